@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,9 +64,6 @@ class Documents(Dataset[dict[str, torch.Tensor]]):
     max_length: int
     lengths: npt.NDArray[np.int64]
     """[samples] tokens of each: to choose settings by, not to form batches by."""
-
-    def first(self, count: int) -> Documents:
-        return replace(self, texts=self.texts[:count], lengths=self.lengths[:count])
 
     def __len__(self) -> int:
         return len(self.texts)

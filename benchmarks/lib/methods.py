@@ -1,4 +1,4 @@
-"""Five ways to form batches, each used as its own users do, behind one interface.
+"""Ways to form batches, each used as its own users do, behind one interface.
 
 A step is a list of micro-batches of one rank and the weight of each one's mean loss. Fixed sizes
 have to leave room for the longest samples, so they take several micro-batches to a step; the other
@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import evenstep
-from benchmarks.lib.corpus import Documents
-from evenstep_demos.text.prepared_text import END
+from evenstep.batch import PreparingCollator
+from evenstep.cost import Cost
+from evenstep_demos.text.task import Task
 
 Batch = Mapping[str, torch.Tensor]
 
@@ -35,12 +36,13 @@ class Setting:
     odb_buffer: int
     """Samples that ODB may hold on a rank; evenstep sizes its windows by itself."""
     workers: int
-    cost: evenstep.FittedCost
+    cost: Cost
+    """Given to `Even`."""
     pin_memory: bool = False
 
-    def samples(self, dataset: Documents) -> int:
+    def samples(self, task: Task) -> int:
         """Samples of a step on a rank, about, where their number is fixed."""
-        return max(1, round(len(dataset) / self.steps / dist.get_world_size()))
+        return max(1, round(len(task.lengths) / self.steps / dist.get_world_size()))
 
 
 @dataclass(kw_only=True)
@@ -48,6 +50,8 @@ class Step:
     batches: list[Batch]
     weights: list[float] | None
     """None: each predicted token of all ranks counts the same, and the ranks have to ask."""
+    own: int
+    """Samples of this rank."""
     samples: int
     """Samples of all ranks."""
 
@@ -55,11 +59,12 @@ class Step:
 class Method:
     """One epoch on this rank. Time spent in `__next__` is waiting for data."""
 
-    def __init__(self, dataset: Documents, setting: Setting, seed: int) -> None:
-        self.dataset, self.setting, self.seed = dataset, setting, seed
+    def __init__(self, task: Task, setting: Setting, seed: int) -> None:
+        self.task, self.setting, self.seed = task, setting, seed
+        self.dataset: Any = task.training
         self.ranks, self.rank = dist.get_world_size(), dist.get_rank()
         self.common: dict[str, Any] = {
-            "collate_fn": evenstep.PadCollator(pad_token_id=END),
+            "collate_fn": task.collate,
             "num_workers": setting.workers,
             "pin_memory": setting.pin_memory,
             "multiprocessing_context": "fork",
@@ -79,8 +84,8 @@ class Method:
             batches.append(batch)
             if taken == (number + 1) * len(loader) // steps:
                 weights = [1 / len(batches)] * len(batches) if mean else None
-                samples = self.ranks * sum(len(b["input_ids"]) for b in batches)
-                yield Step(batches=batches, weights=weights, samples=samples)
+                own = sum(len(b["input_ids"]) for b in batches)
+                yield Step(batches=batches, weights=weights, own=own, samples=self.ranks * own)
                 number, batches = number + 1, []
 
 
@@ -92,7 +97,7 @@ class Fixed(Method):
 
     def __iter__(self) -> Iterator[Step]:
         sampler: Any = DistributedSampler(self.dataset, seed=self.seed)
-        rows = self.setting.samples(self.dataset) if self.whole else self.setting.rows
+        rows = self.setting.samples(self.task) if self.whole else self.setting.rows
         loader = DataLoader(self.dataset, batch_size=rows, sampler=sampler, **self.common)
         return self._steps(loader, mean=True)
 
@@ -111,11 +116,11 @@ class GroupByLength(Method):
     def __iter__(self) -> Iterator[Step]:
         from transformers.trainer_pt_utils import LengthGroupedSampler
 
-        samples = self.setting.samples(self.dataset)
+        samples = self.setting.samples(self.task)
         order = list(
             LengthGroupedSampler(
                 samples,
-                dataset=self.dataset,  # which it reads through, for the lengths
+                dataset=with_tokens(self.task)[0],  # which it reads through, for the lengths
                 generator=torch.Generator().manual_seed(self.seed),
             )
         )
@@ -144,8 +149,9 @@ class ODB(Method):
         import odb
 
         sampler: Any = DistributedSampler(self.dataset, seed=self.seed)
+        dataset, collate = with_tokens(self.task)
         loader = odb.ODBDataLoader(
-            self.dataset,
+            dataset,
             token_budget=self.setting.max_tokens,
             batch_size=1,
             sampler=sampler,
@@ -154,13 +160,14 @@ class ODB(Method):
             loss_scaling="exact",
             join=True,  # shards are equal, so no rank runs out before the others
             no_warmup=not self.warm_up,
-            **self.common,
+            **{**self.common, "collate_fn": collate},
         )
         for batch in loader:
             info = odb.pop_step_info(batch, loss_scaling="exact")
             yield Step(
                 batches=[batch],
                 weights=[float(info.loss_scale)],
+                own=len(batch["input_ids"]),
                 samples=info.all_samples_this_step,
             )
 
@@ -184,7 +191,12 @@ class Even(Method):
             **self.common,
         )
         for batch, info in self._loader.steps():
-            yield Step(batches=[batch], weights=[info.loss_scale], samples=info.global_samples)
+            yield Step(
+                batches=[batch],
+                weights=[info.loss_scale],
+                own=info.samples,
+                samples=info.global_samples,
+            )
 
     def close(self) -> None:
         self._loader.close()
@@ -193,6 +205,44 @@ class Even(Method):
 class TokenBudget(Even):
     def policy(self) -> evenstep.Policy:
         return evenstep.TokenBudget(max_tokens=self.setting.max_tokens)
+
+
+class EvenPacked(Even):
+    """Groups in one row each, without padding: of raw rows, for models of transformers."""
+
+    def policy(self) -> evenstep.Policy:
+        return evenstep.Even(
+            max_tokens=self.setting.max_tokens, cost=self.setting.cost, packed=True
+        )
+
+    def __iter__(self) -> Iterator[Step]:
+        config = self.task.model(0).model.config
+        self.common["collate_fn"] = PreparingCollator(collate_fn=self.task.collate, config=config)
+        return super().__iter__()
+
+
+class _Prepared(Dataset[Any]):
+    """Samples with tokens, made of raw rows when they are asked for."""
+
+    def __init__(self, rows: Any, preparing: PreparingCollator) -> None:
+        self.rows, self.preparing = rows, preparing
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.preparing.prepare(self.rows[index])
+
+
+def with_tokens(task: Task) -> tuple[Any, Any]:
+    """The samples as methods need them that look at ``input_ids`` before they collate, and the
+    collate function for these. Of raw rows, it is what a user of such a method has to write."""
+    rows: Any = task.training
+    few = [rows[i] for i in range(min(8, len(rows)))]
+    if "input_ids" in few[0]:
+        return rows, task.collate
+    preparing = PreparingCollator(collate_fn=task.collate).learned(few)
+    return _Prepared(rows, preparing), preparing
 
 
 METHODS: dict[str, type[Method]] = {
@@ -204,4 +254,5 @@ METHODS: dict[str, type[Method]] = {
     "odb-full": ODBFull,
     "token-budget": TokenBudget,
     "even": Even,
+    "even-packed": EvenPacked,
 }

@@ -9,21 +9,19 @@ when its last gradient is ready; *ranks* is waiting for the rank that is ready l
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import evenstep
-from benchmarks.lib.corpus import Documents, Tokens
 from benchmarks.lib.methods import METHODS, Setting
-from evenstep.plan.groups.token_budget_groups import token_budget_groups
-from evenstep_demos.models import PaddedGPT
-from evenstep_demos.text.prepared_text import END
+from evenstep_demos.text.task import Task
+from evenstep_demos.text.train import held_out_loss
 
 _WARM_UP = 0.1  # of the samples
 _GRADIENT_NORM = 1.0
@@ -33,11 +31,11 @@ _GRADIENT_NORM = 1.0
 class Job:
     """What does not depend on the method."""
 
-    training: Documents
-    held_out: Tokens
+    task: Task
     device: str
-    model: dict[str, int]
     learning_rate: float
+    looks: int = 0
+    """How many times an epoch looks at its memory. That time is not counted."""
 
 
 @dataclass(kw_only=True)
@@ -62,6 +60,8 @@ class Records:
     """From the first batch, on all ranks, to the end of the last step."""
     processor: float = 0.0
     """Processor seconds of this process and those of its loader, in the whole epoch."""
+    memory: float = 0.0
+    """Most bytes (PSS) of this process and those of its loader, of all looks."""
     loss: float = 0.0
     """Held out, after the epoch; equal on all ranks."""
 
@@ -92,12 +92,11 @@ def _autocast(device: str) -> Any:
     return contextlib.nullcontext()
 
 
-def _model(job: Job, seed: int) -> PaddedGPT:
+def _model(job: Job, seed: int) -> torch.nn.Module:
     if job.device == "cuda":
         torch.cuda.set_device(dist.get_rank())
         torch.backends.cuda.matmul.allow_tf32 = True
-    torch.manual_seed(seed)
-    return PaddedGPT(**job.model).to(job.device)
+    return job.task.model(seed).to(job.device)
 
 
 def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
@@ -109,8 +108,8 @@ def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
     parallel.register_comm_hook(clock, _note_and_reduce)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     records = Records()
-    method = METHODS[name](job.training, setting, seed)
-    done, total = 0, len(job.training)
+    method = METHODS[name](job.task, setting, seed)
+    done, total = 0, len(job.task.lengths)
     used = sum(os.times()[:4])
     dist.barrier()
     asked = time.perf_counter()
@@ -120,17 +119,14 @@ def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
     dist.barrier()
     start = time.perf_counter()
     while step is not None:
-        batches = [
-            {k: b[k].to(job.device, non_blocking=True) for k in ("input_ids", "labels")}
-            for b in step.batches
-        ]
+        batches = [on_device(batch, job.device) for batch in step.batches]
         weights = step.weights or _token_weights(batches)
         begin, begin_cpu = time.perf_counter(), _now(job.device)
         for number, (batch, weight) in enumerate(zip(batches, weights)):
             last = number == len(batches) - 1
             with contextlib.nullcontext() if last else parallel.no_sync():
                 with _autocast(job.device):
-                    loss = parallel(batch["input_ids"], batch["labels"])
+                    loss = parallel(**batch)
                 (loss * weight).backward()
         records.begin.append(begin)
         records.ready.append(clock.ready)
@@ -142,10 +138,15 @@ def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
         optimizer.step()
         optimizer.zero_grad()
         padded = [b["input_ids"].numel() for b in step.batches]
-        records.samples.append(sum(len(b["input_ids"]) for b in step.batches))
-        records.tokens.append(sum(int(b["attention_mask"].sum()) for b in step.batches))
+        records.samples.append(step.own)
+        records.tokens.append(sum(int(real_tokens(b).sum()) for b in step.batches))
         records.padded.append(sum(padded))
         records.largest.append(max(padded))
+        if job.looks and len(records.samples) % -(-setting.steps // job.looks) == 0:
+            begin = time.perf_counter()
+            records.memory = max(records.memory, memory())
+            dist.barrier()
+            start += time.perf_counter() - begin
         asked = time.perf_counter()
         step = next(stream, None)
         records.data.append(time.perf_counter() - asked)
@@ -154,8 +155,53 @@ def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
     method.close()
     del stream
     records.processor = sum(os.times()[:4]) - used  # children's included, once they have ended
-    records.loss = _held_out_loss(job, model, setting.max_tokens)
+    with _autocast(job.device):
+        records.loss = held_out_loss(model, job.task, setting.max_tokens, job.device)
     return records
+
+
+def read(job: Job, name: str, setting: Setting, seed: int) -> Records:
+    """The data path of `epoch` alone, without a model. All ranks must call it together."""
+    records = Records()
+    method = METHODS[name](job.task, setting, seed)
+    used = sum(os.times()[:4])
+    dist.barrier()
+    asked = time.perf_counter()
+    for step in method:
+        records.start = records.start or time.perf_counter() - asked
+        records.samples.append(step.own)
+    records.total = time.perf_counter() - asked
+    # Before it closes, as not all packages wait for their processes then.
+    records.processor = sum(os.times()[:4]) + sum(sum(p.cpu_times()[:4]) for p in started()) - used
+    method.close()
+    return records
+
+
+def on_device(batch: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """The batch, its tensors on the device."""
+    return {
+        name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+        for name, value in batch.items()
+    }
+
+
+def real_tokens(batch: Mapping[str, Any]) -> torch.Tensor:
+    """1 for each token that is no padding."""
+    return batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
+
+
+def memory() -> float:
+    """Bytes (PSS) of this process and all that it has started."""
+    total = psutil.Process().memory_full_info().pss
+    for process in started():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().pss
+    return float(total)
+
+
+def started() -> list[psutil.Process]:
+    """The processes that this one has started, and those that they have."""
+    return psutil.Process().children(recursive=True)
 
 
 def _token_weights(batches: list[dict[str, torch.Tensor]]) -> list[float]:
@@ -170,33 +216,18 @@ def _schedule(progress: float) -> float:
     return max(min(progress / _WARM_UP, (1.01 - progress) / (1 - _WARM_UP)), 0.0)
 
 
-@torch.no_grad()
-def _held_out_loss(job: Job, model: PaddedGPT, max_tokens: int) -> float:
-    """Mean over all predicted tokens of all held-out samples."""
-    mine = np.arange(dist.get_rank(), len(job.held_out), dist.get_world_size())
-    groups = token_budget_groups(job.held_out.lengths[mine], max_tokens)
-    collate = evenstep.PadCollator(pad_token_id=END)
-    sums = torch.zeros(2, dtype=torch.float64)
-    for index in range(len(groups)):
-        batch = collate([job.held_out[int(i)] for i in mine[groups.group(index)]])
-        labels = batch["labels"].to(job.device)
-        with _autocast(job.device):
-            sums[0] += float(model(batch["input_ids"].to(job.device), labels, reduction="sum"))
-        sums[1] += int((labels[:, 1:] >= 0).sum())
-    dist.all_reduce(sums)
-    return float(sums[0] / sums[1])
-
-
-def calibrate(job: Job, max_tokens: int, repeats: int) -> list[tuple[int, int, float]]:
-    """Times groups of many shapes, while all ranks compute: (samples, length, seconds)."""
+def calibrate(
+    job: Job, max_tokens: int, vocab_size: int, repeats: int
+) -> list[tuple[int, int, float]]:
+    """Times groups of text of many shapes, while all ranks compute: (samples, length, seconds)."""
     model = _model(job, 0)
-    longest = int(job.training.lengths.max())
+    longest = int(job.task.lengths.max())
     lengths = [longest // 2**halvings for halvings in range(6)]
     shapes = [(max(1, int(share * max_tokens) // n), n) for n in lengths for share in (0.25, 1.0)]
     seconds = dict.fromkeys(shapes, float("inf"))
     for repeat in range(repeats + 1):
         for shape in seconds:
-            tokens = torch.randint(0, job.model["vocab_size"], shape, device=job.device)
+            tokens = torch.randint(0, vocab_size, shape, device=job.device)
             dist.barrier()
             _synchronize(job.device)
             begin = _now(job.device)

@@ -43,6 +43,7 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,16 @@ import torch
 
 import evenstep
 from benchmarks.lib import ranks
-from benchmarks.lib.corpus import Documents, Text, load
+from benchmarks.lib.corpus import Text, load
 from benchmarks.lib.methods import METHODS, Setting
 from benchmarks.lib.report import PEER, Spread, machine, progress, require_peer
 from benchmarks.lib.train import Job, Records, calibrate, epoch
-from evenstep.cost import fit
+from evenstep.cost import Cost, fit
 from evenstep.tools.report import text_table
 from evenstep.tools.simulate import deal, simulate
+from evenstep_demos.models import PaddedGPT
+from evenstep_demos.text.prepared_text import END
+from evenstep_demos.text.task import Task
 
 DEFAULT = ["fixed", "group-by-length", "odb", "odb-full", "token-budget", "even"]
 MODELS = {
@@ -77,9 +81,9 @@ BASE = "even"
 RATES = ("tokens_per_s", "tokens_per_s_in_steps", "cpu_tokens_per_s")
 
 
-def choose(text: Text, options: argparse.Namespace, cost: evenstep.FittedCost) -> Setting:
+def choose(task: Task, options: argparse.Namespace, cost: Cost) -> Setting:
     """The setting in which fixed sizes make as many steps as `Even` does of these lengths."""
-    lengths = text.training.lengths
+    lengths = task.lengths
     shards = deal(len(lengths), options.ranks, options.seed)
     even = simulate(
         evenstep.Even(max_tokens=options.max_tokens, cost=cost),
@@ -124,6 +128,7 @@ def figures(ranks: list[Records]) -> dict[str, float]:
         "samples_per_step": samples / ready.shape[1],
         "start_s": start,
         "cpu_s": sum(rank.processor for rank in ranks),
+        "memory_mib": max(rank.memory for rank in ranks) / 2**20,
         "loss": ranks[0].loss,
         "samples": float(samples),
     }
@@ -138,10 +143,9 @@ def measure(job: Job, setting: Setting, options: argparse.Namespace) -> dict[str
             progress(f"{name}, {repeat + 1}/{options.repeats}")
             records = ranks.run(epoch, options.ranks, job, name, setting, options.seed + repeat)
             taken = figures(records)
-            if taken["samples"] != len(job.training):
-                sys.exit(
-                    f"{name} trained on {taken['samples']:,.0f} samples, not {len(job.training):,}"
-                )
+            trained, count = int(taken["samples"]), len(job.task.lengths)
+            if trained != count:
+                sys.exit(f"{name} trained on {trained:,} samples, not {count:,}")
             runs[name].append(taken)
     progress("")
     return runs
@@ -203,6 +207,11 @@ def tables(result: dict[str, Any]) -> str:
     return f"{speed}\n\n{text_table(header, rows, title='steps and what they are worth')}"
 
 
+def _model(sizes: dict[str, int], seed: int) -> PaddedGPT:
+    torch.manual_seed(seed)
+    return PaddedGPT(**sizes)
+
+
 def find_data(given: Path | None) -> Path | None:
     """The Parquet file to read: as given, or in the folder that EVENSTEP_DATA names."""
     folder = os.environ.get("EVENSTEP_DATA")
@@ -242,13 +251,13 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def whole(training: Documents, setting: Setting, ranks: int) -> Documents:
+def whole(task: Task, setting: Setting, ranks: int) -> Task:
     """As many samples as make whole micro-batches of fixed size, so that each is trained on once
     by every method."""
-    count = ranks * setting.rows
-    if len(training) < count:
-        sys.exit(f"{len(training)} samples make no micro-batch of {count}: give more text")
-    return training.first(len(training) // count * count)
+    count, samples = ranks * setting.rows, len(task.lengths)
+    if samples < count:
+        sys.exit(f"{samples} samples make no micro-batch of {count}: give more text")
+    return task.first(samples // count * count)
 
 
 def describe(
@@ -266,10 +275,10 @@ def describe(
         for samples, length, seconds in timed
     ]
     trained = (
-        f"trained on {len(job.training):,} samples, {job.training.lengths.sum():,} tokens; "
+        f"trained on {len(job.task.lengths):,} samples, {job.task.lengths.sum():,} tokens; "
         f"{setting.max_tokens:,} padded tokens fit into memory"
     )
-    micro_batches = len(job.training) / (ranks * setting.rows * setting.steps)
+    micro_batches = len(job.task.lengths) / (ranks * setting.rows * setting.steps)
     fixed = (
         f"fixed sizes: micro-batches of {setting.rows}, {micro_batches:.2f} of them to a step on "
         f"average, which makes {setting.steps} steps, as many as a simulation of Even"
@@ -308,22 +317,25 @@ def main() -> None:
         vocab_size=model["vocab_size"],
         seed=options.seed,
     )
-    job = Job(
+    task = Task(
         training=text.training,
+        lengths=text.training.lengths,
         held_out=text.held_out,
-        device=options.device,
-        model=model,
-        learning_rate=options.learning_rate,
+        held_out_lengths=text.held_out.lengths,
+        collate=evenstep.PadCollator(pad_token_id=END),
+        model=partial(_model, model),
     )
+    job = Job(task=task, device=options.device, learning_rate=options.learning_rate)
     progress("timing groups")
-    everybody = ranks.run(calibrate, options.ranks, job, options.max_tokens, CALIBRATIONS)
+    given = (options.max_tokens, model["vocab_size"], CALIBRATIONS)
+    everybody = ranks.run(calibrate, options.ranks, job, *given)
     timed = [
         (samples, length, statistics.mean(rank[number][2] for rank in everybody))
         for number, (samples, length, _) in enumerate(everybody[0])
     ]
     samples, lengths, seconds = zip(*timed)
-    setting = choose(text, options, fit(lengths, seconds, samples=samples))
-    job = replace(job, training=whole(text.training, setting, options.ranks))
+    setting = choose(task, options, fit(lengths, seconds, samples=samples))
+    job = replace(job, task=whole(task, setting, options.ranks))
     facts = describe(text, job, setting, options.ranks, timed)
     progress("")
     print("\n".join(facts), end="\n\n", flush=True)

@@ -104,7 +104,11 @@ class PaddedGPT(nn.Module):
         self.gpt = GPT(vocab_size, hidden_size=hidden_size, layers=layers, heads=heads)
 
     def forward(
-        self, input_ids: torch.Tensor, labels: torch.Tensor, reduction: str = "mean"
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        reduction: str = "mean",
+        attention_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Cross entropy of each token given those before it.
 
@@ -112,6 +116,7 @@ class PaddedGPT(nn.Module):
             input_ids: [rows, length] int64, padded on the right.
             labels: [rows, length] int64, a copy of the tokens with -100 where padded; shifted here.
             reduction: "mean" over the predicted tokens, or their "sum".
+            attention_mask: not needed, and taken so that a batch can be passed whole.
 
         Returns:
             A scalar.

@@ -124,7 +124,7 @@ def simulate(
     on a sample of another rank at scale 0."""
     columns = [Measure()(group, ["sample"] * len(group)) for group in groups]
     samples = np.array([len(column) for column in columns])
-    tokens, supervised, _ = np.array([column.sum(axis=0) for column in columns]).T
+    tokens, supervised, *_ = np.array([column.sum(axis=0) for column in columns]).T
     totals = StepTotals(samples, tokens, tokens, supervised, *[tokens.astype(np.float64)] * 4)
     total = torch.zeros(())
     for rank, group in enumerate(groups):

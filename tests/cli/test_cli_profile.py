@@ -10,6 +10,7 @@ pytest.importorskip("typer")
 
 from evenstep.cli import main
 from evenstep.cli.cost_option import parse_cost
+from evenstep.cost import VisionLanguageCost
 from evenstep.errors import ConfigurationError
 from evenstep.tools.profile import load_calibration, read_calibration, timer
 
@@ -49,6 +50,11 @@ def test_a_calibration_is_written_and_is_a_cost_of_other_commands(
 
     cost = f"calibration:{path}"
     assert parse_cost(cost) == load_calibration(path)
+    both = parse_cost(f"{cost}+{path}")
+    assert both == VisionLanguageCost(language=calibration.cost, vision=calibration.cost)
+    assert both.of_patches(7, 49) == pytest.approx(
+        7 * calibration.cost.per_token + 49 * calibration.cost.per_pair
+    )
     capsys.readouterr()
     code, out, err = run(
         capsys,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from evenstep.loader.transport import shared_memory
 from evenstep.loader.transport.shared_memory import Reader, Writer
 
 pytestmark = pytest.mark.skipif(
@@ -54,6 +55,22 @@ def test_what_either_side_keeps_is_never_overwritten(keeper):
         del tensor, back
         gc.collect()
     assert [t.unique().tolist() for t in kept] == [[turn] for turn in range(6)]
+
+
+def test_a_batch_is_packed_while_another_thread_is_being_lent_memory(monkeypatch):
+    writer, reader = Writer(), Reader()
+    found = []
+
+    class Interrupted(shared_memory._Lease):
+        def __new__(cls, *arguments):
+            # As if the thread that packs ran here, where nothing keeps it from running.
+            found.append(writer.pack({"x": torch.arange(5)}))
+            return super().__new__(cls, *arguments)
+
+    monkeypatch.setattr(shared_memory, "_Lease", Interrupted)
+    writer.lend(100)
+    monkeypatch.undo()
+    assert reader.unpack(found[0])["x"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_batch_that_is_packed_twice_is_copied_the_second_time():

@@ -128,6 +128,14 @@ def test_what_a_copy_would_change_or_cost_is_forked(make: Any, what: str) -> Non
     assert whole_pass(loader)["epoch"] == 3
 
 
+class Slotted(Telling):
+    __slots__ = ("length",)
+
+
+def test_a_class_with_slots_need_not_be_forked(make: Any) -> None:
+    assert not forked(whole_pass(make(Slotted())))
+
+
 def test_memory_that_processes_may_share_is_not_copied(tmp_path: Path) -> None:
     mapped = np.memmap(tmp_path / "lengths", np.int64, "w+", shape=(4,))
     shared = SharedMemory(create=True, size=8)

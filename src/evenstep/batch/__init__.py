@@ -7,6 +7,8 @@
     pack         `PackCollator`: a group as one row of documents
     media        images, videos and audio of a group, joined
     batch_of_one `unbatch`: a batch of one sample, as that sample
+    blank        `Blank`: the smallest image, for groups without one
+    smallest_media  the smallest blank, of a processor or of a few samples
     prepare      `PreparingCollator`: a collate function that prepares, run on each sample alone
     media_shape  `MediaShape`: pixels that are made later
     rope         positions of image tokens in packed rows

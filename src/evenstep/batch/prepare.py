@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from evenstep.batch.alike import check_alike, padding_of
 from evenstep.batch.batch_of_one import unbatch
+from evenstep.batch.blank import Blank
 from evenstep.batch.formats.hugging_face import to_hugging_face
 from evenstep.batch.images.rules import rule_of
 from evenstep.batch.images.user_processor import user_processor
@@ -30,6 +31,7 @@ from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.random_state import keeping_random_state
 from evenstep.batch.rope import rope_positions
+from evenstep.batch.smallest_media import smallest_blank
 from evenstep.errors import CollateError, ConfigurationError, described
 
 logger = logging.getLogger("evenstep")
@@ -70,6 +72,9 @@ class PreparingCollator:
     config: Any = None
     """The model's configuration (``model.config``), which packed groups with images need: some
     models, such as Qwen-VL, place image tokens in time and space."""
+    blank: Blank | Literal[False] | None = None
+    """What groups without images are given in jobs of several ranks. None looks for one in a few
+    rows; False is none."""
 
     def __post_init__(self) -> None:
         if not callable(self.collate_fn):
@@ -228,6 +233,15 @@ class PreparingCollator:
             return "collate_fn shows no processor; pass PreparingCollator(processor=)"
         kind = type(getattr(processor, "image_processor", None)).__name__
         return f"what images become is not known for an image processor of type {kind}"
+
+    def with_blank(self, samples: Collection[Any]) -> PreparingCollator:
+        """One that has a blank, if any of these samples has an image.
+
+        Args:
+            samples: a few prepared ones.
+        """
+        processor = user_processor(self.collate_fn) or self.processor
+        return replace(self, blank=smallest_blank(samples, processor, self.media_fields))
 
     def _learned_late(self, rows: Sequence[Any], samples: Sequence[Mapping[str, Any]]) -> bool:
         """

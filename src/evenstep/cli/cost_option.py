@@ -7,15 +7,23 @@ from typing import Any
 
 from evenstep.cli.options import whole_number
 from evenstep.cli.output import note
-from evenstep.cost import Cost, FittedCost, PaddedTokenCost, TokenCost, TransformerCost
+from evenstep.cost import (
+    Cost,
+    FittedCost,
+    PaddedTokenCost,
+    TokenCost,
+    TransformerCost,
+    VisionLanguageCost,
+)
 from evenstep.errors import ConfigurationError
 
 
 def parse_cost(text: str) -> Cost:
-    """A cost from ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...`` or
-    ``calibration:FILE``.
+    """A cost from ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...``,
+    ``transformer:LANGUAGE+VISION`` with the fields of both, ``calibration:FILE`` or
+    ``calibration:LANGUAGE.json+VISION.json``.
 
-    The fields are those of `TransformerCost`; ``evenstep profile`` writes the file.
+    The fields are those of `TransformerCost`; ``evenstep profile`` writes the files.
 
     Raises:
         ConfigurationError: the cost is unknown, its fields are wrong, or its file cannot be read.
@@ -26,13 +34,21 @@ def parse_cost(text: str) -> Cost:
     if text == "tokens":
         return TokenCost()
     if name == "transformer":
-        return _transformer(settings)
+        language, _, vision = settings.partition("+")
+        tower = _transformer(vision + ",causal=false,gated=false") if vision else None
+        return _both(_transformer(language), tower)
     if name == "calibration":
-        return _calibration(settings)
+        language, _, vision = settings.partition("+")
+        return _both(_calibration(language), _calibration(vision) if vision else None)
     raise ConfigurationError(
-        f"unknown cost {text!r}; known are padded-tokens, tokens, transformer:FIELD=VALUE,... and "
-        "calibration:FILE.json"
+        f"unknown cost {text!r}; known are padded-tokens, tokens, transformer:FIELD=VALUE,..., "
+        "transformer:LANGUAGE+VISION, calibration:FILE.json and "
+        "calibration:LANGUAGE.json+VISION.json"
     )
+
+
+def _both(language: Cost, vision: TransformerCost | FittedCost | None) -> Cost:
+    return VisionLanguageCost(language=language, vision=vision) if vision else language
 
 
 def _calibration(path: str) -> FittedCost:

@@ -21,7 +21,9 @@ CostName = Annotated[
     str,
     typer.Option(
         help="Cost model behind imbalance and efficiency: padded-tokens, tokens, "
-        "calibration:FILE.json or transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
+        "calibration:FILE.json, calibration:LANGUAGE.json+VISION.json or "
+        "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336 or, with a vision tower, "
+        "transformer:LANGUAGE+VISION."
     ),
 ]
 """Argument of `evenstep.cli.cost_option.parse_cost`."""

@@ -29,7 +29,14 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
-from evenstep.tools.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate
+from evenstep.tools.simulate import (
+    DISTRIBUTIONS,
+    SimulationResult,
+    deal,
+    load_lengths,
+    load_samples,
+    simulate,
+)
 
 _SAMPLES_PER_RANK = 12_000
 _MAX_TOKENS = 16_384
@@ -107,7 +114,7 @@ def _command(policy: str) -> Callable[..., None]:
     unused = {"max_tokens", "target_tokens", "batch_size", "spread"} - set(takes)
     if "lengths" in takes:
         # An epoch planned offline has equally many groups on all ranks: none is exhausted early.
-        unused.add("exhausted")
+        unused |= {"exhausted", "vision"}
 
     def command(**options: Any) -> None:
         _simulate(policy, **options)
@@ -161,6 +168,16 @@ def _simulate(
         ),
     ] = None,
     cost: CostName = "padded-tokens",
+    vision: Annotated[
+        str | None,
+        typer.Option(
+            help="Images of the samples: FILE.parquet:COLUMN, lists of the patches of each; "
+            "FILE.parquet:WIDTH,HEIGHT, lists of their pixels; or a distribution of tokens per "
+            "image, such as coyo-image, which are added to the lengths. With a --cost of two "
+            "parts, transformer:LANGUAGE+VISION, both are balanced.",
+            show_default="none",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of lengths, shuffling and group order.")] = 0,
     json: Json = False,
 ) -> None:
@@ -170,11 +187,17 @@ def _simulate(
     if samples is None and known:
         samples = _SAMPLES_PER_RANK
     wanted = None if samples is None else samples * world_size
-    drawn = load_lengths(lengths, samples=wanted, seed=seed)
+    if vision is None:
+        rows = load_lengths(lengths, samples=wanted, seed=seed)[None]
+    else:
+        rows = load_samples(lengths, vision, samples=wanted, seed=seed)
+    drawn = rows[0]
     if wanted is not None and len(drawn) < wanted:
         note(f"{lengths} holds {len(drawn):,} samples, fewer than {samples:,} for each rank")
     if max_tokens is None:
-        max_tokens = known.max_tokens if known else max(_MAX_TOKENS, int(drawn.max()))
+        max_tokens = known.max_tokens if known else _MAX_TOKENS
+        if known is None or vision is not None:
+            max_tokens = max(max_tokens, int(drawn.max()))
     chosen = POLICIES[policy](
         PolicyOptions(
             max_tokens=max_tokens,
@@ -190,7 +213,7 @@ def _simulate(
     with progress_bar(f"{policy} on {world_size} ranks") as progress:
         result = simulate(
             chosen,
-            [drawn[shard] for shard in shards],
+            [rows[:, shard] for shard in shards],
             buffer_size=held,
             exhausted=exhausted,
             accumulate=accumulate,
@@ -206,6 +229,7 @@ def _simulate(
             "exhausted": exhausted,
             "accumulate": accumulate,
             "cost": cost,
+            **({} if vision is None else {"vision": vision}),
             "options": dict(chosen.options()),
         }
         print_json({**result.as_dict(), **setting})
@@ -235,6 +259,15 @@ def _rows(result: SimulationResult) -> dict[str, str]:
         "planning per sample": f"{result.plan_us_per_sample:.2f} µs",
         "message per rank and round": f"{result.message_bytes_per_round:,.0f} bytes",
     }
+    for name, part in (
+        ("imbalance of the language model", result.text_imbalance),
+        ("imbalance of the vision tower", result.vision_imbalance),
+    ):
+        if part is not None:
+            rows[name] = f"{part:.4f}"
+    if result.images is not None:
+        rows["patches"], rows["images"] = f"{result.patches:,}", f"{result.images:,}"
+        rows["steps with images on some ranks only"] = f"{result.steps_mixed:,}"
     for name, count in (("dropped", result.dropped), ("undelivered", result.undelivered)):
         if count:
             rows[name] = f"{count:,}"

@@ -32,7 +32,9 @@ class VisionLanguageCost:
     language: Cost
     """Of tokens."""
     vision: TransformerCost | FittedCost
-    """Of patches: `TransformerCost.vision`, or measured, where lengths are patches of an image."""
+    """Of patches: `TransformerCost.vision`, or measured by ``evenstep profile``, where lengths are
+    patches of an image. What a measured one costs per group is left out: no choice of samples
+    changes it."""
     window: int | None = None
     """Patches that attend to each other, where the tower's attention is in windows: an image then
     has so many pairs for each patch. None where it is over a whole image."""
@@ -45,11 +47,6 @@ class VisionLanguageCost:
         if not isinstance(self.vision, (TransformerCost, FittedCost)):
             raise ConfigurationError(
                 f"vision={self.vision!r} must be TransformerCost.vision(...) or a FittedCost"
-            )
-        if getattr(self.vision, "per_group", 0):
-            raise ConfigurationError(
-                f"vision={self.vision} has a cost per group, which no choice of samples changes; "
-                "leave it out with per_group=0"
             )
         if self.window is not None and self.window < 1:
             raise ConfigurationError(f"window={self.window} must be at least 1")

@@ -6,15 +6,19 @@ import multiprocessing
 import sys
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import BatchSampler
 
+from evenstep.batch.blank import Blank
 from evenstep.batch.default_collate import DefaultCollator
+from evenstep.batch.images.user_processor import is_processor
+from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
+from evenstep.batch.smallest_media import blank_of, blank_of_sample
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
@@ -150,6 +154,27 @@ def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | Non
             "PadCollator would pad them; use evenstep.PackCollator, or packed=False"
         )
     return collate_fn
+
+
+def resolve_blank(blank: Any, collate_fn: Any) -> Blank | Literal[False] | None:
+    """
+    Args:
+        blank: a sample, a processor, False, or None for the one that was found.
+        collate_fn: that `with_preparation` returned.
+    """
+    if blank is None:
+        blank = getattr(collate_fn, "blank", None)
+    if blank is None or blank is False or isinstance(blank, Blank):
+        return blank
+    if getattr(collate_fn, "again", False):
+        raise ConfigurationError(
+            "again=True collates rows by collate_fn, which can be given no blank; leave out blank, "
+            "or again"
+        )
+    media = getattr(collate_fn, "media_fields", MEDIA_FIELDS)
+    if is_processor(blank):
+        return blank_of(blank, media=media)
+    return blank_of_sample(blank, media=media)
 
 
 def resolve_seed(seed: int, generator: torch.Generator | None) -> int:

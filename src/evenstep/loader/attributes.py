@@ -84,6 +84,8 @@ class LoaderAttributes:
         "prepare", lambda loader: loader._options.prepare
     )
     """Makes a sample of what the dataset returns; None where that is a sample."""
+    blank: Any = _fixed("blank", lambda loader: loader._options.blank)
+    """An `evenstep.batch.blank.Blank`; None, or False, where there is none."""
     num_workers: int = _option("num_workers")
     worker_init_fn: Callable[[int], None] | None = _option("worker_init_fn")
     timeout: float = _option("timeout")

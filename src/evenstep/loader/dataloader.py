@@ -23,6 +23,7 @@ from evenstep.loader.arguments import (
     check_in_order,
     check_ranks,
     resolve_batch_sampler,
+    resolve_blank,
     resolve_chunk_size,
     resolve_collate,
     resolve_collate_threads,
@@ -101,6 +102,11 @@ class DataLoader(LoaderAttributes):
             steps are handed out once all of them are planned, and `loss_scale` weighs them, so
             that their gradients add up to that of one batch of all their samples.
         chunk_size: samples a worker hands over at a time.
+        blank: in a job of several ranks, groups without images are given the smallest one, without
+            a part in loss or gradients, so that every rank runs the vision tower in every step:
+            see `evenstep.batch.blank`. This says which: a processor, whose smallest it is, or a
+            prepared sample with an image. None finds one where `collate_fn` prepares the samples
+            and a few of them have images; False adds none.
         collate_threads: groups collated at a time, in threads. None is 1; as many as workers, but
             no more than `prefetch`, where images are made once their group is planned.
         length_fn, supervised_fn, patches_fn: tokens, supervised tokens and vision patches of a
@@ -161,6 +167,7 @@ class DataLoader(LoaderAttributes):
         buffer_bytes: int = 1 << 30,
         accumulate: int = 1,
         chunk_size: int | None = None,
+        blank: Any = None,
         collate_threads: int | None = None,
         length_fn: Callable[[Any], int] | None = None,
         supervised_fn: Callable[[Any], int] | None = None,
@@ -193,7 +200,11 @@ class DataLoader(LoaderAttributes):
             needs_lengths=policy.needs_lengths,
         )
         collate_fn = with_preparation(
-            resolve_collate(policy, collate_fn), dataset, policy=policy, measure=measure
+            resolve_collate(policy, collate_fn),
+            dataset,
+            policy=policy,
+            measure=measure,
+            finds_blank=blank is None,
         )
         self._options = options = LoaderOptions(
             dataset=dataset,
@@ -206,6 +217,7 @@ class DataLoader(LoaderAttributes):
             loss_scaling=loss_scaling,
             prefetch=prefetch,
             collate_fn=collate_fn,
+            blank=resolve_blank(blank, collate_fn),
             collate_threads=resolve_collate_threads(
                 collate_threads, collate_fn, num_workers=num_workers, prefetch=prefetch
             ),
@@ -339,6 +351,9 @@ class DataLoader(LoaderAttributes):
         return RunLog(self._run_log, {**about, "policy": self.policy.fingerprint})
 
     def _spec(self, place: GroupPlace) -> LoaderSpec:
+        blank = self._options.blank
+        if blank and self._passes == 1 and not place.rank and place.world_size > 1:
+            logger.info("batches without images are given a blank one of %d tokens", blank.tokens)
         return LoaderSpec(
             **vars(self._options),
             rank=place.rank,
@@ -349,6 +364,7 @@ class DataLoader(LoaderAttributes):
                 "loss_scaling": self.loss_scaling,
                 "shuffle": self.shuffle,
                 "drop_last": self.drop_last,
+                "blank": bool(blank),
             },
         )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import IterableDataset
 
+from evenstep.batch.blank import Blank
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
 from evenstep.batch.prepare import PreparingCollator
@@ -44,6 +45,8 @@ class LoaderOptions:
     loss_scaling: str
     prefetch: int
     collate_fn: Callable[[list[Any]], Any]
+    blank: Blank | Literal[False] | None
+    """None where there is none and False where none is wanted."""
     collate_threads: int
     measure: Measure
     chunk_size: int

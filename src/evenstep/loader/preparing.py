@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from evenstep.batch.blank import Blank
 from evenstep.batch.default_collate import DefaultCollator
 from evenstep.batch.images.tokens import ImageTokensError
 from evenstep.batch.measure import Measure, length_of
@@ -19,6 +21,7 @@ from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.random_state import keeping_random_state
+from evenstep.batch.smallest_media import smallest_blank
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.plan.policy import Policy
 
@@ -32,9 +35,15 @@ def with_preparation(
     *,
     policy: Policy,
     measure: Measure,
+    finds_blank: bool = True,
+    processor: Any = None,
 ) -> Callable[[list[Any]], Any]:
     """The collate function, as a `PreparingCollator` where it prepares the samples: where they have
     no tokens before.
+
+    Args:
+        finds_blank: look for the blank of the job, where it is not known.
+        processor: makes the blank, where the collate function holds no processor.
 
     Raises:
         CollateError: it makes something else of a group than of its samples alone.
@@ -52,17 +61,34 @@ def with_preparation(
                 return collate_fn
             preparing = PreparingCollator(collate_fn=collate_fn)
         if policy.dynamic and preparing.late is None:
-            preparing = replace(
-                preparing, late=False
-            )  # ranks send samples to each other, as arrays
-        if preparing.collator is None and rows:
-            good = _good(rows, preparing.prepare)
-            undecoded = replace(preparing, late=preparing.late is not False).undecoded(dataset)
-            same = [read() for read in _few_rows(undecoded)] if undecoded is not dataset else []
-            preparing = preparing.learned(
-                [row for _, row in good], [same[place] for place, _ in good if same]
-            )
+            # Ranks send samples to each other, as arrays.
+            preparing = replace(preparing, late=False)
+        if preparing.processor is None:
+            preparing = replace(preparing, processor=processor)
+        learns = preparing.collator is None
+        finds_blank = finds_blank and preparing.blank is None and not preparing.again
+        if rows and (learns or finds_blank):
+            good = _good(rows, replace(preparing, late=False).prepare)
+            if learns:
+                undecoded = replace(preparing, late=preparing.late is not False).undecoded(dataset)
+                same = [read() for read in _few_rows(undecoded)] if undecoded is not dataset else []
+                preparing = preparing.learned(
+                    [each.row for each in good], [same[each.place] for each in good if same]
+                )
+            if finds_blank:
+                preparing = preparing.with_blank([each.sample for each in good])
     return replace(preparing, packed=policy.packed)
+
+
+def blank_of_rows(dataset: Any, processor: Any) -> Blank | None:
+    """The blank of a job whose samples have tokens, if a few of them have images."""
+    samples: list[Any] = []
+    with keeping_random_state():
+        for read in _few_rows(dataset):
+            # What is wrong with a sample the loader says when its turn comes.
+            with contextlib.suppress(Exception):
+                samples.append(read())
+        return smallest_blank(samples, processor)
 
 
 def _few_rows(dataset: Any) -> list[Callable[[], Any]]:
@@ -93,16 +119,21 @@ def _lacks_tokens(read: Callable[[], Any]) -> bool:
     return False
 
 
-def _good(
-    rows: Sequence[Callable[[], Any]], prepare: Callable[[Any], Any]
-) -> list[tuple[int, Any]]:
-    """Rows, with their places, without those that cannot be prepared: when their turn comes, the
+class _Prepared(NamedTuple):
+    place: int
+    """Among the rows."""
+    row: Any
+    sample: Any
+
+
+def _good(rows: Sequence[Callable[[], Any]], prepare: Callable[[Any], Any]) -> list[_Prepared]:
+    """Rows and what they become, without those that cannot be prepared: when their turn comes, the
     loader names them."""
     good = []
     for place, read in enumerate(rows):
         try:
             row = read()
-            prepare(row)
+            sample = prepare(row)
         except ImageTokensError as error:
             failed: Exception = error
         except EvenstepError:
@@ -110,7 +141,7 @@ def _good(
         except Exception as error:
             failed = error
         else:
-            good.append((place, row))
+            good.append(_Prepared(place, row, sample))
     if not good:
         raise SampleError(
             f"the samples have no 'input_ids', and collate_fn raises for each of {len(rows)} of "

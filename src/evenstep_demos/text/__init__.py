@@ -4,6 +4,7 @@
     options        what a user may choose
     corpus         functions and classes of the standard library, or a Parquet file's documents
     prepared_text  tokenizer trained on them, lengths, training and held-out documents
+    task           what the ranks are given: samples, a collate function and a model
     budget         how many samples fit the time; a batch size and a budget that make as many steps
     batches        the two ways of forming batches, behind one interface
     train          one epoch of DDP on one rank, timed step by step (clock: when compute ends)
@@ -14,6 +15,7 @@
     progress       what the user sees meanwhile
     figures        records of all ranks -> the figures of a run
     result         the table, the verdict and the JSON object
+    train_both     both runs, from the start of the ranks to the picture
     run            all of it, in order
 
 Both runs get the same samples, each once, the same initial weights, optimizer, collator and number

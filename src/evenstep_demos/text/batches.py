@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
 import evenstep
-from evenstep_demos.text.options import DemoOptions
-from evenstep_demos.text.prepared_text import END, TokenizedDocuments
+from evenstep_demos.text.options import TrainingOptions
+from evenstep_demos.text.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +52,15 @@ class Batches(Protocol):
 class FixedBatches:
     """torch's DataLoader and DistributedSampler, with a batch size."""
 
-    def __init__(
-        self, dataset: TokenizedDocuments, batch_size: int, options: DemoOptions, seed: int
-    ) -> None:
+    def __init__(self, task: Task, batch_size: int, options: TrainingOptions, seed: int) -> None:
         self._accumulate = options.accumulate
         self._totals = torch.empty(0)
-        self._sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=seed)
+        self._sampler: DistributedSampler[Any] = DistributedSampler(task.training, seed=seed)
         self._loader = DataLoader(
-            dataset,
+            task.training,
             batch_size=batch_size,
             sampler=self._sampler,
-            collate_fn=evenstep.PadCollator(pad_token_id=END),
+            collate_fn=task.collate,
             num_workers=options.num_workers,
         )
 
@@ -99,13 +97,11 @@ def _supervised(batch: Mapping[str, torch.Tensor]) -> int:
 class EvenBatches:
     """evenstep's DataLoader with its default policy, `Even`."""
 
-    def __init__(
-        self, dataset: TokenizedDocuments, max_tokens: int, options: DemoOptions, seed: int
-    ) -> None:
+    def __init__(self, task: Task, max_tokens: int, options: TrainingOptions, seed: int) -> None:
         self._loader = evenstep.DataLoader(
-            dataset,
+            task.training,
             policy=evenstep.Even(max_tokens=max_tokens),
-            collate_fn=evenstep.PadCollator(pad_token_id=END),
+            collate_fn=task.collate,
             shuffle=True,
             seed=seed,
             num_workers=options.num_workers,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Policy
 from evenstep.tools.simulate import SimulationResult, deal, simulate
-from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.options import TrainingOptions
 
 _PREDICTED = ("steps", "padding", "imbalance", "imbalance_p95", "efficiency", "samples_per_step")
 _FEWEST = 8  # samples per rank; with fewer there is nothing to compare
@@ -39,13 +39,13 @@ class Choice:
 
 
 def choose(
-    lengths: npt.NDArray[np.int64], options: DemoOptions, seconds_per_token: float | None = None
+    lengths: npt.NDArray[np.int64], options: TrainingOptions, seconds_per_token: float | None = None
 ) -> Choice:
     """Chooses how many samples to train on, from the first one on, the batch size and the budget.
 
     Args:
-        lengths: [documents] tokens of all documents to train on.
-        options: `samples` decides if it is set, and `seconds` otherwise; at most all documents.
+        lengths: [samples] tokens of all samples to train on.
+        options: `samples` decides if it is set, and `seconds` otherwise; at most all of them.
         seconds_per_token: measured time of one padded token on one rank; needed unless `samples`
             is set.
 
@@ -79,7 +79,7 @@ def _prediction(result: SimulationResult) -> dict[str, Any]:
 
 
 def _as_many_steps(
-    steps: int, even: SimulationResult, lengths: npt.NDArray[np.int64], options: DemoOptions
+    steps: int, even: SimulationResult, lengths: npt.NDArray[np.int64], options: TrainingOptions
 ) -> tuple[int, SimulationResult]:
     """The budget with which `Even` makes `steps` steps, or comes closest; and what it makes.
 
@@ -103,14 +103,14 @@ def _batch_size(result: SimulationResult) -> int:
 
 
 def _both(
-    lengths: npt.NDArray[np.int64], options: DemoOptions
+    lengths: npt.NDArray[np.int64], options: TrainingOptions
 ) -> tuple[SimulationResult, SimulationResult]:
     even = _simulate(Even(options.max_tokens), lengths, options)
     return _simulate(FixedBatch(_batch_size(even)), lengths, options), even
 
 
 def _simulate(
-    policy: Policy, lengths: npt.NDArray[np.int64], options: DemoOptions
+    policy: Policy, lengths: npt.NDArray[np.int64], options: TrainingOptions
 ) -> SimulationResult:
     shards = deal(len(lengths), options.world_size, options.seed)
     return simulate(

@@ -30,7 +30,8 @@ class TextRunFigures:
     padding: float
     """1 - real tokens / padded tokens."""
     imbalance: float
-    """Sum over steps of the slowest rank's compute seconds, over the sum of the mean."""
+    """Sum over steps of the slowest rank's processor seconds, over the sum of the mean: other
+    programs take the processor from one rank or another, which is no imbalance."""
     imbalance_in_tokens: float
     """`imbalance` in padded tokens instead of seconds."""
     samples_per_step: float
@@ -51,7 +52,8 @@ class TextRunFigures:
     rank_seconds: tuple[float, ...]
     """Compute seconds of each rank, summed over steps."""
     compute_seconds: npt.NDArray[np.float64]
-    """[steps, ranks] forward and backward pass until the last gradient is ready."""
+    """[steps, ranks] processor time of the forward and backward pass until the last gradient is
+    ready."""
 
     def as_dict(self) -> dict[str, Any]:
         """All figures as numbers; seconds per step and rank as nested lists."""
@@ -97,7 +99,7 @@ def measure(records: Sequence[StepRecords], held_out_loss: float) -> TextRunFigu
         seconds=seconds,
         tokens_per_second=tokens / seconds,
         padding=float(1 - tokens / padded.sum()),
-        imbalance=_imbalance(compute),
+        imbalance=_imbalance(cpu),
         imbalance_in_tokens=_imbalance(padded),
         samples_per_step=samples / counts[0],
         wait=float(np.mean([sum(record.wait) / record.total for record in records])),
@@ -107,7 +109,7 @@ def measure(records: Sequence[StepRecords], held_out_loss: float) -> TextRunFigu
         most_padded_tokens=int(padded.max()),
         held_out_loss=held_out_loss,
         rank_seconds=tuple(compute.sum(axis=0).tolist()),
-        compute_seconds=compute,
+        compute_seconds=cpu,
     )
 
 

@@ -20,7 +20,7 @@ from evenstep.tools.report.table import text_table
 from evenstep_demos.text.budget import Choice
 from evenstep_demos.text.figures import TextRunFigures
 from evenstep_demos.text.interval import PairedDifference
-from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.options import TrainingOptions
 from evenstep_demos.text.prepared_text import describe_lengths
 
 _COLUMNS = 88
@@ -43,9 +43,11 @@ class Repeats:
 class DemoResult:
     """Both runs, and what is needed to judge them."""
 
-    options: DemoOptions
+    options: TrainingOptions
+    samples: str
+    """What the samples are called."""
     corpus: Mapping[str, Any]
-    """The source of the text, and how many of its documents were used."""
+    """The source of the samples, and how many of them were used."""
     lengths: npt.NDArray[np.int64]
     """[samples] tokens of the samples that were trained on."""
     choice: Choice
@@ -76,23 +78,16 @@ class DemoResult:
 
     def as_dict(self) -> dict[str, Any]:
         """One object with all figures."""
-        options = self.options
+        options = {k: v for k, v in asdict(self.options).items() if not isinstance(v, Path)}
         return {
             "corpus": dict(self.corpus),
             "lengths": describe_lengths(self.lengths),
             "options": {
+                **options,
                 "policy": _POLICY,
-                "world_size": options.world_size,
-                "max_tokens": options.max_tokens,
-                "max_length": options.length_limit,
                 "batch_size": self.choice.batch_size,
                 "fitted_max_tokens": self.choice.max_tokens,
                 "samples": self.choice.samples,
-                "seed": options.seed,
-                "vocab_size": options.vocab_size,
-                "accumulate": options.accumulate,
-                "repeats": options.repeats,
-                "num_workers": options.num_workers,
             },
             "seconds_per_token": self.seconds_per_token,
             "predicted": {run: dict(values) for run, values in self.choice.predicted.items()},
@@ -126,9 +121,17 @@ class DemoResult:
         """The table and its meaning, for people."""
         fixed, even = self.fixed.whole, self.even.whole
         time_ratio, loss = even.seconds / fixed.seconds, self.loss_difference
+        processor_ratio = 1 / self.processor_speedup
         rows = [
             ("real tokens per second", "tokens_per_second", ",.0f", f"x {self.speedup:.2f}"),
             ("seconds, all repeats", "seconds", ".1f", f"x {time_ratio:.2f}"),
+            (
+                "processor seconds",
+                "processor_seconds",
+                ".1f",
+                f"x {processor_ratio:.2f}",
+            ),
+            ("seconds to the first batch", "first_wait", ".2f", ""),
             ("padding", "padding", ".1%", ""),
             ("imbalance of ranks", "imbalance", ".3f", ""),
             ("wait for data", "wait", ".1%", ""),
@@ -149,8 +152,8 @@ class DemoResult:
         own = [" + ".join(f"{s:.1f}" for s in run.rank_seconds) for run in (fixed, even)]
         cells.insert(2, ("compute seconds of each rank", own[0], own[1], ""))
         title = (
-            f"{self.choice.samples:,} documents, {int(self.lengths.sum()):,} tokens, each once in "
-            f"each of {self.options.repeats} repeats, on {self.options.world_size} ranks"
+            f"{self.choice.samples:,} {self.samples}, {int(self.lengths.sum()):,} tokens, each "
+            f"once in each of {self.options.repeats} repeats, on {self.options.world_size} ranks"
         )
         table = text_table(["", "fixed batches", "evenstep.Even", "change"], cells, title=title)
         return f"{table}\n\n{self.verdict()}"
@@ -159,24 +162,23 @@ class DemoResult:
         """What was measured, in sentences."""
         choice, speedup = self.choice, self.speedup
         text = (
-            f"Compared on the same documents: fixed batches of {choice.batch_size} samples, and "
-            f"evenstep's default policy, Even(max_tokens={choice.max_tokens:,}), the budget with "
-            f"which both take about as many steps, {self.options.accumulate} to an update. In real "
-            f"tokens per second evenstep was {speedup:.2f} times as fast. "
+            f"Compared on the same {self.samples}: fixed batches of {choice.batch_size} samples, "
+            f"and evenstep's default policy, Even(max_tokens={choice.max_tokens:,}), the budget "
+            f"with which both take about as many steps, {self.options.accumulate} to an update. In "
+            f"real tokens per second evenstep was {speedup:.2f} times as fast, and "
+            f"{self.processor_speedup:.2f} times by the processor time of the slowest ranks. "
         )
         share = min(self.fixed.whole.processor_share, self.even.whole.processor_share)
         if share < _PROCESSOR_SHARE:
             text += (
                 "But other programs ran on this machine: in one of the runs a rank had a processor "
-                f"for only {share:.0%} of the time it computed, so do not rely on this. Counted in "
-                "processor time, which other programs affect less, evenstep was "
-                f"{self.processor_speedup:.2f} times as fast. "
+                f"for only {share:.0%} of the time it computed, so rely on processor time alone. "
             )
-        if speedup <= 1.0:
+        if self.processor_speedup <= 1.0:
             text += "So it was no faster here; where lengths vary little, there is little to gain. "
         text += (
-            "Imbalance is the time of the slowest rank over the mean, summed over steps; at 1 no "
-            "rank waits for another. "
+            "Imbalance is the processor time of the slowest rank over the mean, summed over steps; "
+            "at 1 no rank waits for another. "
         )
         return f"{textwrap.fill(text, _COLUMNS)}\n\n{self._losses()}"
 
@@ -192,8 +194,8 @@ class DemoResult:
             f"to {loss.high:+.3f}. "
         )
         if loss.within_chance:
-            text += "So no difference shows: this one is within what chance does between repeats. "
+            text += "The interval has 0 in it, so these runs do not tell which is lower. "
         else:
-            text += "So the difference is more than chance does between repeats. "
-        text += "More repeats of longer runs say more: make learning."
+            text += "The interval has no 0 in it: this is more than chance does between repeats. "
+        text += "More repeats of longer runs say more."
         return textwrap.fill(text, _COLUMNS)

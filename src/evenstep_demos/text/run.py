@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
+from functools import partial
 
-import numpy as np
+import torch
 
-from evenstep.errors import InvariantError
-from evenstep.tools.report.steps_plot import plot_steps
+from evenstep.batch import PadCollator
+from evenstep_demos.models import PaddedGPT
 from evenstep_demos.text.corpus import Corpus, read_parquet, read_standard_library
-from evenstep_demos.text.figures import measure, one_after_the_other
-from evenstep_demos.text.job import RUNS, job
-from evenstep_demos.text.messages import Chosen, Message, RunProgress, TextRunFinished
 from evenstep_demos.text.options import DemoOptions
-from evenstep_demos.text.prepared_text import PreparedText, describe_lengths, prepare
+from evenstep_demos.text.prepared_text import END, PreparedText, TokenizedDocuments, prepare
 from evenstep_demos.text.progress import Display
-from evenstep_demos.text.ranks import run_ranks
-from evenstep_demos.text.result import DemoResult, Repeats
+from evenstep_demos.text.result import DemoResult
+from evenstep_demos.text.task import Task
+from evenstep_demos.text.train_both import train_both
 
 
 def run_demo(options: DemoOptions, display: Display) -> DemoResult:
@@ -38,53 +36,23 @@ def run_demo(options: DemoOptions, display: Display) -> DemoResult:
     prepared = prepare(corpus, options)
     facts = _facts(corpus, prepared)
     display.note(_describe(facts, options))
-    display.note(f"starting {options.world_size} ranks and measuring their speed")
-
-    chosen: list[Chosen] = []
-    finished: dict[str, list[TextRunFinished]] = {run: [] for run in RUNS}
-
-    def receive(message: Message) -> None:
-        if isinstance(message, RunProgress):
-            display.step(message)
-        elif isinstance(message, Chosen):
-            chosen.append(message)
-            display.note(_announce(message, prepared, options))
-        elif isinstance(message, TextRunFinished):
-            finished[message.run].append(message)
-
-    run_ranks(job, options.world_size, (options, prepared), receive)
-    samples = chosen[0].choice.samples
-    for run, repeats in finished.items():
-        # The demo promises that all runs train on the same samples, each once.
-        if {sum(sum(record.samples) for record in one.records) for one in repeats} != {samples}:
-            raise InvariantError(f"{run} did not train on {samples} samples in every repeat")
-    fixed, even = (
-        Repeats(
-            whole=measure(
-                one_after_the_other([one.records for one in repeats]),
-                float(np.mean([one.held_out_loss for one in repeats])),
-            ),
-            first=measure(repeats[0].records, repeats[0].held_out_loss),
-            held_out_losses=tuple(one.held_out_loss for one in repeats),
-        )
-        for repeats in finished.values()
+    task = Task(
+        training=TokenizedDocuments(prepared.documents, prepared.tokenizer),
+        lengths=prepared.lengths,
+        held_out=TokenizedDocuments(prepared.held_out, prepared.tokenizer),
+        held_out_lengths=prepared.held_out_lengths,
+        collate=PadCollator(pad_token_id=END),
+        model=partial(_model, options),
     )
-    result = DemoResult(
-        options=options,
-        corpus=facts,
-        lengths=prepared.lengths[:samples],
-        choice=chosen[0].choice,
-        seconds_per_token=chosen[0].seconds_per_token,
-        initial_loss=chosen[0].initial_loss,
-        fixed=fixed,
-        even=even,
-        picture=options.out / "step_times.png",
-        seconds=time.perf_counter() - begin,
+    return train_both(options, task, display, begin=begin, facts=facts, samples="documents")
+
+
+def _model(options: DemoOptions, seed: int) -> PaddedGPT:
+    """The model before training, the same for both runs of a repeat."""
+    torch.manual_seed(seed)
+    return PaddedGPT(
+        vocab_size=options.vocab_size, hidden_size=options.hidden_size, layers=options.layers
     )
-    title = "Compute time of every rank in every step of the first repeat"
-    plot_steps(result.panels(), result.picture, title=title)
-    (options.out / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
-    return result
 
 
 def _facts(corpus: Corpus, prepared: PreparedText) -> dict[str, str | int]:
@@ -104,17 +72,4 @@ def _describe(facts: dict[str, str | int], options: DemoOptions) -> str:
         f"{facts['name']}: {facts['found']:,} documents, {facts['read']:,} read; left out: "
         f"{facts['unusable']:,} empty, unreadable or copies, {facts['too_long']:,} longer than "
         f"{options.length_limit:,} tokens; {facts['held_out']:,} held out for evaluation"
-    )
-
-
-def _announce(message: Chosen, prepared: PreparedText, options: DemoOptions) -> str:
-    choice = message.choice
-    lengths = describe_lengths(prepared.lengths[: choice.samples])
-    return (
-        f"training on {choice.samples:,} of {len(prepared.documents):,} documents, their lengths "
-        f"median {lengths['median']:,.0f}, mean {lengths['mean']:,.0f}, 95th percentile "
-        f"{lengths['p95']:,.0f}, longest {lengths['max']:,.0f} tokens, coefficient of variation "
-        f"{lengths['cv']:.2f}\n"
-        f"{options.repeats} times each, fixed batches of {choice.batch_size} and "
-        f"evenstep.Even(max_tokens={choice.max_tokens:,}), {options.accumulate} steps to an update"
     )

@@ -11,18 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from evenstep.batch import PadCollator
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep_demos.text.batches import Batches
 from evenstep_demos.text.clock import GradientClock
-from evenstep_demos.text.prepared_text import END, TokenizedDocuments
+from evenstep_demos.text.task import Task
 
 _LEARNING_RATE, _WARM_UP = 3e-3, 0.1
 _GRADIENT_NORM = 1.0
@@ -50,7 +48,7 @@ def train_epoch(
     """Trains `model` on one epoch. All ranks must call it together.
 
     Args:
-        model: returns the mean loss of ``model(input_ids, labels)``.
+        model: returns its mean loss.
         batches: the epoch.
         samples: in the epoch, on all ranks. The learning rate follows the samples done, not the
             step, so it is a function of the data alone and ends at the same value in both runs.
@@ -72,7 +70,7 @@ def train_epoch(
             break
         batch = batches.rank_batch(item)
         begin, begin_cpu = time.perf_counter(), time.thread_time()
-        loss = parallel(batch.batch["input_ids"], batch.batch["labels"])
+        loss = parallel(**batch.batch)
         (loss * batch.loss_scale).backward()
         records.compute.append(clock.ready - begin)
         records.compute_cpu.append(clock.ready_cpu - begin_cpu)
@@ -98,26 +96,23 @@ def _learning_rate(progress: float) -> float:
 
 
 @torch.no_grad()
-def held_out_loss(
-    model: torch.nn.Module, held_out: TokenizedDocuments, lengths: Any, budget: int
-) -> float:
-    """Mean loss per predicted token over all held-out documents, equal on all ranks.
+def held_out_loss(model: torch.nn.Module, task: Task, budget: int, device: str = "cpu") -> float:
+    """Mean loss per predicted token over all held-out samples, equal on all ranks.
 
     Args:
-        model: returns the summed loss of ``model(input_ids, labels, reduction="sum")``.
-        held_out: the documents; divided among the ranks.
-        lengths: [documents] int64.
+        model: returns its mean loss.
+        task: has the samples.
         budget: padded tokens evaluated at a time.
     """
-    mine = np.arange(dist.get_rank(), len(held_out), dist.get_world_size())
-    groups = token_budget_groups(lengths[mine], budget)
-    collate = PadCollator(pad_token_id=END)
+    mine = np.arange(dist.get_rank(), len(task.held_out_lengths), dist.get_world_size())
+    groups = token_budget_groups(task.held_out_lengths[mine], budget)
     sums = torch.zeros(2, dtype=torch.float64)
     model.eval()
     for index in range(len(groups)):
-        batch = collate([held_out[int(i)] for i in mine[groups.group(index)]])
-        sums[0] += model(batch["input_ids"], batch["labels"], reduction="sum")
-        sums[1] += (batch["labels"][:, 1:] >= 0).sum()
+        collated = task.collate([task.held_out[int(i)] for i in mine[groups.group(index)]])
+        batch = {name: value.to(device) for name, value in collated.items()}
+        predicted = (batch["labels"][:, 1:] >= 0).sum()
+        sums += torch.stack([model(**batch).double() * predicted, predicted]).cpu()
     model.train()
     dist.all_reduce(sums)
     return float(sums[0] / sums[1])

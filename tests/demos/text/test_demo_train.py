@@ -13,12 +13,19 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import evenstep
 from evenstep_demos.models import PaddedGPT
 from evenstep_demos.text.batches import Batches, EvenBatches, FixedBatches
 from evenstep_demos.text.clock import GradientClock
 from evenstep_demos.text.options import DemoOptions
-from evenstep_demos.text.prepared_text import TokenizedDocuments, load_tokenizer, train_tokenizer
+from evenstep_demos.text.prepared_text import (
+    END,
+    TokenizedDocuments,
+    load_tokenizer,
+    train_tokenizer,
+)
 from evenstep_demos.text.ranks import run_ranks
+from evenstep_demos.text.task import Task
 from evenstep_demos.text.train import held_out_loss
 
 Send = Callable[[Any], None]
@@ -26,15 +33,29 @@ OPTIONS = DemoOptions(max_tokens=96, max_length=64, vocab_size=300, accumulate=3
 TEXTS = tuple(f"{i}:" + "ab" * (1 + 7 * i % 29) for i in range(50))
 
 
-def _documents() -> TokenizedDocuments:
-    return TokenizedDocuments(TEXTS, train_tokenizer(["1234567890:"], OPTIONS.vocab_size))
+def _model(seed: int) -> PaddedGPT:
+    torch.manual_seed(seed)
+    return PaddedGPT(vocab_size=300, hidden_size=16, heads=2)
+
+
+def _task() -> Task:
+    documents = TokenizedDocuments(TEXTS, train_tokenizer(["1234567890:"], OPTIONS.vocab_size))
+    lengths = np.array([len(documents[i]["input_ids"]) for i in range(len(TEXTS))])
+    return Task(
+        training=documents,
+        lengths=lengths,
+        held_out=documents,
+        held_out_lengths=lengths,
+        collate=evenstep.PadCollator(pad_token_id=END),
+        model=_model,
+    )
 
 
 def one_epoch_of_both(send: Send) -> None:
-    documents = _documents()
+    task = _task()
     ways: dict[str, Batches] = {
-        "fixed": FixedBatches(documents, 3, OPTIONS, 0),
-        "evenstep": EvenBatches(documents, OPTIONS.max_tokens, OPTIONS, 0),
+        "fixed": FixedBatches(task, 3, OPTIONS, 0),
+        "evenstep": EvenBatches(task, OPTIONS.max_tokens, OPTIONS, 0),
     }
     for name, batches in ways.items():
         for step, item in enumerate(batches):
@@ -48,8 +69,7 @@ def one_epoch_of_both(send: Send) -> None:
 def test_both_ways_train_on_every_sample_once_with_scales_of_the_token_mean() -> None:
     heard: list[Any] = []
     run_ranks(one_epoch_of_both, 2, (), heard.append)
-    documents = _documents()
-    tokenizer = load_tokenizer(documents.tokenizer)
+    tokenizer = load_tokenizer(_task().training.tokenizer)
     for name in ("fixed", "evenstep"):
         counts = [m[2:] for m in heard if m[:2] == (name, "counts")]
         rows = [m for m in heard if m[:2] == (name, "rows")]
@@ -108,11 +128,9 @@ def test_the_clock_stops_before_a_late_rank_begins_and_gradients_are_averaged(
 
 
 def evaluate(send: Send) -> None:
-    documents = _documents()
-    lengths = np.array([len(documents[i]["input_ids"]) for i in range(len(TEXTS))])
-    torch.manual_seed(0)
-    model = PaddedGPT(vocab_size=300, hidden_size=16, heads=2)
-    send(held_out_loss(model, documents, lengths, 96))
+    task = _task()
+    model, documents = task.model(0), task.held_out
+    send(held_out_loss(model, task, 96))
     if dist.get_rank() == 0:
         total = count = 0.0
         with torch.no_grad():

@@ -38,7 +38,7 @@ def test_figures_of_a_small_run_by_hand() -> None:
     assert figures.seconds == 10.0
     assert figures.tokens_per_second == pytest.approx(3.6)
     assert figures.padding == pytest.approx(0.25)
-    assert figures.imbalance == pytest.approx((3 + 3) / (2 + 2))
+    assert figures.imbalance == pytest.approx((2.5 + 1.5) / (1.75 + 1.25))
     assert figures.imbalance_in_tokens == pytest.approx((16 + 18) / (12 + 12))
     assert figures.samples_per_step == 4.0
     assert figures.wait == pytest.approx((1 / 10 + 2 / 8) / 2)
@@ -47,7 +47,7 @@ def test_figures_of_a_small_run_by_hand() -> None:
     assert figures.processor_seconds == pytest.approx(2.5 + 1.5)
     assert figures.most_padded_tokens == 18
     assert figures.rank_seconds == (4.0, 4.0)
-    assert figures.compute_seconds.tolist() == [[3.0, 1.0], [1.0, 3.0]]
+    assert figures.compute_seconds.tolist() == [[2.5, 1.0], [1.0, 1.5]]
 
 
 def test_repeats_one_after_the_other_add_up() -> None:

@@ -15,11 +15,11 @@ pytestmark = [pytest.mark.integrations, pytest.mark.timeout(400)]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "transformers_trainer.py"
 
 
-def launch(ranks: int, folder: Path) -> dict:
+def launch(ranks: int, folder: Path, example: Path = EXAMPLE) -> dict:
     """The state of the last checkpoint."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     subprocess.run(
-        [*command, f"--nproc-per-node={ranks}", EXAMPLE, folder],
+        [*command, f"--nproc-per-node={ranks}", example, folder],
         check=True,
         timeout=180,
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from launched_rank import as_rank
-from ranks import Rank
+from ranks import Rank, run
 from tiny_trainer import Seen, arguments
 from vision_trainer import Witness, check_updates, identities, telling
 
@@ -115,6 +115,13 @@ def test_every_row_once_and_the_gradient_of_one_batch(tmp_path: Any, name: str, 
             "TRL alone fails for some groups: the processor returns dictionaries among tensors"
         )
     train(None, tmp_path, [(name, kind)], 2)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_two_ranks(tmp_path: Any, accumulate: int) -> None:
+    names = ["Qwen2.5-VL", "LLaVA-NeXT", "Idefics3", "Gemma 3"]
+    cases = [(name, kind) for name in names for kind in ("messages", "prompt-completion")]
+    run(train, 2, tmp_path, cases, accumulate, folder=tmp_path, within=150)
 
 
 @pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen3-VL", "LLaVA-NeXT", "SmolVLM", "InternVL"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from launched_rank import as_rank
-from ranks import Rank
+from ranks import Rank, run
 from vision_trainer import check_updates, make_trainer
 
 import evenstep
@@ -33,6 +33,12 @@ def train(
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_row_once_and_the_gradient_of_one_batch(name: str, tmp_path: Any) -> None:
     train(None, tmp_path, [name], 2)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_two_ranks(tmp_path: Any, accumulate: int) -> None:
+    names = ["Qwen2.5-VL", "LLaVA-NeXT", "Idefics3", "Gemma 3"]
+    run(train, 2, tmp_path, names, accumulate, folder=tmp_path, within=150)
 
 
 @pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen3-VL", "LLaVA-NeXT", "SmolVLM", "InternVL"])

@@ -40,7 +40,7 @@ class EncodedImage:
         if self.data is None:
             assert self.path is not None
             return Image.open(self.path)
-        return Image.open(io.BytesIO(self.data.data))
+        return Image.open(io.BytesIO(self.data.tobytes()))
 
     def decode(self) -> Image.Image:
         """
@@ -65,7 +65,7 @@ class EncodedImage:
         return (height, width) if turned else (width, height)
 
 
-class LazyImage(Image.Image):
+class LazyImage(Image.Image):  # type: ignore[misc]
     """An image of PIL in all respects. Its size and mode are known from the file's header; a change
     of mode, too, waits until pixels are read. Pickled as its file, until then."""
 

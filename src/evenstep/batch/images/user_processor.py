@@ -9,14 +9,17 @@ from typing import Any
 
 
 def user_processor(collate_fn: Callable[..., Any]) -> Any | None:
-    """The one object with an ``image_processor`` that a collate function holds or refers to; None
-    if there is none, or more than one."""
-    found = {id(one): one for one in _candidates(collate_fn) if _is_processor(one)}
+    """The one processor that a collate function holds or refers to; None if there is none, or more
+    than one."""
+    found = {id(one): one for one in _candidates(collate_fn) if is_processor(one)}
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def _is_processor(value: Any) -> bool:
-    return not isinstance(value, type) and "image_processor" in getattr(value, "__dict__", ())
+def is_processor(value: Any) -> bool:
+    """Whether a value makes tokens and media, as processors of transformers do."""
+    held = getattr(value, "__dict__", {})
+    makers = (held.get("image_processor"), held.get("feature_extractor"))
+    return not isinstance(value, type) and callable(value) and any(m is not None for m in makers)
 
 
 def _candidates(function: Any) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
+from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.labels import labels_of
 from evenstep.batch.measure import Measure, length_of, supervised_of
 from evenstep.batch.prepare import PreparingCollator
@@ -17,7 +18,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import check_ranks, ranks
 from evenstep.integrations.transformers.rank_share import share_of_rank
 from evenstep.loader.dataloader import DataLoader
-from evenstep.loader.preparing import with_preparation
+from evenstep.loader.preparing import blank_of_rows, with_preparation
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
 
@@ -125,14 +126,25 @@ def make_loader(
         "accumulate": updates,
     }
     collate_fn = options.get("collate_fn", theirs.collate_fn)
-    measure = Measure(length_fn=options.get("length_fn"))
-    collate_fn = with_preparation(collate_fn, theirs.dataset, policy=policy, measure=measure)
+    processor = getattr(trainer, "processing_class", None)
+    processor = processor if is_processor(processor) else None
+    finds_blank = options.get("blank") is None
+    collate_fn = with_preparation(
+        collate_fn,
+        theirs.dataset,
+        policy=policy,
+        measure=Measure(length_fn=options.get("length_fn")),
+        finds_blank=finds_blank,
+        processor=processor,
+    )
     if isinstance(collate_fn, PreparingCollator):
         if collate_fn.config is None:
             collate_fn = replace(collate_fn, config=getattr(trainer.model, "config", None))
         options = {**options, "collate_fn": collate_fn}
     else:
         taken["supervised_fn"] = SupervisedTokens(collate_fn)
+        if finds_blank and processor is not None and args.world_size > 1:
+            options = {**options, "blank": blank_of_rows(theirs.dataset, processor)}
     if not isinstance(theirs.dataset, IterableDataset):
         sampler = getattr(theirs.batch_sampler, "sampler", theirs.sampler)
         # Any other draws for the whole job: Accelerate would deal its batches to the ranks.

@@ -15,6 +15,7 @@ from evenstep.batch.pack import PackCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError, described
+from evenstep.loader.batcher.blanks import Blanks
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
@@ -59,6 +60,7 @@ def make_step(
     indices: tuple[Any, ...],
     *,
     filler_sample: Callable[[], Any],
+    blanks: Blanks,
     seeds: bool,
 ) -> tuple[StepInfo, Any]:
     """Collates, checks, shards and scales one step.
@@ -67,6 +69,7 @@ def make_step(
         rows: this rank's micro-batches.
         indices: dataset indices of all samples that this rank has read, in order.
         filler_sample: makes a sample for a filler step.
+        blanks: of groups without images.
         seeds: seed this process by the step, so that what ``collate_fn`` draws at random is a
             function of the step. False where the process is the trainer's own.
 
@@ -79,7 +82,7 @@ def make_step(
     where = f"step {planned.index} of epoch {epoch} on rank {spec.rank}"
     fillers = _fillers(rows, filler_sample)
     try:
-        batches = [spec.collate_fn(row.samples or fillers.pop()) for row in rows]
+        batches = [spec.collate_fn(blanks.added_to(row.samples or fillers.pop())) for row in rows]
     except EvenstepError:
         raise
     except BaseException as error:

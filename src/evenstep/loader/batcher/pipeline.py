@@ -37,6 +37,7 @@ from evenstep.errors import (
     described,
 )
 from evenstep.loader.batcher.batch_assembly import make_step, rows_of
+from evenstep.loader.batcher.blanks import Blanks
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.intake import Intake
@@ -80,6 +81,7 @@ class EpochRun:
         alone = self._protocol.begins_anew
         self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
         self._filler_sample = FillerSample()
+        self._blanks = Blanks(spec)
         self._checks = ChunkChecks(spec, epoch, self._filler_sample)
         self._worker_states = (
             WorkerStateLog(max(spec.num_workers, 1), epoch.worker_states) if spec.iterable else None
@@ -283,6 +285,7 @@ class EpochRun:
                     rows,
                     indices,
                     filler_sample=self._filler_sample.sample,
+                    blanks=self._blanks,
                     seeds=self._seeds,
                 )
         except EvenstepError:

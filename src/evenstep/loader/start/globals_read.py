@@ -95,9 +95,8 @@ def _describe(value: Any) -> bytes:
         return value.__name__.encode()
     inner = _function(value)
     if hasattr(inner, "__qualname__"):
-        return f"{inner.__module__}.{inner.__qualname__}".replace(
-            "__mp_main__", "__main__"
-        ).encode()
+        home = getattr(inner, "__module__", "")  # what stands for a slot has none
+        return f"{home}.{inner.__qualname__}".replace("__mp_main__", "__main__").encode()
     if isinstance(value, (set, frozenset)):
         value = sorted(value, key=repr)  # their order differs from process to process
     try:

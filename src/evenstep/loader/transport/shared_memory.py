@@ -125,9 +125,10 @@ class Writer:
             # The rest of the object should fit behind them.
             number = self._acquire(_ALIGN + int(GROWTH * size), _LENT)
             memory, _ = self._slabs[number]
+            # Before another thread packs: it looks at all that is lent.
+            self._lent_ends[number] = _ALIGN + size
         lease = memory[:]
         self.leases[number] = _Lease(lease, memory, _LENT)
-        self._lent_ends[number] = _ALIGN + size
         return memoryview(lease)[_ALIGN : _ALIGN + size]  # type: ignore[arg-type]
 
     def pack(self, obj: Any) -> PackedObject:

@@ -2,6 +2,7 @@
 
 ```
 lengths          recorded lengths from files; distributions: named synthetic ones
+images           images of samples, from files or drawn
 run              an epoch of a policy: every rank a SimulatedRank; measure makes its result
 packing_run      packers of pretraining documents over a stream; packing_result
 pipeline_run     one step on a pipeline of stages
@@ -14,6 +15,7 @@ end_to_end       the same of dynamic groups, beside WLB-LLM
 """
 
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, Distribution, sample_lengths
+from evenstep.tools.simulate.images import load_samples
 from evenstep.tools.simulate.lengths import load_lengths
 from evenstep.tools.simulate.result import SimulationResult
 from evenstep.tools.simulate.run import deal, simulate
@@ -24,6 +26,7 @@ __all__ = [
     "SimulationResult",
     "deal",
     "load_lengths",
+    "load_samples",
     "sample_lengths",
     "simulate",
 ]

@@ -48,12 +48,15 @@ def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int
             raise ConfigurationError(f"{spec} is a distribution; give the number of samples")
         return sample_lengths(spec, samples, seed)
     lengths = check_lengths(_read(spec), spec)
-    if samples is None or samples >= len(lengths):
-        return lengths
-    chosen = generator(seed, RandomStream.SIMULATED_LENGTHS).choice(
-        len(lengths), samples, replace=False
-    )
-    return lengths[np.sort(chosen)]
+    return lengths[chosen_samples(len(lengths), samples, seed)]
+
+
+def chosen_samples(count: int, samples: int | None, seed: int) -> Int64Array:
+    """Positions of at most so many of `count` samples, chosen at random, ascending."""
+    if samples is None or samples >= count:
+        return np.arange(count)
+    random = generator(seed, RandomStream.SIMULATED_LENGTHS)
+    return np.sort(random.choice(count, samples, replace=False))
 
 
 def existing_file(path: str) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.batch.composition import Composition
-from evenstep.cost import Cost, GroupShapes
+from evenstep.cost import Cost, GroupShapes, VisionLanguageCost
 from evenstep.cost.vision_language import vision_part
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.plan.policy import Policy
@@ -40,7 +40,11 @@ def measure(
     steps, rounds = ranks[0].protocol.steps, ranks[0].protocol.rounds
     emitted = [_emitted(rank, policy, cost) for rank in ranks]
     costs = np.stack([one.costs for one in emitted], axis=1)  # [steps, ranks]
-    parts = _of_parts(emitted, costs) if ranks[0].vision is not None else {}
+    parts = {}
+    if ranks[0].vision is not None:
+        parts = _of_images(emitted)
+        if isinstance(cost, VisionLanguageCost):
+            parts |= _of_parts(emitted, costs)
     largest, mean = costs.max(axis=1, initial=0.0), costs.mean(axis=1)  # [steps]
     real = sum(one.tokens for one in emitted)
     computed = sum(one.computed_tokens for one in emitted)
@@ -85,16 +89,19 @@ def measure(
 
 
 def _of_parts(emitted: Sequence[_Emitted], costs: Float64Array) -> dict[str, Any]:
-    """What a result says of images besides.
+    """What a result says of a cost of two parts besides.
 
     Args:
         costs: [steps, ranks] of both parts.
     """
     vision = np.stack([one.vision_costs for one in emitted], axis=1)  # [steps, ranks]
+    return {"text_imbalance": imbalance(costs - vision), "vision_imbalance": imbalance(vision)}
+
+
+def _of_images(emitted: Sequence[_Emitted]) -> dict[str, Any]:
+    """What a result says of images besides."""
     images = np.stack([one.images for one in emitted], axis=1)  # [steps, ranks]
     return {
-        "text_imbalance": imbalance(costs - vision),
-        "vision_imbalance": imbalance(vision),
         "patches": sum(one.patches for one in emitted),
         "images": int(images.sum()),
         "steps_mixed": int(((images > 0).any(axis=1) & (images == 0).any(axis=1)).sum()),

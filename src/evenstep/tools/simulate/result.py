@@ -64,11 +64,12 @@ class SimulationResult:
     message_bytes_per_round: float
     """Bytes that one rank sends in one round, on average; without the hello of the epoch."""
     text_imbalance: float | None = None
-    """`imbalance` of the language model's part of the cost; None, as in the next four, where it is
-    not known which samples have images."""
+    """`imbalance` of the language model's part of the cost; None, as in the next, for a cost of one
+    part."""
     vision_imbalance: float | None = None
     """`imbalance` of the vision tower's part: see `evenstep.VisionLanguageCost`."""
     patches: int | None = None
+    """None, as in the next two, where it is not known which samples have images."""
     images: int | None = None
     steps_mixed: int | None = None
     """Steps in which some ranks have an image and others have none."""

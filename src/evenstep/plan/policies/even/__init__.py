@@ -8,6 +8,16 @@ padded_end            all that is left at the end, in padded groups
 fill_packed           packed groups that are full and cost their target
 drain_packed          all that is left at the end, in packed groups
 ```
+
+With a cost of two parts, language and vision:
+
+```
+two_part_round        the round of padded groups: targets of both parts
+two_part_runs         padded groups that cost their target in both; best_runs: the runs tried for it
+two_part_window       the samples of a window by length, and their vision cost
+fill_two_parts        packed groups that cost their target in both parts
+exchanges             two samples exchanged, for either form
+```
 """
 
 from evenstep.plan.policies.even.even import Even

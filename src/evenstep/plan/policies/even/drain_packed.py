@@ -20,9 +20,11 @@ _EXCESSES = 0.001 * 2.0 ** np.arange(10)
 """By how much a group may cost more than the mean, where a fuller packing has to be looked for."""
 
 
-def next_fit(window: Window, max_tokens: int, max_patches: int | None) -> Groups:
+def next_fit(
+    window: Window, max_tokens: int, max_patches: int | None, max_images: int | None = None
+) -> Groups:
     """Cuts a window, in order of arrival, wherever the next sample would not fit."""
-    needs, limits = _needs(window, max_tokens, max_patches)
+    needs, limits = _needs(window, max_tokens, max_patches, max_images)
     sums = np.concatenate([np.zeros((len(needs), 1)), np.cumsum(needs, axis=1)], axis=1)
     ends = [0]
     while ends[-1] < len(window):
@@ -35,9 +37,11 @@ def next_fit(window: Window, max_tokens: int, max_patches: int | None) -> Groups
     return Groups(np.arange(len(window), dtype=np.int64), np.array(ends, np.int64))
 
 
-def first_fit(window: Window, max_tokens: int, max_patches: int | None) -> Groups:
+def first_fit(
+    window: Window, max_tokens: int, max_patches: int | None, max_images: int | None = None
+) -> Groups:
     """Puts each sample, the longest first, into the first group with room for it."""
-    needs, limits = _needs(window, max_tokens, max_patches)
+    needs, limits = _needs(window, max_tokens, max_patches, max_images)
     return _first_fit(needs, limits, np.argsort(-window.lengths, kind="stable"))
 
 
@@ -49,10 +53,13 @@ def share_out(
     *,
     max_tokens: int,
     max_patches: int | None,
+    max_images: int | None = None,
+    vision: Float64Array | None = None,
 ) -> Groups:
     """All of a window, if possible, in as many groups as steps.
 
     Args:
+        vision: [samples] cost of each for the vision tower, to be shared out besides.
         added: [samples] what each sample adds to the cost of a group.
         groups: `first_fit` of this window.
         steps: at least 1 and at most the number of samples.
@@ -64,9 +71,17 @@ def share_out(
     if len(groups) > steps:
         made = align(groups, steps)[0]
     else:
-        needs, limits = _needs(window, max_tokens, max_patches)
+        needs, limits = _needs(window, max_tokens, max_patches, max_images)
         order = np.argsort(-added, kind="stable")
-        shared = _level(needs, limits, order, added, steps)
+        shared = None
+        if vision is not None and vision.any():
+            # First by the vision tower's cost, largest first; the language model's is then brought
+            # level with samples without images.
+            both = np.stack([added, vision])
+            part = (vision > 0).astype(np.int64)
+            shared = _level_parts(needs, limits, np.lexsort(-both), both, part, steps)
+        if shared is None:
+            shared = _level(needs, limits, order, added, steps)
         if shared is None:
             shared = _capped(needs, limits, order, added, steps) or groups
         made = align(shared, steps)[0]
@@ -74,17 +89,26 @@ def share_out(
     return made.take(np.argsort(-costs, kind="stable"))
 
 
+def limited(
+    window: Window, max_tokens: int, max_patches: int | None, max_images: int | None
+) -> tuple[list[Int64Array], list[int]]:
+    """What a group has no more of than a limit: [samples] of each sample, and the limit."""
+    rows, limits = [window.lengths], [max_tokens]
+    for row, limit in ((window.patches, max_patches), (window.images, max_images)):
+        if row is not None and limit is not None:
+            rows.append(row)
+            limits.append(limit)
+    return rows, limits
+
+
 def _needs(
-    window: Window, max_tokens: int, max_patches: int | None
+    window: Window, max_tokens: int, max_patches: int | None, max_images: int | None
 ) -> tuple[Float64Array, Float64Array]:
     """[limits, samples] how much each sample takes of each limit, and [limits] the limits.
 
     A single sample above a limit fits a group by itself, where it takes all of each limit.
     """
-    rows, limits = [window.lengths], [max_tokens]
-    if window.patches is not None and max_patches is not None:
-        rows.append(window.patches)
-        limits.append(max_patches)
+    rows, limits = limited(window, max_tokens, max_patches, max_images)
     bounds = np.array(limits, np.float64)
     needs = np.array(rows, np.float64)
     needs[:, (needs > bounds[:, None]).any(axis=0)] = bounds[:, None]
@@ -95,17 +119,36 @@ def _level(
     needs: Float64Array, limits: Float64Array, order: Int64Array, added: Float64Array, steps: int
 ) -> Groups | None:
     """Places each sample in the group that costs least and has room; None if one has no room."""
+    return _level_parts(needs, limits, order, added[None], np.zeros(len(order), np.int64), steps)
+
+
+def _level_parts(
+    needs: Float64Array,
+    limits: Float64Array,
+    order: Int64Array,
+    added: Float64Array,
+    part: Int64Array,
+    steps: int,
+) -> Groups | None:
+    """Places each sample in the group that costs least, in one part of the cost, and has room; None
+    if one has no room.
+
+    Args:
+        added: [parts, samples] what each sample adds.
+        part: [samples] by which part each is placed.
+    """
     left = np.repeat(limits[:, None], steps, axis=1)
-    costs = np.zeros(steps)
+    costs = np.zeros((len(added), steps))
     group = np.empty(len(order), np.int64)
     for position in order.tolist():
         need = needs[:, position]
-        open_costs = np.where((left >= need[:, None]).all(axis=0), costs, np.inf)
+        room = (left >= need[:, None]).all(axis=0)
+        open_costs = np.where(room, costs[part[position]], np.inf)
         chosen = int(open_costs.argmin())
         if open_costs[chosen] == np.inf:
             return None
         group[position] = chosen
-        costs[chosen] += added[position]
+        costs[:, chosen] += added[:, position]
         left[:, chosen] -= need
     return Groups.by_label(group, order)
 

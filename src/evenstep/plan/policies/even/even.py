@@ -31,19 +31,28 @@ No sample waits for ever: see `Even.max_wait`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.arrays import Int64Array
-from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost, VisionLanguageCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policies.even.drain_packed import first_fit, next_fit, share_out
-from evenstep.plan.policies.even.fill_packed import CostSplit, PackedStepFiller, even_costs
+from evenstep.plan.policies.even.fill_packed import (
+    CostSplit,
+    PackedStepFiller,
+    even_costs,
+    even_sums,
+)
+from evenstep.plan.policies.even.fill_two_parts import TwoPartFiller
 from evenstep.plan.policies.even.padded_round import PaddedRound
+from evenstep.plan.policies.even.two_part_round import TwoPartRound
+from evenstep.plan.policies.even.two_part_window import vision_costs
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
@@ -54,7 +63,9 @@ _PADDED_WAIT, _PACKED_WAIT = 32, 5
 """Rounds after which a sample is emitted for certain."""
 
 # Columns of a message of packed groups.
-_STEPS, _GROUPS, _SAMPLES, _EXHAUSTED, _TOTAL = range(5)
+_STEPS, _GROUPS, _SAMPLES, _EXHAUSTED, _TOTAL, _COSTS = range(6)
+_VISION = _COSTS + _QUANTILES
+"""The vision part's quantiles, where the cost has two parts."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,8 @@ class Even(Policy):
     those, and pad them. A longer sample is a step by itself, which the other ranks match."""
     max_patches: int | None = field(default=None, kw_only=True)
     """Vision patches per group; a single sample above it stays alone."""
+    max_images: int | None = field(default=None, kw_only=True)
+    """Images, videos and sounds per group; a single sample above it stays alone."""
     max_wait: int | None = field(default=None, kw_only=True)
     """After this many rounds in the window the oldest sample is emitted for certain, at the price
     of some imbalance. So every sample is emitted within ``max_wait + window size`` rounds. None is
@@ -77,7 +90,8 @@ class Even(Policy):
     four windows, or three; and as the oldest go first, in practice no sample waits 3 rounds more.
     Much lower values cannot be kept, as a window lasts 8 rounds, or 2."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
-    """The cost that is made equal. The memory limit holds besides."""
+    """The cost that is made equal; of a `VisionLanguageCost`, each of its parts. The memory limits
+    hold besides."""
     packed: bool = field(default=False, kw_only=True)
     """Groups are collated without padding, as `PackCollator` does: any samples go together, fill
     `max_tokens`, and cost what ``cost(shapes, packed=True)`` says."""
@@ -92,6 +106,7 @@ class Even(Policy):
             max_tokens=self.max_tokens,
             target_tokens=self.target_tokens,
             max_patches=self.max_patches,
+            max_images=self.max_images,
         )
         check_at_least(0, max_wait=self.max_wait)
         if self.target_tokens is not None and (self.packed or self.target_tokens > self.max_tokens):
@@ -107,12 +122,16 @@ class Even(Policy):
     @property
     def limit(self) -> MemoryLimit:
         return MemoryLimit(
-            max_tokens=self.max_tokens, max_patches=self.max_patches, packed=self.packed
+            max_tokens=self.max_tokens,
+            max_patches=self.max_patches,
+            max_images=self.max_images,
+            packed=self.packed,
         )
 
     @property
     def counts_patches(self) -> bool:
-        return self.max_patches is not None
+        limited = self.max_patches is not None or self.max_images is not None
+        return limited or super().counts_patches
 
     @property
     def deals_on_demand(self) -> bool:
@@ -121,6 +140,12 @@ class Even(Policy):
     @property
     def window_tokens(self) -> int:
         return _WINDOW * (self.target_tokens or self.max_tokens)
+
+    def options(self) -> Mapping[str, Any]:
+        options = dict(super().options())
+        if self.max_images is None:
+            del options["max_images"]  # states that were saved before it was an option lack it
+        return options
 
     def propose(self, window: Window) -> Proposal:
         if self.packed:
@@ -142,24 +167,36 @@ class Even(Policy):
         return self.max_wait
 
     def _round(self) -> PaddedRound:
-        return PaddedRound(
-            cost=self.cost,
-            max_tokens=self.max_tokens,
-            target_tokens=self.target_tokens or self.max_tokens,
-            max_patches=self.max_patches,
-            max_wait=self._due,
-            spread=self.spread,
-        )
+        options: dict[str, Any] = {
+            "cost": self.cost,
+            "max_tokens": self.max_tokens,
+            "target_tokens": self.target_tokens or self.max_tokens,
+            "max_patches": self.max_patches,
+            "max_wait": self._due,
+            "spread": self.spread,
+        }
+        if self.max_images is None and not isinstance(self.cost, VisionLanguageCost):
+            return PaddedRound(**options)
+        return TwoPartRound(**options, max_images=self.max_images)
+
+    @property
+    def _language(self) -> Cost:
+        """The part of the cost that the lengths of samples decide."""
+        return self.cost.language if isinstance(self.cost, VisionLanguageCost) else self.cost
 
     def _propose_packed(self, window: Window) -> Proposal:
         cut = first_fit if window.exhausted else next_fit
-        groups = cut(window, self.max_tokens, self.max_patches)
+        groups = cut(window, self.max_tokens, self.max_patches, self.max_images)
         full = self._full_groups(window)
-        split = CostSplit.of(window.lengths, self.cost)
+        split = CostSplit.of(window.lengths, self._language)
         count = min(math.ceil(full), len(window))
         costs = even_costs(split, float(window.lengths.sum()) / full, count)
         numbers = [max(1, int(full / 2)), len(groups), len(window), int(window.exhausted)]
-        return Proposal(_message(numbers, split.added.sum(), costs), groups, window)
+        message = _message(numbers, split.added.sum(), costs)
+        if isinstance(self.cost, VisionLanguageCost):
+            parts = even_sums(vision_costs(window, self.cost), count)
+            message = np.concatenate([message, _quantiles(parts).view(np.int64)])
+        return Proposal(message, groups, window)
 
     def _full_groups(self, window: Window) -> float:
         """How many groups the samples of a window make if all are as full as a limit allows."""
@@ -167,12 +204,16 @@ class Even(Policy):
         if window.patches is not None and self.max_patches is not None:
             counted = np.minimum(window.patches, self.max_patches)  # one above it stays alone
             full = max(full, float(counted.sum()) / self.max_patches)
+        if window.images is not None and self.max_images is not None:
+            counted = np.minimum(window.images, self.max_images)
+            full = max(full, float(counted.sum()) / self.max_images)
         return full
 
     def _settle_packed(self, proposal: Proposal, messages: Int64Array) -> Groups:
         window = proposal.window
         active = messages[messages[:, _GROUPS] > 0]
-        split = CostSplit.of(window.lengths, self.cost)
+        split = CostSplit.of(window.lengths, self._language)
+        vision = vision_costs(window, self.cost)
         if active[:, _EXHAUSTED].all():
             steps = min(int(active[:, _GROUPS].max()), int(active[:, _SAMPLES].min()))
             return share_out(
@@ -182,41 +223,59 @@ class Even(Policy):
                 steps,
                 max_tokens=self.max_tokens,
                 max_patches=self.max_patches,
+                max_images=self.max_images,
+                vision=vision,
             )
-        filler = PackedStepFiller(
+        options: dict[str, Any] = {
             # Where patches are the tighter limit, no group should take more than its share.
-            tokens=min(
+            "tokens": min(
                 math.ceil(float(window.lengths.sum()) / self._full_groups(window)), self.max_tokens
             ),
-            max_patches=self.max_patches,
-            max_wait=self._due,
-        )
-        return filler.fill(window, split, _targets(active))
+            "max_patches": self.max_patches,
+            "max_images": self.max_images,
+            "max_wait": self._due,
+        }
+        targets = _targets(active)
+        filler = PackedStepFiller(**options)
+        if isinstance(self.cost, VisionLanguageCost):
+            wanted = _spaced(_reals(active[:, _VISION:]), len(targets))
+            filler = TwoPartFiller(**options, vision=vision, wanted=wanted)
+        return filler.fill(window, split, targets)
 
 
-def _message(numbers: list[int], total: float, costs: npt.NDArray[np.float64]) -> Int64Array:
+def _message(numbers: list[int], total: float, costs: Float64Array) -> Int64Array:
     """
     Args:
         numbers: columns up to `_TOTAL`.
         total: cost of all samples of the rank.
         costs: [groups] sorted; their quantiles are sent.
     """
-    ranks = (2 * np.arange(_QUANTILES) + 1) * len(costs) // (2 * _QUANTILES)
-    reals = np.concatenate([[total], costs[ranks]])
+    reals = np.concatenate([[total], _quantiles(costs)])
     return np.concatenate([np.array(numbers, np.int64), reals.view(np.int64)])
 
 
-def _reals(messages: Int64Array) -> npt.NDArray[np.float64]:
-    """[ranks, 1 + quantiles] total cost and quantiles, which travel as the bits of an integer."""
-    reals: npt.NDArray[np.float64] = np.ascontiguousarray(messages[:, _TOTAL:]).view(np.float64)
+def _quantiles(costs: Float64Array) -> Float64Array:
+    """[quantiles] of [groups] sorted costs."""
+    quantiles: Float64Array = costs[
+        (2 * np.arange(_QUANTILES) + 1) * len(costs) // (2 * _QUANTILES)
+    ]
+    return quantiles
+
+
+def _reals(columns: Int64Array) -> Float64Array:
+    """[ranks, k] real numbers, which travel as the bits of integers."""
+    reals: Float64Array = np.ascontiguousarray(columns).view(np.float64)
     return reals
 
 
-def _targets(messages: Int64Array) -> npt.NDArray[np.float64]:
+def _spaced(quantiles: Float64Array, steps: int) -> Float64Array:
+    """[steps] evenly spaced quantiles of all ranks' costs, largest first."""
+    pool = np.sort(quantiles, axis=None)[::-1]
+    spaced: Float64Array = pool[(2 * np.arange(steps) + 1) * len(pool) // (2 * steps)].copy()
+    return spaced
+
+
+def _targets(messages: Int64Array) -> Float64Array:
     """[steps] evenly spaced quantiles of all ranks' costs, largest first."""
     steps = int(min(messages[:, _STEPS].min(), messages[:, _SAMPLES].min()))
-    pool = np.sort(_reals(messages)[:, 1:], axis=None)[::-1]
-    targets: npt.NDArray[np.float64] = pool[
-        (2 * np.arange(steps) + 1) * len(pool) // (2 * steps)
-    ].copy()
-    return targets
+    return _spaced(_reals(messages[:, _COSTS:_VISION]), steps)

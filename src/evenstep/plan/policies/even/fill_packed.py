@@ -23,6 +23,7 @@ import numpy.typing as npt
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.plan.groups.groups import Groups
+from evenstep.plan.policies.even.drain_packed import limited
 from evenstep.plan.policy import Window
 
 _STARTS = 4
@@ -36,7 +37,7 @@ _SLACK = 1e-3
 """Share of its target by which a step may go over it for the sake of an older sample."""
 
 # What a group loses, in shares of its target cost.
-_UNFILLED = 3.0
+UNFILLED = 3.0
 """Tokens left empty count three times: they are a share of one more step on every rank, while
 cost below the target is lost on this rank in this step alone."""
 _ABOVE = 1.0
@@ -93,14 +94,19 @@ def even_costs(split: CostSplit, tokens: float, groups: int) -> Float64Array:
     Returns:
         [groups] largest first.
     """
-    excess = np.sort(split.excess)[::-1]
-    largest = excess[:groups]
+    return even_sums(split.excess, groups) + split.fixed + split.per_token * tokens
+
+
+def even_sums(values: Float64Array, groups: int) -> Float64Array:
+    """[groups] sums of the values, shared out as evenly as `even_costs` says, largest first."""
+    values = np.sort(values)[::-1]
+    largest = values[:groups]
     # [groups] with the g largest in groups by themselves, what the others share.
     others = np.arange(groups, 0, -1)
-    rest = excess.sum() - np.concatenate([[0.0], np.cumsum(largest[:-1])])
+    rest = values.sum() - np.concatenate([[0.0], np.cumsum(largest[:-1])])
     level = (rest / others).min()
-    costs: Float64Array = np.maximum(largest, level)
-    return costs + split.fixed + split.per_token * tokens
+    sums: Float64Array = np.maximum(largest, level)
+    return sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +117,7 @@ class PackedStepFiller:
     """Tokens that a group should hold, and no group of several samples exceeds."""
     max_patches: int | None
     max_wait: int
+    max_images: int | None = None
 
     def fill(self, window: Window, split: CostSplit, targets: Float64Array) -> Groups:
         """Fills one step after the other, the costliest target first.
@@ -124,7 +131,7 @@ class PackedStepFiller:
             One group for each target, in their order.
         """
         count, excess = len(window), split.excess
-        samples = _Samples.of(window, split, self.tokens, self.max_patches)
+        samples = PackedSamples.of(window, split, self.tokens, self.max_patches, self.max_images)
         room = targets - split.fixed - split.per_token * self.tokens  # [steps] for excess
         slack = _SLACK * float(targets.max())
         anchors = self._overdue(window, excess, room)
@@ -153,9 +160,29 @@ class PackedStepFiller:
                 most=count - sum(map(len, made)) - (len(targets) - step - 1),
             )
             free[group] = False
+            group = self.refined(group, samples, by_length, free, target=targets[step], step=step)
+            free[group] = False
             made.append(group)
             by_length = by_length[free[by_length]]
         return Groups.of(made)
+
+    def refined(
+        self,
+        group: Int64Array,
+        samples: PackedSamples,
+        by_length: Int64Array,
+        free: BoolArray,
+        *,
+        target: float,
+        step: int,
+    ) -> Int64Array:
+        """The group, or what else comes of it; gives back to `free` what is no longer in it.
+
+        Args:
+            group: positions of its samples, the anchor first.
+            target: cost of the step, which is number `step`.
+        """
+        return group
 
     def _overdue(self, window: Window, excess: Float64Array, room: Float64Array) -> dict[int, int]:
         """Step -> position of a sample that has to go in it: the cheapest that has room for it."""
@@ -169,7 +196,7 @@ class PackedStepFiller:
 
 
 @dataclass(frozen=True)
-class _Samples:
+class PackedSamples:
     """The samples of a window; the last column stands for no sample."""
 
     needs: Int64Array
@@ -180,11 +207,15 @@ class _Samples:
     """[limits] what a group holds."""
 
     @classmethod
-    def of(cls, window: Window, split: CostSplit, tokens: int, max_patches: int | None) -> _Samples:
-        rows, limits = [window.lengths], [tokens]
-        if window.patches is not None and max_patches is not None:
-            rows.append(window.patches)
-            limits.append(max_patches)
+    def of(
+        cls,
+        window: Window,
+        split: CostSplit,
+        tokens: int,
+        max_patches: int | None,
+        max_images: int | None,
+    ) -> PackedSamples:
+        rows, limits = limited(window, tokens, max_patches, max_images)
         needs = np.zeros((len(rows), len(window) + 1), np.int64)
         needs[:, :-1] = rows
         return cls(needs, np.append(split.added, 0.0), np.array(limits, np.int64))
@@ -331,7 +362,7 @@ def _score(missing: Float64Array, off: Float64Array, skipped: Int64Array) -> Flo
         off: [runs, pairs] share of the target by which the cost is below it, or negative above.
         skipped: [runs] older samples that the run passes over.
     """
-    lost = _UNFILLED * missing + np.abs(off) + _ABOVE * np.maximum(-off, 0)
+    lost = UNFILLED * missing + np.abs(off) + _ABOVE * np.maximum(-off, 0)
     return lost + _SKIPPED * skipped[:, None]
 
 

@@ -37,14 +37,28 @@ class LastSamples:
     """[samples] how many a run may hold that begins with each, at least 1."""
 
     @classmethod
-    def of(cls, samples: SortedWindow, max_tokens: int, max_patches: int | None) -> LastSamples:
+    def of(
+        cls,
+        samples: SortedWindow,
+        max_tokens: int,
+        max_patches: int | None,
+        *,
+        images: Int64Array | None = None,
+        max_images: int | None = None,
+    ) -> LastSamples:
+        """
+        Args:
+            images: [samples] of each, where they are limited.
+        """
         numbers = samples.numbers[:, ::-1]
         count = len(samples)
         begins = np.arange(count)
         room = np.minimum(max_tokens // numbers[LENGTH], count - begins)
-        if max_patches is not None:
-            running = np.concatenate([[0], np.cumsum(numbers[PATCHES])])
-            ends = np.searchsorted(running, running[:-1] + max_patches, side="right") - 1
+        for held, limit in ((samples.numbers[PATCHES], max_patches), (images, max_images)):
+            if held is None or limit is None:
+                continue
+            running = np.concatenate([[0], np.cumsum(held[::-1])])
+            ends = np.searchsorted(running, running[:-1] + limit, side="right") - 1
             room = np.minimum(room, ends - begins)
         costs = np.ascontiguousarray(samples.costs[:, ::-1])
         return cls(positions=numbers[POSITION], costs=costs, room=np.maximum(room, 1))

@@ -30,11 +30,11 @@ _HEAD_START = 240
 """Sixteenths of a round by which a sample is proposed earlier that is a group by itself."""
 _SHARE = 8
 """A round takes one of so many groups of a window; the others are there to choose from."""
-_LAST = 36
+LAST = 36
 """Groups of a rank that are emitted in one round, when nothing is to come any more."""
-_RUNS = 16
+MOST_RUNS = 16
 """Runs that a rank proposes at most."""
-_QUANTILES = 28
+QUANTILES = 28
 """Of the costs of all that is left."""
 _URGENCY = (1 << 16) - 1
 """The bits of a proposed run that hold its urgency."""
@@ -55,11 +55,11 @@ class Column(enum.IntEnum):
     """How many runs are proposed."""
     RUNS = 5
     """[16] cost and urgency of each run, the most urgent first: see `pack_runs`."""
-    LAST_COSTS = RUNS + _RUNS
+    LAST_COSTS = RUNS + MOST_RUNS
     """[14] two float32 each: quantiles of the costs of all that is left."""
 
 
-MESSAGE = Column.LAST_COSTS + _QUANTILES // 2
+MESSAGE = Column.LAST_COSTS + QUANTILES // 2
 """int64 numbers in a message."""
 
 
@@ -80,7 +80,7 @@ class PaddedRound:
         steps = self._steps(window)
         limits = RunLimits(max_tokens=self.target_tokens, max_patches=self.max_patches, due=0)
         # A run is proposed for its tokens; its cost follows.
-        wanted = np.full(min(steps, _RUNS), float(self.target_tokens))
+        wanted = np.full(min(steps, MOST_RUNS), float(self.target_tokens))
         urgency = self._urgency(samples)
         urgent = samples.in_tokens(urgency)
         taken, ends = take_runs(urgent, wanted, limits, oldest=True)
@@ -94,7 +94,7 @@ class PaddedRound:
         if window.exhausted:
             last = LastSamples.of(samples, self.max_tokens, self.max_patches)
             message[Column.GROUPS] = last.needed()
-            costs = last.costs_of_few(_QUANTILES).astype(np.float32)
+            costs = last.costs_of_few(QUANTILES).astype(np.float32)
             message[Column.LAST_COSTS :] = costs.view(np.int64)
         return Proposal(message, groups, window)
 
@@ -128,7 +128,7 @@ class PaddedRound:
         rows = messages[active]
         place = int(np.searchsorted(active, rank))
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
-        if rows[:, Column.EXHAUSTED].all() and rows[:, Column.GROUPS].max() <= _LAST:
+        if rows[:, Column.EXHAUSTED].all() and rows[:, Column.GROUPS].max() <= LAST:
             steps = min(int(rows[:, Column.GROUPS].max()), int(rows[:, Column.SAMPLES].min()))
             groups = LastSamples.of(samples, self.max_tokens, self.max_patches).cut(steps)
             if not self.spread:
@@ -163,7 +163,7 @@ class PaddedRound:
         """
         steps = int(min(rows[:, Column.STEPS].min(), rows[:, Column.SAMPLES].min()))
         costs, urgency = unpack_runs(rows[:, Column.RUNS : Column.LAST_COSTS])
-        number = np.broadcast_to(np.arange(_RUNS), costs.shape)
+        number = np.broadcast_to(np.arange(MOST_RUNS), costs.shape)
         turn = np.broadcast_to(turns[:, None], costs.shape)
         given = number < rows[:, Column.PROPOSED, None]
         order = np.lexsort((turn[given], number[given], -urgency[given]))

@@ -98,6 +98,8 @@ class RunLimits:
     max_patches: int | None
     due: int
     """Rounds after which a sample has to go; 0 where each run has to hold the oldest sample."""
+    max_images: int | None = None
+    """For targets of two parts alone."""
 
 
 def take_runs(

@@ -1,0 +1,161 @@
+"""`Blank`: the smallest image, for groups without one, so that their ranks run the vision tower.
+
+Under FSDP, ZeRO-3 and DDP, a rank that does not run the vision tower in a step takes no part in the
+tower's collectives, and the others wait for ever. So a sample of a group without images gets the
+tokens and the pixels of a blank behind its own:
+
+    input_ids   what it has ...  <vision_start> <image> <image> <vision_end>
+    labels      what it has ...  -100           -100    -100    -100
+
+Attention is causal, so no token before it sees it; and no label asks for what it predicts. So the
+loss is what it was, and the blank's part in every gradient is exactly zero. Its ``attention_mask``
+is 1: packed rows have no other, and models of the Qwen-VL kind look only there for images.
+
+Images and sound have a tower each: a group gets the blank if it lacks either that the blank has.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from evenstep.batch.columns import TOKENS, tensors_of
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, labels_of
+from evenstep.batch.measure import length_of
+from evenstep.batch.media import MEDIA_FIELDS, join_media
+from evenstep.errors import CollateError, SampleError
+
+SIGHT, SOUND = "images", "sound"
+
+_SOUND_FIELDS = ("input_features", "feature_attention_mask")
+LABELS = (*LABEL_FIELDS, "shift_labels")
+_OFF = "pass blank=False to leave groups without images as they are"
+
+
+@dataclass(frozen=True, eq=False)
+class Blank:
+    """Tokens and media that can be put behind those of any sample."""
+
+    fields: Mapping[str, torch.Tensor]
+    """``input_ids`` [T], other fields of T tokens, and media as a sample of one image has them."""
+    media: tuple[str, ...] = MEDIA_FIELDS
+    """Names of media fields, of the blank and of samples."""
+
+    def __reduce__(self) -> Any:
+        # Megabytes of white: what is large is not sent to the fork server.
+        packed = []
+        for name, value in self.fields.items():
+            data = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            packed.append((name, zlib.compress(data, 1), value.dtype, value.shape))
+        return _unpacked, (packed, self.media)
+
+    @property
+    def tokens(self) -> int:
+        return len(self.fields[TOKENS])
+
+    @property
+    def towers(self) -> set[str]:
+        return towers_of(self.fields, self.media)
+
+    def added_to(self, samples: Sequence[Any], *, packed: bool = False) -> list[Any]:
+        """The group, with the blank behind one of its samples; as it is, if it lacks no media.
+
+        Args:
+            packed: put it behind the last sample, where the row ends. By default behind the
+                shortest, where the batch has most padding.
+
+        Raises:
+            CollateError: the blank would change the loss, or nobody knows whether it would.
+        """
+        have = {tower for sample in samples for tower in towers_of(sample, self.media)}
+        if self.towers <= have:
+            return list(samples)
+        try:
+            lengths = [length_of(sample) for sample in samples]
+        except SampleError as error:
+            raise CollateError(f"a sample cannot take a blank: {error}; or {_OFF}") from error
+        place = len(lengths) - 1 if packed else int(np.argmin(lengths))
+        longer = list(samples)
+        longer[place] = self._behind(samples[place], lengths[place])
+        return longer
+
+    def _behind(self, sample: Any, length: int) -> dict[str, Any]:
+        if not isinstance(sample, MAPPINGS) or not labeled(sample):
+            raise CollateError(
+                "only a mapping with a label for each of its input_ids can take a blank: the "
+                "blank's own are -100, and without labels, or in the encoder of a model with two "
+                f"parts, it would change the loss; return such labels from the dataset, or {_OFF}"
+            )
+        types = sample.get("token_type_ids")
+        if types is not None and not towers_of(sample, self.media) and any(types):
+            raise CollateError(
+                "a sample without images has token_type_ids other than 0. Where they mark tokens "
+                f"that attend in both directions, these would see a blank; {_OFF}"
+            )
+        longer = dict(sample)
+        for name, value in sample.items():
+            tensor = None if name in self.media else tensor_of(name, value)
+            if tensor is not None and tensor.ndim and len(tensor) == length:
+                longer[name] = torch.cat([tensor, self._tail(name, tensor)])
+        own = {name: value for name, value in self.fields.items() if name in self.media}
+        # A sample may have images and lack sound.
+        both = {n: [tensor_of(n, sample[n]), own[n]] for n in own if any_of(sample.get(n))}
+        return longer | own | join_media(both, self.media, one_each=False)
+
+    def _tail(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """What comes behind a field's values."""
+        shape = (self.tokens, *values.shape[1:])
+        if name in LABELS:
+            return values.new_full(shape, IGNORE_INDEX)
+        if name == "attention_mask":
+            return values.new_ones(shape)
+        if name == "position_ids" and values.ndim == 1:
+            return values[-1] + 1 + torch.arange(self.tokens, dtype=values.dtype)
+        if name in self.fields:
+            return self.fields[name].to(values.dtype).expand(shape)
+        return values.new_zeros(shape)
+
+
+def towers_of(sample: Any, media: Collection[str] = MEDIA_FIELDS) -> set[str]:
+    """Which towers a sample has media for: `SIGHT`, `SOUND`."""
+    if not isinstance(sample, MAPPINGS):
+        return set()
+    present = (name for name in media if any_of(sample.get(name)))
+    return {SOUND if name in _SOUND_FIELDS else SIGHT for name in present}
+
+
+def labeled(sample: Mapping[str, Any]) -> bool:
+    """Whether a sample has a label for each token."""
+    tokens, labels = sample.get(TOKENS), labels_of(sample)
+    scalar = getattr(labels, "shape", None) == ()
+    return (
+        tokens is not None
+        and isinstance(labels, Sized)
+        and not scalar
+        and len(labels) == len(tokens)
+    )
+
+
+def any_of(value: Any) -> bool:
+    """Whether a media field holds anything."""
+    empty = isinstance(value, (list, tuple)) and not value
+    return value is not None and not empty and getattr(value, "shape", (1,))[:1] != (0,)
+
+
+def tensor_of(name: str, value: Any) -> torch.Tensor | None:
+    """A field of a sample; None where it does not hold numbers."""
+    rows = tensors_of(name, [value])
+    return None if rows is None else rows[0]
+
+
+def _unpacked(packed: Iterable[Any], media: tuple[str, ...]) -> Blank:
+    fields = {
+        name: torch.frombuffer(bytearray(zlib.decompress(data)), dtype=dtype).view(shape)
+        for name, data, dtype, shape in packed
+    }
+    return Blank(fields, media)

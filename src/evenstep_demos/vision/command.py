@@ -1,0 +1,71 @@
+"""``evenstep demo-vision``: trains a small Qwen2-VL with fixed batches and with `evenstep.Even`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenstep.cli.output import note, print_json
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `app`."""
+    app.command("demo-vision")(command)
+
+
+def command(
+    out: Annotated[Path, typer.Option(help="Folder for step_times.png and result.json.")] = Path(
+        "out/demo-vision"
+    ),
+    world_size: Annotated[int, typer.Option(help="Data-parallel processes.")] = 2,
+    max_tokens: Annotated[
+        int, typer.Option(help="Token budget of a batch on one rank, padding included.")
+    ] = 1536,
+    seconds: Annotated[
+        float, typer.Option(help="About how long all training runs may take together.")
+    ] = 100.0,
+    samples: Annotated[
+        int | None, typer.Option(help="Rows to train on.", show_default="what fits --seconds")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides rows, their order and the model.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a small Qwen2-VL on photographs, with fixed batches and with Even.
+
+    Both are given the same rows of images and messages, and the same collate function, which makes
+    tokens and pixels of them; on the CPU, three times, with other weights and orders, so that
+    held-out losses come with an interval. Even gets the budget, at most --max-tokens, with which
+    both take about as many steps. Prints the figures measured and draws the compute time of every
+    rank in every step.
+
+    \b
+    Examples:
+      evenstep demo-vision
+      evenstep demo-vision --seconds 300 --json
+    """
+    from evenstep_demos.text.progress import Display
+    from evenstep_demos.text.ranks import RankFailedError
+    from evenstep_demos.vision.run import VisionDemoOptions, run_vision_demo
+
+    options = VisionDemoOptions(
+        out=out,
+        world_size=world_size,
+        max_tokens=max_tokens,
+        seconds=seconds,
+        samples=samples,
+        seed=seed,
+    )
+    try:
+        with Display() as display:
+            result = run_vision_demo(options, display)
+    except RankFailedError as error:
+        if error.details:
+            note(error.details)
+        raise
+    if json:
+        print_json(result.as_dict())
+    else:
+        print(result.table())
+    note(f"picture: {result.picture}\nfigures: {out / 'result.json'}")

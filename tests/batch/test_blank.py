@@ -1,0 +1,243 @@
+"""A blank runs the vision tower, and changes neither the loss nor any gradient."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", minversion="5.24")
+pytest.importorskip("PIL")
+
+from evenstep import CollateError, ConfigurationError, PadCollator, PreparingCollator
+from evenstep.batch import unbatch
+from evenstep.batch.blank import SIGHT, SOUND, Blank, towers_of
+from evenstep.batch.smallest_media import (
+    blank_of,
+    blank_of_sample,
+    found_blank,
+    smallest_blank,
+)
+from families import FAMILIES, Family
+
+CAUSAL = [family for family in FAMILIES.values() if not family.always_media]
+each_family = pytest.mark.parametrize("family", CAUSAL, ids=lambda family: family.name)
+PLACES = ("right", "left", "packed")
+CASES = [
+    pytest.param(family, place, id=f"{family.name}, {place}")
+    for family in CAUSAL
+    for place in PLACES
+    if (family.name, place) != ("Gemma 3", "packed")  # which `PreparingCollator` refuses
+]
+
+
+def prepared(family: Family, media: list[int], first: int = 1) -> list[dict[str, Any]]:
+    rows = [family.row(first + 3 * number, images=count) for number, count in enumerate(media)]
+    return [unbatch(family.collate([row])) for row in rows]
+
+
+def collator(family: Family, place: str, config: Any) -> PreparingCollator:
+    pad = PadCollator(side="left" if place == "left" else "right")
+    made = PreparingCollator(collate_fn=family.collate, collator=pad, config=config)
+    return replace(made, packed=place == "packed")
+
+
+def trained(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+    model.zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
+
+
+def close(one: torch.Tensor, other: torch.Tensor, within: float = 1e-5) -> bool:
+    return bool((one - other).abs().max() <= within * other.abs().max())
+
+
+@pytest.mark.parametrize(("family", "place"), CASES)
+@pytest.mark.parametrize("source", ["processor", "sample"])
+def test_a_blank_runs_the_tower_and_changes_no_loss_and_no_gradient(family, place, source):
+    model = family.model(0)
+    collate = collator(family, place, model.config)
+    samples = prepared(family, [0, 0, 0])
+    if source == "processor":
+        blank = blank_of(family.processor())
+    else:
+        blank = found_blank(prepared(family, [2, 0, 1]))
+    expected_loss, expected = trained(model, collate(samples))
+    longer = blank.added_to(samples, packed=place == "packed")
+    loss, found = trained(model, collate(longer))
+    assert close(loss, expected_loss, 1e-6)
+    # All that an image trains, and no text.
+    _, of_image = trained(model, family.collate([family.row(1, images=1)]))
+    assert any(of_image[name] is not None for name in of_image if name.startswith(family.tower))
+    for name, gradient in found.items():
+        if expected[name] is not None:
+            assert close(gradient, expected[name]), name
+        elif of_image[name] is not None:
+            assert gradient is not None, name
+            assert not gradient.any(), name
+
+
+@each_family
+def test_right_padded_the_tokens_before_a_blank_do_not_know_of_it(family):
+    model = family.model(0)
+    samples = prepared(family, [0, 0, 0])
+    blank = blank_of(family.processor())
+    lengths = [len(sample["input_ids"]) for sample in samples]
+    for group in (samples, samples[:1]):
+        logits = model(**PadCollator()(group)).logits
+        longer = model(**PadCollator()(blank.added_to(group))).logits
+        for row, other, length in zip(logits, longer, lengths):
+            assert close(other[:length], row[:length])
+
+
+@each_family
+def test_a_group_with_media_gets_no_blank(family):
+    blank = blank_of(family.processor())
+    for media in ([1], [0, 1, 0], [2, 0]):
+        samples = prepared(family, media)
+        added = blank.added_to(samples)
+        assert all(one is other for one, other in zip(added, samples, strict=True))
+
+
+@each_family
+def test_a_processors_blank_has_only_what_stands_for_one_medium(family):
+    processor = family.processor()
+    blank = blank_of(processor)
+    tokens = processor.tokenizer.convert_ids_to_tokens(blank.fields["input_ids"])
+    assert all(token.startswith("<") for token in tokens)
+    assert len(tokens) <= 24
+    processor.chat_template = None
+    plain = blank_of(processor)
+    assert towers_of(plain.fields) == towers_of(blank.fields)
+
+
+@each_family
+def test_a_samples_blank_leaves_out_its_text(family):
+    samples = prepared(family, [2, 0, 1])
+    blank = found_blank(samples)
+    whole = blank_of_sample(samples[2])
+    assert blank.tokens < len(samples[2]["input_ids"])
+    if "mm_token_type_ids" not in samples[2]:
+        assert whole.tokens == len(samples[2]["input_ids"])
+
+
+def test_a_blank_is_the_same_every_time():
+    family = FAMILIES["Qwen2.5-VL"]
+    one, other = blank_of(family.processor()), blank_of(family.processor())
+    assert one.fields.keys() == other.fields.keys()
+    assert all(torch.equal(one.fields[name], other.fields[name]) for name in one.fields)
+
+
+def test_a_large_blank_is_small_for_other_processes():
+    pixels = torch.ones(1, 3, 896, 896)
+    blank = Blank({"input_ids": torch.tensor([8, 9]), "pixel_values": pixels}, ("pixel_values",))
+    sent = pickle.dumps(blank)
+    assert len(sent) < 1 << 17
+    again = pickle.loads(sent)
+    assert again.media == blank.media
+    assert all(torch.equal(again.fields[name], blank.fields[name]) for name in blank.fields)
+
+
+def test_the_shortest_sample_gets_it_and_packed_the_last():
+    blank = Blank(fields={"input_ids": torch.tensor([8, 9]), "pixel_values": torch.ones(1, 4)})
+    samples = [of_tokens(5), of_tokens(2), of_tokens(3)]
+    padded, packed = blank.added_to(samples), blank.added_to(samples, packed=True)
+    assert [len(sample["input_ids"]) for sample in padded] == [5, 4, 3]
+    assert [len(sample["input_ids"]) for sample in packed] == [5, 2, 5]
+    assert [len(sample["input_ids"]) for sample in samples] == [5, 2, 3]
+    assert padded[1]["input_ids"].tolist() == [1, 1, 8, 9]
+    assert padded[1]["labels"].tolist() == [1, 1, -100, -100]
+
+
+def of_tokens(count: int, **others: Any) -> dict[str, Any]:
+    return {"input_ids": [1] * count, "labels": [1] * count, **others}
+
+
+def test_other_fields_of_a_sample_grow_with_it():
+    blank = Blank(
+        fields={
+            "input_ids": torch.tensor([8, 9]),
+            "mm_token_type_ids": torch.tensor([1, 0]),
+            "pixel_values": torch.ones(1, 4),
+        }
+    )
+    sample = of_tokens(
+        3,
+        attention_mask=[1, 1, 1],
+        mm_token_type_ids=[0, 0, 0],
+        position_ids=torch.arange(3),
+        shift_labels=torch.tensor([1, 1, -100]),
+        weights=torch.ones(3, 2),
+        identity=7,
+        name="abc",
+        pixel_values=None,
+    )
+    (longer,) = blank.added_to([sample])
+    assert longer["attention_mask"].tolist() == [1, 1, 1, 1, 1]
+    assert longer["mm_token_type_ids"].tolist() == [0, 0, 0, 1, 0]
+    assert longer["position_ids"].tolist() == [0, 1, 2, 3, 4]
+    assert longer["shift_labels"].tolist() == [1, 1, -100, -100, -100]
+    assert longer["weights"].tolist() == [[1, 1]] * 3 + [[0, 0]] * 2
+    assert (longer["identity"], longer["name"]) == (7, "abc")
+    assert longer["pixel_values"].shape == (1, 4)
+
+
+def test_a_group_that_has_images_and_lacks_sound_gets_both():
+    pixels, sound = {"pixel_values": torch.ones(2, 4)}, {"input_features": torch.ones(1, 3, 5)}
+    blank = blank_of_sample(of_tokens(2) | pixels | sound)
+    assert blank.towers == {SIGHT, SOUND}
+    (longer,) = blank.added_to([of_tokens(3) | {"pixel_values": torch.zeros(1, 4)}])
+    assert longer["pixel_values"].tolist() == [[0] * 4, [1] * 4, [1] * 4]
+    assert longer["input_features"].shape == (1, 3, 5)
+    whole = of_tokens(3) | pixels | sound
+    assert blank.added_to([whole])[0] is whole
+
+
+BLANK = Blank(fields={"input_ids": torch.tensor([8, 9]), "pixel_values": torch.ones(1, 4)})
+
+
+@pytest.mark.parametrize(
+    ("sample", "why"),
+    [
+        ({"input_ids": [1, 2]}, "a label for each"),
+        ({"input_ids": [1, 2], "labels": [1, 2, 3]}, "a label for each"),
+        ({"input_ids": [1, 2], "labels": torch.tensor(1)}, "a label for each"),
+        ([1, 2, 3], "a label for each"),
+        ({"labels": [1, 2]}, "no 'input_ids'"),
+        (of_tokens(2, token_type_ids=[0, 1]), "attend in both directions"),
+    ],
+)
+def test_a_sample_whose_loss_would_change_is_refused(sample, why):
+    with pytest.raises(CollateError, match=why) as raised:
+        BLANK.added_to([sample])
+    assert "blank=False" in str(raised.value)
+
+
+def test_what_no_blank_can_be_made_of_is_refused():
+    with pytest.raises(ConfigurationError, match=r"must be a processor, or a prepared sample"):
+        blank_of_sample(of_tokens(2))
+    with pytest.raises(ConfigurationError, match="WhisperProcessor makes no blank"):
+        blank_of(FAMILIES["Whisper"].processor())
+
+
+@pytest.mark.parametrize("name", ["Qwen3-VL", "Gemma 3", "Qwen2-Audio"])
+def test_the_smallest_blank_is_the_processors_if_it_has_the_samples_fields(name):
+    family = FAMILIES[name]
+    samples = prepared(family, [1, 0, 2], first=5)
+    made = smallest_blank(samples, family.processor())
+    assert made.tokens == blank_of(family.processor()).tokens
+    assert smallest_blank(prepared(family, [0, 0]), family.processor()) is None
+
+
+def test_pixels_that_the_processor_names_otherwise_are_those_of_a_sample():
+    family = FAMILIES["Qwen3-VL"]
+    samples = prepared(family, [1, 0, 2], first=5)
+    for sample in samples:
+        if "pixel_values" in sample:
+            sample["patches"] = sample.pop("pixel_values")
+    found = smallest_blank(samples, family.processor(), media=("patches", "image_grid_thw"))
+    assert {"patches", "image_grid_thw"} <= found.fields.keys()

@@ -1,0 +1,104 @@
+"""Which blank a loader has, and what it says where it has none."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", minversion="5.24")
+pytest.importorskip("PIL")
+
+import evenstep
+from blank_job import FAMILY, IMAGES, ROWS, Prepared, loader_of
+from evenstep.loader.batcher.blanks import Blanks
+from row_collate import Collate
+
+POLICY = evenstep.Even(max_tokens=256)
+BLANK_TOKENS = 6
+
+
+def of(dataset: Any, **options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(dataset, policy=POLICY, buffer_size=8, **options)
+
+
+def test_a_blank_is_found_where_the_collate_function_prepares_samples():
+    assert loader_of(None).blank.tokens == BLANK_TOKENS
+    assert loader_of(False).blank is False
+
+
+def test_without_images_in_the_first_rows_there_is_none():
+    texts = [ROWS[number] for number in range(len(ROWS)) if number not in IMAGES]
+    assert of(texts, collate_fn=FAMILY.collate).blank is None
+
+
+def test_without_a_processor_the_blank_is_a_samples():
+    rows = [{"text": "abc", "images": []}, {"text": "xaby", "images": [1]}]
+    blank = of(rows, collate_fn=Collate()).blank
+    assert blank.fields["input_ids"].tolist() == [ord(letter) for letter in "xaby"]
+    rows = [{"text": "abc", "images": []}, {"text": "abxcxb", "images": [1]}]
+    blank = of(rows, collate_fn=Collate()).blank
+    assert blank.fields["input_ids"].tolist() == [ord(letter) for letter in "xcx"]
+
+
+def test_for_samples_with_tokens_a_processor_or_a_sample_says_which():
+    dataset = Prepared()
+    assert of(dataset).blank is None
+    assert of(dataset, blank=FAMILY.processor()).blank.tokens == BLANK_TOKENS
+    with_image = dataset[min(IMAGES)]
+    of_sample = of(dataset, blank=with_image).blank
+    assert 0 < of_sample.tokens < len(with_image["input_ids"])
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"blank": {"input_ids": [1]}}, "must be a processor, or a prepared sample"),
+        ({"blank": 3}, "must be a processor, or a prepared sample"),
+        ({"blank": True}, "must be a processor, or a prepared sample"),
+        (
+            {
+                "blank": FAMILY.processor(),
+                "collate_fn": evenstep.PreparingCollator(collate_fn=FAMILY.collate, again=True),
+            },
+            "again=True",
+        ),
+    ],
+)
+def test_other_values_are_refused(options, why):
+    with pytest.raises(evenstep.ConfigurationError, match=why):
+        of(ROWS, **options)
+
+
+def test_one_rank_alone_needs_no_blank():
+    steps = list(loader_of(None).steps())
+    lacking = [batch for batch, _ in steps if "pixel_values" not in batch]
+    assert lacking
+
+
+def test_a_rank_says_once_that_groups_lack_images_that_others_have(caplog):
+    spec: Any = SimpleNamespace(
+        rank=1, world_size=2, blank=None, collate_fn=None, policy=SimpleNamespace(packed=False)
+    )
+    text, image = {"input_ids": [1]}, {"input_ids": [1], "pixel_values": torch.ones(1)}
+
+    def said(*groups: list[Any]) -> list[str]:
+        caplog.clear()
+        blanks = Blanks(spec)
+        with caplog.at_level(logging.WARNING, "evenstep"):
+            for group in groups:
+                assert blanks.added_to(group) is group
+        return caplog.messages
+
+    assert not said([text], [text])
+    assert not said([image], [image, text])
+    (message,) = said([text], [text], [image], [text], [image])
+    assert message.startswith("rank 1 has batches with images and batches without")
+    assert "blank=processor" in message
+    spec.blank = False
+    assert not said([text], [image])
+    spec.blank, spec.world_size = None, 1
+    assert not said([text], [image])
