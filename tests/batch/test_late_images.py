@@ -26,6 +26,7 @@ from evenstep.errors import CollateError, ConfigurationError, SampleError
 from evenstep.loader.batcher.sample_bytes import sample_bytes
 from families import FAMILIES, Family
 from families.media import image
+from families.qwen_vl import SIZE
 
 NAMES = [
     "Qwen2-VL",
@@ -246,6 +247,30 @@ def test_pixels_that_the_function_computes_with_are_made_at_once(caplog: Any) ->
     made = evenstep.PreparingCollator(collate_fn=doubling).learned(rows_of(QWEN))
     assert not made.late
     assert "makes another 'pixel_values'" in caplog.text
+
+
+def test_an_unknown_image_processor_says_why(caplog: Any) -> None:
+    class Mine(transformers.Qwen2VLImageProcessorPil):
+        pass
+
+    class Other(Bound):
+        def __init__(self) -> None:
+            self.processor = QWEN.processor()
+            self.processor.image_processor = Mine(patch_size=8, size=SIZE)
+            self.inner = type(QWEN.collate)(
+                lambda: self.processor, "<|im_start|>assistant\n", QWEN.collate.gather
+            )
+
+        def __call__(self, rows: list[Any]) -> Any:
+            return self.inner(rows)
+
+    caplog.set_level("INFO", "evenstep")
+    made = evenstep.PreparingCollator(collate_fn=Other())
+    assert not made.learned(rows_of(QWEN)).late
+    assert "not known for an image processor of type Mine" in caplog.text
+    for act in (lambda one: one.learned(rows_of(QWEN)), lambda one: one.prepare(QWEN.row(1))):
+        with pytest.raises(ConfigurationError, match=r"late=True: .* type Mine"):
+            act(replace(made, late=True))
 
 
 # Bad images

@@ -100,6 +100,8 @@ class PreparingCollator:
             Exception: what `collate_fn` raises.
         """
         processor = self._processor()
+        if processor is None and self.late and not self.again:
+            raise ConfigurationError(f"late=True: {self._no_rule()}")
         if processor is None or self.again:
             return self._at_once(row)
         from evenstep.batch.images.preparation import prepared  # needs PIL, as such processors do
@@ -224,6 +226,14 @@ class PreparingCollator:
         check_alike(samples, made.collator(samples), theirs, media=self.media_fields)
         return made
 
+    def _no_rule(self) -> str:
+        """Why `_processor` is None."""
+        processor = user_processor(self.collate_fn) or self.processor
+        if processor is None:
+            return "collate_fn shows no processor; pass PreparingCollator(processor=)"
+        kind = type(getattr(processor, "image_processor", None)).__name__
+        return f"what images become is not known for an image processor of type {kind}"
+
     def with_blank(self, samples: Collection[Any]) -> PreparingCollator:
         """One that has a blank, if any of these samples has an image.
 
@@ -243,13 +253,9 @@ class PreparingCollator:
         if self.late is False or not pixels:
             return bool(self.late)
         processor = self._processor()
+        why: str | None
         if processor is None:
-            kind = type(
-                getattr(self.processor or user_processor(self.collate_fn), "image_processor", None)
-            )
-            why: str | None = f"no rule is known for its image processor ({kind.__name__})"
-            if kind is type(None):
-                why = "collate_fn shows no processor; pass PreparingCollator(processor=)"
+            why = self._no_rule()
         else:
             from evenstep.batch.images.preparation import why_at_once
 

@@ -60,12 +60,15 @@ def with_preparation(
             if not rows or not _lacks_tokens(rows[0]):
                 return collate_fn
             preparing = PreparingCollator(collate_fn=collate_fn)
+        if policy.dynamic and preparing.late is None:
+            # Ranks send samples to each other, as arrays.
+            preparing = replace(preparing, late=False)
         if preparing.processor is None:
             preparing = replace(preparing, processor=processor)
         learns = preparing.collator is None
         finds_blank = finds_blank and preparing.blank is None and not preparing.again
         if rows and (learns or finds_blank):
-            good = _good(rows, preparing.prepare)
+            good = _good(rows, replace(preparing, late=False).prepare)
             if learns:
                 undecoded = replace(preparing, late=preparing.late is not False).undecoded(dataset)
                 same = [read() for read in _few_rows(undecoded)] if undecoded is not dataset else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -150,18 +151,17 @@ class RoundPlanner:
     def _early_room(self) -> int:
         """`_room`, by the first samples, of which no more are let in than there is memory for."""
         protocol = self._protocol
-        weighed = taken = 0
-        while weighed < _WEIGHED and taken < self._window_bytes:
+        sizes: list[int] = []
+        while len(sizes) < _WEIGHED and sum(sizes) < self._window_bytes:
             numbers = protocol.window_numbers()
-            if weighed < len(numbers):
-                taken += sample_bytes(self._store.peek(int(numbers[weighed])))
-                weighed += 1
+            if len(sizes) < len(numbers):
+                sizes.append(sample_bytes(self._store.peek(int(numbers[len(sizes)]))))
             elif protocol.wanted:
                 self._store.make_room(protocol.received + 1)
                 self._receive()
             else:
                 break
-        room = self._room_for(taken, weighed)
+        room = _samples_within(self._window_bytes, sizes)
         self._store.make_room(2 * protocol.window_size_within(room))
         return room
 
@@ -170,11 +170,8 @@ class RoundPlanner:
         window is empty."""
         numbers = self._protocol.window_numbers()
         few = numbers[:: max(1, len(numbers) // _WEIGHED)]
-        taken = sum(sample_bytes(self._store.peek(number)) for number in few.tolist())
-        return self._room_for(taken, len(few))
-
-    def _room_for(self, taken: int, samples: int) -> int:
-        return max(1, self._window_bytes * samples // max(1, taken)) if samples else 0
+        sizes = [sample_bytes(self._store.peek(number)) for number in few.tolist()]
+        return _samples_within(self._window_bytes, sizes)
 
     def _sample_to_lend(self, number: int) -> bytes:
         start, remaining = self._epoch.start, self._epoch.remaining.numbers
@@ -220,3 +217,16 @@ class RoundPlanner:
             whole += self._updates.add(step, StepProgress(step.members, new_round))
             new_round = None
         return whole
+
+
+def _samples_within(memory: int, sizes: list[int]) -> int:
+    """How many samples like these find room, nearly always; 0 if none is known.
+
+    n samples take n times the mean, give or take sqrt(n) times the standard deviation. Twice that
+    is left free, as some samples have many images and most have few.
+    """
+    if not sizes:
+        return 0
+    mean, spread = max(1.0, float(np.mean(sizes))), float(np.std(sizes))
+    root = (math.sqrt(spread**2 + mean * memory) - spread) / mean
+    return max(1, int(root**2))
