@@ -38,10 +38,10 @@ from torch.utils.data import Dataset
 
 import evenstep
 from benchmarks.lib.report import Spread, parser, print_json, progress
+from benchmarks.lib.train import memory, started
 from evenstep.tools.report import text_table
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-DATA = "/work/shared/data/mm_interleaved_docs.parquet"
+DATA = Path("../shared/data/mm_interleaved_docs.parquet")
 MOST_IMAGES, LETTERS = 4, 2000
 CASES: dict[str, dict[str, Any]] = {
     "late": {"late": None},
@@ -66,7 +66,7 @@ def picture(width: int, height: int, seed: int) -> Image.Image:
     return Image.fromarray((128 + 90 * waves + noise).clip(0, 255).astype(np.uint8))
 
 
-def make_files(folder: Path, data: str, samples: int, seed: int) -> list[dict[str, Any]]:
+def make_files(folder: Path, data: Path, samples: int, seed: int) -> list[dict[str, Any]]:
     """Rows (text, paths of images) of documents drawn at random, and their files."""
     table = pq.read_table(data, columns=["text", "image_w", "image_h"]).to_pylist()
     drawn = np.random.default_rng(seed).choice(len(table), samples, replace=False).tolist()
@@ -97,16 +97,9 @@ class Collate:
     """As trainers do it: tokens and pixels of all rows, and labels for their text."""
 
     def __init__(self) -> None:
-        from transformers import Qwen2VLImageProcessorPil
-        from transformers.video_processing_utils import BaseVideoProcessor
+        from evenstep_demos.vision.collate import processor
 
-        from families.qwen_vl import TorchvisionFreeQwen2VL, qwen_tokenizer
-
-        self.processor = TorchvisionFreeQwen2VL(
-            image_processor=Qwen2VLImageProcessorPil(),
-            tokenizer=qwen_tokenizer(),
-            video_processor=BaseVideoProcessor(),
-        )
+        self.processor = processor(patch=14, max_pixels=1280 * 28 * 28)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         image = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -117,32 +110,21 @@ class Collate:
         return batch
 
 
-def memory_of(process: psutil.Process) -> int:
-    """Bytes of a process and its children."""
-    total = 0
-    for each in (process, *process.children(recursive=True)):
-        try:
-            total += each.memory_full_info().pss
-        except psutil.Error:
-            continue
-    return total
-
-
 class Watch(threading.Thread):
     """The most memory and all CPU time of this process and its children."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self._process = psutil.Process()
-        self.before = self.most = memory_of(self._process)
+        self.before = self.most = memory()
         self._cpu: dict[int, float] = {}
         self._begun = sum(self._process.cpu_times()[:2])
         self._over = threading.Event()
 
     def run(self) -> None:
         while not self._over.wait(0.2):
-            self.most = max(self.most, memory_of(self._process))
-            for each in (self._process, *self._process.children(recursive=True)):
+            self.most = max(self.most, memory())
+            for each in (self._process, *started()):
                 try:
                     self._cpu[each.pid] = sum(each.cpu_times()[:2])
                 except psutil.Error:
@@ -195,7 +177,9 @@ def measure(case: str, rows: list[dict[str, Any]], workers: int, max_tokens: int
 
 def main() -> None:
     options = parser(__doc__ or "", "python -m benchmarks.loader.late_images", repeats=3)
-    options.add_argument("--data", default=DATA, help="parquet file with text, image_w and image_h")
+    options.add_argument(
+        "--data", type=Path, default=DATA, help="parquet file with text, image_w and image_h"
+    )
     options.add_argument("--samples", type=int, default=160)
     options.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     options.add_argument("--max-tokens", type=int, default=16_384)
@@ -206,6 +190,9 @@ def main() -> None:
         case, workers, path = chosen.one
         rows = json.loads(Path(path).read_text())
         print(json.dumps(measure(case, rows, int(workers), chosen.max_tokens)))
+        return
+    if not chosen.data.exists():
+        print(f"there is no {chosen.data}: skipped; pass --data", file=sys.stderr)
         return
     with tempfile.TemporaryDirectory() as name:
         progress(f"making images of {chosen.samples} documents")

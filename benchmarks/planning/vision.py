@@ -18,6 +18,7 @@ mixed                 share of the steps in which some ranks have an image and o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lib.report import markdown, parser, print_json, progress
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import Int64Array
 from evenstep.cost import TransformerCost, VisionLanguageCost
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.plan.rng import generator
 from evenstep.tools.simulate import deal, simulate
 from evenstep.tools.simulate.images import PATCHES_PER_CELL, image_cells, rows_of_images
+from evenstep.tools.simulate.measure import imbalance
 
 TOWER = TransformerCost.vision(layers=32, hidden_size=1280, heads=16, ffn_size=5120)
 MODELS = {
@@ -43,6 +45,7 @@ MODELS = {
 }
 HEADER = ["policy", "ranks", "whole", "text", "vision", "80 %", "bound", "mixed", "padding"]
 HEADER += ["composition", "ms a round"]
+PAGES = "mm_interleaved_docs.parquet"
 LONGEST_TEXT = 8192
 TOKENS = {"chat": 16_384, "documents": 32_768}
 BATCH = {"chat": 20, "documents": 12}
@@ -55,7 +58,7 @@ class Sizes:
         import pyarrow.parquet as parquet
 
         names = ["image_w", "image_h", "n_tokens", "vision_tokens_cap1280"]
-        table = parquet.read_table(folder / "mm_interleaved_docs.parquet", columns=names)
+        table = parquet.read_table(folder / PAGES, columns=names)
         pixels = [np.concatenate(table[name].to_pylist()).astype(np.int64) for name in names[:2]]
         self.cells = image_cells(*pixels)
         self.counts = np.array([len(each) for each in table["image_w"].to_pylist()])
@@ -118,10 +121,6 @@ def row(name: str, policy: Policy, rows: Int64Array, ranks: int, cost: Any) -> d
     }
 
 
-def imbalance(costs: Float64Array) -> float:
-    return float(costs.max(axis=1).sum() / costs.mean(axis=1).sum())
-
-
 def shown(figures: dict[str, Any]) -> list[str]:
     form: dict[str, Callable[[Any], str]] = {
         **dict.fromkeys(HEADER, lambda value: f"{value:.3f}"),
@@ -146,6 +145,9 @@ def main() -> None:
     options = arguments.parse_args()
     if len(options.samples) != len(options.ranks):
         arguments.error("--samples needs a number for each of --ranks")
+    if not (options.data / PAGES).exists():
+        print(f"there is no {options.data / PAGES}: skipped; pass --data", file=sys.stderr)
+        return
     cost = VisionLanguageCost(language=MODELS[options.model], vision=TOWER)
     sizes = Sizes(options.data)
     found = []

@@ -17,29 +17,19 @@ pytest.importorskip("transformers", minversion="5.24")
 pytest.importorskip("PIL")
 
 import transformers
-from PIL import Image, ImageFile
+from PIL import Image
 
 import evenstep
 from evenstep.batch.images.encoded import LazyImage
 from evenstep.batch.media_shape import LATE
 from evenstep.errors import CollateError, ConfigurationError, SampleError
 from evenstep.loader.batcher.sample_bytes import sample_bytes
-from families import FAMILIES, Family
+from families import FAMILIES, IMAGE_FAMILIES, Family
 from families.media import image
 from families.qwen_vl import SIZE
+from image_decodings import decodings as decodings
 
-NAMES = [
-    "Qwen2-VL",
-    "Qwen2.5-VL",
-    "Qwen3-VL",
-    "LLaVA-NeXT",
-    "LLaVA-OneVision",
-    "Idefics3",
-    "SmolVLM",
-    "Gemma 3",
-    "InternVL",
-]
-each_family = pytest.mark.parametrize("name", NAMES)
+each_family = pytest.mark.parametrize("name", IMAGE_FAMILIES)
 QWEN = FAMILIES["Qwen2-VL"]
 
 
@@ -68,21 +58,6 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
     for name, value in one.items():
         assert value.dtype == other[name].dtype
         assert torch.equal(value, other[name])
-
-
-@pytest.fixture
-def decodings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The size of each image that is decoded."""
-    seen: list[Any] = []
-    load = ImageFile.ImageFile.load
-
-    def watched(self: Any) -> Any:
-        if self.tile:
-            seen.append(self.size)
-        return load(self)
-
-    monkeypatch.setattr(ImageFile.ImageFile, "load", watched)
-    return seen
 
 
 @each_family

@@ -30,7 +30,20 @@ from families.llava import LLAVA_NEXT, LLAVA_ONEVISION
 from families.qwen_video import QWEN2_5_VL_VIDEO
 from families.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["FAMILIES", "IMAGE_FAMILIES", "Family"]
+
+IMAGE_FAMILIES = [
+    "Qwen2-VL",
+    "Qwen2.5-VL",
+    "Qwen3-VL",
+    "LLaVA-NeXT",
+    "LLaVA-OneVision",
+    "Idefics3",
+    "SmolVLM",
+    "Gemma 3",
+    "InternVL",
+]
+"""Names of those that take images."""
 
 FAMILIES: dict[str, Family] = {
     family.name: family

@@ -17,13 +17,14 @@ pytest.importorskip("datasets")
 pytest.importorskip("PIL")
 
 import datasets
-from PIL import Image, ImageFile
+from PIL import Image
 
 import evenstep
 from evenstep.batch.images.encoded import LazyImage
 from evenstep.batch.images.opened import UndecodedRows, undecoded
 from families import FAMILIES
 from families.media import image, messages
+from image_decodings import decodings as decodings
 
 N = 30
 QWEN = FAMILIES["Qwen2-VL"]
@@ -120,20 +121,6 @@ def assert_same(ours: list[Any], theirs: list[Any]) -> None:
     for one, other in zip(ours, theirs):
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-@pytest.fixture
-def decodings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    seen: list[Any] = []
-    load = ImageFile.ImageFile.load
-
-    def watched(self: Any) -> Any:
-        if self.tile:
-            seen.append(self.size)
-        return load(self)
-
-    monkeypatch.setattr(ImageFile.ImageFile, "load", watched)
-    return seen
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, Subset
 
 import evenstep
+from evenstep.batch.random_state import keeping_random_state
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed, sample_seed, seed_everything
 
 COUNT = 40
@@ -28,23 +27,12 @@ def drawn() -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-@contextmanager
-def random_state_kept() -> Iterator[None]:
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-
-
 @given(SEEDS, st.integers(0, 10**6), INDICES)
 def test_any_seed_epoch_and_index_seed_all_three_generators(
     seed: int, epoch: int, index: Any
 ) -> None:
     value = sample_seed(epoch_seed(seed, epoch), index)
-    with random_state_kept():
+    with keeping_random_state():
         seed_everything(value)
         first = drawn()
         seed_everything(value)
@@ -131,7 +119,7 @@ def test_samples_of_a_subset_draw_by_the_sample_too() -> None:
 
 
 def test_without_workers_the_random_state_is_the_trainers() -> None:
-    with random_state_kept():
+    with keeping_random_state():
         seed_everything(5)
         expected = [sample["noise"] for sample in map(Augmented().__getitem__, range(COUNT))]
         seed_everything(5)

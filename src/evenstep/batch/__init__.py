@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from evenstep.batch.check import check_packed as check_packed
     from evenstep.batch.check import check_supervised as check_supervised
     from evenstep.batch.composition import Composition as Composition
+    from evenstep.batch.count_media import patches_of as patches_of
     from evenstep.batch.formats import attention_mask as attention_mask
     from evenstep.batch.formats import block_mask as block_mask
     from evenstep.batch.formats import to_hugging_face as to_hugging_face
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from evenstep.batch.formats import to_torchtitan as to_torchtitan
     from evenstep.batch.measure import Measure as Measure
     from evenstep.batch.measure import length_of as length_of
-    from evenstep.batch.measure import patches_of as patches_of
     from evenstep.batch.measure import supervised_of as supervised_of
     from evenstep.batch.pack import PackCollator as PackCollator
     from evenstep.batch.pad import PadCollator as PadCollator
@@ -69,7 +69,8 @@ _HOMES = {
         "to_megatron",
         "to_torchtitan",
     ),
-    ".measure": ("Measure", "length_of", "patches_of", "supervised_of"),
+    ".count_media": ("patches_of",),
+    ".measure": ("Measure", "length_of", "supervised_of"),
     ".pack": ("PackCollator",),
     ".pad": ("PadCollator",),
     ".prepare": ("PreparingCollator",),

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.batch.count_media import VISION_GRIDS as VISION_GRIDS
 from evenstep.batch.count_media import (
     MediaCounts,
     describe,
@@ -24,7 +23,6 @@ from evenstep.batch.count_media import (
     media_of,
     media_of_patches,
 )
-from evenstep.batch.count_media import patches_of as patches_of
 from evenstep.batch.labels import MAPPINGS, as_array, count_supervised, is_tensor, labels_of
 from evenstep.errors import ConfigurationError, SampleError, described
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from evenstep.batch.measure import VISION_GRIDS
+from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.memory import cat
 from evenstep.errors import CollateError
 

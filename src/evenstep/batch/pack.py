@@ -23,9 +23,9 @@ from evenstep.batch.columns import (
     shapes_text,
     tensors_of,
 )
+from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.layout import RowLayout
-from evenstep.batch.measure import VISION_GRIDS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import CollateError, ConfigurationError
 

@@ -16,8 +16,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from evenstep.batch.columns import Columns, columns_of, listed, media_of, shapes_text, tensors_of
+from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, copies_inputs
-from evenstep.batch.measure import VISION_GRIDS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.memory import stack
 from evenstep.errors import CollateError, ConfigurationError

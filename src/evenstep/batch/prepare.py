@@ -115,9 +115,12 @@ class PreparingCollator:
             name=name,
         )
 
+    def _any_processor(self) -> Any | None:
+        return user_processor(self.collate_fn) if self.processor is None else self.processor
+
     def _processor(self) -> Any | None:
         """The processor that `collate_fn` uses, if it is known what its images become."""
-        processor = user_processor(self.collate_fn) or self.processor
+        processor = self._any_processor()
         known = processor is not None and rule_of(getattr(processor, "image_processor", None))
         return processor if known else None
 
@@ -228,7 +231,7 @@ class PreparingCollator:
 
     def _no_rule(self) -> str:
         """Why `_processor` is None."""
-        processor = user_processor(self.collate_fn) or self.processor
+        processor = self._any_processor()
         if processor is None:
             return "collate_fn shows no processor; pass PreparingCollator(processor=)"
         kind = type(getattr(processor, "image_processor", None)).__name__
@@ -240,8 +243,8 @@ class PreparingCollator:
         Args:
             samples: a few prepared ones.
         """
-        processor = user_processor(self.collate_fn) or self.processor
-        return replace(self, blank=smallest_blank(samples, processor, self.media_fields))
+        made = smallest_blank(samples, self._any_processor(), self.media_fields)
+        return replace(self, blank=made)
 
     def _learned_late(self, rows: Sequence[Any], samples: Sequence[Mapping[str, Any]]) -> bool:
         """

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from evenstep.arrays import Int64Array
+from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.formats.packed import PackedRow, read_packed
-from evenstep.batch.measure import VISION_GRIDS
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.plan.sharding import Sharding
 

@@ -35,36 +35,27 @@ def with_preparation(
     *,
     policy: Policy,
     measure: Measure,
-    finds_blank: bool = True,
-    processor: Any = None,
+    finds_blank: bool,
 ) -> Callable[[list[Any]], Any]:
-    """The collate function, as a `PreparingCollator` where it prepares the samples: where they have
-    no tokens before.
+    """The collate function, as a `PreparingCollator` where it prepares the samples.
 
     Args:
         finds_blank: look for the blank of the job, where it is not known.
-        processor: makes the blank, where the collate function holds no processor.
 
     Raises:
         CollateError: it makes something else of a group than of its samples alone.
         SampleError: it makes nothing of any of a few samples.
     """
-    preparing = collate_fn if isinstance(collate_fn, PreparingCollator) else None
-    if preparing is None:
-        ours = isinstance(collate_fn, (PadCollator, PackCollator, DefaultCollator))
-        if ours or not policy.needs_lengths or measure.length_fn is not None:
-            return collate_fn
+    if not prepares(collate_fn, dataset, policy=policy, measure=measure):
+        return collate_fn
+    preparing = collate_fn
+    if not isinstance(preparing, PreparingCollator):
+        preparing = PreparingCollator(collate_fn=collate_fn)
     with keeping_random_state():
         rows = _few_rows(dataset)
-        if preparing is None:
-            if not rows or not _lacks_tokens(rows[0]):
-                return collate_fn
-            preparing = PreparingCollator(collate_fn=collate_fn)
         if policy.dynamic and preparing.late is None:
             # Ranks send samples to each other, as arrays.
             preparing = replace(preparing, late=False)
-        if preparing.processor is None:
-            preparing = replace(preparing, processor=processor)
         learns = preparing.collator is None
         finds_blank = finds_blank and preparing.blank is None and not preparing.again
         if rows and (learns or finds_blank):
@@ -78,6 +69,20 @@ def with_preparation(
             if finds_blank:
                 preparing = preparing.with_blank([each.sample for each in good])
     return replace(preparing, packed=policy.packed)
+
+
+def prepares(
+    collate_fn: Callable[[list[Any]], Any], dataset: Any, *, policy: Policy, measure: Measure
+) -> bool:
+    """Whether a collate function prepares the samples: they have no tokens before it."""
+    if isinstance(collate_fn, PreparingCollator):
+        return True
+    ours = isinstance(collate_fn, (PadCollator, PackCollator, DefaultCollator))
+    if ours or not policy.needs_lengths or measure.length_fn is not None:
+        return False
+    with keeping_random_state():
+        rows = _few_rows(dataset)
+        return bool(rows) and _lacks_tokens(rows[0])
 
 
 def blank_of_rows(dataset: Any, processor: Any) -> Blank | None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evenstep.batch.measure import VISION_GRIDS
+from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.errors import ConfigurationError
 
 Collate = Callable[[Sequence[Any]], Any]

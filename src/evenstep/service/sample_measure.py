@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.batch.count_media import patches_of
 from evenstep.batch.labels import IGNORE_INDEX, as_array, labels_of
 from evenstep.batch.measure import (
     length_of,
-    patches_of,
     supervised_of,
     supervised_without_labels,
     tokens_of,

@@ -69,7 +69,7 @@ class Crops(Dataset[dict[str, Any]]):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         random = np.random.default_rng(self.numbers[index])
-        # For rows of text alone, let some have no image here.
+        # At least one: torch's batches without any would fail under DDP.
         crops = [_crop(random) for _ in range(random.geometric(1 - _MORE_CROPS))]
         described = random.random() < 0.5
         question = "Describe." if described else "What is this?"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evenstep.service as es
-from evenstep.batch.measure import patches_of
+from evenstep.batch.count_media import patches_of
 from evenstep_demos.service.options import CONTEXT, DATA, RANKS, ServiceDemoOptions
 from evenstep_demos.service.vision.encode import (
     CELLS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -13,8 +12,7 @@ import pytest
 import torch
 from launched_rank import as_rank
 from ranks import Job, Rank, run
-from tiny_trainer import POLICY, documents, gathered, make_trainer, together
-from transformers import TrainerCallback
+from tiny_trainer import POLICY, WITHIN, Stop, documents, gathered, make_trainer, together
 
 import evenstep
 from evenstep.integrations import transformers as even
@@ -22,20 +20,6 @@ from evenstep.integrations import transformers as even
 pytestmark = pytest.mark.integrations
 N = len(documents())
 SAVED = 3  # updates between checkpoints
-WITHIN = 150.0  # seconds; a hang takes longer
-
-
-class Stop(TrainerCallback):
-    """Waits for its end in the middle of an epoch."""
-
-    def __init__(self, rank: Rank, step: int) -> None:
-        self.rank = rank
-        self.step = step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        if state.global_step == self.step:
-            self.rank.say("there")
-            time.sleep(WITHIN)
 
 
 def train(

@@ -12,7 +12,7 @@ from vision_trainer import Witness, check_updates, identities, telling
 
 import evenstep
 from evenstep.integrations import transformers as even
-from families import FAMILIES
+from families import FAMILIES, IMAGE_FAMILIES
 from families.family import Family
 
 datasets = pytest.importorskip("datasets")
@@ -20,17 +20,6 @@ trl = pytest.importorskip("trl")
 pytestmark = pytest.mark.integrations
 
 COUNT = 23
-NAMES = [
-    "Qwen2-VL",
-    "Qwen2.5-VL",
-    "Qwen3-VL",
-    "LLaVA-NeXT",
-    "LLaVA-OneVision",
-    "Idefics3",
-    "SmolVLM",
-    "Gemma 3",
-    "InternVL",
-]
 GENERATION = """\
 {% for message in messages %}<|im_start|>{{ message['role'] }}
 {% if message['role'] == 'assistant' %}{% generation %}\
@@ -107,7 +96,7 @@ def train(rank: Rank | None, folder: Any, cases: list[tuple[str, str]], accumula
         sft(folder, name, kind, policy, gradient_accumulation_steps=accumulate)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", IMAGE_FAMILIES)
 @pytest.mark.parametrize("kind", ["messages", "prompt-completion", "assistant-only"])
 def test_every_row_once_and_the_gradient_of_one_batch(tmp_path: Any, name: str, kind: str) -> None:
     if kind == "assistant-only" and name in ("Idefics3", "SmolVLM", "InternVL"):
@@ -130,7 +119,7 @@ def test_packed_groups(tmp_path: Any, name: str) -> None:
     sft(tmp_path, name, "prompt-completion", policy, gradient_accumulation_steps=2)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", IMAGE_FAMILIES)
 @pytest.mark.parametrize("kind", ["messages", "prompt-completion"])
 def test_pixels_are_made_once_their_batch_is_planned(
     tmp_path: Any, name: str, kind: str, caplog: pytest.LogCaptureFixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -12,8 +11,7 @@ import pytest
 import torch
 from launched_rank import as_rank
 from ranks import Job, Rank, run
-from tiny_trainer import gathered, together
-from transformers import TrainerCallback
+from tiny_trainer import WITHIN, Stop, gathered, together
 from vision_trainer import make_trainer
 
 import evenstep
@@ -23,22 +21,8 @@ from families import FAMILIES
 pytestmark = pytest.mark.integrations
 COUNT = 41
 SAVED = 2  # updates between checkpoints
-WITHIN = 150.0
 LOST = ("Qwen2.5-VL", "LLaVA-NeXT")
 """Trainer alone does not restore their weights: it saves them under other names than it loads."""
-
-
-class Stop(TrainerCallback):
-    """Waits for its end in the middle of an epoch."""
-
-    def __init__(self, rank: Rank, step: int) -> None:
-        self.rank = rank
-        self.step = step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        if state.global_step == self.step:
-            self.rank.say("there")
-            time.sleep(WITHIN)
 
 
 def train(rank: Rank, folder: Path, name: str, stop: int | None, resume: bool) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from ranks import Rank
 from torch.nn.functional import cross_entropy
 from transformers import (
     LlamaConfig,
@@ -21,6 +23,7 @@ import evenstep
 from documents import VOCABULARY, Documents
 
 POLICY = evenstep.Even(max_tokens=128)
+WITHIN = 150.0  # seconds; a hang takes longer
 
 
 @dataclass
@@ -86,6 +89,19 @@ class Witness(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self.model.seen.samples.append([])
         self.model.seen.batches.append(0)
+
+
+class Stop(TrainerCallback):
+    """Waits for its end in the middle of an epoch."""
+
+    def __init__(self, rank: Rank, step: int) -> None:
+        self.rank = rank
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if state.global_step == self.step:
+            self.rank.say("there")
+            time.sleep(WITHIN)
 
 
 def tiny_config() -> LlamaConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from evenstep.plan import Even
 from evenstep.tools.simulate import deal, load_samples, simulate
 from evenstep.tools.simulate.images import image_cells
 
-REAL = Path("/work/shared/data/mm_interleaved_docs.parquet")
+REAL = Path(os.environ.get("EVENSTEP_DATA", ""), "mm_interleaved_docs.parquet")
 
 
 def save(folder: Path, **columns: object) -> str:
@@ -82,7 +83,7 @@ def test_wrong_images_are_refused(tmp_path: Path, images: str, said: str) -> Non
 
 def test_the_images_of_real_documents_are_counted_as_in_the_file() -> None:
     if not REAL.exists():
-        pytest.skip(f"there is no {REAL}")
+        pytest.skip(f"EVENSTEP_DATA names no folder with {REAL.name}")
     import pyarrow.parquet as parquet
 
     rows = load_samples(f"{REAL}:n_tokens", f"{REAL}:image_w,image_h")

@@ -12,7 +12,7 @@ from evenstep.batch.images.late import call_of, keep_images
 from evenstep.batch.images.opened import with_lazy_images
 from evenstep.batch.images.options import LargeImages
 from evenstep.batch.images.stand_in import standing_in
-from evenstep.batch.images.tokens import ImageTokensError, check_image_tokens
+from evenstep.batch.images.tokens import check_image_tokens
 from evenstep.batch.media_shape import LATE
 from evenstep.errors import described
 
@@ -114,6 +114,3 @@ def _different(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
         if not same:
             return name
     return None
-
-
-__all__ = ["ImageTokensError", "prepared", "why_at_once"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
-from evenstep.batch.images.user_processor import is_processor
+from evenstep.batch.images.user_processor import is_processor, user_processor
 from evenstep.batch.labels import labels_of
 from evenstep.batch.measure import Measure, length_of, supervised_of
 from evenstep.batch.prepare import PreparingCollator
@@ -18,7 +18,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import check_ranks, ranks
 from evenstep.integrations.transformers.rank_share import share_of_rank
 from evenstep.loader.dataloader import DataLoader
-from evenstep.loader.preparing import blank_of_rows, with_preparation
+from evenstep.loader.preparing import blank_of_rows, prepares
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
 
@@ -129,17 +129,14 @@ def make_loader(
     processor = getattr(trainer, "processing_class", None)
     processor = processor if is_processor(processor) else None
     finds_blank = options.get("blank") is None
-    collate_fn = with_preparation(
-        collate_fn,
-        theirs.dataset,
-        policy=policy,
-        measure=Measure(length_fn=options.get("length_fn")),
-        finds_blank=finds_blank,
-        processor=processor,
-    )
-    if isinstance(collate_fn, PreparingCollator):
+    measure = Measure(length_fn=options.get("length_fn"))
+    if prepares(collate_fn, theirs.dataset, policy=policy, measure=measure):
+        if not isinstance(collate_fn, PreparingCollator):
+            collate_fn = PreparingCollator(collate_fn=collate_fn)
         if collate_fn.config is None:
             collate_fn = replace(collate_fn, config=getattr(trainer.model, "config", None))
+        if collate_fn.processor is None and user_processor(collate_fn.collate_fn) is None:
+            collate_fn = replace(collate_fn, processor=processor)
         options = {**options, "collate_fn": collate_fn}
     else:
         taken["supervised_fn"] = SupervisedTokens(collate_fn)

@@ -96,9 +96,8 @@ class TokenBudget(Policy):
         )
         message = np.array([len(groups), len(window)], np.int64)
         if self._spreads:
-            costs = np.sort(self.cost(groups.shapes(window.lengths, window.vision), packed=False))[
-                ::-1
-            ]
+            shapes = groups.shapes(window.lengths, window.vision)
+            costs = np.sort(self.cost(shapes, packed=False))[::-1]
             levels = (2 * np.arange(_QUANTILES) + 1) * len(costs) // (2 * _QUANTILES)
             message = np.concatenate([message, costs[levels].astype(np.float64).view(np.int64)])
         return Proposal(message, groups, window)

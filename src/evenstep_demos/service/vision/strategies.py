@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 import evenstep.service as es
-from evenstep.batch.measure import length_of, patches_of
+from evenstep.batch.count_media import patches_of
+from evenstep.batch.measure import length_of
 from evenstep.cost import GroupShapes, TransformerCost
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
