@@ -108,7 +108,7 @@ def test_lengths_labels_and_memory_before_pixels_are_made() -> None:
     files = sum(len(encoded(image(number), "JPEG")) for number in (8, 9))
     assert planned[LATE].nbytes == files
     assert sample_bytes(planned) < files + 4000 < sample_bytes(made)
-    assert evenstep.batch.measure.patches_of(planned) == evenstep.batch.measure.patches_of(made)
+    assert evenstep.batch.patches_of(planned) == evenstep.batch.patches_of(made)
 
 
 def test_what_a_collate_function_changes_of_images_and_pixels_is_kept() -> None:

@@ -100,7 +100,7 @@ class EvenBatches:
     def __init__(self, task: Task, max_tokens: int, options: TrainingOptions, seed: int) -> None:
         self._loader = evenstep.DataLoader(
             task.training,
-            policy=evenstep.Even(max_tokens=max_tokens),
+            policy=evenstep.Even(max_tokens=max_tokens, cost=task.cost),
             collate_fn=task.collate,
             shuffle=True,
             seed=seed,

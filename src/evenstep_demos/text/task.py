@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, Subset
+
+from evenstep.cost import Cost, PaddedTokenCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class Task:
     them."""
     model: Callable[[int], torch.nn.Module]
     """Seed -> a model before training. Called, it returns the mean loss per supervised token."""
+    cost: Cost = field(default_factory=PaddedTokenCost)
+    """What evenstep makes equal between ranks."""
 
     @classmethod
     def measured(cls, training: Any, held_out: Any, **others: Any) -> Task:

@@ -6,21 +6,26 @@ import torch
 from torch import nn
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration, Qwen2VLProcessor
 
+from evenstep.cost import TransformerCost, VisionLanguageCost
 from evenstep_demos.vision.collate import NAMED
+
+_HIDDEN, _LAYERS, _HEADS = 128, 2, 4
+_VISION_HIDDEN, _VISION_LAYERS = 64, 2
 
 
 class VisionLanguageModel(nn.Module):
     """Called with a batch, it returns its mean loss."""
 
     def __init__(
-        self, processor: Qwen2VLProcessor, *, hidden_size: int = 128, layers: int = 2
+        self, processor: Qwen2VLProcessor, *, hidden_size: int = _HIDDEN, layers: int = _LAYERS
     ) -> None:
         super().__init__()
         names = processor.tokenizer
-        sizes = {"hidden_size": hidden_size, "num_attention_heads": 4, "num_key_value_heads": 4}
+        heads = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), _HEADS)
         config = Qwen2VLConfig(
             text_config={
-                **sizes,
+                **heads,
+                "hidden_size": hidden_size,
                 "vocab_size": len(names),
                 "intermediate_size": 3 * hidden_size,
                 "num_hidden_layers": layers,
@@ -35,10 +40,10 @@ class VisionLanguageModel(nn.Module):
                 "eos_token_id": names.eos_token_id,
             },
             vision_config={
-                "depth": 2,
-                "embed_dim": 64,
+                "depth": _VISION_LAYERS,
+                "embed_dim": _VISION_HIDDEN,
                 "hidden_size": hidden_size,
-                "num_heads": 4,
+                "num_heads": _HEADS,
                 "patch_size": processor.image_processor.patch_size,
             },
             **{f"{name}_id": names.convert_tokens_to_ids(token) for name, token in NAMED.items()},
@@ -48,3 +53,18 @@ class VisionLanguageModel(nn.Module):
     def forward(self, **batch: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = self.model(**batch).loss
         return loss
+
+
+def cost(vocabulary: int) -> VisionLanguageCost:
+    """Operations of both parts of the model."""
+    language = TransformerCost(
+        layers=_LAYERS,
+        hidden_size=_HIDDEN,
+        heads=_HEADS,
+        ffn_size=3 * _HIDDEN,
+        vocab_size=vocabulary,
+    )
+    tower = TransformerCost.vision(
+        layers=_VISION_LAYERS, hidden_size=_VISION_HIDDEN, heads=_HEADS, ffn_size=4 * _VISION_HIDDEN
+    )
+    return VisionLanguageCost(language=language, vision=tower)

@@ -15,7 +15,7 @@ from evenstep_demos.text.task import Task
 from evenstep_demos.text.train_both import train_both
 from evenstep_demos.vision.collate import Collate, processor
 from evenstep_demos.vision.crops import PHOTOGRAPHS, Crops
-from evenstep_demos.vision.model import VisionLanguageModel
+from evenstep_demos.vision.model import VisionLanguageModel, cost
 
 _MOST, _HELD_OUT = 1600, 128  # rows
 
@@ -43,7 +43,9 @@ def run_vision_demo(options: VisionDemoOptions, display: Display) -> DemoResult:
     held_out = Crops(range(first, first + aside))
     display.note(f"counting the tokens of {most + aside:,} rows")
 
-    task = Task.measured(training, held_out, collate=Collate(processor()), model=_model)
+    collate = Collate(processor())
+    model_cost = cost(len(collate.processor.tokenizer))
+    task = Task.measured(training, held_out, collate=collate, model=_model, cost=model_cost)
     facts = {
         "name": "crops of photographs of scikit-image",
         "photographs": len(PHOTOGRAPHS),
