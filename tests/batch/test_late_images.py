@@ -165,10 +165,20 @@ class Bound:
         return by_global(rows)
 
 
+class Holding:
+    """As Axolotl's, which holds a strategy that holds the processor."""
+
+    def __init__(self) -> None:
+        self.strategy = Bound()
+
+    def __call__(self, rows: list[Any]) -> Any:
+        return by_argument(rows, self.strategy.processor)
+
+
 @pytest.mark.parametrize(
     "collate_fn",
-    [by_global, functools.partial(by_argument, processor=PROCESSOR), Bound().collate],
-    ids=["global", "partial", "method"],
+    [by_global, functools.partial(by_argument, processor=PROCESSOR), Bound().collate, Holding()],
+    ids=["global", "partial", "method", "held object"],
 )
 def test_the_processor_is_found_wherever_functions_have_it(collate_fn: Any) -> None:
     late = evenstep.PreparingCollator(collate_fn=collate_fn).learned(rows_of(QWEN))

@@ -5,14 +5,20 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 
 def user_processor(collate_fn: Callable[..., Any]) -> Any | None:
-    """The one processor that a collate function holds or refers to; None if there is none, or more
-    than one."""
-    found = {id(one): one for one in _candidates(collate_fn) if is_processor(one)}
-    return next(iter(found.values())) if len(found) == 1 else None
+    """The one processor that a collate function holds or refers to, or else that an object has
+    which it holds; None if there is none, or more than one."""
+    held = list(_candidates(collate_fn))
+    within = (one for outer in held for one in _attributes(outer))
+    for candidates in (held, within):
+        found = {id(one): one for one in candidates if is_processor(one)}
+        if found:
+            return next(iter(found.values())) if len(found) == 1 else None
+    return None
 
 
 def is_processor(value: Any) -> bool:
@@ -32,4 +38,9 @@ def _candidates(function: Any) -> Iterator[Any]:
         variables = inspect.getclosurevars(function)
         yield from (*variables.nonlocals.values(), *variables.globals.values())
     else:
-        yield from getattr(function, "__dict__", {}).values()
+        yield from _attributes(function)
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    if not isinstance(value, type | ModuleType):
+        yield from getattr(value, "__dict__", {}).values()
