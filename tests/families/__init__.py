@@ -4,6 +4,7 @@ Each is built of the real model, tokenizer, image processor and processor classe
 weights, and has rows and a collate function such as users write. `FAMILIES` has them by name; the
 module of each says what its processor returns and how the fields of a group are joined.
 
+    table.py        `FAMILIES` and `IMAGE_FAMILIES`
     family.py       what a family has
     tiny.py         sizes and weights of the models
     text.py         tokenizers and chat templates
@@ -19,46 +20,24 @@ module of each says what its processor returns and how the fields of a group are
     audio.py        Qwen2-Audio, Whisper
 
 Tests need ``pytest.importorskip`` for transformers and PIL before they import this package.
+A test that imports the table is skipped where there is no transformers 5.
 """
 
-from families.audio import QWEN2_AUDIO, WHISPER
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
 from families.family import Family
-from families.gemma import GEMMA3
-from families.idefics import IDEFICS3, SMOLVLM
-from families.internvl import INTERNVL
-from families.llava import LLAVA_NEXT, LLAVA_ONEVISION
-from families.qwen_video import QWEN2_5_VL_VIDEO
-from families.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 
 __all__ = ["FAMILIES", "IMAGE_FAMILIES", "Family"]
 
-IMAGE_FAMILIES = [
-    "Qwen2-VL",
-    "Qwen2.5-VL",
-    "Qwen3-VL",
-    "LLaVA-NeXT",
-    "LLaVA-OneVision",
-    "Idefics3",
-    "SmolVLM",
-    "Gemma 3",
-    "InternVL",
-]
-"""Names of those that take images."""
 
-FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (
-        QWEN2_VL,
-        QWEN2_5_VL,
-        QWEN3_VL,
-        QWEN2_5_VL_VIDEO,
-        LLAVA_NEXT,
-        LLAVA_ONEVISION,
-        IDEFICS3,
-        SMOLVLM,
-        GEMMA3,
-        INTERNVL,
-        QWEN2_AUDIO,
-        WHISPER,
-    )
-}
+def __getattr__(name: str) -> Any:
+    if name not in ("FAMILIES", "IMAGE_FAMILIES"):
+        raise AttributeError(name)
+    pytest.importorskip("transformers", minversion="5", reason="the families are of transformers 5")
+    from families import table
+
+    return getattr(table, name)
