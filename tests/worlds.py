@@ -154,6 +154,7 @@ class Checkpoint:
         start = fields.pop("start")
         for name in ("numbers", "columns", "ages", "entries"):
             start[name] = np.array(start[name], np.int64)
+        start["seen_lengths"] = tuple(start["seen_lengths"])
         for name in ("unfinished", "early"):
             fields[name] = np.array(fields[name], np.int64)
         return cls(start=RoundStart(**start), **fields)

@@ -98,6 +98,7 @@ def positions(draw: st.DrawFn, dealt: st.SearchStrategy[bool] = FIXED) -> EpochP
             numbers=array(window),
             columns=np.array([of_each(whole) for _ in range(5)], np.int64),
             ages=array(of_each(st.integers(0, 9))),
+            seen_lengths=(draw(whole), draw(st.integers(0, 2**62))),
             window_size=draw(st.none() | st.integers(1, 99)),
             window_limit=draw(st.none() | st.integers(1, 99)),
             entries=array(entries),

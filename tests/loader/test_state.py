@@ -436,9 +436,9 @@ def test_a_value_of_the_wrong_kind_is_refused(wrong: Any) -> None:
         {"_num_yielded": 3, "_snapshot": {}},
         {"version": 4},
         {"version": "3"},
-        {"version": 3},
-        {"version": 3, "job": {}, "epoch": {}},
-        {"version": 3, "job": None, "epoch": None},
+        {"version": 4},
+        {"version": 4, "job": {}, "epoch": {}},
+        {"version": 4, "job": None, "epoch": None},
         {**MIDDLE, "dp_rank_x": MIDDLE["dp_rank_0"]},
         pytest.param({key: value for key, value in MIDDLE.items() if key != "dp_rank_0"}),
     ],
@@ -461,8 +461,8 @@ def test_a_state_without_any_part_says_what_is_missing() -> None:
             LoaderState.read(state).progress(0, world_size)
 
 
-@pytest.mark.parametrize("version", [2, 4])
+@pytest.mark.parametrize("version", [3, 5])
 def test_another_version_says_which_is_understood(version: int) -> None:
-    match = rf"version 3 was expected.*version={version}.*wrote it"
+    match = rf"version 4 was expected.*version={version}.*wrote it"
     with pytest.raises(MismatchError, match=match):
         load({**MIDDLE, "version": version})

@@ -348,6 +348,7 @@ def test_a_checkpoint_loses_nothing_in_json(numbers, early, data):
         numbers=np.array(numbers, np.int64),
         columns=np.stack([column() for _ in range(5)]),
         ages=column(),
+        seen_lengths=(data.draw(count), data.draw(count)),
     )
     one = Checkpoint(
         start=start,

@@ -7,13 +7,12 @@ estimated from a few samples: their lengths are dealt to ranks and run through t
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import EvenstepError, SampleError, described
+from evenstep.errors import EvenstepError, described
 from evenstep.integrations.rank_values import by_rank_0
 from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.simulate.run import deal, simulate
@@ -54,47 +53,11 @@ def estimate_steps(loader: DataLoader) -> StepEstimate | None:
 def _estimated(loader: DataLoader, samples: int) -> tuple[int, float]:
     """Steps and their spread."""
     try:
-        lengths, share = _lengths(loader)
+        lengths, share = loader.length_sample(_MEASURED, seconds=_SECONDS, fewest=_FEWEST)
         return _simulated(loader, round(samples * share), lengths)
     except Exception as error:
         told = str(error) if isinstance(error, EvenstepError) else described(error)
         raise EvenstepError(f"the steps of an epoch cannot be estimated: {told}") from error
-
-
-def _lengths(loader: DataLoader) -> tuple[Int64Array, float]:
-    """[measured] lengths of samples drawn at random; and which share of those drawn they are.
-
-    Bad samples are left out: the loader skips them, or says what is bad.
-
-    Raises:
-        SampleError: all of them are bad.
-    """
-    rng = np.random.default_rng(loader.seed)
-    source = loader.source
-    size = len(source)
-    longest = loader.policy.max_length
-    lengths: list[int] = []
-    until = time.monotonic() + _SECONDS
-    bad = ""
-    order = rng.choice(size, min(size, _MEASURED), replace=False)
-    for drawn, index in enumerate(order.tolist(), 1):
-        try:
-            sample = source[index]
-            if loader.prepare is not None:
-                sample = loader.prepare(sample, f"sample {index}")
-            row = loader.measure([sample], [f"sample {index}"])
-        except Exception as error:
-            bad = described(error)
-        else:
-            if longest is None or row[0, 0] <= longest:
-                lengths.append(int(row[0, 0]))
-            else:
-                bad = f"sample {index} has {row[0, 0]:,} tokens, over max_tokens={longest:,}"
-        if drawn >= _FEWEST and time.monotonic() > until:
-            break
-    if not lengths:
-        raise SampleError(f"none of {drawn} samples is good: {bad}")
-    return np.array(lengths, np.int64), len(lengths) / drawn
 
 
 def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[int, float]:

@@ -20,11 +20,11 @@ from evenstep.plan.policy import Policy
 _WORKERS_PREFETCH = 2  # torch's default
 
 
-def _option(name: str) -> Any:
+def _option(name: str, options: Callable[[Any], LoaderOptions] | None = None) -> Any:
     """An attribute that a loader's options hold. A new value counts from the next batcher on."""
 
     def read(loader: LoaderAttributes) -> Any:
-        return getattr(loader._options, name)
+        return getattr(loader._options if options is None else options(loader), name)
 
     def write(loader: LoaderAttributes, value: Any) -> None:
         loader._options = replace(loader._options, **{name: value})
@@ -59,7 +59,8 @@ class LoaderAttributes:
     _batch_sampler: BatchSampler | None
 
     dataset: Any = _fixed("dataset", lambda loader: loader._epochs.dataset)
-    policy: Policy = _fixed("policy", lambda loader: loader._epochs.policy)
+    policy: Policy = _fixed("policy", lambda loader: loader._for_ranks.policy)
+    """Where `update_tokens` decides, with the `target_tokens` that were chosen."""
     seed: int = _fixed("seed", lambda loader: loader._epochs.seed)
     shuffle: bool = _fixed("shuffle", lambda loader: loader._epochs.shuffle)
     batch_size: int | None = _fixed("batch_size", _batch_size)
@@ -92,7 +93,9 @@ class LoaderAttributes:
     prefetch: int = _option("prefetch")
     buffer_size: int | str = _option("buffer_size")
     buffer_bytes: int = _option("buffer_bytes")
-    accumulate: int = _option("accumulate")
+    update_tokens: int | None = _option("update_tokens")
+    accumulate: int = _option("accumulate", lambda loader: loader._for_ranks)
+    """Where `update_tokens` decides, what was chosen."""
     exhausted: str = _option("exhausted")
     loss_scaling: str = _option("loss_scaling")
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import BatchSampler
 
+from evenstep.arrays import Int64Array
 from evenstep.batch.measure import Measure
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.step_info import StepInfo
@@ -22,6 +23,7 @@ from evenstep.loader.arguments import (
     check_group,
     check_in_order,
     check_ranks,
+    resolve_accumulate,
     resolve_batch_sampler,
     resolve_blank,
     resolve_chunk_size,
@@ -35,6 +37,8 @@ from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.iterator import BatchIterator, StepIterator
+from evenstep.loader.length_sample import length_sample
+from evenstep.loader.notices import Notices
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.preparing import with_preparation
 from evenstep.loader.quota import until
@@ -52,10 +56,13 @@ from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.loader.watchdog import Watchdog
 from evenstep.plan.argument_checks import check_at_least, check_seconds
 from evenstep.plan.policy import Policy
+from evenstep.plan.update_size import UpdateSize
 from evenstep.protocol.window_size import AUTO
 from evenstep.run_log import RunLog
 
 logger = logging.getLogger("evenstep")
+_LENGTHS, _PREPARED_LENGTHS = 256, 64
+"""Samples that are measured to choose the size of groups; where they take time to prepare."""
 
 
 class DataLoader(LoaderAttributes):
@@ -98,9 +105,14 @@ class DataLoader(LoaderAttributes):
         buffer_bytes: memory that those samples may take on each rank, estimated from some of every
             window. On all ranks a window holds no more than the rank with the largest samples has
             memory for, whatever `buffer_size` says.
-        accumulate: steps whose gradients are added up before the optimizer steps: an update. Its
-            steps are handed out once all of them are planned, and `loss_scale` weighs them, so
-            that their gradients add up to that of one batch of all their samples.
+        update_tokens: real tokens of an optimizer update on all ranks together. The loader chooses
+            how many steps an update has, and how large their groups are: see
+            `evenstep.plan.update_size`. It reads a few samples before the first step for that. The
+            loop steps its optimizer where `StepInfo.ends_update`.
+        accumulate: in place of `update_tokens`, how many steps an update has; 1 by default. Their
+            gradients are added up before the optimizer steps. They are handed out once all of them
+            are planned, and `loss_scale` weighs them, so that their gradients add up to that of
+            one batch of all their samples.
         chunk_size: samples a worker hands over at a time.
         blank: in a job of several ranks, groups without images are given the smallest one, without
             a part in loss or gradients, so that every rank runs the vision tower in every step:
@@ -165,7 +177,8 @@ class DataLoader(LoaderAttributes):
         prefetch: int = 4,
         buffer_size: int | str = AUTO,
         buffer_bytes: int = 1 << 30,
-        accumulate: int = 1,
+        update_tokens: int | None = None,
+        accumulate: int | None = None,
         chunk_size: int | None = None,
         blank: Any = None,
         collate_threads: int | None = None,
@@ -212,7 +225,8 @@ class DataLoader(LoaderAttributes):
             seed=resolve_seed(seed, generator),
             buffer_size=buffer_size,
             buffer_bytes=buffer_bytes,
-            accumulate=accumulate,
+            accumulate=resolve_accumulate(accumulate, update_tokens),
+            update_tokens=update_tokens,
             exhausted=exhausted,
             loss_scaling=loss_scaling,
             prefetch=prefetch,
@@ -245,11 +259,10 @@ class DataLoader(LoaderAttributes):
         self._batch_sampler = batch_sampler
         self._warn_after = warn_after
         self._run_log = step_log
-        self.skipped: list[BadSample] = []
-        """Samples skipped so far."""
-        self._warned_of_memory = False
+        self._notices = Notices(options)
         self._group: Any = group
         self._chunk_size_given = chunk_size is not None
+        self._sized: tuple[LoaderOptions, int, LoaderOptions] | None = None
         # Where the trainer is.
         self._epochs = Epochs(
             dataset=dataset,
@@ -302,10 +315,10 @@ class DataLoader(LoaderAttributes):
         """Begins a pass that yields (batch, `StepInfo`), and abandons any other under way. The
         first pass after `load_state_dict` resumes the epoch of the state."""
         self._abandon()
-        exchange = self._runtime.connect(self.policy.peers, self._warn_after)
+        exchange = self._runtime.connect(self._epochs.policy.peers, self._warn_after)
         close_at_exit(self)
         with self._runtime.beginning(exchange):
-            check_ranks(self.policy, exchange.place.size)
+            check_ranks(self._epochs.policy, exchange.place.size)
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
             epoch = start.spec(self._passes)
             self._passes += 1
@@ -355,7 +368,7 @@ class DataLoader(LoaderAttributes):
         if blank and self._passes == 1 and not place.rank and place.world_size > 1:
             logger.info("batches without images are given a blank one of %d tokens", blank.tokens)
         return LoaderSpec(
-            **vars(self._options),
+            **vars(self._for_ranks),
             rank=place.rank,
             world_size=place.world_size,
             context_rank=place.context_rank,
@@ -371,39 +384,17 @@ class DataLoader(LoaderAttributes):
     def _received(self, step: StepInfo, message: StepProgress) -> None:
         if self._step_log is not None:
             self._step_log.write(step)
+        self._notices.step(step)
         self._cursor.received(step, message)
         self._step_count.note(step)
         if message.new_round is not None:
-            self._note_skipped(message.new_round.bad)
-            self._note_memory(message.new_round.start.window_limit)
+            self._notices.bad(message.new_round.bad)
+            self._notices.memory(message.new_round.start.window_limit)
 
     def _ended(self, end: EpochEnd) -> None:
-        self._note_skipped(end.bad)
+        self._notices.bad(end.bad)
         # Where one rank's end is that of all, this rank's dataset may be anywhere.
         self._cursor.ended(exhausted=self.exhausted != "stop")
-
-    def _note_memory(self, limit: int | None) -> None:
-        """Warns, once, of windows that are smaller than the user wants.
-
-        Args:
-            limit: samples of a window that all ranks have memory for.
-        """
-        size = self.buffer_size
-        if isinstance(size, str) or limit is None or limit >= size or self._warned_of_memory:
-            return
-        self._warned_of_memory = True
-        logger.warning(
-            "buffer_size=%d samples do not fit in buffer_bytes=%d, of which a window has half: "
-            "windows hold %d on each rank; raise buffer_bytes, or lower buffer_size",
-            size,
-            self.buffer_bytes,
-            self.policy.window_size(limit),
-        )
-
-    def _note_skipped(self, bad: Iterable[BadSample]) -> None:
-        for sample in bad:
-            logger.warning("skipped a sample in epoch %d: %s", sample.epoch, sample.reason)
-            self.skipped.append(sample)
 
     # State
 
@@ -418,7 +409,7 @@ class DataLoader(LoaderAttributes):
         # After a pass they are known, even if the process group has been destroyed since.
         rank, world_size = self._cursor.ranks or self._rank_and_world_size()
         progress = self._cursor.to_save(under_way=self._under_way())
-        return to_dict(job_of(self._options, self._epochs, world_size), progress, rank)
+        return to_dict(job_of(self._for_ranks, self._epochs, world_size), progress, rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes where a state was saved: the next pass makes the steps that would have come.
@@ -435,7 +426,7 @@ class DataLoader(LoaderAttributes):
         """
         found = Resumption.of(
             state,
-            self._options,
+            self._for_ranks,
             self._epochs,
             self._rank_and_world_size(),
             chunk_size_given=self._chunk_size_given,
@@ -447,6 +438,11 @@ class DataLoader(LoaderAttributes):
         self._cursor.load(found.progress, found.ranks)
 
     # How many samples and steps
+
+    @property
+    def skipped(self) -> list[BadSample]:
+        """Samples skipped so far."""
+        return self._notices.skipped
 
     @property
     def samples(self) -> int:
@@ -483,6 +479,10 @@ class DataLoader(LoaderAttributes):
         offline. For progress bars and learning rates: the loop ends when the loader does."""
         return self._step_count.estimate(self.epoch, *self._rank_and_world_size())
 
+    def length_sample(self, samples: int, **limits: Any) -> tuple[Int64Array, float]:
+        """See `evenstep.loader.length_sample`."""
+        return length_sample(self._options, samples, **limits)
+
     # Ending
 
     def close(self) -> None:
@@ -509,7 +509,24 @@ class DataLoader(LoaderAttributes):
         if self._current is not None and (running := self._current()) is not None:
             running.close()
 
+    @property
+    def _for_ranks(self) -> LoaderOptions:
+        """The options, with the policy and `accumulate` that make updates of `update_tokens`."""
+        options, ranks = self._options, self.world_size
+        if options.update_tokens is None:
+            return options
+        known = self._sized
+        if known is None or known[0] is not options or known[1] != ranks:
+            few = _LENGTHS if options.prepare is None else _PREPARED_LENGTHS
+            lengths = None if options.iterable else self.length_sample(few)[0]
+            size = UpdateSize.of(
+                options.policy, options.update_tokens, ranks=ranks, lengths=lengths
+            )
+            sized = replace(options, policy=size.policy, accumulate=size.accumulate)
+            self._sized = known = options, ranks, sized
+        return known[2]
+
     def _rank_and_world_size(self) -> tuple[int, int]:
         """(data-parallel rank, data-parallel ranks)."""
-        place = place_in_group(self._group, self.policy.peers)
+        place = place_in_group(self._group, self._epochs.policy.peers)
         return place.rank, place.world_size

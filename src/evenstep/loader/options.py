@@ -41,6 +41,7 @@ class LoaderOptions:
     buffer_size: int | str
     buffer_bytes: int
     accumulate: int
+    update_tokens: int | None
     exhausted: str
     loss_scaling: str
     prefetch: int
@@ -66,6 +67,7 @@ class LoaderOptions:
             prefetch=self.prefetch,
             prefetch_factor=self.prefetch_factor,
             accumulate=self.accumulate,
+            update_tokens=self.update_tokens,
             buffer_bytes=self.buffer_bytes,
             chunk_size=self.chunk_size,
             collate_threads=self.collate_threads,

@@ -59,6 +59,11 @@ class Window:
     round: int = 0
     step: int = 0
     """Steps of the epoch before this round: it may begin in the middle of an update."""
+    ranks: int = 1
+    """All data-parallel ranks."""
+    seen_lengths: tuple[int, int] = (0, 0)
+    """Tokens, and the sum of squared lengths, of all samples that windows of this rank have held in
+    the epoch, those of this one included."""
 
     def __len__(self) -> int:
         return len(self.lengths)

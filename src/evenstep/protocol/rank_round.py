@@ -71,6 +71,8 @@ class RankRound:
             epoch=epoch,
             round=start.round,
             step=start.step,
+            ranks=len(self._mean_supervised),
+            seen_lengths=start.seen_lengths,
         )
         self._proposal = self._policy.propose(window)
         held = len(window), int(supervised.sum()), int(lengths.sum())

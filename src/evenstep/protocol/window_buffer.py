@@ -46,6 +46,8 @@ class RoundStart:
     the window's samples are, and after them those of arrival numbers from `taken` on."""
     next_entry: int = 0
     """First entry of the stream that no rank had drawn."""
+    seen_lengths: tuple[int, int] = (0, 0)
+    """Tokens, and the sum of squared lengths, of all samples that have been in a window."""
 
     @property
     def queued(self) -> int:
@@ -74,6 +76,7 @@ class WindowBuffer:
         self.seen = len(self.numbers)
         """Samples at the front that have been in a window and are not planned yet."""
         self._count = len(self.numbers)
+        self._first_seen = self._seen_lengths = start.seen_lengths
         self.ended = False
         """Nothing more will be appended."""
 
@@ -124,7 +127,10 @@ class WindowBuffer:
                 not.
         """
         self.gather()
-        self.seen = max(self.seen, min(size, len(self.numbers)))
+        before, self.seen = self.seen, max(self.seen, min(size, len(self.numbers)))
+        new = self.columns[0, before : self.seen]
+        tokens, squares = self._seen_lengths
+        self._seen_lengths = tokens + int(new.sum()), squares + int((new * new).sum())
         numbers = self.numbers[: self.seen]
         self.taken = max(self.taken, taken)
         if len(numbers):
@@ -138,11 +144,13 @@ class WindowBuffer:
             columns=self.columns[:, : self.seen],
             ages=self.ages[: self.seen],
             quota=size,
+            seen_lengths=self._seen_lengths,
         )
 
     def forget_window(self) -> None:
         """No sample has been in a window: the first is to be formed anew."""
         self.seen, self.taken = 0, self._first_taken
+        self._seen_lengths = self._first_seen
 
     def remove(self, positions: Int64Array, waited: Int64Array | None = None) -> None:
         """Removes samples by their positions in the window, each named once.

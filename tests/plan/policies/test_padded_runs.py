@@ -70,10 +70,12 @@ def problems(draw: st.DrawFn) -> tuple[SortedWindow, np.ndarray, np.ndarray, Run
 
 
 @pytest.mark.filterwarnings("error")
-@given(problems(), st.booleans())
-def test_runs_are_disjoint_and_within_target_and_limits(problem: Any, oldest: bool) -> None:
+@given(problems(), st.sampled_from([0.0, 0.2, -0.05]), st.booleans())
+def test_runs_are_disjoint_and_within_target_and_limits(
+    problem: Any, tilt: float, oldest: bool
+) -> None:
     samples, targets, wishes, limits = problem
-    taken, ends = take_runs(samples, targets, limits, oldest=oldest, wishes=wishes)
+    taken, ends = take_runs(samples, targets, limits, oldest=oldest, wishes=wishes, tilt=tilt)
     sizes = np.diff(ends)
     assert len(sizes) == len(targets)
     assert (sizes > 0).all()
@@ -99,12 +101,12 @@ def test_the_oldest_sample_that_is_due_goes(problem: Any) -> None:
 
 
 @settings(max_examples=200)
-@given(problems(), st.booleans())
-def test_numba_takes_the_same_runs(problem: Any, oldest: bool) -> None:
+@given(problems(), st.sampled_from([0.0, 0.2, -0.05]), st.booleans())
+def test_numba_takes_the_same_runs(problem: Any, tilt: float, oldest: bool) -> None:
     pytest.importorskip("numba")
     samples, targets, wishes, limits = problem
     patches = NO_LIMIT if limits.max_patches is None else limits.max_patches
-    given_ = (samples.numbers, samples.costs, targets, wishes)
+    given_ = (samples.numbers, samples.costs, targets, wishes, tilt)
     options = (limits.max_tokens, patches, limits.due, oldest)
     twin = compiled()
     assert twin is not None

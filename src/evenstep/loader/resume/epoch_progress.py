@@ -161,6 +161,7 @@ class EpochProgress:
             "patches": patches,
             **counted,
             "ages": self.start.ages.tolist(),
+            "seen_lengths": list(self.start.seen_lengths),
             "entries": self.start.entries.tolist(),
             "trained": np.searchsorted(window, self.trained).tolist(),
             "share": {"tail": self.share.tail, "leftover": self.share.leftover.tolist()},
@@ -196,7 +197,7 @@ class EpochProgress:
             ],
             np.int64,
         )
-        states = rank["sources"]
+        states, seen = rank["sources"], rank["seen_lengths"]
         return cls(
             epoch=epoch,
             stream=stream,
@@ -213,6 +214,7 @@ class EpochProgress:
                 window_limit=window_limit,
                 entries=np.array(rank["entries"], np.int64),
                 next_entry=next_entry or 0,
+                seen_lengths=(seen[0], seen[1]),
                 numbers=numbers,
                 columns=columns,
                 ages=np.array(rank["ages"], np.int64),

@@ -15,7 +15,8 @@ from evenstep.plan.schema import shorten
 from evenstep.protocol.window_size import same_windows
 
 # What may differ between the checkpoint and the loader that loads it.
-_FREE = ("world_size", "buffer_size", "accumulate")
+_FREE = ("world_size", "buffer_size", "accumulate", "update_tokens")
+_UPDATE = ("accumulate", "update_tokens")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Resumption:
             job.pop("iterable")
         _check_job(loaded.job, job)
         same = same_windows(options.policy, loaded.job["buffer_size"], options.buffer_size)
-        if not same or loaded.job["accumulate"] != options.accumulate:
+        if not same or any(loaded.job.get(name) != job.get(name) for name in _UPDATE):
             progress = progress.with_new_windows()
         epochs.check(progress, options.buffer_size)
         return cls(progress, None if loaded.merged is not None else ranks, options.chunk_size)
@@ -69,9 +70,10 @@ def job_of(options: LoaderOptions, epochs: Epochs, world_size: int) -> dict[str,
     iterable = {"num_workers": options.num_workers, "chunk_size": options.chunk_size}
     return {
         "world_size": world_size,
-        "policy": options.policy.fingerprint,
+        "policy": epochs.policy.fingerprint,  # as the user gave it, for any number of ranks
         "buffer_size": options.buffer_size,
         "accumulate": options.accumulate,
+        **({} if options.update_tokens is None else {"update_tokens": options.update_tokens}),
         "iterable": iterable if options.iterable else None,
         **epochs.describe(),
     }

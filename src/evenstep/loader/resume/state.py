@@ -1,6 +1,6 @@
 """A loader's state as JSON-able values: what is saved with a model, and what is loaded.
 
-    {"version": 3,
+    {"version": 4,
      "job":   how the loader is built: policy, dataset, order, seed, ranks, buffer
      "epoch": how far the epoch is: the same on all ranks, if all were saved at the same step
      "dp_rank_3": what only rank 3 knows: its window, and which of it has been trained on}
@@ -36,7 +36,7 @@ from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.schema import check_schema, shorten
 from evenstep.protocol.window_buffer import RoundStart
 
-VERSION = 3
+VERSION = 4
 
 _RANK_PREFIX = "dp_rank_"
 _REMEDY = "load states as DataLoader.state_dict() returned them"

@@ -54,6 +54,7 @@ MEDIA = ("images", "patch_pairs")
 RANK_SCHEMA = {
     **_WINDOW_COLUMNS,
     "trained": [COUNT],
+    "seen_lengths": [range(2**63)],
     "entries": [COUNT],
     "taken": COUNT,
     "quota": (COUNT, None),
@@ -91,6 +92,7 @@ def check_rank(part: Mapping[str, Any], epoch: Mapping[str, Any], job: Mapping[s
     """
     numbers, entries, next_entry = part["numbers"], part["entries"], epoch["next_entry"]
     require(increasing(numbers, part["taken"]), "numbers", numbers)
+    require(len(part["seen_lengths"]) == 2, "seen_lengths", part["seen_lengths"])
     for name in MEDIA:
         if name in part:
             check_schema(part[name], [COUNT], name)

@@ -12,6 +12,7 @@ from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.groups.spread import like_costs, mean_lengths, spread
+from evenstep.plan.policies.even.drift import drift
 from evenstep.plan.policies.even.padded_end import LastSamples, profile
 from evenstep.plan.policies.even.padded_runs import (
     AGE,
@@ -27,7 +28,18 @@ from evenstep.plan.rng import RandomStream, generator
 _LIKE = 0.005
 """Share by which the costs of the last steps may differ that exchange groups."""
 _HEAD_START = 240
-"""Sixteenths of a round by which a sample is proposed earlier that is a group by itself."""
+"""Sixteenths of a round by which a sample is proposed earlier that is a group by itself, on
+`_MANY` ranks."""
+_MANY = 8
+"""Ranks from which on a step draws a long sample out on few of them alone."""
+_CORRECTION = 480
+"""Sixteenths of a round by which the longest samples are proposed earlier where many are held
+back, or later where few are."""
+_CORRECTED = 0.2
+"""The share of it for each standard error of `drift`."""
+_TILT = 0.04
+"""Loss forgiven to a run of the longest samples for each standard error, on `_MANY` ranks."""
+_MOST_TILT = 0.2
 _SHARE = 8
 """A round takes one of so many groups of a window; the others are there to choose from."""
 LAST = 36
@@ -81,7 +93,7 @@ class PaddedRound:
         limits = RunLimits(max_tokens=self.target_tokens, max_patches=self.max_patches, due=0)
         # A run is proposed for its tokens; its cost follows.
         wanted = np.full(min(steps, MOST_RUNS), float(self.target_tokens))
-        urgency = self._urgency(samples)
+        urgency = self._urgency(samples, window)
         urgent = samples.in_tokens(urgency)
         taken, ends = take_runs(urgent, wanted, limits, oldest=True)
         single, each = samples.costs[:, taken[ends[1:] - 1]]
@@ -98,15 +110,21 @@ class PaddedRound:
             message[Column.LAST_COSTS :] = costs.view(np.int64)
         return Proposal(message, groups, window)
 
-    def _urgency(self, samples: SortedWindow) -> Int64Array:
+    def _urgency(self, samples: SortedWindow, window: Window) -> Int64Array:
         """[samples] rounds that each has waited, in sixteenths, and the more besides the fewer of
         its length make a group. What few long samples cost together is what it is, and seldom fits
         a target; short ones fit any. Proposed no earlier than those, long ones would pile up, and
-        be trained on last."""
-        together = self.target_tokens // samples.numbers[LENGTH]
+        be trained on last. How much earlier depends on what has piled up: see `drift`."""
+        lengths = samples.numbers[LENGTH]
+        together = self.target_tokens // lengths
+        others = min(window.ranks, _MANY) - 1
         # One that is longer than a group should be is a step by itself, and better meets others.
         head_start = np.where(together > 0, _HEAD_START // np.maximum(together, 1), 0)
-        urgency: Int64Array = 16 * samples.numbers[AGE] + head_start
+        after = np.cumsum(lengths)
+        place = (after - lengths / 2) / after[-1]
+        correction = _CORRECTION * min(max(_CORRECTED * drift(window), -1.0), 1.0)
+        ahead = head_start * (others / (_MANY - 1)) + correction * place
+        urgency: Int64Array = 16 * samples.numbers[AGE] + np.maximum(ahead, 0).astype(np.int64)
         return urgency
 
     def _steps(self, window: Window) -> int:
@@ -128,6 +146,10 @@ class PaddedRound:
         rows = messages[active]
         place = int(np.searchsorted(active, rank))
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
+        if len(messages) == 1 and window.accumulate > 1:
+            tokens = (self.target_tokens, self.max_tokens)
+            wanted, last = (LastSamples.of(samples, most, self.max_patches) for most in tokens)
+            return self._alone(window, last, wanted.needed(), draw)
         if rows[:, Column.EXHAUSTED].all() and rows[:, Column.GROUPS].max() <= LAST:
             steps = min(int(rows[:, Column.GROUPS].max()), int(rows[:, Column.SAMPLES].min()))
             groups = LastSamples.of(samples, self.max_tokens, self.max_patches).cut(steps)
@@ -151,8 +173,38 @@ class PaddedRound:
             max_tokens=self.max_tokens, max_patches=self.max_patches, due=self.max_wait
         )
         wishes = self._wishes(window, order, place, len(active)) if self.spread else None
-        taken, ends = take_runs(samples, targets, limits, oldest=False, wishes=wishes)
+        tilt = _TILT * min(window.ranks, _MANY) / _MANY * drift(window)
+        tilt = min(max(tilt, -_MOST_TILT), _MOST_TILT)
+        taken, ends = take_runs(samples, targets, limits, oldest=False, wishes=wishes, tilt=tilt)
         return Plan(Groups(samples.numbers[POSITION, taken], ends).take(order))
+
+    def _alone(
+        self, window: Window, last: LastSamples, wanted: int, draw: np.random.Generator
+    ) -> Plan:
+        """The round of a single rank whose updates have several steps: all that the window holds.
+        No other rank's costs have to be met, so the groups of each update are evenly spaced in
+        length, and nothing is held back.
+
+        Args:
+            last: the samples of the window.
+            wanted: groups of `target_tokens` that they make. The nearest number that ends an
+                update is made.
+        """
+        k = window.accumulate
+        begun = -window.step % k  # steps of an update that the round before began
+        whole = begun + (2 * (wanted - begun) + k) // (2 * k) * k
+        steps = max(whole if whole > 0 else wanted, last.needed())
+        groups = last.cut(min(steps, len(window)))
+        order = spread(
+            mean_lengths(groups, window.lengths),
+            [np.arange(len(groups))],
+            rank=0,
+            ranks=1,
+            accumulate=k,
+            step=window.step,
+            draw=draw,
+        )
+        return Plan(groups.take(order))
 
     def _targets(self, rows: Int64Array, turns: Int64Array) -> Float64Array:
         """[steps] costs of the most urgent runs that ranks propose, largest first.

@@ -109,6 +109,7 @@ def take_runs(
     *,
     oldest: bool,
     wishes: Float64Array | None = None,
+    tilt: float = 0.0,
 ) -> tuple[Int64Array, Int64Array]:
     """Takes a run out of the window for one target after the other.
 
@@ -119,6 +120,9 @@ def take_runs(
         oldest: whether each run has to hold the oldest sample that is left. Otherwise one that is
             due has to go into the last step that has room for it, or alone into the first if none
             has.
+        wishes: [steps] where in the sorted window each run should be, as a share of its tokens.
+        tilt: loss forgiven to a run of the longest samples, and in part to shorter ones; negative
+            where short ones should go first.
 
     Returns:
         [samples] members of `samples` taken, run after run, longest last; and [steps + 1] where
@@ -129,7 +133,9 @@ def take_runs(
     fill = _twin(len(samples) * len(targets)) or fill_runs
     if wishes is None:
         wishes = np.full(len(targets), -1.0)
-    return fill(numbers, costs, targets, wishes, limits.max_tokens, patches, limits.due, oldest)
+    return fill(
+        numbers, costs, targets, wishes, tilt, limits.max_tokens, patches, limits.due, oldest
+    )
 
 
 _COMPILE_AFTER = 20_000_000
@@ -148,6 +154,7 @@ def fill_runs(
     costs: Float64Array,
     targets: Float64Array,
     wishes: Float64Array,
+    tilt: float,
     max_tokens: int,
     max_patches: int,
     due: int,
@@ -162,7 +169,8 @@ def fill_runs(
         spare = len(targets) - step - 1  # samples that must remain for the other steps
         most = len(index) - spare
         begin, end = _best(
-            numbers, costs, target, float(wishes[step]), must, max_tokens, max_patches, most
+            *(numbers, costs, target, float(wishes[step]), tilt, must),
+            *(max_tokens, max_patches, most),
         )
         made.append(index[begin:end])
         numbers = np.concatenate([numbers[:, :begin], numbers[:, end:]], axis=1)
@@ -201,6 +209,7 @@ def _best(
     costs: Float64Array,
     target: float,
     wish: float,
+    tilt: float,
     must: int,
     max_tokens: int,
     max_patches: int,
@@ -246,9 +255,10 @@ def _best(
     if flat.any():
         missing[flat] = 1 - sizes[flat] / np.maximum(max_tokens // longest[flat], 1)
     loss = UNDER * missing + 1 - real / (sizes * longest) - AGE_BONUS * (aged / real)
+    middle = (running[0, ends] + running[0, begins]) / (2 * running[0, last])
     if wish >= 0:
-        middle = (running[0, ends] + running[0, begins]) / (2 * running[0, last])
         loss += WISH * np.abs(middle - wish)
+    loss -= tilt * middle
     unfit = (spare < 0) | (room < 1)
     if must >= 0:
         unfit |= begins > must

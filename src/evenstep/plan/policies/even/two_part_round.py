@@ -65,7 +65,7 @@ class TwoPartRound(PaddedRound):
         both = TwoPartWindow.of(window, self.cost)
         samples = both.samples
         steps = self._steps(window)
-        urgency = self._urgency(samples)
+        urgency = self._urgency(samples, window)
         tokens = both.in_tokens(urgency)
         mean = float(both.vision.sum()) / float(both.numbers[LENGTH].sum())
         wanted = Target(cost=float(self.target_tokens), vision=None, mean=mean)
@@ -85,7 +85,7 @@ class TwoPartRound(PaddedRound):
         message[_VISION : _VISION + count] = vision.view(np.int64)
         message[_SHARES:] = _shares(both)
         if window.exhausted:
-            last = self._last(both)
+            last = self._last(both, self.max_tokens)
             message[Column.GROUPS] = last.needed()
             costs = last.costs_of_few(QUANTILES).astype(np.float32)
             message[Column.LAST_COSTS : MESSAGE] = costs.view(np.int64)
@@ -96,6 +96,9 @@ class TwoPartRound(PaddedRound):
         active = np.flatnonzero(messages[:, Column.STEPS] > 0)
         rows = messages[active]
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
+        if len(messages) == 1 and window.accumulate > 1:
+            wanted = self._last(both, self.target_tokens).needed()
+            return self._alone(window, self._last(both, self.max_tokens), wanted, draw)
         if rows[:, Column.EXHAUSTED].all() and rows[:, Column.GROUPS].max() <= LAST:
             groups = self._end(both, rows)
             return Plan(groups.take(draw.permutation(len(groups))))
@@ -128,10 +131,10 @@ class TwoPartRound(PaddedRound):
             due=due,
         )
 
-    def _last(self, both: TwoPartWindow) -> LastSamples:
+    def _last(self, both: TwoPartWindow, max_tokens: int) -> LastSamples:
         return LastSamples.of(
             both.samples,
-            self.max_tokens,
+            max_tokens,
             self.max_patches,
             images=both.images,
             max_images=self.max_images,
@@ -140,7 +143,7 @@ class TwoPartRound(PaddedRound):
     def _end(self, both: TwoPartWindow, rows: Int64Array) -> Groups:
         """All that is left, in the order in which groups of all ranks meet."""
         steps = min(int(rows[:, Column.GROUPS].max()), int(rows[:, Column.SAMPLES].min()))
-        groups = self._last(both).cut(steps)
+        groups = self._last(both, self.max_tokens).cut(steps)
         vision = np.empty(len(both))
         vision[both.numbers[POSITION]] = both.vision
         held = np.add.reduceat(vision[groups.members], groups.offsets[:-1])

@@ -1,0 +1,135 @@
+"""How many groups an optimizer update has, and how large they are.
+
+A user fixes the tokens of an update, and `max_tokens` is what fits in memory. In between there is a
+choice: an update of 16,384 tokens on one rank may be one group of 16,384, or 16 groups of 1,024.
+Padded groups hold samples of like length, so the first teaches one length, the second is like a
+random batch; but very small groups leave the accelerator idle. So an update has at least `GROUPS`
+groups on all ranks together, unless they would be smaller than the accelerator needs.
+
+Packed groups may hold any samples, so they are as large as memory allows.
+
+All numbers are integers, so that all ranks find the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.cost import FittedCost, VisionLanguageCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.policies.even import Even
+from evenstep.plan.policies.fixed_batch import FixedBatch
+from evenstep.plan.policy import Policy
+
+GROUPS = 8
+"""Groups of an update on all ranks together: see docs/learning.md for what fewer cost."""
+LEAST_TOKENS = 1024
+"""Tokens of a group that keep an accelerator busy, where none were measured."""
+_OVERHEAD = 9
+"""A measured group takes at least so many times what it costs before its first token."""
+_ONE = 1 << 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSize:
+    """An update of a rank."""
+
+    policy: Policy
+    """Forms groups of the size that the update needs."""
+    accumulate: int
+    """Groups of a rank."""
+
+    @classmethod
+    def of(
+        cls, policy: Policy, update_tokens: int, *, ranks: int, lengths: Int64Array | None
+    ) -> UpdateSize:
+        """
+        Args:
+            update_tokens: real tokens of an update on all ranks together.
+            ranks: data-parallel ranks.
+            lengths: [samples] tokens of some samples; None where none are known.
+
+        Raises:
+            ConfigurationError: the policy limits neither tokens nor samples of a group.
+        """
+        check_at_least(1, update_tokens=update_tokens, ranks=ranks)
+        held = _Held(policy, ranks, lengths)
+        most = held.tokens(held.limit)
+        fewest = -(-9 * update_tokens // (10 * ranks * most))  # rather a tenth too few
+        if not isinstance(policy, Even) or policy.packed:
+            # The nearest, as groups are no smaller than they can be.
+            return cls(policy=policy, accumulate=max(1, round_half(update_tokens, ranks * most)))
+        wanted = -(-GROUPS // ranks)
+        busy = held.tokens(min(least_tokens(policy), held.limit))
+        accumulate = max(fewest, min(wanted, update_tokens // (ranks * busy)), 1)
+        target = held.smallest(-(-update_tokens // (ranks * accumulate)))
+        if target >= held.limit:
+            return cls(policy=policy, accumulate=accumulate)
+        return cls(policy=replace(policy, target_tokens=target), accumulate=accumulate)
+
+
+def least_tokens(policy: Policy) -> int:
+    """Tokens that a group needs to keep an accelerator busy: measured by ``evenstep profile`` where
+    the policy has such a cost."""
+    cost = policy.cost
+    language = cost.language if isinstance(cost, VisionLanguageCost) else cost
+    if isinstance(language, FittedCost) and language.per_token > 0:
+        return max(1, int(_OVERHEAD * language.per_group / language.per_token))
+    return LEAST_TOKENS
+
+
+def round_half(number: int, by: int) -> int:
+    return (2 * number + by) // (2 * by)
+
+
+class _Held:
+    """What groups of a policy hold, one on each rank."""
+
+    def __init__(self, policy: Policy, ranks: int, lengths: Int64Array | None) -> None:
+        known = lengths is not None and len(lengths) > 0
+        self._ranks = ranks
+        self._lengths = np.asarray(lengths, np.int64) if known else None
+        limit = policy.limit
+        if isinstance(policy, Even):
+            self.limit = policy.target_tokens or policy.max_tokens
+        elif limit is not None:
+            self.limit = limit.max_tokens
+        elif isinstance(policy, FixedBatch) and self._lengths is not None:
+            mean = max(1, int(self._lengths.sum()) // len(self._lengths))
+            self.limit, self._lengths = policy.batch_size * mean, None
+        else:
+            raise ConfigurationError(
+                f"{policy.name} does not say how many tokens a group has, so update_tokens cannot "
+                "be kept; pass accumulate instead"
+            )
+
+    def tokens(self, target: int) -> int:
+        """Mean real tokens of a group that should hold `target`.
+
+        A sample that is longer is a group by itself, which the other ranks match with samples that
+        are not: so on W ranks there are W times as many such steps as a rank has long samples,
+        until there is nothing left to match them with.
+        """
+        if self._lengths is None:
+            return target
+        long = self._lengths[self._lengths > target]
+        short = self._lengths[self._lengths <= target]
+        all_tokens, long_tokens = int(self._lengths.sum()), int(long.sum())
+        rest = all_tokens - self._ranks * long_tokens
+        if rest <= 0:
+            return max(1, long_tokens // max(len(long), 1))
+        # Groups of one length, in units of 2 ** -32.
+        groups = int((_ONE // (target // short)).sum()) * rest // int(short.sum())
+        return max(1, all_tokens * _ONE // (groups + self._ranks * len(long) * _ONE))
+
+    def smallest(self, tokens: int) -> int:
+        """The smallest target of groups that hold so many tokens; no more than the limit."""
+        low, high = 1, self.limit
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self.tokens(middle) < tokens else (low, middle)
+        return low

@@ -1,0 +1,135 @@
+"""`DataLoader(update_tokens=)`: the user fixes the update, the loader chooses its steps."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import evenstep
+from documents import VOCABULARY, Documents
+from evenstep.errors import ConfigurationError
+
+N = 600
+# As measured where groups of 90 tokens keep the accelerator busy.
+COST = evenstep.FittedCost(per_group=10.0, per_token=1.0, per_pair=0.0)
+EVEN = evenstep.Even(1024, cost=COST)
+
+
+def make_loader(**options: Any) -> evenstep.DataLoader:
+    given: dict[str, Any] = {"policy": EVEN, "update_tokens": 2048, **options}
+    return evenstep.DataLoader(Documents(N), shuffle=True, **given)
+
+
+def updates_of(loader: evenstep.DataLoader) -> list[list[Any]]:
+    """[updates][steps] (identities, step)."""
+    updates: list[list[Any]] = [[]]
+    for batch, step in loader.steps():
+        updates[-1].append((batch["identity"].tolist(), step))
+        if step.ends_update:
+            updates.append([])
+    return [each for each in updates if each]
+
+
+def test_an_update_has_the_tokens_asked_for_in_several_groups() -> None:
+    loader = make_loader()
+    updates = updates_of(loader)
+    assert loader.accumulate >= 8
+    assert loader.policy.max_tokens == 1024
+    assert loader.policy.target_tokens < 1024
+    tokens = [sum(step.tokens for _, step in update) for update in updates]
+    assert np.mean(tokens[:-1]) == pytest.approx(2048, rel=0.15)
+    assert sorted(i for update in updates for ids, _ in update for i in ids) == list(range(N))
+    assert all(len(update) == loader.accumulate for update in updates[:-1])
+    composition = evenstep.Composition()
+    for update in updates:
+        for _, step in update:
+            composition.add(step)
+    assert composition.value > 0.95
+
+
+@pytest.mark.parametrize("options", [{}, {"policy": evenstep.Even(512)}, {"num_workers": 2}])
+def test_a_resume_in_an_update_goes_on_with_the_same_batches(options: dict[str, Any]) -> None:
+    whole = [ids for update in updates_of(make_loader(**options)) for ids, _ in update]
+    loader = make_loader(**options)
+    steps = loader.steps()
+    for _ in range(len(whole) // 2):
+        next(steps)
+    state = loader.state_dict()
+    steps.close()
+    again = make_loader(**options)
+    again.load_state_dict(state)
+    assert [ids for update in updates_of(again) for ids, _ in update] == whole[len(whole) // 2 :]
+
+
+def test_after_a_resume_with_other_updates_each_sample_comes_once() -> None:
+    loader = make_loader()
+    steps = loader.steps()
+    seen = [i for _ in range(5) for i in next(steps)[0]["identity"].tolist()]
+    state = loader.state_dict()
+    steps.close()
+    again = make_loader(update_tokens=1024)
+    again.load_state_dict(state)
+    seen += [i for update in updates_of(again) for ids, _ in update for i in ids]
+    assert sorted(seen) == list(range(N))
+
+
+def gradient(weights: list[float], batches: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+    torch.manual_seed(0)
+    model = torch.nn.Embedding(VOCABULARY, VOCABULARY)
+    for weight, batch in zip(weights, batches):
+        logits = model(batch["input_ids"])[:, :-1].transpose(1, 2)
+        (weight * cross_entropy(logits, batch["labels"][:, 1:])).backward()
+    assert model.weight.grad is not None
+    return model.weight.grad
+
+
+def test_gradients_add_up_to_that_of_one_batch() -> None:
+    dataset, pad = Documents(N, prompts=True), evenstep.PadCollator()
+    loader = evenstep.DataLoader(dataset, policy=EVEN, update_tokens=2048, shuffle=True)
+    seen: list[tuple[Any, Any]] = []
+    for batch, step in loader.steps():
+        seen.append((batch, step))
+        if not step.ends_update:
+            continue
+        ours = gradient([step.loss_scale for _, step in seen], [batch for batch, _ in seen])
+        samples = [dataset[i] for batch, _ in seen for i in batch["identity"].tolist()]
+        theirs = gradient([1.0], [pad(samples)])
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+        seen.clear()
+
+
+def test_one_of_accumulate_and_update_tokens() -> None:
+    with pytest.raises(ConfigurationError, match=r"accumulate=4 contradicts update_tokens=100"):
+        make_loader(accumulate=4, update_tokens=100)
+    with pytest.raises(ConfigurationError, match="update_tokens"):
+        make_loader(update_tokens=0)
+
+
+def test_updates_of_one_length_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "evenstep"):
+        updates_of(make_loader(update_tokens=None, policy=evenstep.Even(2048)))
+    said = [message for message in caplog.messages if "composition" in message]
+    assert len(said) == 1
+    assert "update_tokens=" in said[0]
+    assert "packed=True" in said[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"policy": evenstep.Even(2048, packed=True), "update_tokens": None},
+        {"policy": evenstep.FixedBatch(8), "update_tokens": None},
+    ],
+)
+def test_mixed_updates_are_not_warned_of(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "evenstep"):
+        updates_of(make_loader(**options))
+    assert not [message for message in caplog.messages if "composition" in message]
