@@ -16,8 +16,12 @@ seed so that it makes as many steps as the fixed batches.
     token-budget    the same groups, dealt so that lengths mix within a step
     pool-sort       batches of samples of like length, as of LengthPoolSortDataset and
                     group_by_length
-    even            evenstep's default policy
-    even-packed     the same without padding
+    even            evenstep's default policy, in updates of at least 8 groups on all ranks: those
+                    that update_tokens= makes
+    even-one-group  the same, one group of each rank in an update
+    even-16, even-32
+                    updates of so many groups
+    even-packed     without padding
 
     above fixed     held-out loss per token minus that of fixed batches of the same seed; mean and
                     standard error over seeds
@@ -47,7 +51,7 @@ from pathlib import Path
 
 from benchmarks.learning.experiment import Experiment, noise_of, prepare_noise, run_of
 from benchmarks.learning.loss_plot import plot
-from benchmarks.learning.plans import BASE, POLICIES
+from benchmarks.learning.plans import BASE, DEFAULT, POLICIES
 from benchmarks.learning.summary import CorpusResult, tables
 from benchmarks.learning.text import read_text
 from benchmarks.learning.train import Recipe, one_thread
@@ -152,7 +156,7 @@ def arguments() -> argparse.Namespace:
     )
     result.add_argument("--learning-rate", type=float, default=Recipe.learning_rate)
     result.add_argument("--seeds", type=int, default=5, help="seeds, from 0 on")
-    result.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(POLICIES))
+    result.add_argument("--policies", nargs="+", choices=list(POLICIES), default=DEFAULT)
     result.add_argument("--processes", type=int, help="by default as many as cores")
     result.add_argument("--out", type=Path, default=Path("out/learning"), help="finished runs")
     result.add_argument("--plot", type=Path, help="also draw a picture into this PNG file")

@@ -16,6 +16,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan import Even, FixedBatch, Policy, PoolSort, TokenBudget
 from evenstep.plan.length_moments import LengthMoments, composition
+from evenstep.plan.update_size import GROUPS
 from evenstep.tools.simulate import deal
 from evenstep.tools.simulate.run import run_epoch
 
@@ -31,7 +32,7 @@ class PlannedEpoch:
     policy: str
     """With its options, as text."""
     steps: list[Int64Array]
-    """Of each step, the samples of all ranks, numbered from 0 in the drawn set."""
+    """Of each step of the optimizer, the samples of all ranks, numbered from 0 in the drawn set."""
     imbalance: float
     """In the policy's own cost, as `SimulationResult.imbalance` defines it."""
 
@@ -67,11 +68,12 @@ class Task:
         """Samples of a fixed step on a rank."""
         return self.per_step // self.world_size
 
-    def plan(self, policy: Policy, *, order: int = 0) -> PlannedEpoch:
+    def plan(self, policy: Policy, *, order: int = 0, accumulate: int = 1) -> PlannedEpoch:
         """A whole epoch.
 
         Args:
             order: another random order of the same samples.
+            accumulate: groups of a rank that make one step of the optimizer.
         """
         seed = self.seed + 1000 * order
         shares = deal(len(self.lengths), self.world_size, seed)
@@ -79,28 +81,45 @@ class Task:
             policy,
             [self.lengths[share] for share in shares],
             buffer_size=self.buffer_size,
+            accumulate=accumulate,
             seed=seed,
             identities=shares,
         )
         made = epoch.ranks[0].steps
         costs = np.stack([step.totals.cost for step in made])  # [steps, ranks]
         return PlannedEpoch(
-            policy=f"{type(policy).__name__}{dict(policy.options())}",
-            steps=[epoch.step(index) for index in range(len(made))],
+            policy=f"{type(policy).__name__}{dict(policy.options())}, accumulate={accumulate}",
+            steps=[
+                np.concatenate(
+                    [epoch.step(index) for index in range(len(made))[begin:][:accumulate]]
+                )
+                for begin in range(0, len(made), accumulate)
+            ],
             imbalance=float(costs.max(axis=1).sum() / costs.mean(axis=1).sum()),
         )
 
-    def fitted(self, policy: Callable[[int], Policy]) -> PlannedEpoch:
+    def fitted(self, policy: Callable[[int], Policy], *, groups: int | None = None) -> PlannedEpoch:
         """The epoch under the budget that makes `steps` steps, or comes closest.
+
+        Args:
+            groups: of a step on all ranks, each of which is that much smaller; None for one group
+                of each rank.
 
         Raises:
             SystemExit: a group that holds its share of a step is smaller than the longest sample.
         """
-        low, high = int(self.lengths.max()), int(self.lengths.sum())
+        longest = int(self.lengths.max())
+        low, high = longest, int(self.lengths.sum())
+        accumulate = 1 if groups is None else max(1, -(-groups // self.world_size))
+        if accumulate > 1:
+            low = max(1, longest // 16)
         plans: dict[int, PlannedEpoch] = {}
 
         def excess(budget: int) -> int:
-            plans[budget] = self.plan(policy(budget))
+            made = policy(budget)
+            if accumulate > 1:
+                made = Even(max(budget, longest), target_tokens=budget)
+            plans[budget] = self.plan(made, accumulate=accumulate)
             return len(plans[budget].steps) - self.steps
 
         if excess(low) < 0:
@@ -115,7 +134,7 @@ class Task:
         ):
             if any(len(plan.steps) == self.steps for plan in plans.values()):
                 break
-            if budget >= self.lengths.max():
+            if budget >= (longest if accumulate == 1 else 1):
                 excess(budget)
         closest = min(
             plans, key=lambda budget: (abs(len(plans[budget].steps) - self.steps), budget)
@@ -133,9 +152,15 @@ POLICIES: dict[str, Callable[[Task], PlannedEpoch]] = {
     "odb": lambda task: task.fitted(lambda budget: TokenBudget(budget, spread=False)),
     "token-budget": lambda task: task.fitted(TokenBudget),
     "pool-sort": lambda task: task.plan(PoolSort(task.per_rank)),
-    "even": lambda task: task.fitted(Even),
+    "even": lambda task: task.fitted(Even, groups=GROUPS),
+    "even-one-group": lambda task: task.fitted(Even),
+    "even-16": lambda task: task.fitted(Even, groups=16),
+    "even-32": lambda task: task.fitted(Even, groups=32),
     "even-packed": lambda task: task.fitted(lambda budget: Even(budget, packed=True)),
 }
+
+
+DEFAULT = [name for name in POLICIES if name not in ("even-16", "even-32")]
 
 
 def how_random(steps: Sequence[Int64Array], lengths: Int64Array) -> float:

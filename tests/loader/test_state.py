@@ -434,7 +434,7 @@ def test_a_value_of_the_wrong_kind_is_refused(wrong: Any) -> None:
         "state",
         {"epoch": 3, "global_step": 100},
         {"_num_yielded": 3, "_snapshot": {}},
-        {"version": 4},
+        {"version": 5},
         {"version": "3"},
         {"version": 4},
         {"version": 4, "job": {}, "epoch": {}},

@@ -40,7 +40,7 @@ def test_an_update_has_the_tokens_asked_for_in_several_groups() -> None:
     updates = updates_of(loader)
     assert loader.accumulate >= 8
     assert loader.policy.max_tokens == 1024
-    assert loader.policy.target_tokens < 1024
+    assert loader.sized_policy.target_tokens < 1024
     tokens = [sum(step.tokens for _, step in update) for update in updates]
     assert np.mean(tokens[:-1]) == pytest.approx(2048, rel=0.15)
     assert sorted(i for update in updates for ids, _ in update for i in ids) == list(range(N))

@@ -29,6 +29,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
+from evenstep.plan.update_size import AUTO, UpdateSize, resolve_accumulate
 from evenstep.tools.simulate import (
     DISTRIBUTIONS,
     SimulationResult,
@@ -40,6 +41,7 @@ from evenstep.tools.simulate import (
 
 _SAMPLES_PER_RANK = 12_000
 _MAX_TOKENS = 16_384
+_MEASURED = 4096  # samples that decide how large groups of an update are
 
 _GROUP_HELP = """Run a policy over lengths, and report what it gains. Needs no GPU.
 
@@ -157,9 +159,18 @@ def _simulate(
     exhausted: Annotated[
         str, typer.Option(help="What happens when a rank has no samples left: pad or stop.")
     ] = "pad",
+    update_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Real tokens of an update of the model, on all ranks.",
+            show_default="--max-tokens of each rank for even on few ranks, which makes several "
+            "smaller groups of them; else one group of each rank",
+        ),
+    ] = None,
     accumulate: Annotated[
-        int, typer.Option(help="Steps whose gradients make one update of the model.")
-    ] = 1,
+        int | None,
+        typer.Option(help="In place of --update-tokens: steps of an update.", show_default="1"),
+    ] = None,
     samples: Annotated[
         int | None,
         typer.Option(
@@ -208,6 +219,11 @@ def _simulate(
             spread=spread,
         )
     )
+    steps = resolve_accumulate(accumulate, update_tokens)
+    if accumulate is None:
+        asked = update_tokens or AUTO
+        size = UpdateSize.of(chosen, asked, ranks=world_size, lengths=drawn[:_MEASURED])
+        chosen, steps = size.policy, size.accumulate
     held = parse_buffer_size(buffer_size)
     shards = deal(len(drawn), world_size, seed)
     with progress_bar(f"{policy} on {world_size} ranks") as progress:
@@ -216,7 +232,7 @@ def _simulate(
             [rows[:, shard] for shard in shards],
             buffer_size=held,
             exhausted=exhausted,
-            accumulate=accumulate,
+            accumulate=steps,
             seed=seed,
             identities=shards,
             progress=progress,
@@ -227,20 +243,21 @@ def _simulate(
             "seed": seed,
             "buffer_size": held,
             "exhausted": exhausted,
-            "accumulate": accumulate,
+            "accumulate": steps,
             "cost": cost,
             **({} if vision is None else {"vision": vision}),
             "options": dict(chosen.options()),
         }
         print_json({**result.as_dict(), **setting})
     else:
-        print_table(f"{policy} over {lengths}, {world_size} ranks", _rows(result))
+        print_table(f"{policy} over {lengths}, {world_size} ranks", _rows(result, steps))
 
 
-def _rows(result: SimulationResult) -> dict[str, str]:
+def _rows(result: SimulationResult, accumulate: int) -> dict[str, str]:
     rows = {
         "samples": f"{result.samples:,}",
         "steps": f"{result.steps:,}",
+        "steps of an update": f"{accumulate:,}",
         "padding": f"{result.padding:.2%}",
         "imbalance": f"{result.imbalance:.4f}",
         "imbalance, 95th percentile of steps": f"{result.imbalance_p95:.4f}",

@@ -119,10 +119,13 @@ class AcceleratedLoader(DataLoaderStateMixin):
         self.loader.set_epoch(epoch)
 
     def _follow(self) -> None:
-        """Makes updates as long as the accelerator's; one step may be what the loop ends itself."""
-        steps = self._accelerator.gradient_accumulation_steps
-        if steps > 1:
-            self.loader.accumulate = steps
+        """Makes updates of the loader and of the accelerator equally long; one step of the latter
+        may be what the loop ends itself."""
+        accelerator, loader = self._accelerator, self.loader
+        if loader.update_tokens is not None:
+            accelerator.gradient_accumulation_steps = loader.accumulate
+        elif accelerator.gradient_accumulation_steps > 1:
+            loader.accumulate = accelerator.gradient_accumulation_steps
 
     def _load(self, folder: str | os.PathLike[str], name: str) -> None:
         self._follow()
@@ -143,7 +146,8 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     """What ``accelerator.prepare(*objects)`` does, where evenstep loaders are among the objects.
 
     Batches of such a loader are on the accelerator's device, and its updates have as many steps as
-    ``gradient_accumulation_steps``, but for a short last one of an epoch. From then on
+    ``gradient_accumulation_steps``, but for a short last one of an epoch. (With `update_tokens` the
+    loader sets that number when a pass begins.) From then on
     ``accelerator.backward`` scales their losses, so that the gradient of an update is that of all
     its samples in one batch. ``save_state`` and ``load_state`` keep and restore where the loader
     is, on any number of ranks; several by the order in which they were prepared.
@@ -179,6 +183,12 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
 
 
 def _prepared_loader(accelerator: Accelerator, loader: DataLoader) -> AcceleratedLoader:
+    if loader.update_tokens is not None and accelerator.state.deepspeed_plugin is not None:
+        raise ConfigurationError(
+            f"update_tokens={loader.update_tokens} decides how many steps an update has, and "
+            "DeepSpeed was configured before; give the loader accumulate= in its place, and "
+            "Accelerator(gradient_accumulation_steps=) the same"
+        )
     prepared = AcceleratedLoader(accelerator, loader)
     number = _prepared.get(accelerator, 0)
     _prepared[accelerator] = number + 1

@@ -76,7 +76,10 @@ def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[i
             drawn = rng.permutation(lengths)
         shards = [drawn[share] for share in deal(simulated, world_size, seed)]
         run = simulate(
-            loader.policy, shards, buffer_size=loader.buffer_size, accumulate=loader.accumulate
+            loader.sized_policy,
+            shards,
+            buffer_size=loader.buffer_size,
+            accumulate=loader.accumulate,
         )
         steps.append(run.steps * samples / simulated)
     return max(1, round(np.mean(steps))), float(np.std(steps, ddof=1))

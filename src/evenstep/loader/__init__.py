@@ -23,9 +23,11 @@ The files of this folder, in reading order:
     attributes     `LoaderAttributes`: its arguments as attributes
     arguments      what it refuses, and its defaults
     preparing      whether the collate function prepares the samples, found out on a few rows
+    length_sample  lengths of a few samples, measured before the first step
     options        `LoaderOptions`: its arguments, checked, as far as the batcher needs them
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
     iterator       `StepIterator`: one pass
+    notices        what a loader says about its pass
     quota          `until`: passes after each other, until so many samples have been received
     feeder         `Feeder`: the sampler's indices
     trainers       those that iterate a loader without evenstep's integration

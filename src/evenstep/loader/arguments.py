@@ -177,15 +177,6 @@ def resolve_blank(blank: Any, collate_fn: Any) -> Blank | Literal[False] | None:
     return blank_of_sample(blank, media=media)
 
 
-def resolve_accumulate(accumulate: int | None, update_tokens: int | None) -> int:
-    if accumulate is not None and update_tokens is not None:
-        raise ConfigurationError(
-            f"accumulate={accumulate} contradicts update_tokens={update_tokens}, which decides how "
-            "many steps an update has; pass one of them"
-        )
-    return 1 if accumulate is None else accumulate
-
-
 def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
     if generator is None:
         return seed

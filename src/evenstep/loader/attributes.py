@@ -59,8 +59,9 @@ class LoaderAttributes:
     _batch_sampler: BatchSampler | None
 
     dataset: Any = _fixed("dataset", lambda loader: loader._epochs.dataset)
-    policy: Policy = _fixed("policy", lambda loader: loader._for_ranks.policy)
-    """Where `update_tokens` decides, with the `target_tokens` that were chosen."""
+    policy: Policy = _fixed("policy", lambda loader: loader._epochs.policy)
+    sized_policy: Policy = _fixed("sized_policy", lambda loader: loader._for_ranks.policy)
+    """The policy with the `target_tokens` that were chosen for `update_tokens`."""
     seed: int = _fixed("seed", lambda loader: loader._epochs.seed)
     shuffle: bool = _fixed("shuffle", lambda loader: loader._epochs.shuffle)
     batch_size: int | None = _fixed("batch_size", _batch_size)
@@ -93,7 +94,7 @@ class LoaderAttributes:
     prefetch: int = _option("prefetch")
     buffer_size: int | str = _option("buffer_size")
     buffer_bytes: int = _option("buffer_bytes")
-    update_tokens: int | None = _option("update_tokens")
+    update_tokens: int | str | None = _option("update_tokens")
     accumulate: int = _option("accumulate", lambda loader: loader._for_ranks)
     """Where `update_tokens` decides, what was chosen."""
     exhausted: str = _option("exhausted")

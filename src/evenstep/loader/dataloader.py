@@ -23,7 +23,6 @@ from evenstep.loader.arguments import (
     check_group,
     check_in_order,
     check_ranks,
-    resolve_accumulate,
     resolve_batch_sampler,
     resolve_blank,
     resolve_chunk_size,
@@ -56,7 +55,7 @@ from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.loader.watchdog import Watchdog
 from evenstep.plan.argument_checks import check_at_least, check_seconds
 from evenstep.plan.policy import Policy
-from evenstep.plan.update_size import UpdateSize
+from evenstep.plan.update_size import UpdateSize, resolve_accumulate
 from evenstep.protocol.window_size import AUTO
 from evenstep.run_log import RunLog
 
@@ -105,10 +104,11 @@ class DataLoader(LoaderAttributes):
         buffer_bytes: memory that those samples may take on each rank, estimated from some of every
             window. On all ranks a window holds no more than the rank with the largest samples has
             memory for, whatever `buffer_size` says.
-        update_tokens: real tokens of an optimizer update on all ranks together. The loader chooses
-            how many steps an update has, and how large their groups are: see
-            `evenstep.plan.update_size`. It reads a few samples before the first step for that. The
-            loop steps its optimizer where `StepInfo.ends_update`.
+        update_tokens: real tokens of an optimizer update on all ranks together, or "auto" for what
+            a full group of each rank holds. The loader chooses how many steps an update has, and
+            how large their groups are: see `evenstep.plan.update_size`. It reads a few samples
+            before the first step for that. The loop steps its optimizer where
+            `StepInfo.ends_update`.
         accumulate: in place of `update_tokens`, how many steps an update has; 1 by default. Their
             gradients are added up before the optimizer steps. They are handed out once all of them
             are planned, and `loss_scale` weighs them, so that their gradients add up to that of
@@ -177,7 +177,7 @@ class DataLoader(LoaderAttributes):
         prefetch: int = 4,
         buffer_size: int | str = AUTO,
         buffer_bytes: int = 1 << 30,
-        update_tokens: int | None = None,
+        update_tokens: int | str | None = None,
         accumulate: int | None = None,
         chunk_size: int | None = None,
         blank: Any = None,
@@ -315,10 +315,10 @@ class DataLoader(LoaderAttributes):
         """Begins a pass that yields (batch, `StepInfo`), and abandons any other under way. The
         first pass after `load_state_dict` resumes the epoch of the state."""
         self._abandon()
-        exchange = self._runtime.connect(self._epochs.policy.peers, self._warn_after)
+        exchange = self._runtime.connect(self.policy.peers, self._warn_after)
         close_at_exit(self)
         with self._runtime.beginning(exchange):
-            check_ranks(self._epochs.policy, exchange.place.size)
+            check_ranks(self.policy, exchange.place.size)
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
             epoch = start.spec(self._passes)
             self._passes += 1
@@ -528,5 +528,5 @@ class DataLoader(LoaderAttributes):
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         """(data-parallel rank, data-parallel ranks)."""
-        place = place_in_group(self._group, self._epochs.policy.peers)
+        place = place_in_group(self._group, self.policy.peers)
         return place.rank, place.world_size

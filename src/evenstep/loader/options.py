@@ -19,6 +19,7 @@ from evenstep.loader.arguments import (
 )
 from evenstep.plan.argument_checks import check_at_least, check_one_of, check_seconds
 from evenstep.plan.policy import Policy
+from evenstep.plan.update_size import check_update_tokens
 from evenstep.protocol import EXHAUSTED_MODES
 from evenstep.protocol.window_size import AUTO, check_buffer_size
 
@@ -41,7 +42,7 @@ class LoaderOptions:
     buffer_size: int | str
     buffer_bytes: int
     accumulate: int
-    update_tokens: int | None
+    update_tokens: int | str | None
     exhausted: str
     loss_scaling: str
     prefetch: int
@@ -67,12 +68,12 @@ class LoaderOptions:
             prefetch=self.prefetch,
             prefetch_factor=self.prefetch_factor,
             accumulate=self.accumulate,
-            update_tokens=self.update_tokens,
             buffer_bytes=self.buffer_bytes,
             chunk_size=self.chunk_size,
             collate_threads=self.collate_threads,
         )
         check_buffer_size(self.buffer_size)
+        check_update_tokens(self.update_tokens)
         check_one_of(LOSS_SCALING, loss_scaling=self.loss_scaling)
         check_one_of(EXHAUSTED_MODES, exhausted=self.exhausted)
         check_context_parallel(self.policy, self.loss_scaling)

@@ -8,6 +8,7 @@ policy                the contract: a window, a proposal, all ranks' messages, a
 groups/               groups as two arrays, formed under a token budget, aligned across ranks
 policies/             policies that see a window: `Even`, the default, and four others; a new policy
                       goes here, and its name into `policies.by_name`
+update_size           how many groups an optimizer update has, and how large they are
 offline/              policies that see all lengths, and the one that replays their plans online
 epoch/                which samples of an epoch are left, for any number of ranks
 packing/              documents to micro-batches of equal cost: the policy `WorkloadPacking`

@@ -25,9 +25,10 @@ from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 
+AUTO = "auto"
 GROUPS = 8
 """Groups of an update on all ranks together: see docs/learning.md for what fewer cost."""
-LEAST_TOKENS = 1024
+LEAST_TOKENS = 512
 """Tokens of a group that keep an accelerator busy, where none were measured."""
 _OVERHEAD = 9
 """A measured group takes at least so many times what it costs before its first token."""
@@ -45,20 +46,25 @@ class UpdateSize:
 
     @classmethod
     def of(
-        cls, policy: Policy, update_tokens: int, *, ranks: int, lengths: Int64Array | None
+        cls, policy: Policy, update_tokens: int | str, *, ranks: int, lengths: Int64Array | None
     ) -> UpdateSize:
         """
         Args:
-            update_tokens: real tokens of an update on all ranks together.
+            update_tokens: real tokens of an update on all ranks together. "auto" is what a full
+                group of each rank holds, which then are several smaller ones where ranks are few.
             ranks: data-parallel ranks.
             lengths: [samples] tokens of some samples; None where none are known.
 
         Raises:
             ConfigurationError: the policy limits neither tokens nor samples of a group.
         """
-        check_at_least(1, update_tokens=update_tokens, ranks=ranks)
+        check_update_tokens(update_tokens)
+        if isinstance(update_tokens, str):
+            if not isinstance(policy, Even) or policy.packed or ranks >= GROUPS:
+                return cls(policy=policy, accumulate=1)
+            update_tokens = ranks * _Held(policy, ranks, lengths).most
         held = _Held(policy, ranks, lengths)
-        most = held.tokens(held.limit)
+        most = held.most
         fewest = -(-9 * update_tokens // (10 * ranks * most))  # rather a tenth too few
         if not isinstance(policy, Even) or policy.packed:
             # The nearest, as groups are no smaller than they can be.
@@ -70,6 +76,28 @@ class UpdateSize:
         if target >= held.limit:
             return cls(policy=policy, accumulate=accumulate)
         return cls(policy=replace(policy, target_tokens=target), accumulate=accumulate)
+
+
+def check_update_tokens(update_tokens: int | str | None) -> None:
+    if isinstance(update_tokens, str) and update_tokens != AUTO:
+        raise ConfigurationError(
+            f'update_tokens={update_tokens!r} must be "{AUTO}" or a number of tokens'
+        )
+    check_at_least(1, update_tokens=None if isinstance(update_tokens, str) else update_tokens)
+
+
+def resolve_accumulate(accumulate: int | None, update_tokens: int | str | None) -> int:
+    """Steps of an update, where `update_tokens` does not decide.
+
+    Raises:
+        ConfigurationError: both are given.
+    """
+    if accumulate is not None and update_tokens is not None:
+        raise ConfigurationError(
+            f"accumulate={accumulate} contradicts update_tokens={update_tokens!r}, which decides "
+            "how many steps an update has; pass one of them"
+        )
+    return 1 if accumulate is None else accumulate
 
 
 def least_tokens(policy: Policy) -> int:
@@ -106,6 +134,11 @@ class _Held:
                 f"{policy.name} does not say how many tokens a group has, so update_tokens cannot "
                 "be kept; pass accumulate instead"
             )
+
+    @property
+    def most(self) -> int:
+        """Mean real tokens of a full group."""
+        return self.tokens(self.limit)
 
     def tokens(self, target: int) -> int:
         """Mean real tokens of a group that should hold `target`.

@@ -198,5 +198,5 @@ class DemoResult:
             text += "The interval has 0 in it, so these runs do not tell which is lower. "
         else:
             text += "The interval has no 0 in it: this is more than chance does between repeats. "
-        text += "More repeats of longer runs say more."
+        text += "docs/learning.md has longer runs of more seeds, which say more."
         return textwrap.fill(text, _COLUMNS)

@@ -106,7 +106,7 @@ def test_numba_takes_the_same_runs(problem: Any, tilt: float, oldest: bool) -> N
     pytest.importorskip("numba")
     samples, targets, wishes, limits = problem
     patches = NO_LIMIT if limits.max_patches is None else limits.max_patches
-    given_ = (samples.numbers, samples.costs, targets, wishes, tilt)
+    given_ = (samples.numbers, samples.costs, targets, wishes, 0.15 + abs(tilt), tilt)
     options = (limits.max_tokens, patches, limits.due, oldest)
     twin = compiled()
     assert twin is not None

@@ -51,6 +51,8 @@ class StepCallback(Callback):
         for loader in _loaders(trainer.train_dataloader):
             averaging = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
             check_ranks("Lightning", averaging, loader.loader.world_size)
+            if loader.loader.update_tokens is not None:
+                trainer.accumulate_grad_batches = loader.loader.accumulate
             if not self._resumes:
                 continue
             if self._state is None:

@@ -27,15 +27,19 @@ class EvenTrainer(Trainer):
             resume_from_checkpoint = last_checkpoint(self.args.output_dir) or True
         checkpoint = resume_from_checkpoint
         self.even.begin(checkpoint if isinstance(checkpoint, str) else None)
+        steps = self.args.gradient_accumulation_steps
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
+            self.args.gradient_accumulation_steps = steps
             self.even.close()
 
     def get_train_dataloader(self) -> Any:
         with taking_over(self):
             theirs = super().get_train_dataloader()
-        return self.even.take(make_loader(self, theirs, self.even.policy, self.even.options))
+        loader = make_loader(self, theirs, self.even.policy, self.even.options)
+        self.args.gradient_accumulation_steps = loader.accumulate
+        return self.even.take(loader)
 
     def set_initial_training_values(self, args: Any, dataloader: Any, *others: Any) -> Any:
         run, loader = self.even, self.even.batches.loader

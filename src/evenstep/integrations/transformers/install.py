@@ -41,7 +41,10 @@ def install(trainer: AnyTrainer, *, policy: Policy | None = None, **options: Any
         policy: how batches are formed; `per_device_train_batch_size` no longer does. None where
             the trainer's own `get_train_dataloader` returns an `evenstep.DataLoader`.
         **options: arguments of `evenstep.DataLoader`; they win over what the trainer's arguments
-            say.
+            say. With `update_tokens`, evenstep sets `gradient_accumulation_steps` while it trains.
+            Without, and with 1 step of accumulation, an update has the tokens of one batch of each
+            rank, in several smaller batches where learning needs them: see
+            `evenstep.plan.update_size`.
 
     Returns:
         The same trainer.

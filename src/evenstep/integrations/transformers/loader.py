@@ -21,6 +21,7 @@ from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.preparing import blank_of_rows, prepares
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
+from evenstep.plan.update_size import AUTO
 
 # Options that make batches of like lengths, and the values with which they do not: before
 # transformers 5 and since.
@@ -123,7 +124,7 @@ def make_loader(
     args = trainer.args
     taken: dict[str, Any] = {
         "seed": args.seed if args.data_seed is None else args.data_seed,
-        "accumulate": updates,
+        **_update_of(trainer, options),
     }
     collate_fn = options.get("collate_fn", theirs.collate_fn)
     processor = getattr(trainer, "processing_class", None)
@@ -147,6 +148,27 @@ def make_loader(
         # Any other draws for the whole job: Accelerate would deal its batches to the ranks.
         taken["shard_sampler"] = not isinstance(sampler, (RandomSampler, SequentialSampler))
     return wrap(theirs, policy=policy, **{**taken, **options})
+
+
+def _update_of(trainer: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides how many batches an update has.
+
+    Raises:
+        ConfigurationError: DeepSpeed, whose number is fixed before, is to follow `update_tokens`.
+    """
+    steps = trainer.args.gradient_accumulation_steps
+    fixed = trainer.is_deepspeed_enabled  # it was told before
+    if options.get("update_tokens") is not None:
+        if fixed:
+            raise ConfigurationError(
+                f"update_tokens={options['update_tokens']} decides how many batches an update has, "
+                "and DeepSpeed was configured before with gradient_accumulation_steps="
+                f"{steps}; set that instead"
+            )
+        return {}
+    if "accumulate" not in options and steps == 1 and not fixed:
+        return {"update_tokens": AUTO}
+    return {"accumulate": steps}
 
 
 @dataclass(frozen=True)

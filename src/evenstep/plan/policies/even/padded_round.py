@@ -22,6 +22,7 @@ from evenstep.plan.policies.even.padded_runs import (
     SortedWindow,
     take_runs,
 )
+from evenstep.plan.policies.even.padded_runs_numba import WISH
 from evenstep.plan.policy import Plan, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
@@ -40,6 +41,9 @@ _CORRECTED = 0.2
 _TILT = 0.04
 """Loss forgiven to a run of the longest samples for each standard error, on `_MANY` ranks."""
 _MOST_TILT = 0.2
+_STRONG_WISH = 0.4
+"""In place of `WISH` where an update has several steps: smaller groups fit their targets less well,
+so they would be taken from anywhere."""
 _SHARE = 8
 """A round takes one of so many groups of a window; the others are there to choose from."""
 LAST = 36
@@ -175,7 +179,10 @@ class PaddedRound:
         wishes = self._wishes(window, order, place, len(active)) if self.spread else None
         tilt = _TILT * min(window.ranks, _MANY) / _MANY * drift(window)
         tilt = min(max(tilt, -_MOST_TILT), _MOST_TILT)
-        taken, ends = take_runs(samples, targets, limits, oldest=False, wishes=wishes, tilt=tilt)
+        pull = WISH if window.accumulate == 1 else _STRONG_WISH
+        taken, ends = take_runs(
+            samples, targets, limits, oldest=False, wishes=wishes, pull=pull, tilt=tilt
+        )
         return Plan(Groups(samples.numbers[POSITION, taken], ends).take(order))
 
     def _alone(
@@ -192,8 +199,11 @@ class PaddedRound:
         """
         k = window.accumulate
         begun = -window.step % k  # steps of an update that the round before began
-        whole = begun + (2 * (wanted - begun) + k) // (2 * k) * k
-        steps = max(whole if whole > 0 else wanted, last.needed())
+        steps = begun + (2 * (wanted - begun) + k) // (2 * k) * k
+        if steps <= 0:
+            steps = wanted  # a part of an update, which goes on in the next round
+        elif steps < last.needed():
+            steps += k
         groups = last.cut(min(steps, len(window)))
         order = spread(
             mean_lengths(groups, window.lengths),

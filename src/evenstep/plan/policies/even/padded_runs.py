@@ -109,6 +109,7 @@ def take_runs(
     *,
     oldest: bool,
     wishes: Float64Array | None = None,
+    pull: float = WISH,
     tilt: float = 0.0,
 ) -> tuple[Int64Array, Int64Array]:
     """Takes a run out of the window for one target after the other.
@@ -121,6 +122,7 @@ def take_runs(
             due has to go into the last step that has room for it, or alone into the first if none
             has.
         wishes: [steps] where in the sorted window each run should be, as a share of its tokens.
+        pull: loss of a run that is as far as can be from its wish.
         tilt: loss forgiven to a run of the longest samples, and in part to shorter ones; negative
             where short ones should go first.
 
@@ -134,7 +136,8 @@ def take_runs(
     if wishes is None:
         wishes = np.full(len(targets), -1.0)
     return fill(
-        numbers, costs, targets, wishes, tilt, limits.max_tokens, patches, limits.due, oldest
+        *(numbers, costs, targets, wishes, pull, tilt),
+        *(limits.max_tokens, patches, limits.due, oldest),
     )
 
 
@@ -154,6 +157,7 @@ def fill_runs(
     costs: Float64Array,
     targets: Float64Array,
     wishes: Float64Array,
+    pull: float,
     tilt: float,
     max_tokens: int,
     max_patches: int,
@@ -169,7 +173,7 @@ def fill_runs(
         spare = len(targets) - step - 1  # samples that must remain for the other steps
         most = len(index) - spare
         begin, end = _best(
-            *(numbers, costs, target, float(wishes[step]), tilt, must),
+            *(numbers, costs, target, float(wishes[step]), pull, tilt, must),
             *(max_tokens, max_patches, most),
         )
         made.append(index[begin:end])
@@ -209,6 +213,7 @@ def _best(
     costs: Float64Array,
     target: float,
     wish: float,
+    pull: float,
     tilt: float,
     must: int,
     max_tokens: int,
@@ -257,7 +262,7 @@ def _best(
     loss = UNDER * missing + 1 - real / (sizes * longest) - AGE_BONUS * (aged / real)
     middle = (running[0, ends] + running[0, begins]) / (2 * running[0, last])
     if wish >= 0:
-        loss += WISH * np.abs(middle - wish)
+        loss += pull * np.abs(middle - wish)
     loss -= tilt * middle
     unfit = (spare < 0) | (room < 1)
     if must >= 0:

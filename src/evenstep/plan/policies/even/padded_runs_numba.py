@@ -44,6 +44,7 @@ def compiled() -> Callable[..., tuple[Int64Array, Int64Array]] | None:
         costs: Any,
         targets: Any,
         wishes: Any,
+        pull: float,
         tilt: float,
         max_tokens: int,
         max_patches: int,
@@ -55,7 +56,8 @@ def compiled() -> Callable[..., tuple[Int64Array, Int64Array]] | None:
         fill(
             *(np.concatenate([numbers, np.arange(count)[None]]), costs.copy()),
             *(np.ascontiguousarray(targets), np.ascontiguousarray(wishes), taken, ends),
-            *(np.empty((3, count + 1), np.int64), tilt, max_tokens, max_patches, due, oldest),
+            *(np.empty((3, count + 1), np.int64), pull, tilt),
+            *(max_tokens, max_patches, due, oldest),
         )
         return taken[: ends[-1]], ends
 
@@ -93,6 +95,7 @@ def _best(
     count: Any,
     target: Any,
     wish: Any,
+    pull: Any,
     tilt: Any,
     must: Any,
     max_tokens: Any,
@@ -137,7 +140,7 @@ def _best(
         loss = UNDER * missing + 1 - real / float(size * longest) - AGE_BONUS * (aged / real)
         middle = float(running[0, i + 1] + running[0, start]) / float(2 * running[0, last])
         if wish >= 0:
-            loss = loss + WISH * abs(middle - wish)
+            loss = loss + pull * abs(middle - wish)
         loss = loss - tilt * middle
         if loss < least:
             least, begin, end = loss, start, i + 1
@@ -164,6 +167,7 @@ def _filler(
         taken: Any,
         ends: Any,
         running: Any,
+        pull: Any,
         tilt: Any,
         max_tokens: Any,
         max_patches: Any,
@@ -175,8 +179,8 @@ def _filler(
             must = must_of(numbers, costs[0], count, targets, step, due, oldest)
             most = count - (len(targets) - step - 1)
             begin, end = best(
-                *(numbers, costs, running, count, targets[step], wishes[step], tilt),
-                *(must, max_tokens, max_patches, most),
+                *(numbers, costs, running, count, targets[step], wishes[step], pull),
+                *(tilt, must, max_tokens, max_patches, most),
             )
             at = ends[step]
             for i in range(begin, end):
