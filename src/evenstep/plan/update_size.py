@@ -67,8 +67,9 @@ class UpdateSize:
         most = held.most
         fewest = -(-9 * update_tokens // (10 * ranks * most))  # rather a tenth too few
         if not isinstance(policy, Even) or policy.packed:
-            # The nearest, as groups are no smaller than they can be.
-            return cls(policy=policy, accumulate=max(1, round_half(update_tokens, ranks * most)))
+            # The nearest: groups are as large as they can be.
+            nearest = (2 * update_tokens + ranks * most) // (2 * ranks * most)
+            return cls(policy=policy, accumulate=max(1, nearest))
         wanted = -(-GROUPS // ranks)
         busy = held.tokens(min(least_tokens(policy), held.limit))
         accumulate = max(fewest, min(wanted, update_tokens // (ranks * busy)), 1)
@@ -110,10 +111,6 @@ def least_tokens(policy: Policy) -> int:
     return LEAST_TOKENS
 
 
-def round_half(number: int, by: int) -> int:
-    return (2 * number + by) // (2 * by)
-
-
 class _Held:
     """What groups of a policy hold, one on each rank."""
 
@@ -122,10 +119,12 @@ class _Held:
         self._ranks = ranks
         self._lengths = np.asarray(lengths, np.int64) if known else None
         limit = policy.limit
-        if isinstance(policy, Even):
+        if isinstance(policy, Even) and not policy.packed:
             self.limit = policy.target_tokens or policy.max_tokens
         elif limit is not None:
             self.limit = limit.max_tokens
+            if policy.packed:
+                self._lengths = None  # any lengths fill a group
         elif isinstance(policy, FixedBatch) and self._lengths is not None:
             mean = max(1, int(self._lengths.sum()) // len(self._lengths))
             self.limit, self._lengths = policy.batch_size * mean, None

@@ -1,0 +1,101 @@
+"""How many groups an update has, and how large they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import evenstep
+from evenstep.errors import ConfigurationError
+from evenstep.plan.update_size import GROUPS, LEAST_TOKENS, UpdateSize
+from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, simulate
+
+LENGTHS = np.random.default_rng(0).lognormal(np.log(300), 0.7, 256).astype(np.int64).clip(16, 4096)
+
+
+@given(
+    st.integers(1, 300_000),
+    st.integers(1, 600),
+    st.integers(64, 40_000),
+    st.lists(st.integers(1, 40_000), max_size=40),
+)
+def test_groups_are_no_larger_than_memory(
+    asked: int, ranks: int, memory: int, lengths: list[int]
+) -> None:
+    policy = evenstep.Even(memory)
+    size = UpdateSize.of(policy, asked, ranks=ranks, lengths=np.array(lengths, np.int64))
+    assert size.accumulate >= 1
+    assert size.policy.max_tokens == memory
+    target = size.policy.target_tokens or memory
+    assert 1 <= target <= memory
+    again = UpdateSize.of(policy, asked, ranks=ranks, lengths=np.array(lengths, np.int64))
+    assert again == size
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64])
+@pytest.mark.parametrize("asked", [20_000, 60_000, 1_000_000])
+def test_an_update_has_several_groups_where_they_are_large_enough(ranks: int, asked: int) -> None:
+    size = UpdateSize.of(evenstep.Even(16_384), asked, ranks=ranks, lengths=LENGTHS)
+    groups = size.accumulate * ranks
+    share = asked / groups
+    assert groups >= GROUPS or share < 2 * LEAST_TOKENS
+    assert share <= 16_384 * 1.1
+    assert share >= LEAST_TOKENS or size.accumulate == 1
+
+
+def test_a_measured_cost_says_how_small_groups_may_be() -> None:
+    slow = evenstep.FittedCost(per_group=1000.0, per_token=1.0, per_pair=0.0)
+    size = UpdateSize.of(evenstep.Even(16_384, cost=slow), 16_384, ranks=1, lengths=LENGTHS)
+    assert size.accumulate == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (evenstep.Even(8192, packed=True), 4),
+        (evenstep.SequencePacking(8192), 4),
+        (evenstep.FixedBatch(8), round(65_536 / 2 / 8 / LENGTHS.mean())),
+    ],
+)
+def test_other_policies_keep_their_groups(policy: evenstep.Policy, expected: int) -> None:
+    size = UpdateSize.of(policy, 65_536, ranks=2, lengths=LENGTHS)
+    assert (size.policy, size.accumulate) == (policy, expected)
+
+
+def test_auto_is_a_full_group_of_each_rank() -> None:
+    for policy, ranks in ((evenstep.Even(8192), 8), (evenstep.Even(8192, packed=True), 1)):
+        size = UpdateSize.of(policy, "auto", ranks=ranks, lengths=LENGTHS)
+        assert (size.policy, size.accumulate) == (policy, 1)
+    size = UpdateSize.of(evenstep.Even(8192), "auto", ranks=1, lengths=LENGTHS)
+    assert size.accumulate == GROUPS
+    assert 8192 / GROUPS <= size.policy.target_tokens <= 1.3 * 8192 / GROUPS
+
+
+def test_what_cannot_be_kept_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="pool-sort does not say"):
+        UpdateSize.of(evenstep.PoolSort(8), 4096, ranks=1, lengths=LENGTHS)
+    with pytest.raises(ConfigurationError, match=r'update_tokens=.all. must be "auto"'):
+        UpdateSize.of(evenstep.Even(4096), "all", ranks=1, lengths=LENGTHS)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("name", ["ultrachat", "llava", "mm-mix", "longtail", "all-short"])
+def test_updates_are_as_large_as_asked_for_and_mixed(name: str, ranks: int) -> None:
+    lengths = load_lengths(name, samples=4000 * ranks, seed=0)
+    policy = evenstep.Even(DISTRIBUTIONS[name].max_tokens)
+    asked = 2 * ranks * policy.max_tokens
+    size = UpdateSize.of(policy, asked, ranks=ranks, lengths=lengths[:256])
+    shards = deal(len(lengths), ranks)
+    result = simulate(
+        size.policy,
+        [lengths[shard] for shard in shards],
+        accumulate=size.accumulate,
+        identities=shards,
+    )
+    assert result.missing + result.duplicates == 0
+    assert result.composition > 0.9
+    assert result.imbalance < 1.01
+    per_update = lengths.mean() * result.samples_per_update
+    assert asked / 1.3 < per_update < asked * 1.3
