@@ -27,15 +27,16 @@ class Update:
     gradient: torch.Tensor | None = None
 
 
-def loader_of(accumulate: int = 1, **options: Any) -> evenstep.DataLoader:
-    return evenstep.DataLoader(
-        DOCUMENTS,
-        policy=evenstep.Even(256),
-        shuffle=True,
-        buffer_size=16,
-        accumulate=accumulate,
-        **options,
-    )
+def loader_of(accumulate: int | None = 1, **options: Any) -> evenstep.DataLoader:
+    given: dict[str, Any] = {"policy": evenstep.Even(256), "buffer_size": 16, **options}
+    return evenstep.DataLoader(DOCUMENTS, shuffle=True, accumulate=accumulate, **given)
+
+
+def sized_loader() -> evenstep.DataLoader:
+    """One that chooses the steps of its updates: 4 on two ranks."""
+    cost = evenstep.FittedCost(per_group=2.0, per_token=1.0, per_pair=0.0)
+    policy = evenstep.Even(256, cost=cost)
+    return loader_of(None, policy=policy, update_tokens=512, buffer_size="auto")
 
 
 def one_batch(model: torch.nn.Module, samples: list[int]) -> tuple[torch.Tensor, float]:

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from launched_rank import as_rank
 from ranks import Rank
 from tiny_model import TinyModel, flat
-from update_checks import Update, loader_of
+from update_checks import Update, loader_of, sized_loader
 
 from evenstep.integrations import accelerate as even
 
@@ -32,6 +32,7 @@ def train(
     save_after: int = 2,
     hang: bool = False,
     load: Path | None = None,
+    sized: bool = False,
     **options: Any,
 ) -> list[list[Update]]:
     """Updates of each epoch.
@@ -40,11 +41,13 @@ def train(
         save: where a checkpoint is saved, after so many updates.
         hang: wait for ever once it is.
         load: the checkpoint to begin with.
+        sized: the loader chooses the steps of an update.
     """
     accelerator = accelerator_of(rank, gradient_accumulation_steps=accumulate, **options)
     model: Any = TinyModel()
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, optimizer, loader = even.prepare(accelerator, model, optimizer, loader_of())
+    loader: Any = sized_loader() if sized else loader_of()
+    model, optimizer, loader = even.prepare(accelerator, model, optimizer, loader)
     if load is not None:
         accelerator.load_state(str(load))
     done = []

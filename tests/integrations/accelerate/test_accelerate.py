@@ -6,6 +6,7 @@ import re
 import signal
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ import evenstep
 from evenstep.integrations import accelerate as even
 
 pytestmark = pytest.mark.timeout(120)
+
+
+def test_a_loader_chooses_the_steps_of_an_update(tmp_path: Path) -> None:
+    ranks = run(partial(train, sized=True), 2, 1, folder=tmp_path, within=60)
+    check_epoch([updates for (updates,) in ranks], 4, max_norm=1.0)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

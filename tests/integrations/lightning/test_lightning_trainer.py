@@ -29,6 +29,7 @@ from update_checks import (
     loader_of,
     one_batch,
     samples_of,
+    sized_loader,
     together,
 )
 
@@ -38,17 +39,22 @@ from evenstep.integrations import lightning as even
 pytestmark = [pytest.mark.integrations, pytest.mark.timeout(180)]
 
 
-def fit(rank: Rank, folder: Path, accumulate: int, **options: Any) -> Any:
+def fit(rank: Rank, folder: Path, accumulate: int | None, **options: Any) -> Any:
+    """
+    Args:
+        accumulate: None where the loader chooses.
+    """
     module, log = Module(), Log()
     trainer = trainer_of(
         rank,
         folder,
-        accumulate_grad_batches=accumulate,
+        accumulate_grad_batches=accumulate or 1,
         log_every_n_steps=1,
         logger=log,
         **options,
     )
-    even.fit(trainer, module, loader_of(accumulate))
+    loader = sized_loader() if accumulate is None else loader_of(accumulate)
+    even.fit(trainer, module, loader)
     return trained(module), log.logged
 
 
@@ -60,11 +66,13 @@ def check_updates(
     assert all(0 <= values["evenstep/padding"] < 1 for values in logged)
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumulate: int) -> None:
+@pytest.mark.parametrize("accumulate", [1, 3, None])
+def test_every_update_on_two_ranks_is_that_of_one_batch(
+    tmp_path: Path, accumulate: int | None
+) -> None:
     outcomes = run(fit, 2, tmp_path, accumulate, folder=tmp_path, within=90)
     ranks = [epochs[0] for epochs, _ in outcomes]
-    check_updates(ranks, accumulate, outcomes[0][1])
+    check_updates(ranks, accumulate or 4, outcomes[0][1])
     assert outcomes[0][1][-1]["evenstep/tokens"] == DOCUMENTS.lengths.sum()
 
 
