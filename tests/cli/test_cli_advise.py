@@ -76,6 +76,7 @@ def test_all_samples_give_figures_without_ranges_equal_to_those_of_simulate(
                 [
                     *("simulate", name, "--lengths", data, "--world-size", "2", "--seed", "1"),
                     *("--max-tokens", "8192", "--buffer-size", "64", "--json"),
+                    *("--accumulate", "1"),
                     *(("--target-tokens", str(target)) if name == "even" else ()),
                 ]
             )

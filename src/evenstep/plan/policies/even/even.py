@@ -12,7 +12,11 @@ round:
    group stays below its target; it does not grow with the number of ranks, as it would if the
    largest of many deviations counted.
 4. Each rank looks for each step's run in another part of its samples, so that short, middle and
-   long ones meet, as in a random batch. Steps are shuffled, alike on all ranks.
+   long ones meet, as in a random batch. Steps are shuffled, alike on all ranks. Where a rank holds
+   back more long samples than came, or fewer, both the urgency and the choice of runs make up for
+   it: see `drift`.
+
+A single rank whose updates have several steps has no other to meet: it trains on all of its window.
 
 A round takes an eighth of the window, so that there is always a choice. With the last groups of an
 epoch there is none: then all ranks place all that they have in equally many steps: see
