@@ -16,7 +16,7 @@ logger = logging.getLogger("evenstep")
 
 LEAST_COMPOSITION = 0.9
 """Below it, updates are so alike in length that training on them is worth a warning."""
-_UPDATES = 16
+_UPDATES = 32
 """Updates after which composition is known well enough, and where they have few groups:"""
 _FEW_UPDATES = 2
 
@@ -69,8 +69,10 @@ class Notices:
             logger.warning(
                 "updates hold samples of like length (composition %.2f, where random batches have "
                 "1) and may learn worse: on text, one group of one length had a held-out loss 0.1 "
-                "to 0.5 higher after the same samples. Use update_tokens=, which makes several "
-                "smaller groups of an update, or packed=True if the model takes packed rows; see "
-                "docs/learning.md",
+                "to 0.5 higher after the same samples. %s; or use packed=True, if the model takes "
+                "packed rows. See docs/learning.md",
                 value,
+                "Pass update_tokens=, which makes several smaller groups of an update"
+                if groups < GROUPS
+                else f"Let an update have more groups than its {groups}: raise update_tokens=",
             )
