@@ -133,3 +133,48 @@ def test_mixed_updates_are_not_warned_of(
     with caplog.at_level(logging.WARNING, "evenstep"):
         updates_of(make_loader(**options))
     assert not [message for message in caplog.messages if "composition" in message]
+
+
+class Counted(Documents):
+    """Counts how often a sample is read."""
+
+    reads = 0
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.reads += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"update_tokens": None},
+        {"update_tokens": "auto", "policy": evenstep.Even(1024, packed=True)},
+        {"update_tokens": "auto", "policy": evenstep.TokenBudget(1024)},
+        {"update_tokens": 4096, "policy": evenstep.Even(1024, packed=True)},
+    ],
+)
+def test_no_sample_is_read_where_lengths_change_nothing(options: dict[str, Any]) -> None:
+    dataset = Counted(N)
+    loader = evenstep.DataLoader(dataset, **{"policy": EVEN, **options})
+    assert loader.accumulate == (4 if options["update_tokens"] == 4096 else 1)
+    assert dataset.reads == 0
+
+
+def test_a_number_of_steps_takes_the_place_of_tokens() -> None:
+    loader = make_loader()
+    loader.accumulate = 3
+    assert (loader.accumulate, loader.update_tokens, loader.sized_policy) == (3, None, EVEN)
+    assert {len(update) for update in updates_of(loader)[:-1]} == {3}
+
+
+class Keyed(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    def __getitem__(self, key: str) -> dict[str, Any]:
+        return Documents(N)[int(key)]
+
+
+def test_a_dataset_without_a_length_is_not_measured() -> None:
+    keys = [str(index) for index in range(40)]
+    loader = evenstep.DataLoader(Keyed(), policy=EVEN, update_tokens=2048, sampler=keys)
+    seen = [i for update in updates_of(loader) for ids, _ in update for i in ids]
+    assert sorted(seen) == list(range(40))

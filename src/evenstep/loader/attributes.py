@@ -20,11 +20,11 @@ from evenstep.plan.policy import Policy
 _WORKERS_PREFETCH = 2  # torch's default
 
 
-def _option(name: str, options: Callable[[Any], LoaderOptions] | None = None) -> Any:
+def _option(name: str) -> Any:
     """An attribute that a loader's options hold. A new value counts from the next batcher on."""
 
     def read(loader: LoaderAttributes) -> Any:
-        return getattr(loader._options if options is None else options(loader), name)
+        return getattr(loader._options, name)
 
     def write(loader: LoaderAttributes, value: Any) -> None:
         loader._options = replace(loader._options, **{name: value})
@@ -44,6 +44,11 @@ def _fixed(name: str, read: Callable[[Any], Any]) -> Any:
     return property(read, refuse)
 
 
+def _sized(loader: Any) -> LoaderOptions:
+    options: LoaderOptions = loader._options_for(loader.world_size)
+    return options
+
+
 def _batch_size(loader: LoaderAttributes) -> int | None:
     return loader.policy.batch_size if isinstance(loader.policy, FixedBatch) else None
 
@@ -60,7 +65,7 @@ class LoaderAttributes:
 
     dataset: Any = _fixed("dataset", lambda loader: loader._epochs.dataset)
     policy: Policy = _fixed("policy", lambda loader: loader._epochs.policy)
-    sized_policy: Policy = _fixed("sized_policy", lambda loader: loader._for_ranks.policy)
+    sized_policy: Policy = _fixed("sized_policy", lambda loader: _sized(loader).policy)
     """The policy with the `target_tokens` that were chosen for `update_tokens`."""
     seed: int = _fixed("seed", lambda loader: loader._epochs.seed)
     shuffle: bool = _fixed("shuffle", lambda loader: loader._epochs.shuffle)
@@ -95,12 +100,19 @@ class LoaderAttributes:
     buffer_size: int | str = _option("buffer_size")
     buffer_bytes: int = _option("buffer_bytes")
     update_tokens: int | str | None = _option("update_tokens")
-    accumulate: int = _option("accumulate", lambda loader: loader._for_ranks)
-    """Where `update_tokens` decides, what was chosen."""
     exhausted: str = _option("exhausted")
     loss_scaling: str = _option("loss_scaling")
 
     in_order: bool = _fixed("in_order", lambda loader: True)
+
+    @property
+    def accumulate(self) -> int:
+        """Where `update_tokens` decides, what was chosen. A new value takes the place of both."""
+        return _sized(self).accumulate
+
+    @accumulate.setter
+    def accumulate(self, steps: int) -> None:
+        self._options = replace(self._options, accumulate=steps, update_tokens=None)
 
     @property
     def prefetch_factor(self) -> int | None:

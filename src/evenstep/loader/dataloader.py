@@ -55,7 +55,7 @@ from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.loader.watchdog import Watchdog
 from evenstep.plan.argument_checks import check_at_least, check_seconds
 from evenstep.plan.policy import Policy
-from evenstep.plan.update_size import UpdateSize, resolve_accumulate
+from evenstep.plan.update_size import UpdateSize, nothing_to_choose, resolve_accumulate
 from evenstep.protocol.window_size import AUTO
 from evenstep.run_log import RunLog
 
@@ -259,7 +259,7 @@ class DataLoader(LoaderAttributes):
         self._batch_sampler = batch_sampler
         self._warn_after = warn_after
         self._run_log = step_log
-        self._notices = Notices(options)
+        self._notices = Notices(policy)
         self._group: Any = group
         self._chunk_size_given = chunk_size is not None
         self._sized: tuple[LoaderOptions, int, LoaderOptions] | None = None
@@ -368,7 +368,7 @@ class DataLoader(LoaderAttributes):
         if blank and self._passes == 1 and not place.rank and place.world_size > 1:
             logger.info("batches without images are given a blank one of %d tokens", blank.tokens)
         return LoaderSpec(
-            **vars(self._for_ranks),
+            **vars(self._options_for(place.world_size)),
             rank=place.rank,
             world_size=place.world_size,
             context_rank=place.context_rank,
@@ -389,7 +389,7 @@ class DataLoader(LoaderAttributes):
         self._step_count.note(step)
         if message.new_round is not None:
             self._notices.bad(message.new_round.bad)
-            self._notices.memory(message.new_round.start.window_limit)
+            self._notices.memory(message.new_round.start.window_limit, self._options)
 
     def _ended(self, end: EpochEnd) -> None:
         self._notices.bad(end.bad)
@@ -409,7 +409,8 @@ class DataLoader(LoaderAttributes):
         # After a pass they are known, even if the process group has been destroyed since.
         rank, world_size = self._cursor.ranks or self._rank_and_world_size()
         progress = self._cursor.to_save(under_way=self._under_way())
-        return to_dict(job_of(self._for_ranks, self._epochs, world_size), progress, rank)
+        job = job_of(self._options_for(world_size), self._epochs, world_size)
+        return to_dict(job, progress, rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes where a state was saved: the next pass makes the steps that would have come.
@@ -426,7 +427,7 @@ class DataLoader(LoaderAttributes):
         """
         found = Resumption.of(
             state,
-            self._for_ranks,
+            self._options_for(self.world_size),
             self._epochs,
             self._rank_and_world_size(),
             chunk_size_given=self._chunk_size_given,
@@ -509,19 +510,19 @@ class DataLoader(LoaderAttributes):
         if self._current is not None and (running := self._current()) is not None:
             running.close()
 
-    @property
-    def _for_ranks(self) -> LoaderOptions:
+    def _options_for(self, ranks: int) -> LoaderOptions:
         """The options, with the policy and `accumulate` that make updates of `update_tokens`."""
-        options, ranks = self._options, self.world_size
-        if options.update_tokens is None:
+        options = self._options
+        asked, policy = options.update_tokens, options.policy
+        if asked is None or nothing_to_choose(policy, asked, ranks):
             return options
         known = self._sized
         if known is None or known[0] is not options or known[1] != ranks:
-            few = _LENGTHS if options.prepare is None else _PREPARED_LENGTHS
-            lengths = None if options.iterable else self.length_sample(few)[0]
-            size = UpdateSize.of(
-                options.policy, options.update_tokens, ranks=ranks, lengths=lengths
-            )
+            lengths = None
+            if hasattr(options.dataset, "__len__") and not options.iterable and not policy.packed:
+                few = _LENGTHS if options.prepare is None else _PREPARED_LENGTHS
+                lengths = self.length_sample(few)[0]
+            size = UpdateSize.of(policy, asked, ranks=ranks, lengths=lengths)
             sized = replace(options, policy=size.policy, accumulate=size.accumulate)
             self._sized = known = options, ranks, sized
         return known[2]

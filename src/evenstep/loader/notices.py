@@ -10,6 +10,7 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.loader.batcher.progress import BadSample
 from evenstep.loader.options import LoaderOptions
 from evenstep.plan.policies.fixed_batch import FixedBatch
+from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import GROUPS
 
 logger = logging.getLogger("evenstep")
@@ -24,11 +25,9 @@ _FEW_UPDATES = 2
 class Notices:
     """Of one loader."""
 
-    def __init__(self, options: LoaderOptions) -> None:
-        self._options = options
+    def __init__(self, policy: Policy) -> None:
         self.skipped: list[BadSample] = []
         self._told_of_memory = False
-        policy = options.policy
         mixed = policy.packed or policy.in_parts or isinstance(policy, FixedBatch)
         self._composition = None if mixed else Composition()
 
@@ -37,13 +36,13 @@ class Notices:
             logger.warning("skipped a sample in epoch %d: %s", sample.epoch, sample.reason)
             self.skipped.append(sample)
 
-    def memory(self, limit: int | None) -> None:
+    def memory(self, limit: int | None, options: LoaderOptions) -> None:
         """Warns, once, of windows that are smaller than the user wants.
 
         Args:
             limit: samples of a window that all ranks have memory for.
         """
-        size = self._options.buffer_size
+        size = options.buffer_size
         if isinstance(size, str) or limit is None or limit >= size or self._told_of_memory:
             return
         self._told_of_memory = True
@@ -51,8 +50,8 @@ class Notices:
             "buffer_size=%d samples do not fit in buffer_bytes=%d, of which a window has half: "
             "windows hold %d on each rank; raise buffer_bytes, or lower buffer_size",
             size,
-            self._options.buffer_bytes,
-            self._options.policy.window_size(limit),
+            options.buffer_bytes,
+            options.policy.window_size(limit),
         )
 
     def step(self, step: StepInfo) -> None:

@@ -59,9 +59,9 @@ class UpdateSize:
             ConfigurationError: the policy limits neither tokens nor samples of a group.
         """
         check_update_tokens(update_tokens)
+        if nothing_to_choose(policy, update_tokens, ranks):
+            return cls(policy=policy, accumulate=1)
         if isinstance(update_tokens, str):
-            if not isinstance(policy, Even) or policy.packed or ranks >= GROUPS:
-                return cls(policy=policy, accumulate=1)
             update_tokens = ranks * _Held(policy, ranks, lengths).most
         held = _Held(policy, ranks, lengths)
         most = held.most
@@ -77,6 +77,12 @@ class UpdateSize:
         if target >= held.limit:
             return cls(policy=policy, accumulate=accumulate)
         return cls(policy=replace(policy, target_tokens=target), accumulate=accumulate)
+
+
+def nothing_to_choose(policy: Policy, update_tokens: int | str | None, ranks: int) -> bool:
+    """Whether an update is one full group of each rank, whatever lengths the samples have."""
+    mixed = not isinstance(policy, Even) or policy.packed or ranks >= GROUPS
+    return update_tokens is None or (update_tokens == AUTO and mixed)
 
 
 def check_update_tokens(update_tokens: int | str | None) -> None:

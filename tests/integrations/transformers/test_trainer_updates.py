@@ -22,6 +22,7 @@ from tiny_trainer import (
     of_one_batch,
     together,
 )
+from transformers import Trainer
 
 import evenstep
 from evenstep.errors import ConfigurationError
@@ -90,6 +91,25 @@ def test_two_ranks_killed_in_mid_epoch(tmp_path: Path) -> None:
     other = ended(tmp_path / "other_job", 1, tmp_path / "other", resume=True)
     rest = sorted(i for update in whole[SAVED:] for i in update)
     assert sorted(i for update in other["updates"] for i in update) == rest
+
+
+class Own(Trainer):
+    def get_train_dataloader(self) -> evenstep.DataLoader:
+        return evenstep.DataLoader(
+            self.train_dataset,
+            policy=POLICY,
+            update_tokens=256,
+            shuffle=True,
+            collate_fn=self.data_collator,
+        )
+
+
+def test_a_loader_of_ones_own_chooses_too(tmp_path: Any) -> None:
+    model = TellingLlama()
+    trainer = even.install(make_trainer(tmp_path, model=model, cls=Own))
+    trainer.train()
+    assert sorted(model.seen.flat()) == list(range(61))
+    assert min([each for each in model.seen.batches if each][:-1]) >= 4
 
 
 def test_deepspeed_keeps_its_number(tmp_path: Any) -> None:

@@ -109,7 +109,8 @@ def make_loader(
                 "get_train_dataloader returns an evenstep.DataLoader, which has a policy and "
                 "options; install the trainer without any"
             )
-        if theirs.accumulate != updates:
+        _check_deepspeed(trainer, theirs.update_tokens)
+        if theirs.update_tokens is None and theirs.accumulate != updates:
             raise ConfigurationError(
                 f"the loader has accumulate={theirs.accumulate}, and the trainer "
                 f"gradient_accumulation_steps={updates}; make them equal"
@@ -151,24 +152,28 @@ def make_loader(
 
 
 def _update_of(trainer: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides how many batches an update has.
-
-    Raises:
-        ConfigurationError: DeepSpeed, whose number is fixed before, is to follow `update_tokens`.
-    """
+    """What decides how many batches an update has."""
     steps = trainer.args.gradient_accumulation_steps
-    fixed = trainer.is_deepspeed_enabled  # it was told before
-    if options.get("update_tokens") is not None:
-        if fixed:
-            raise ConfigurationError(
-                f"update_tokens={options['update_tokens']} decides how many batches an update has, "
-                "and DeepSpeed was configured before with gradient_accumulation_steps="
-                f"{steps}; set that instead"
-            )
+    asked = options.get("update_tokens")
+    _check_deepspeed(trainer, asked)
+    if asked is not None:
         return {}
-    if "accumulate" not in options and steps == 1 and not fixed:
+    if "accumulate" not in options and steps == 1 and not trainer.is_deepspeed_enabled:
         return {"update_tokens": AUTO}
     return {"accumulate": steps}
+
+
+def _check_deepspeed(trainer: Any, update_tokens: int | str | None) -> None:
+    """
+    Raises:
+        ConfigurationError: DeepSpeed, which was told a number before, is to follow `update_tokens`.
+    """
+    if update_tokens is not None and trainer.is_deepspeed_enabled:
+        raise ConfigurationError(
+            f"update_tokens={update_tokens} decides how many batches an update has, and DeepSpeed "
+            "was configured before with gradient_accumulation_steps="
+            f"{trainer.args.gradient_accumulation_steps}; set that instead"
+        )
 
 
 @dataclass(frozen=True)
