@@ -239,6 +239,25 @@ def end_at_different_times(rank: Rank) -> Any:
     return seen
 
 
+def save_without_group(rank: Rank) -> Any:
+    cost = evenstep.FittedCost(per_group=1.0, per_token=1.0, per_pair=0.0)
+    loader = evenstep.DataLoader(
+        Documents(64), policy=evenstep.Even(512, cost=cost), update_tokens=1024
+    )
+    jobs = []
+    for _ in loader.steps():
+        jobs.append(loader.state_dict()["job"])
+    dist.destroy_process_group()
+    return [*jobs, loader.state_dict()["job"]]
+
+
+@pytest.mark.timeout(60)
+def test_states_after_a_pass_are_of_its_ranks(tmp_path: Path) -> None:
+    for jobs in run(save_without_group, 2, folder=tmp_path):
+        assert jobs[0]["accumulate"] > 1
+        assert all(job == jobs[0] for job in jobs)
+
+
 @pytest.mark.timeout(60)
 def test_a_rank_that_is_through_may_go_while_others_still_consume(tmp_path: Path) -> None:
     seen = run(end_at_different_times, 2, folder=tmp_path)

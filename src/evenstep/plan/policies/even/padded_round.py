@@ -190,31 +190,27 @@ class PaddedRound:
     ) -> Plan:
         """The round of a single rank whose updates have several steps: all that the window holds.
         No other rank's costs have to be met, so the groups of each update are evenly spaced in
-        length, and nothing is held back.
+        length, and nothing is held back. So are those that end the update which the round before
+        began, and those that begin one for the next round to end.
 
         Args:
             last: the samples of the window.
-            wanted: groups of `target_tokens` that they make. The nearest number that ends an
-                update is made.
+            wanted: groups of `target_tokens` that they make.
         """
+        groups = last.cut(min(wanted, len(window)))
+        places = np.argsort(-mean_lengths(groups, window.lengths), kind="stable")
         k = window.accumulate
-        begun = -window.step % k  # steps of an update that the round before began
-        steps = begun + (2 * (wanted - begun) + k) // (2 * k) * k
-        if steps <= 0:
-            steps = wanted  # a part of an update, which goes on in the next round
-        elif steps < last.needed():
-            steps += k
-        groups = last.cut(min(steps, len(window)))
-        order = spread(
-            mean_lengths(groups, window.lengths),
-            [np.arange(len(groups))],
-            rank=0,
-            ranks=1,
-            accumulate=k,
-            step=window.step,
-            draw=draw,
-        )
-        return Plan(groups.take(order))
+        ending = min(-window.step % k, len(places))
+        beginning = (len(places) - ending) % k
+        apart = _evenly(len(places), ending + beginning)
+        first = _evenly(len(apart), ending)
+        whole = np.delete(places, apart).reshape(k, -1).T
+        order = [
+            places[apart[first]],
+            *whole[draw.permutation(len(whole))],
+            places[np.delete(apart, first)],
+        ]
+        return Plan(groups.take(np.concatenate(order)))
 
     def _targets(self, rows: Int64Array, turns: Int64Array) -> Float64Array:
         """[steps] costs of the most urgent runs that ranks propose, largest first.
@@ -251,6 +247,12 @@ class PaddedRound:
         wishes = np.empty(len(order))
         wishes[order] = at % 1.0
         return wishes
+
+
+def _evenly(count: int, chosen: int) -> Int64Array:
+    """[chosen] evenly spaced places of `count`."""
+    places: Int64Array = (2 * np.arange(chosen) + 1) * count // max(2 * chosen, 1)
+    return places
 
 
 def pack_runs(costs: Float64Array, urgency: Int64Array) -> Int64Array:
