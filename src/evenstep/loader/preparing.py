@@ -52,7 +52,7 @@ def with_preparation(
     if not isinstance(preparing, PreparingCollator):
         preparing = PreparingCollator(collate_fn=collate_fn)
     with keeping_random_state():
-        rows = _few_rows(dataset)
+        rows = few_rows(dataset)
         if policy.dynamic and preparing.late is None:
             # Ranks send samples to each other, as arrays.
             preparing = replace(preparing, late=False)
@@ -62,7 +62,7 @@ def with_preparation(
             good = _good(rows, replace(preparing, late=False).prepare)
             if learns:
                 undecoded = replace(preparing, late=preparing.late is not False).undecoded(dataset)
-                same = [read() for read in _few_rows(undecoded)] if undecoded is not dataset else []
+                same = [read() for read in few_rows(undecoded)] if undecoded is not dataset else []
                 preparing = preparing.learned(
                     [each.row for each in good], [same[each.place] for each in good if same]
                 )
@@ -81,7 +81,7 @@ def prepares(
     if ours or not policy.needs_lengths or measure.length_fn is not None:
         return False
     with keeping_random_state():
-        rows = _few_rows(dataset)
+        rows = few_rows(dataset)
         return bool(rows) and _lacks_tokens(rows[0])
 
 
@@ -89,14 +89,14 @@ def blank_of_rows(dataset: Any, processor: Any) -> Blank | None:
     """The blank of a job whose samples have tokens, if a few of them have images."""
     samples: list[Any] = []
     with keeping_random_state():
-        for read in _few_rows(dataset):
+        for read in few_rows(dataset):
             # What is wrong with a sample the loader says when its turn comes.
             with contextlib.suppress(Exception):
                 samples.append(read())
         return smallest_blank(samples, processor)
 
 
-def _few_rows(dataset: Any) -> list[Callable[[], Any]]:
+def few_rows(dataset: Any) -> list[Callable[[], Any]]:
     """Calls that return a few rows, alike on all ranks: drawn at random from a map-style dataset,
     the first of a streamed one of Hugging Face. Any other iterable one may yield each sample only
     once, so it is not asked."""

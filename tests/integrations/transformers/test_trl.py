@@ -18,6 +18,7 @@ from tiny_trainer import (
     losses,
     of_one_batch,
     together,
+    tokenizer,
 )
 
 from evenstep.integrations import transformers as even
@@ -95,19 +96,6 @@ def train(rank: Rank, folder: Any, accumulate: int, masks: bool) -> None:
         torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=limit)
     entry = next(e for e in trainer.state.log_history if "loss" in e)
     assert {"mean_token_accuracy", "num_tokens", "padding", "imbalance"} <= set(entry)
-
-
-def tokenizer() -> Any:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-
-    words = {"<pad>": 0, "<eos>": 1, **{f"w{n}": n for n in range(2, 64)}}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")),
-        pad_token="<pad>",
-        eos_token="<eos>",
-    )
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -210,3 +210,16 @@ def gathered(seen: Seen) -> list[Seen]:
     box: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(box, seen)
     return box
+
+
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<pad>": 0, "<eos>": 1, **{f"w{n}": n for n in range(2, 64)}}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")),
+        pad_token="<pad>",
+        eos_token="<eos>",
+    )

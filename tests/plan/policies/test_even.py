@@ -209,7 +209,7 @@ def test_a_message_does_not_grow_with_the_buffer(packed: bool) -> None:
         lengths = sample_lengths("ultrachat", count, seed=0)
         window = Window(lengths=lengths, ages=np.zeros_like(lengths))
         sizes.add(len(Even(MAX_TOKENS, packed=packed).propose(window).message))
-    assert sizes == {21 if packed else 35}  # int64 each
+    assert sizes == {21 if packed else 36}  # int64 each
 
 
 @pytest.mark.parametrize(

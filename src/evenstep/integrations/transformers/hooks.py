@@ -37,7 +37,8 @@ class EvenTrainer(Trainer):
     def get_train_dataloader(self) -> Any:
         with taking_over(self):
             theirs = super().get_train_dataloader()
-        loader = make_loader(self, theirs, self.even.policy, self.even.options)
+        run = self.even
+        loader = make_loader(self, theirs, run.policy, run.packed, run.options)
         self.args.gradient_accumulation_steps = loader.accumulate
         return self.even.take(loader)
 

@@ -33,13 +33,22 @@ check_hooks(
 )
 
 
-def install(trainer: AnyTrainer, *, policy: Policy | None = None, **options: Any) -> AnyTrainer:
+def install(
+    trainer: AnyTrainer,
+    *,
+    policy: Policy | None = None,
+    packed: bool | None = None,
+    **options: Any,
+) -> AnyTrainer:
     """Makes a trainer train on evenstep's batches. Evaluation and prediction remain as they are.
 
     Args:
         trainer: a `transformers.Trainer`, or an object of any class that inherits from it.
         policy: how batches are formed; `per_device_train_batch_size` no longer does. None where
             the trainer's own `get_train_dataloader` returns an `evenstep.DataLoader`.
+        packed: whether batches are rows of several documents, without padding. By default they are
+            where the policy says so, and under `Even` where the model is found to keep the
+            documents of a row apart; the log says what was found.
         **options: arguments of `evenstep.DataLoader`; they win over what the trainer's arguments
             say. With `update_tokens`, evenstep sets `gradient_accumulation_steps` while it trains.
             Without, and with 1 step of accumulation, an update has the tokens of one batch of each
@@ -60,22 +69,24 @@ def install(trainer: AnyTrainer, *, policy: Policy | None = None, **options: Any
     made = _with_hooks(type(trainer))
     check_arguments(trainer, policy)
     trainer.__class__ = made
-    _begin(trainer, policy, options)
+    _begin(trainer, policy, packed, options)
     return trainer
 
 
-def trainer_class(base: type, *, policy: Policy | None = None, **options: Any) -> type:
+def trainer_class(
+    base: type, *, policy: Policy | None = None, packed: bool | None = None, **options: Any
+) -> type:
     """A class whose trainers have evenstep installed, for launchers that make the trainer.
 
     Args:
         base: `transformers.Trainer`, or a class that inherits from it.
-        policy, **options: as for `install`.
+        policy, packed, **options: as for `install`.
     """
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         super(made, self).__init__(*args, **kwargs)
         check_arguments(self, policy)
-        _begin(self, policy, options)
+        _begin(self, policy, packed, options)
 
     made: Any = _with_hooks(base)
     made.__init__ = __init__
@@ -93,8 +104,10 @@ def _with_hooks(base: type) -> type:
     return type(f"Even{base.__name__}", (EvenTrainer, base), {"__module__": base.__module__})
 
 
-def _begin(trainer: Any, policy: Policy | None, options: dict[str, Any]) -> None:
-    trainer.even = TrainerRun(policy, options)
+def _begin(
+    trainer: Any, policy: Policy | None, packed: bool | None, options: dict[str, Any]
+) -> None:
+    trainer.even = TrainerRun(policy, packed, options)
     trainer.args.ignore_data_skip = True  # the loader goes on where it was by itself
     # Before the callbacks that read what this one sets: the epoch, and where training ends.
     trainer.callback_handler.callbacks.insert(0, EvenCallback(trainer.even))

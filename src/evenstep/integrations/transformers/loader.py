@@ -16,6 +16,7 @@ from evenstep.batch.measure import Measure, length_of, supervised_of
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import check_ranks, ranks
+from evenstep.integrations.transformers.packing import choose_packing
 from evenstep.integrations.transformers.rank_share import share_of_rank
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.preparing import blank_of_rows, prepares
@@ -92,11 +93,16 @@ def taking_over(trainer: Any) -> Iterator[None]:
 
 
 def make_loader(
-    trainer: Any, theirs: Any, policy: Policy | None, options: Mapping[str, Any]
+    trainer: Any,
+    theirs: Any,
+    policy: Policy | None,
+    packed: bool | None,
+    options: Mapping[str, Any],
 ) -> DataLoader:
     """evenstep's loader in place of the trainer's.
 
     Args:
+        packed: see `choose_packing`.
         theirs: what the trainer's `get_train_dataloader` returned.
 
     Raises:
@@ -104,7 +110,7 @@ def make_loader(
     """
     updates = trainer.args.gradient_accumulation_steps
     if isinstance(theirs, DataLoader):
-        if policy is not None or options:
+        if policy is not None or packed is not None or options:
             raise ConfigurationError(
                 "get_train_dataloader returns an evenstep.DataLoader, which has a policy and "
                 "options; install the trainer without any"
@@ -123,11 +129,13 @@ def make_loader(
             "policy=evenstep.Even(max_tokens=16_384)"
         )
     args = trainer.args
+    given = options.get("collate_fn", theirs.collate_fn)
+    policy, collate_fn = choose_packing(trainer, policy, packed, given)
+    options = {**options, "collate_fn": collate_fn}
     taken: dict[str, Any] = {
         "seed": args.seed if args.data_seed is None else args.data_seed,
         **_update_of(trainer, options),
     }
-    collate_fn = options.get("collate_fn", theirs.collate_fn)
     processor = getattr(trainer, "processing_class", None)
     processor = processor if is_processor(processor) else None
     finds_blank = options.get("blank") is None

@@ -31,8 +31,9 @@ class TrainerRun:
 
     batches: TrainerBatches
 
-    def __init__(self, policy: Policy | None, options: dict[str, Any]) -> None:
+    def __init__(self, policy: Policy | None, packed: bool | None, options: dict[str, Any]) -> None:
         self.policy = policy
+        self.packed = packed
         self.options = options
         self.begin(None)
 

@@ -18,10 +18,9 @@ round:
 
 A single rank whose updates have several steps has no other to meet: it trains on all of its window.
 
-A round takes an eighth of the window, so that there is always a choice. With the last groups of an
-epoch there is none: then all ranks place all that they have in equally many steps: see
-`padded_end`. Where ranks share one stream, they are dealt samples on demand, so that they
-hold equal cost then.
+A round takes an eighth of the window, so that there is always a choice. At the end of an epoch all
+ranks place all that they have in equally many steps: see `last_runs`. Where ranks share one stream,
+they are dealt samples on demand, so that they hold equal cost then.
 
 Packed groups are formed likewise, by other means. Any samples may lie in one group, so full groups
 can cost nearly the same, except those with the longest samples. The quantiles are of the most even

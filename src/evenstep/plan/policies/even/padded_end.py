@@ -31,6 +31,8 @@ class LastSamples:
 
     positions: Int64Array
     """[samples] in the window."""
+    lengths: Int64Array
+    """[samples]"""
     costs: Float64Array
     """[2, samples] as `SortedWindow.costs`."""
     room: Int64Array
@@ -61,11 +63,24 @@ class LastSamples:
             ends = np.searchsorted(running, running[:-1] + limit, side="right") - 1
             room = np.minimum(room, ends - begins)
         costs = np.ascontiguousarray(samples.costs[:, ::-1])
-        return cls(positions=numbers[POSITION], costs=costs, room=np.maximum(room, 1))
+        return cls(
+            positions=numbers[POSITION],
+            lengths=numbers[LENGTH],
+            costs=costs,
+            room=np.maximum(room, 1),
+        )
 
     def needed(self) -> int:
         """Groups that all samples make under the memory limit."""
-        return len(self._cut(np.inf)) - 1
+        return len(self.full_cuts()) - 1
+
+    def total(self) -> float:
+        """What those groups cost."""
+        return float(self._costs(self.full_cuts()).sum())
+
+    def full_cuts(self) -> list[int]:
+        """Where runs begin if each is as large as memory allows; and the number of samples."""
+        return self._cut(np.inf)
 
     def costs_of_few(self, quantiles: int) -> Float64Array:
         """[quantiles] of what groups cost if they are as few as can be; largest first."""
@@ -89,7 +104,7 @@ class LastSamples:
     def _even_cuts(self, steps: int) -> list[int]:
         """Where runs begin if none of several samples costs more than the lowest limit that makes
         no more runs than steps; and the number of samples."""
-        cuts = self._cut(np.inf)
+        cuts = self.full_cuts()
         if len(cuts) - 1 > steps:
             return cuts
         low, high = 0.0, float(self._costs(cuts).max())

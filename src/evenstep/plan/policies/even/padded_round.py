@@ -11,9 +11,10 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.groups.spread import like_costs, mean_lengths, spread
+from evenstep.plan.groups.spread import mean_lengths
 from evenstep.plan.policies.even.drift import drift
-from evenstep.plan.policies.even.padded_end import LastSamples, profile
+from evenstep.plan.policies.even.last_runs import fill_last, levels, targets_of
+from evenstep.plan.policies.even.padded_end import LastSamples
 from evenstep.plan.policies.even.padded_runs import (
     AGE,
     LENGTH,
@@ -26,8 +27,6 @@ from evenstep.plan.policies.even.padded_runs_numba import WISH
 from evenstep.plan.policy import Plan, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
-_LIKE = 0.005
-"""Share by which the costs of the last steps may differ that exchange groups."""
 _HEAD_START = 240
 """Sixteenths of a round by which a sample is proposed earlier that is a group by itself, on
 `_MANY` ranks."""
@@ -44,10 +43,12 @@ _MOST_TILT = 0.2
 _STRONG_WISH = 0.4
 """In place of `WISH` where an update has several steps: smaller groups fit their targets less well,
 so they would be taken from anywhere."""
+LAST_WISH = 1.0
+"""In place of `WISH` for all that is left."""
 _SHARE = 8
 """A round takes one of so many groups of a window; the others are there to choose from."""
-LAST = 36
-"""Groups of a rank that are emitted in one round, when nothing is to come any more."""
+LAST = 160
+"""Steps that are planned in one round, at most, when nothing is to come any more."""
 MOST_RUNS = 16
 """Runs that a rank proposes at most."""
 QUANTILES = 28
@@ -67,12 +68,14 @@ class Column(enum.IntEnum):
     """1 if the rank's source has ended, else 0."""
     GROUPS = 3
     """Groups that all that is left makes, where the source has ended."""
-    PROPOSED = 4
+    TOTAL = 4
+    """What those groups cost: the bits of a float64."""
+    PROPOSED = 5
     """How many runs are proposed."""
-    RUNS = 5
+    RUNS = 6
     """[16] cost and urgency of each run, the most urgent first: see `pack_runs`."""
     LAST_COSTS = RUNS + MOST_RUNS
-    """[14] two float32 each: quantiles of the costs of all that is left."""
+    """[14] two float32 each: costs that the last steps should have, see `last_runs.levels`."""
 
 
 MESSAGE = Column.LAST_COSTS + QUANTILES // 2
@@ -104,14 +107,16 @@ class PaddedRound:
         groups = Groups(samples.numbers[POSITION, taken], ends)
         highest = np.maximum.reduceat(urgency[taken], ends[:-1])
         message = np.zeros(MESSAGE, np.int64)
-        message[: Column.RUNS] = [steps, len(window), int(window.exhausted), 0, len(groups)]
+        message[: Column.RUNS] = [steps, len(window), int(window.exhausted), 0, 0, len(groups)]
         runs = pack_runs(single + (groups.sizes - 1) * each, highest)
         message[Column.RUNS : Column.RUNS + len(runs)] = runs
         if window.exhausted:
             last = LastSamples.of(samples, self.max_tokens, self.max_patches)
             message[Column.GROUPS] = last.needed()
-            costs = last.costs_of_few(QUANTILES).astype(np.float32)
-            message[Column.LAST_COSTS :] = costs.view(np.int64)
+            wanted_size = LastSamples.of(samples, self.target_tokens, self.max_patches)
+            costs = levels(wanted_size, self.target_tokens, window.ranks, QUANTILES)
+            message[Column.LAST_COSTS :] = costs.astype(np.float32).view(np.int64)
+            message[Column.TOTAL] = np.float64(wanted_size.total()).view(np.int64)
         return Proposal(message, groups, window)
 
     def _urgency(self, samples: SortedWindow, window: Window) -> Int64Array:
@@ -154,25 +159,15 @@ class PaddedRound:
             tokens = (self.target_tokens, self.max_tokens)
             wanted, last = (LastSamples.of(samples, most, self.max_patches) for most in tokens)
             return self._alone(window, last, wanted.needed(), draw)
-        if rows[:, Column.EXHAUSTED].all() and rows[:, Column.GROUPS].max() <= LAST:
-            steps = min(int(rows[:, Column.GROUPS].max()), int(rows[:, Column.SAMPLES].min()))
-            groups = LastSamples.of(samples, self.max_tokens, self.max_patches).cut(steps)
-            if not self.spread:
-                return Plan(groups.take(draw.permutation(steps)))
-            bits = np.ascontiguousarray(rows[:, Column.LAST_COSTS :])
-            costs = profile(bits.view(np.float32).astype(np.float64), steps)
-            order = spread(
-                mean_lengths(groups, window.lengths),
-                like_costs(costs, _LIKE),
-                rank=place,
-                ranks=len(active),
-                accumulate=window.accumulate,
-                step=window.step,
-                draw=draw,
-            )
-            return Plan(groups.take(order))
+        last_targets = self._last_targets(rows)
+        if last_targets is not None:
+            order = updates_order(len(last_targets), window, draw)
+            wishes = self._wishes(window, order, place, len(active))
+            last = LastSamples.of(samples, self.max_tokens, self.max_patches)
+            pull = LAST_WISH if self.spread else 0.0
+            return Plan(fill_last(last, last_targets, wishes, pull).take(order))
         targets = self._targets(rows, (active + window.round) % len(messages))
-        order = draw.permutation(len(targets))
+        order = updates_order(len(targets), window, draw)
         limits = RunLimits(
             max_tokens=self.max_tokens, max_patches=self.max_patches, due=self.max_wait
         )
@@ -229,6 +224,25 @@ class PaddedRound:
         targets: Float64Array = np.sort(costs[given][first])[::-1]
         return targets
 
+    def _last_targets(self, rows: Int64Array) -> Float64Array | None:
+        """[steps] costs of the steps that hold all that is left; None if more is to come, or it is
+        too much for one round.
+
+        Args:
+            rows: [ranks, k] messages of the ranks that have samples.
+        """
+        if not rows[:, Column.EXHAUSTED].all():
+            return None
+        bits = np.ascontiguousarray(rows[:, Column.LAST_COSTS : MESSAGE])
+        totals = np.ascontiguousarray(rows[:, Column.TOTAL]).view(np.float64)
+        targets = targets_of(
+            bits.view(np.float32).astype(np.float64),
+            totals,
+            least=int(rows[:, Column.GROUPS].max()),
+            most=int(rows[:, Column.SAMPLES].min()),
+        )
+        return targets if len(targets) <= LAST else None
+
     def _wishes(self, window: Window, order: Int64Array, rank: int, ranks: int) -> Float64Array:
         """[steps] where in its sorted window the rank should take the run of each step from, as a
         share of its tokens.
@@ -243,10 +257,29 @@ class PaddedRound:
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_SPREAD)
         first = window.step % window.accumulate  # the round before may have begun an update
         update, number = np.divmod(first + np.arange(len(order)), window.accumulate)
-        at = draw.random(len(order) + 1)[update] + (rank + number / window.accumulate) / ranks
+        updates = int(update[-1]) + 1
+        drawn = (draw.permutation(updates) + draw.random(updates)) / updates
+        at = drawn[update] + (rank + number / window.accumulate) / ranks
         wishes = np.empty(len(order))
         wishes[order] = at % 1.0
         return wishes
+
+
+def updates_order(steps: int, window: Window, draw: np.random.Generator) -> Int64Array:
+    """[steps] the step that is emitted at each place, drawn so that the steps of each update are
+    evenly spaced among all, which are sorted by cost.
+
+    Args:
+        draw: in the same state on all ranks.
+    """
+    number = (window.step + np.arange(steps)) % window.accumulate
+    order = np.empty(steps, np.int64)
+    begin = 0
+    for one in range(window.accumulate):
+        places = np.flatnonzero(number == one)
+        order[places] = begin + draw.permutation(len(places))
+        begin += len(places)
+    return order
 
 
 def _evenly(count: int, chosen: int) -> Int64Array:

@@ -24,7 +24,6 @@ from evenstep.plan.groups.spread import like_costs
 from evenstep.plan.policies.even.best_runs import Target
 from evenstep.plan.policies.even.padded_end import LastSamples, profile
 from evenstep.plan.policies.even.padded_round import (
-    LAST,
     MESSAGE,
     MOST_RUNS,
     QUANTILES,
@@ -49,6 +48,8 @@ _FLOOR = 0.03
 with any image, and makes no difference."""
 _LIKE_AT_END = 0.1
 """Share by which language costs of the last steps may differ, where groups meet by vision cost."""
+_LAST = 36
+"""Groups of a rank that are emitted in one round, when nothing is to come any more."""
 _VISION = MESSAGE
 """Columns of a message after those of one part: [16] vision cost of each run; then [16] shares."""
 _SHARES = _VISION + MOST_RUNS
@@ -77,7 +78,7 @@ class TwoPartRound(PaddedRound):
         single, each = samples.costs[:, taken[ends[1:] - 1]]
         message = np.zeros(TWO_PART_MESSAGE, np.int64)
         count = len(groups)
-        message[: Column.RUNS] = [steps, len(window), int(window.exhausted), 0, count]
+        message[: Column.RUNS] = [steps, len(window), int(window.exhausted), 0, 0, count]
         highest = np.maximum.reduceat(urgency[taken], ends[:-1])
         runs = pack_runs(single + (groups.sizes - 1) * each, highest)
         message[Column.RUNS : Column.RUNS + count] = runs
@@ -99,7 +100,7 @@ class TwoPartRound(PaddedRound):
         if len(messages) == 1 and window.accumulate > 1:
             wanted = self._last(both, self.target_tokens).needed()
             return self._alone(window, self._last(both, self.max_tokens), wanted, draw)
-        if rows[:, Column.EXHAUSTED].all() and rows[:, Column.GROUPS].max() <= LAST:
+        if rows[:, Column.EXHAUSTED].all() and rows[:, Column.GROUPS].max() <= _LAST:
             groups = self._end(both, rows)
             return Plan(groups.take(draw.permutation(len(groups))))
         costs, vision = _targets(rows, (active + window.round) % len(messages))

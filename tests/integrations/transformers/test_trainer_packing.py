@@ -1,0 +1,233 @@
+"""Batches are packed where the model keeps the documents of a row apart, and the gradient of an
+update is that of its samples, each alone."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from documents import VOCABULARY, Documents
+from launched_rank import as_rank
+from ranks import Rank, run
+from tiny_trainer import arguments, tokenizer
+from torch.nn.functional import cross_entropy
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    DataCollatorForSeq2Seq,
+    DataCollatorWithFlattening,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    Trainer,
+    TrainerCallback,
+)
+
+import evenstep
+from evenstep.integrations import transformers as even
+
+pytestmark = pytest.mark.skipif(
+    int(version("transformers").split(".")[0]) < 5,
+    reason="before, documents of a row see each other, but for flash attention",
+)
+
+POLICY = evenstep.Even(max_tokens=64)
+N = 48
+DATA = Documents(N, longest=24, prompts=True, seed=3)
+SAMPLES = [{k: DATA[i][k].tolist() for k in ("input_ids", "labels")} for i in range(N)]
+
+
+def by_boundaries(
+    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **others: Any
+) -> Any:
+    """Attention as a kernel for rows of several lengths computes it: by `cu_seq_lens_q`."""
+    bounds = others.get("cu_seq_lens_q")
+    ends = [0, query.shape[2]] if bounds is None else bounds.tolist()
+    parts = []
+    for begin, end in zip(ends, ends[1:]):
+        q, k, v = (x[:, :, begin:end] for x in (query, key, value))
+        later = torch.ones(end - begin, end - begin, dtype=torch.bool).triu(1)
+        scores = (q @ k.transpose(-2, -1) * others["scaling"]).masked_fill(later, -torch.inf)
+        parts.append(scores.softmax(-1) @ v)
+    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+class Rows(TrainerCallback):
+    """Notes what the model is given in each update, and its gradient."""
+
+    def __init__(self, model: Any) -> None:
+        self.rows: list[list[dict[str, Any]]] = [[]]
+        self.gradients: list[torch.Tensor] = []
+        self.model = model
+        model.register_forward_pre_hook(self.note, with_kwargs=True)
+
+    def note(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        if model.training:
+            self.rows[-1].append(kwargs)
+
+    def on_pre_optimizer_step(self, *args: Any, **others: Any) -> None:
+        self.gradients.append(torch.cat([p.grad.flatten() for p in self.model.parameters()]))
+
+    def on_step_end(self, *args: Any, **others: Any) -> None:
+        self.rows.append([])
+
+
+def llama(attention: str, hidden: int = 256) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        attn_implementation=attention,
+    )
+    return LlamaForCausalLM(config)
+
+
+def train(folder: Any, model: Any, collator: Any = None, **options: Any) -> tuple[Trainer, Rows]:
+    trainer = Trainer(
+        model=model,
+        args=arguments(folder),
+        train_dataset=SAMPLES,
+        data_collator=collator or DataCollatorForSeq2Seq(tokenizer(), return_tensors="pt"),
+    )
+    told = Rows(model)
+    trainer.add_callback(told)
+    even.install(trainer, policy=POLICY, **options).train()
+    return trainer, told
+
+
+def documents_of(row: dict[str, Any]) -> list[int]:
+    """Which documents a packed row has, those of fillers left out."""
+    tokens, labels = row["input_ids"][0], row["labels"][0]
+    begins = [*torch.where(row["position_ids"][0] == 0)[0].tolist(), len(tokens)]
+    parts = [(tokens[b:e].tolist(), labels[b:e]) for b, e in zip(begins, begins[1:])]
+    places = {tuple(sample["input_ids"]): i for i, sample in enumerate(SAMPLES)}
+    return [places[tuple(part)] for part, own in parts if (own != -100).any()]
+
+
+def alone(model: Any, samples: list[int]) -> torch.Tensor:
+    """Gradient of the mean loss of all tokens of samples that the model sees one by one."""
+    model.zero_grad()
+    model.eval()
+    total, tokens = torch.zeros(()), 0
+    for index in samples:
+        ids = torch.tensor(SAMPLES[index]["input_ids"])[None]
+        labels = torch.tensor(SAMPLES[index]["labels"])[1:]
+        logits = model(input_ids=ids).logits[0, :-1]
+        total = total + cross_entropy(logits, labels, reduction="sum")
+        tokens += int((labels != -100).sum())
+    (total / tokens).backward()
+    return torch.cat([p.grad.flatten().clone() for p in model.parameters()])
+
+
+def check(model: Any, told: Rows) -> None:
+    updates = [[i for row in rows for i in documents_of(row)] for rows in told.rows if rows]
+    if dist.is_initialized():
+        box: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(box, updates)
+        updates = [[i for rank in update for i in rank] for update in zip(*box, strict=True)]
+    bearing = [i for i in range(N) if (DATA[i]["labels"][1:] != -100).any()]
+    assert sorted(i for update in updates for i in update) == bearing
+    for update, gradient in zip(updates, told.gradients, strict=True):
+        expected = alone(model, update)
+        limit = 1e-5 * expected.abs().max()
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=limit)
+
+
+def register() -> None:
+    AttentionInterface.register("by_boundaries", by_boundaries)
+    AttentionMaskInterface.register("by_boundaries", lambda *args, **options: None)
+
+
+def packs(rank: Rank | None, folder: Any, attention: str) -> None:
+    if rank is not None:
+        as_rank(rank)
+    register()
+    model = llama(attention)
+    _, told = train(folder, model)
+    assert all(len(row["input_ids"]) == 1 for rows in told.rows for row in rows)
+    check(model, told)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "by_boundaries"])
+def test_packed_where_the_model_can(attention: str, tmp_path: Any, caplog: Any) -> None:
+    with caplog.at_level(logging.INFO, "evenstep"):
+        packs(None, tmp_path, attention)
+    said = [text for text in caplog.messages if text.startswith("batches are")]
+    assert said == [
+        "batches are packed: the model keeps the documents of a row apart"
+        + ("" if attention == "by_boundaries" else ", for 4% more computation")
+    ]
+
+
+def test_packed_on_two_ranks(tmp_path: Any) -> None:
+    run(packs, 2, tmp_path, "sdpa", folder=tmp_path, within=150)
+
+
+@pytest.mark.integrations
+def test_packed_with_flex_attention(tmp_path: Any, caplog: Any) -> None:
+    """It is found to keep documents apart, and then has no gradients on a CPU."""
+    with caplog.at_level(logging.INFO, "evenstep"):
+        with pytest.raises(NotImplementedError, match="backward on CPU"):
+            train(tmp_path, llama("flex_attention"))
+    assert "batches are packed: the model keeps the documents of a row apart" in caplog.messages
+
+
+def test_the_user_decides(tmp_path: Any, caplog: Any) -> None:
+    _, told = train(tmp_path, llama("sdpa"), packed=False)
+    assert any(len(row["input_ids"]) > 1 for rows in told.rows for row in rows)
+    model = llama("sdpa", hidden=64)
+    check(model, train(tmp_path, model, packed=True)[1])
+    assert not [text for text in caplog.messages if text.startswith("batches are")]
+
+
+class Swallowing(LlamaForCausalLM):
+    """Knows no positions, so every document sees those before it."""
+
+    def forward(self, input_ids=None, labels=None, **others):  # type: ignore
+        return super().forward(input_ids=input_ids, labels=labels)
+
+
+def mamba() -> Any:
+    torch.manual_seed(0)
+    config = MambaConfig(vocab_size=VOCABULARY, hidden_size=256, num_hidden_layers=1, state_size=4)
+    return MambaForCausalLM(config)
+
+
+PADDED = {
+    "mask": (lambda: llama("sdpa", 64), None, "by a mask over all pairs of its tokens"),
+    "sees": (lambda: Swallowing(llama("sdpa").config), None, "see each other"),
+    "state": (mamba, None, "the model"),
+    "fields": (
+        lambda: llama("sdpa"),
+        lambda rows: {**evenstep.PadCollator()(rows), "weight": torch.ones(len(rows))},
+        "samples have the fields ['weight']",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", PADDED)
+def test_padded_where_it_cannot(why: str, tmp_path: Any, caplog: Any) -> None:
+    make, collator, reason = PADDED[why]
+    with caplog.at_level(logging.INFO, "evenstep"):
+        try:
+            _, told = train(tmp_path, make(), collator)
+        except TypeError:  # the model does not know the field, packed or not
+            assert why == "fields"
+            told = None
+    (said,) = [text for text in caplog.messages if text.startswith("batches are")]
+    assert said.startswith("batches are padded: ") and reason in said
+    assert told is None or any(len(row["input_ids"]) > 1 for rows in told.rows for row in rows)
+
+
+def test_a_collate_function_that_packs(tmp_path: Any) -> None:
+    model = llama("sdpa", hidden=64)
+    check(model, train(tmp_path, model, DataCollatorWithFlattening())[1])
