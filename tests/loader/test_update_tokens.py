@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
@@ -111,8 +112,12 @@ def test_one_of_accumulate_and_update_tokens() -> None:
 
 
 def test_updates_of_one_length_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "evenstep"):
-        updates_of(make_loader(update_tokens=None, policy=evenstep.Even(2048)))
+    caplog.set_level(logging.WARNING, "evenstep")
+    loader = make_loader(update_tokens=None, policy=evenstep.Even(2048))
+    with contextlib.closing(iter(loader)) as batches:
+        next(batches)
+        assert [message for message in caplog.messages if "composition" in message]
+    updates_of(loader)
     said = [message for message in caplog.messages if "composition" in message]
     assert len(said) == 1
     assert "update_tokens=" in said[0]
@@ -133,6 +138,14 @@ def test_mixed_updates_are_not_warned_of(
     with caplog.at_level(logging.WARNING, "evenstep"):
         updates_of(make_loader(**options))
     assert not [message for message in caplog.messages if "composition" in message]
+
+
+def test_lengths_that_hardly_vary_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    samples = [{"input_ids": list(range(1, 100 + i % 7))} for i in range(600)]
+    loader = evenstep.DataLoader(samples, policy=evenstep.Even(2048), shuffle=True)
+    for _ in loader:
+        pass
+    assert not caplog.messages
 
 
 class Counted(Documents):

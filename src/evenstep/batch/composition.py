@@ -56,6 +56,12 @@ class Composition:
         each update holds one length. 1 before the first update."""
         return composition(self._within, self._whole, self.updates) if self.updates else 1.0
 
+    def within(self, data: LengthMoments) -> float:
+        """The composition that these updates have of `data`, of shape []: the same as `value`, but
+        already after a single update."""
+        share = float(data.tokens) / float(self._whole.tokens)
+        return composition(self._within * share, data, self.updates * share)
+
     @property
     def samples_per_update(self) -> float:
         """Mean, on all ranks together; 0 before the first update, as are those below."""

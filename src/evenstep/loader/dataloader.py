@@ -384,11 +384,11 @@ class DataLoader(LoaderAttributes):
     def _received(self, step: StepInfo, message: StepProgress) -> None:
         if self._step_log is not None:
             self._step_log.write(step)
-        self._notices.step(step)
         self._cursor.received(step, message)
         self._step_count.note(step)
         if message.new_round is not None:
             self._notices.bad(message.new_round.bad)
+            self._notices.round(step, message.new_round)
             self._notices.memory(message.new_round.start.window_limit, self._options)
 
     def _ended(self, end: EpochEnd) -> None:

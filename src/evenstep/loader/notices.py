@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from evenstep.batch.composition import Composition
 from evenstep.batch.step_info import StepInfo
-from evenstep.loader.batcher.progress import BadSample
+from evenstep.loader.batcher.progress import BadSample, RoundProgress
 from evenstep.loader.options import LoaderOptions
+from evenstep.plan.length_moments import LengthMoments
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import GROUPS
@@ -18,8 +19,11 @@ logger = logging.getLogger("evenstep")
 LEAST_COMPOSITION = 0.9
 """Below it, updates are so alike in length that training on them is worth a warning."""
 _UPDATES = 32
-"""Updates after which composition is known well enough, and where they have few groups:"""
-_FEW_UPDATES = 2
+"""Updates that show composition well enough."""
+_FEW = 4
+"""Groups of an update below which one update does."""
+_LEAST_CV = 0.1
+"""Where lengths vary less, updates of one length teach no less."""
 
 
 class Notices:
@@ -54,17 +58,26 @@ class Notices:
             options.policy.window_size(limit),
         )
 
-    def step(self, step: StepInfo) -> None:
-        """Warns, once and on the first rank, of updates that hold samples of like length."""
-        if self._composition is None or step.rank:
+    def round(self, first: StepInfo, progress: RoundProgress) -> None:
+        """Warns, once and on the first rank, of updates that hold samples of like length: before
+        the first step where updates have few groups, or else once enough of them are planned.
+
+        Args:
+            first: step of the round.
+        """
+        if self._composition is None or first.rank:
             return
-        self._composition.add(step)
-        groups = step.world_size * step.accumulate
-        value = self._composition.value
-        if self._composition.updates < (_FEW_UPDATES if groups < GROUPS else _UPDATES):
+        for number, moments in enumerate(progress.lengths, first.step + 1):
+            ends = number % first.accumulate == 0
+            self._composition.add_moments(moments, ends_update=ends)
+        groups = first.world_size * first.accumulate
+        if self._composition.updates < (1 if groups < _FEW else _UPDATES):
             return
+        window = progress.start.columns[0]
+        value = self._composition.within(LengthMoments.of(window, [0, len(window)]).together())
+        vary = window.std() >= _LEAST_CV * window.mean()
         self._composition = None
-        if value < LEAST_COMPOSITION:
+        if value < LEAST_COMPOSITION and vary:
             logger.warning(
                 "updates hold samples of like length (composition %.2f, where random batches have "
                 "1) and may learn worse: on text, one group of one length had a held-out loss 0.1 "

@@ -95,7 +95,7 @@ class LengthMoments:
         return self.second / np.maximum(self.tokens, 1)
 
 
-def composition(within: float, whole: LengthMoments, updates: int) -> float:
+def composition(within: float, whole: LengthMoments, updates: float) -> float:
     """The composition of a run; 1 where random steps would have no variance either.
 
     Random steps have less variance within than the whole run, by the variance of their means. It is

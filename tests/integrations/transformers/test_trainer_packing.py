@@ -3,6 +3,7 @@ update is that of its samples, each alone."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 from importlib.metadata import version
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from documents import VOCABULARY, Documents
 from launched_rank import as_rank
 from ranks import Rank, run
 from tiny_trainer import arguments, tokenizer
@@ -29,6 +29,7 @@ from transformers import (
 )
 
 import evenstep
+from documents import VOCABULARY, Documents
 from evenstep.integrations import transformers as even
 
 pytestmark = pytest.mark.skipif(
@@ -49,7 +50,7 @@ def by_boundaries(
     bounds = others.get("cu_seq_lens_q")
     ends = [0, query.shape[2]] if bounds is None else bounds.tolist()
     parts = []
-    for begin, end in zip(ends, ends[1:]):
+    for begin, end in itertools.pairwise(ends):
         q, k, v = (x[:, :, begin:end] for x in (query, key, value))
         later = torch.ones(end - begin, end - begin, dtype=torch.bool).triu(1)
         scores = (q @ k.transpose(-2, -1) * others["scaling"]).masked_fill(later, -torch.inf)
@@ -108,7 +109,7 @@ def documents_of(row: dict[str, Any]) -> list[int]:
     """Which documents a packed row has, those of fillers left out."""
     tokens, labels = row["input_ids"][0], row["labels"][0]
     begins = [*torch.where(row["position_ids"][0] == 0)[0].tolist(), len(tokens)]
-    parts = [(tokens[b:e].tolist(), labels[b:e]) for b, e in zip(begins, begins[1:])]
+    parts = [(tokens[b:e].tolist(), labels[b:e]) for b, e in itertools.pairwise(begins)]
     places = {tuple(sample["input_ids"]): i for i, sample in enumerate(SAMPLES)}
     return [places[tuple(part)] for part, own in parts if (own != -100).any()]
 
@@ -175,9 +176,9 @@ def test_packed_on_two_ranks(tmp_path: Any) -> None:
 @pytest.mark.integrations
 def test_packed_with_flex_attention(tmp_path: Any, caplog: Any) -> None:
     """It is found to keep documents apart, and then has no gradients on a CPU."""
-    with caplog.at_level(logging.INFO, "evenstep"):
-        with pytest.raises(NotImplementedError, match="backward on CPU"):
-            train(tmp_path, llama("flex_attention"))
+    caplog.set_level(logging.INFO, "evenstep")
+    with pytest.raises(NotImplementedError, match="backward on CPU"):
+        train(tmp_path, llama("flex_attention"))
     assert "batches are packed: the model keeps the documents of a row apart" in caplog.messages
 
 
@@ -224,7 +225,8 @@ def test_padded_where_it_cannot(why: str, tmp_path: Any, caplog: Any) -> None:
             assert why == "fields"
             told = None
     (said,) = [text for text in caplog.messages if text.startswith("batches are")]
-    assert said.startswith("batches are padded: ") and reason in said
+    assert said.startswith("batches are padded: ")
+    assert reason in said
     assert told is None or any(len(row["input_ids"]) > 1 for rows in told.rows for row in rows)
 
 

@@ -42,7 +42,8 @@ def test_each_sample_is_in_one_run_that_fits(lengths, steps, seed, pull) -> None
     draw = np.random.default_rng(seed)
     targets = np.sort(draw.uniform(1, LIMIT, steps))[::-1]
     groups = fill_last(last, targets, draw.random(steps), pull)
-    assert len(groups) == steps and (groups.sizes > 0).all()
+    assert len(groups) == steps
+    assert (groups.sizes > 0).all()
     assert len(np.unique(groups.members)) == len(groups.members)
     assert (costs_of(groups, drawn) <= LIMIT).all()
     if steps >= last.needed() * 2:  # enough steps, however runs are cut

@@ -12,6 +12,7 @@ from typing import Any
 from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import LossTotals
 from evenstep.loader.workers.iterable import WorkerStates
+from evenstep.plan.length_moments import LengthMoments
 from evenstep.protocol.window_buffer import RoundStart
 
 
@@ -38,6 +39,8 @@ class RoundProgress:
     """Samples skipped since the last round began."""
     update: LossTotals = field(default_factory=LossTotals)
     """What the steps count that belong to the round's first update and came before the round."""
+    lengths: tuple[LengthMoments, ...] = ()
+    """Of the samples of each step of the round, of all ranks."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -206,7 +206,12 @@ class RoundPlanner:
             worker_states = self._worker_states.since(self._epoch.remaining.place_of(needed))
         bad = self._checks.take_bad_before(start.taken)
         new_round: RoundProgress | None = RoundProgress(
-            start, trained, worker_states, bad, self._updates.totals
+            start,
+            trained,
+            worker_states,
+            bad,
+            self._updates.totals,
+            tuple(step.totals.moments.together() for step in steps[skip:]),
         )
         whole = []
         for step in steps[:skip]:

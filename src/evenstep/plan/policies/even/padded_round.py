@@ -159,13 +159,12 @@ class PaddedRound:
             tokens = (self.target_tokens, self.max_tokens)
             wanted, last = (LastSamples.of(samples, most, self.max_patches) for most in tokens)
             return self._alone(window, last, wanted.needed(), draw)
-        last_targets = self._last_targets(rows)
-        if last_targets is not None:
+        if (last_targets := self._last_targets(rows)) is not None:
             order = updates_order(len(last_targets), window, draw)
-            wishes = self._wishes(window, order, place, len(active))
+            places = self._wishes(window, order, place, len(active))
             last = LastSamples.of(samples, self.max_tokens, self.max_patches)
             pull = LAST_WISH if self.spread else 0.0
-            return Plan(fill_last(last, last_targets, wishes, pull).take(order))
+            return Plan(fill_last(last, last_targets, places, pull).take(order))
         targets = self._targets(rows, (active + window.round) % len(messages))
         order = updates_order(len(targets), window, draw)
         limits = RunLimits(
