@@ -48,9 +48,9 @@ def test_json_is_one_object_with_every_policy(capsys: Capture, data: str) -> Non
     assert fixed["speedup"]["value"] == 1.0
     rates = found["learning_rate"]
     for one, update in ((fixed, rates["baseline"]), (even, rates["recommended"])):
-        assert update["tokens_per_update"] == one["tokens_per_step"]["value"]
-        assert update["samples_per_update"] == one["samples_per_step"]["value"]
-    ratio = even["tokens_per_step"]["value"] / fixed["tokens_per_step"]["value"]
+        assert update["tokens_per_update"] == one["tokens_per_update"]["value"]
+        assert update["samples_per_update"] == one["samples_per_update"]["value"]
+    ratio = even["tokens_per_update"]["value"] / fixed["tokens_per_update"]["value"]
     assert rates["linear_rule"] == pytest.approx(ratio)
     assert rates["square_root_rule"] ** 2 == pytest.approx(ratio)
     recommended = found["recommended"]
@@ -76,7 +76,7 @@ def test_all_samples_give_figures_without_ranges_equal_to_those_of_simulate(
                 [
                     *("simulate", name, "--lengths", data, "--world-size", "2", "--seed", "1"),
                     *("--max-tokens", "8192", "--buffer-size", "64", "--json"),
-                    *("--accumulate", "1"),
+                    *("--update-tokens", str(found["recommended"]["update_tokens"])),
                     *(("--target-tokens", str(target)) if name == "even" else ()),
                 ]
             )

@@ -75,7 +75,7 @@ def test_auto_is_a_full_group_of_each_rank() -> None:
 
 def test_what_cannot_be_kept_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="pool-sort does not say"):
-        UpdateSize.of(evenstep.PoolSort(8), 4096, ranks=1, lengths=LENGTHS)
+        UpdateSize.of(evenstep.PoolSort(8), 4096, ranks=1, lengths=None)
     with pytest.raises(ConfigurationError, match=r'update_tokens=.all. must be "auto"'):
         UpdateSize.of(evenstep.Even(4096), "all", ranks=1, lengths=LENGTHS)
 

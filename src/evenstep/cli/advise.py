@@ -68,6 +68,13 @@ def command(
             show_default="as many as fit --max-tokens whatever their lengths",
         ),
     ] = None,
+    update_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Real tokens of an update of your model, on all ranks.",
+            show_default="those of --batch-size on each rank; or a full group of each",
+        ),
+    ] = None,
     packed: Annotated[
         bool, typer.Option("--packed", help="The model takes padding-free (varlen) batches.")
     ] = False,
@@ -120,6 +127,7 @@ def command(
     Examples:
       evenstep advise lengths.npy --world-size 64
       evenstep advise chat.parquet --column text --tokenizer tokenizer.json --html advice.html
+      evenstep advise lengths.npy --batch-size 8 --world-size 1
       evenstep advise ultrachat --max-tokens 12288 --json
       evenstep advise lengths.npy --pool-sort --batch-size 4 --step-log run.jsonl
     """
@@ -175,6 +183,7 @@ def command(
             max_tokens=max_tokens,
             buffer_size=parse_buffer_size(buffer_size),
             batch_size=batch_size,
+            update_tokens=update_tokens,
             packed=packed,
             seed=seed,
             progress=progress,

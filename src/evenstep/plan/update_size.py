@@ -22,7 +22,6 @@ from evenstep.cost import FittedCost, VisionLanguageCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.even import Even
-from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 
 AUTO = "auto"
@@ -62,7 +61,7 @@ class UpdateSize:
         if nothing_to_choose(policy, update_tokens, ranks):
             return cls(policy=policy, accumulate=1)
         if isinstance(update_tokens, str):
-            update_tokens = ranks * _Held(policy, ranks, lengths).most
+            update_tokens = full_update(policy, ranks, lengths)
         held = _Held(policy, ranks, lengths)
         most = held.most
         fewest = -(-9 * update_tokens // (10 * ranks * most))  # rather a tenth too few
@@ -83,6 +82,11 @@ def nothing_to_choose(policy: Policy, update_tokens: int | str | None, ranks: in
     """Whether an update is one full group of each rank, whatever lengths the samples have."""
     mixed = not isinstance(policy, Even) or policy.packed or ranks >= GROUPS
     return update_tokens is None or (update_tokens == AUTO and mixed)
+
+
+def full_update(policy: Policy, ranks: int, lengths: Int64Array | None) -> int:
+    """Mean real tokens of an update that is a full group of each rank."""
+    return ranks * _Held(policy, ranks, lengths).most
 
 
 def check_update_tokens(update_tokens: int | str | None) -> None:
@@ -125,15 +129,16 @@ class _Held:
         self._ranks = ranks
         self._lengths = np.asarray(lengths, np.int64) if known else None
         limit = policy.limit
+        batch_size: int | None = getattr(policy, "batch_size", None)
         if isinstance(policy, Even) and not policy.packed:
             self.limit = policy.target_tokens or policy.max_tokens
         elif limit is not None:
             self.limit = limit.max_tokens
             if policy.packed:
                 self._lengths = None  # any lengths fill a group
-        elif isinstance(policy, FixedBatch) and self._lengths is not None:
+        elif batch_size is not None and self._lengths is not None:
             mean = max(1, int(self._lengths.sum()) // len(self._lengths))
-            self.limit, self._lengths = policy.batch_size * mean, None
+            self.limit, self._lengths = batch_size * mean, None
         else:
             raise ConfigurationError(
                 f"{policy.name} does not say how many tokens a group has, so update_tokens cannot "

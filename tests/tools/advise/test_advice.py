@@ -46,7 +46,7 @@ def test_random_steps_are_not_warned_of() -> None:
 def test_rules_for_the_learning_rate_are_told_with_what_they_come_from() -> None:
     hint = advice_of(lambda s: FixedBatch(8)).learning_rate
     assert (hint.linear, hint.square_root) == pytest.approx((2, np.sqrt(2)))
-    assert "fixed batches of 4 (--batch-size) holds 16 samples" in hint.text
-    assert "one of even 32 samples" in hint.text
+    assert "1 x batch_size=4 of fixed-batch (--batch-size), or 1 x a group of even" in hint.text
+    assert "16 and 32 samples" in hint.text
     assert "comes to 2.00 times that rate, and the square-root rule to 1.41 times" in hint.text
     assert "Nothing applies either" in hint.text

@@ -10,12 +10,14 @@ from evenstep.cost import Cost, PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Lengths, Policy, TokenBudget
 from evenstep.plan.policies.by_name import PolicyOptions
+from evenstep.plan.update_size import UpdateSize
 from evenstep.tools.advise import LengthSample, Prediction
 from evenstep.tools.advise.predict import BASELINE, FIGURES, Build, predict
 from evenstep.tools.advise.recommend import set_up
 from evenstep.tools.simulate import deal, sample_lengths, simulate
 
 COST = PaddedTokenCost()
+UPDATE = 12_000
 BUILDERS: Mapping[str, Build] = {
     "even": lambda s: Even(s.max_tokens, cost=s.cost),
     "token-budget": lambda s: TokenBudget(s.max_tokens, cost=s.cost),
@@ -33,6 +35,7 @@ def run(
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Prediction]:
     numbers = {"max_tokens": max_tokens, "batch_size": 3, "buffer_size": 128}
+    numbers["update_tokens"] = UPDATE
     setup = set_up(length_sample, world_size=2, **numbers)
     found = predict(
         builders, length_sample, world_size=2, setup=setup, cost=cost, seed=seed, progress=progress
@@ -57,8 +60,14 @@ def test_figures_of_all_samples_are_those_of_a_simulation_of_the_data() -> None:
                 lengths=Lengths(lengths),
             )
         )
+        size = UpdateSize.of(policy, UPDATE, ranks=2, lengths=lengths)
         result = simulate(
-            policy, [lengths[s] for s in shards], buffer_size=128, seed=5, identities=shards
+            size.policy,
+            [lengths[s] for s in shards],
+            accumulate=size.accumulate,
+            buffer_size=128,
+            seed=5,
+            identities=shards,
         )
         for figure in FIGURES:
             predicted = found[name].figures[figure]

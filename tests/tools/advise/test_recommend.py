@@ -81,15 +81,31 @@ def test_a_number_out_of_range_is_named(name: str, value: int) -> None:
     ],
 )
 def test_the_code_builds_a_loader_with_that_policy(policy: Policy) -> None:
-    code = code_for(policy, 512)
+    code = code_for(policy, 512, 5_000)
     assert "    buffer_size=512,\n" in code
-    assert code_for(policy, "auto") == code.replace("    buffer_size=512,\n", "")
+    assert code_for(policy, "auto", 5_000) == code.replace("    buffer_size=512,\n", "")
     dataset = [{"input_ids": [1] * n} for n in range(1, 30)]
     names = {"dataset": dataset, "evenstep": evenstep}
     exec(code.replace("num_workers=4", "num_workers=0"), names)
     loader = names["loader"]
     assert isinstance(loader, evenstep.DataLoader)
     assert loader.policy == policy  # type: ignore[attr-defined]
+    assert loader.update_tokens == 5_000
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, 2 * 250),  # a full group of each rank: 2 samples of 128, or the one of 250
+        ({"batch_size": 8}, 2 * 8 * 130),
+        ({"batch_size": 8, "update_tokens": 9_000}, 9_000),
+    ],
+)
+def test_updates_hold_what_the_users_do(given: dict[str, int], expected: int) -> None:
+    lengths = np.full(60, 128)
+    lengths[0] = 250
+    setup = set_up(length_sample_of(lengths), world_size=2, max_tokens=256, **given)
+    assert setup.update_tokens == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ class Advice:
                 "policy": self.recommendation.policy,
                 "max_tokens": setup.max_tokens,
                 "target_tokens": setup.target_tokens,
+                "update_tokens": setup.update_tokens,
+                "accumulate": self.prediction(self.recommendation.policy).accumulate,
                 "buffer_size": setup.buffer_size,
                 "max_tokens_to_try": list(setup.sweep),
                 "reason": self.recommendation.reason,
@@ -94,6 +96,7 @@ def advise(
     max_tokens: int | None = None,
     buffer_size: int | str = AUTO,
     batch_size: int | None = None,
+    update_tokens: int | None = None,
     packed: bool = False,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
@@ -103,7 +106,7 @@ def advise(
     Args:
         builders: all policies by name.
         cost: the cost model of the predictions.
-        max_tokens, batch_size: by default set by rules; see `set_up`.
+        max_tokens, batch_size, update_tokens: by default set by rules; see `set_up`.
         buffer_size: samples of a rank's window; "auto": see `DataLoader`.
         packed: the model takes padding-free batches.
         progress: called with epochs run so far and in all.
@@ -123,6 +126,7 @@ def advise(
         max_tokens=max_tokens,
         buffer_size=buffer_size,
         batch_size=batch_size,
+        update_tokens=update_tokens,
     )
     summary = summarize(length_sample, setup.max_tokens, seed)
     predictions = predict(
@@ -140,7 +144,7 @@ def advise(
     policy = builders[name](setup.options(cost, length_sample.lengths))
     recommendation = Recommendation(
         policy=name,
-        code=code_for(policy, setup.buffer_size),
+        code=code_for(policy, setup.buffer_size, setup.update_tokens),
         reason=_reason(chosen, packed),
     )
     return Advice(
@@ -238,11 +242,11 @@ def _policy_notes(
             f"{composition:.2f}), which may cost quality: compare the held-out loss, and note that "
             "adding up the gradients of several steps mixes more."
         )
-    per_step = chosen.figures["samples_per_step"].value
-    if summary.cv.value <= 0.5 and per_step:
+    samples = chosen.figures["samples_per_update"].value
+    if summary.cv.value <= 0.5 and samples:
         yield (
-            f"Lengths vary little, so max_tokens acts mostly as a batch size: {per_step:,.0f} "
-            "samples a step on all ranks. ODB (appendix H) found quality to fall slightly with "
+            f"Lengths vary little, so max_tokens acts mostly as a batch size: {samples:,.0f} "
+            "samples an update on all ranks. ODB (appendix H) found quality to fall slightly with "
             "large budgets on such data; stay near the batch size that is known to train well."
         )
     own = chosen.figures["efficiency"].value

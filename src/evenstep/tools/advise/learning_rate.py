@@ -1,5 +1,5 @@
-"""What two common rules would make of a learning rate, where an update holds more tokens. Told, and
-never applied: which rule holds, if any, shows in training."""
+"""Whether a learning rate stays, and what two common rules would make of it where an update holds more
+tokens than before. Told, and never applied: which rule holds, if any, shows in training."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.tools.advise.predict import Prediction
+
+
+_SAME = 0.15
+"""Share by which updates differ without a change of the learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +35,21 @@ class LearningRateHint:
     def text(self) -> str:
         """The hint in sentences."""
         fixed = self.baseline.options.get("batch_size")
+        held = (
+            f"Of each rank, an update has {self.baseline.accumulate:,} x batch_size={fixed:,} of "
+            f"fixed-batch (--batch-size), or {self.chosen.accumulate:,} x a group of "
+            f"{self.chosen.policy}: "
+            f"{_samples(self.baseline):,.0f} and {_samples(self.chosen):,.0f} samples, "
+            f"{_tokens(self.baseline):,.0f} and {_tokens(self.chosen):,.0f} tokens on all ranks."
+        )
+        if abs(self.linear - 1) <= _SAME:
+            return (
+                f"{held} The learning rate, its schedule and the number of updates can stay. What "
+                "changes: batch_size and gradient accumulation are no longer yours to set, and the "
+                "optimizer steps where step.ends_update says so."
+            )
         return (
-            f"An update of fixed batches of {fixed:,} (--batch-size) holds "
-            f"{_samples(self.baseline):,.0f} samples and {_tokens(self.baseline):,.0f} tokens on "
-            f"all ranks, and one of {self.chosen.policy} {_samples(self.chosen):,.0f} samples and "
-            f"{_tokens(self.chosen):,.0f} tokens. From a learning rate that suits the fixed "
+            f"{held} From a learning rate that suits the fixed "
             f"batches, the linear rule comes to {self.linear:.2f} times that rate, and the "
             f"square-root rule to {self.square_root:.2f} times. Nothing applies either: compare "
             "them in training."
@@ -53,11 +67,11 @@ class LearningRateHint:
 
 
 def _samples(one: Prediction) -> float:
-    return one.figures["samples_per_step"].value
+    return one.figures["samples_per_update"].value
 
 
 def _tokens(one: Prediction) -> float:
-    return one.figures["tokens_per_step"].value
+    return one.figures["tokens_per_update"].value
 
 
 def _update(one: Prediction) -> dict[str, Any]:

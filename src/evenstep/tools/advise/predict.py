@@ -28,6 +28,7 @@ from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.policy import Policy
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.update_size import UpdateSize
 from evenstep.protocol.window_size import FIXED_SIZE
 from evenstep.tools.advise.figure_range import Range, around, spread
 from evenstep.tools.advise.length_sample import LengthSample
@@ -42,8 +43,8 @@ FIGURES = (
     "imbalance",
     "efficiency",
     "composition",
-    "samples_per_step",
-    "tokens_per_step",
+    "samples_per_update",
+    "tokens_per_update",
 )
 """Attributes of `SimulationResult`. Samples and tokens are those of all ranks together."""
 
@@ -81,6 +82,8 @@ class Prediction:
     needs_lengths: bool
     """Whether all lengths must be known before training."""
     packed: bool
+    accumulate: int
+    """Steps of an update."""
     figures: Mapping[str, Range]
     """Values of `FIGURES`, and "speedup" over the baseline. Empty if the policy cannot run."""
     problem: str | None = None
@@ -94,6 +97,7 @@ class Prediction:
             "policy": self.policy,
             "needs_lengths": self.needs_lengths,
             "packed": self.packed,
+            "accumulate": self.accumulate,
             "options": dict(self.options),
             **figures,
             "problem": self.problem,
@@ -108,19 +112,22 @@ class _World:
     setup: Setup
     cost: Cost
 
-    def run(self, build: Build, lengths: Int64Array, seed: int) -> tuple[Policy, Float64Array]:
-        """The policy and its `FIGURES` over an epoch of `lengths`."""
+    def run(self, build: Build, lengths: Int64Array, seed: int) -> tuple[UpdateSize, Float64Array]:
+        """The policy, with updates of `Setup.update_tokens`, and its `FIGURES` over an epoch of
+        `lengths`."""
         policy = build(self.setup.options(self.cost, lengths))
+        size = UpdateSize.of(policy, self.setup.update_tokens, ranks=self.ranks, lengths=lengths)
         shards = deal(len(lengths), self.ranks, seed)
         result = simulate(
-            policy,
+            size.policy,
             [lengths[shard] for shard in shards],
+            accumulate=size.accumulate,
             buffer_size=self.setup.buffer_size,
             seed=seed,
             cost=self.cost,
             identities=shards,
         )
-        return policy, np.array([getattr(result, name) for name in FIGURES], np.float64)
+        return size, np.array([getattr(result, name) for name in FIGURES], np.float64)
 
 
 def predict(
@@ -145,18 +152,18 @@ def predict(
         raise ConfigurationError(f"speed-ups are relative to {BASELINE}; add it to the policies")
     world = _World(ranks=world_size, setup=setup, cost=cost)
     epochs = _Epochs.make(length_sample, world, _window(builders, world, length_sample), seed)
-    found: dict[str, tuple[Policy, Float64Array] | EvenstepError | ImportError] = {}
+    found: dict[str, tuple[UpdateSize, Float64Array] | EvenstepError | ImportError] = {}
     done, total = 0, len(builders) * len(epochs.runs)
     for name, build in builders.items():
         rows: list[Float64Array] = []
         try:
             for lengths, order_seed in epochs.runs:
-                policy, figures = world.run(build, lengths, order_seed)
+                size, figures = world.run(build, lengths, order_seed)
                 rows.append(figures)
                 done += 1
                 if progress is not None:
                     progress(done, total)
-            found[name] = policy, np.array(rows)
+            found[name] = size, np.array(rows)
         except (EvenstepError, ImportError) as error:
             found[name] = error
     baseline = found[BASELINE]
@@ -233,7 +240,7 @@ def _size(total: int | None, ranks: int, window: int) -> int:
 
 def _prediction(
     name: str,
-    outcome: tuple[Policy, Float64Array] | EvenstepError | ImportError,
+    outcome: tuple[UpdateSize, Float64Array] | EvenstepError | ImportError,
     baseline: Float64Array,
     epochs: _Epochs,
 ) -> Prediction:
@@ -243,10 +250,12 @@ def _prediction(
             options={},
             needs_lengths=False,
             packed=False,
+            accumulate=1,
             figures={},
             problem=" ".join(str(outcome).split()),
         )
-    policy, rows = outcome
+    size, rows = outcome
+    policy = size.policy
     efficiency = FIGURES.index("efficiency")
     speedups = rows[:, efficiency] / baseline[:, efficiency]
     columns = {**dict(zip(FIGURES, rows.T)), "speedup": speedups}
@@ -255,6 +264,7 @@ def _prediction(
         options={key: value for key, value in policy.options().items() if key != "lengths"},
         needs_lengths=policy.lengths is not None,
         packed=policy.packed,
+        accumulate=size.accumulate,
         figures={key: _range(key, column, epochs) for key, column in columns.items()},
     )
 

@@ -19,7 +19,9 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.policies.by_name import PolicyOptions
+from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import Policy
+from evenstep.plan.update_size import full_update
 from evenstep.protocol.window_size import AUTO, check_buffer_size
 from evenstep.tools.advise.length_sample import LengthSample
 
@@ -37,6 +39,8 @@ class Setup:
     """Token budget of one group on one rank."""
     target_tokens: int | None
     """Tokens that `Even`'s groups should hold, if much fewer; else None."""
+    update_tokens: int
+    """Real tokens of an update of the model, on all ranks."""
     buffer_size: int | str
     """Samples of a window, or "auto"."""
     batch_size: int
@@ -92,6 +96,7 @@ def set_up(
     max_tokens: int | None = None,
     buffer_size: int | str = AUTO,
     batch_size: int | None = None,
+    update_tokens: int | None = None,
 ) -> Setup:
     """The numbers to compare with: those given, and rules for the others.
 
@@ -99,7 +104,7 @@ def set_up(
         ConfigurationError: samples are longer than `max_tokens`.
     """
     check_at_least(1, world_size=world_size, max_tokens=max_tokens)
-    check_at_least(1, batch_size=batch_size)
+    check_at_least(1, batch_size=batch_size, update_tokens=update_tokens)
     check_buffer_size(buffer_size)
     longest = length_sample.longest or int(length_sample.lengths.max())
     mean = float(length_sample.lengths.mean())
@@ -107,15 +112,21 @@ def set_up(
     target_tokens, why_target = _target_tokens(
         max_tokens, mean, _most_held(buffer_size, length_sample.total, world_size)
     )
+    full = full_update(
+        Even(max_tokens, target_tokens=target_tokens), world_size, length_sample.lengths
+    )
+    theirs = None if batch_size is None else max(1, round(batch_size * mean * world_size))
+    update_tokens, why_update = _update_tokens(update_tokens, theirs, full)
     batch_size, why_batch = _batch_size(batch_size, max_tokens, longest)
     return Setup(
         max_tokens=max_tokens,
         target_tokens=target_tokens,
+        update_tokens=update_tokens,
         buffer_size=buffer_size,
         batch_size=batch_size,
         longest=longest,
         sweep=_sweep(max_tokens, mean),
-        reasons=tuple(filter(None, [why_tokens, why_target, why_batch])),
+        reasons=tuple(filter(None, [why_tokens, why_target, why_update, why_batch])),
     )
 
 
@@ -165,6 +176,22 @@ def _target_tokens(max_tokens: int, mean: float, held: int | None) -> tuple[int 
     )
 
 
+def _update_tokens(given: int | None, theirs: int | None, full: int) -> tuple[int, str]:
+    """
+    Args:
+        theirs: tokens of an update of the user's fixed batches.
+        full: tokens of an update that is a full group of each rank.
+    """
+    if given is not None:
+        return given, "update_tokens: as given"
+    if theirs is not None:
+        return theirs, (
+            f"update_tokens: {theirs:,}, what one fixed batch of each rank holds; multiply it by "
+            "the batches whose gradients you add up, if you do (--update-tokens)"
+        )
+    return full, f"update_tokens: {full:,}, what a full group of each rank holds"
+
+
 def _batch_size(given: int | None, max_tokens: int, longest: int) -> tuple[int, str]:
     if given is not None:
         return given, "batch_size of policies with fixed batches: as given"
@@ -185,7 +212,7 @@ def _rounded_up(tokens: float) -> int:
     return int(-(-tokens // _STEP)) * _STEP
 
 
-def code_for(policy: Policy, buffer_size: int | str) -> str:
+def code_for(policy: Policy, buffer_size: int | str, update_tokens: int) -> str:
     """Python code that builds a loader with `policy`. Defaults are left out."""
     given = []
     for f in dataclasses.fields(policy):  # type: ignore[arg-type]
@@ -202,6 +229,7 @@ def code_for(policy: Policy, buffer_size: int | str) -> str:
         "loader = evenstep.DataLoader(",
         "    dataset,",
         f"    policy=evenstep.{name}({', '.join(given)}),",
+        f"    update_tokens={update_tokens},",
         *([] if buffer_size == AUTO else [f"    buffer_size={buffer_size},"]),
         "    shuffle=True,",
         "    num_workers=4,",

@@ -163,7 +163,7 @@ def _style(advice: Advice, one: Prediction) -> str:
 
 def _table(advice: Advice) -> str:
     names = ["policy", "speed-up", "efficiency", "composition", "padding", "imbalance"]
-    names += ["samples per step", "tokens per step"]
+    names += ["samples per update", "tokens per update"]
     head = "".join(f"<th>{name}</th>" for name in names)
     rows = []
     for one in advice.predictions:

@@ -52,17 +52,16 @@ def _ranged(value: Range, form: str) -> str:
 
 
 def setting_of(one: Prediction) -> str:
-    """The policy's setting: its budget or its batch size."""
-    options = one.options
-    if "batch_size" in options:
-        return f"batch_size {options['batch_size']:,}"
-    if "max_tokens" in options:
-        return f"max_tokens {options['max_tokens']:,}"
+    """The policy's setting, its budget or its batch size, and how often an update has it."""
+    for name in ("batch_size", "target_tokens", "max_tokens"):
+        if (value := one.options.get(name)) is not None:
+            times = f"{one.accumulate} x " if one.accumulate > 1 else ""
+            return f"{times}{name} {value:,}"
     return ""
 
 
 def figure_cells(one: Prediction) -> list[tuple[str, str]]:
-    """Speed-up, efficiency, composition, padding, imbalance, samples and tokens per step: each
+    """Speed-up, efficiency, composition, padding, imbalance, samples and tokens per update: each
     value, and its range if it has one."""
     forms = {
         "speedup": ".2f",
@@ -70,8 +69,8 @@ def figure_cells(one: Prediction) -> list[tuple[str, str]]:
         "composition": ".2f",
         "padding": ".1%",
         "imbalance": ".3f",
-        "samples_per_step": ",.1f",
-        "tokens_per_step": ",.0f",
+        "samples_per_update": ",.1f",
+        "tokens_per_update": ",.0f",
     }
     if one.problem is not None:
         return [("-", "")] * len(forms)
@@ -159,7 +158,7 @@ def _predictions(advice: Advice) -> str:
         if any(spread for _, spread in cells):
             rows.append(["", "", *(spread for _, spread in cells)])
     header = ["policy", "with", "speed-up", "efficiency", "composition", "padding", "imbalance"]
-    header += ["samples/step", "tokens/step"]
+    header += ["samples/update", "tokens/update"]
     title = (
         f"Predicted on {advice.world_size} ranks, buffer_size {advice.setup.windows}, cost "
         f"{advice.cost!r}"

@@ -71,6 +71,7 @@ def measure(
         tokens_per_step=real / max(steps, 1),
         composition=composition.value,
         samples_per_update=composition.samples_per_update,
+        tokens_per_update=composition.tokens_per_update,
         tokens_per_update_cv=composition.tokens_per_update_cv,
         emitted=count,
         missing=int((emitted_counts == 0).sum()),

@@ -39,6 +39,8 @@ class SimulationResult:
     """Variance of length within updates over that of random updates of the same samples: see
     `evenstep.Composition`. An update is ``accumulate`` steps."""
     samples_per_update: float
+    tokens_per_update: float
+    """Real tokens, on all ranks together."""
     tokens_per_update_cv: float
     """Standard deviation over mean of the real tokens of an update."""
     emitted: int
