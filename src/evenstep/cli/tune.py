@@ -76,9 +76,11 @@ def command(
     The choice is the smallest value within --band of the highest samples per second. Composition
     (1 is that of random batches) is printed beside it, and a note says where it was traded.
 
+    With update_tokens= in the loader, updates hold the same for all values, and only the speed is
+    compared. Without, larger batches make fewer updates, and the model may learn less.
+
     This does not show whether the value survives a whole epoch, since its largest batches may not
-    come in a short run (the next value to use in that case is printed), nor whether the model
-    learns as well, since larger batches make fewer updates. Losses play no part.
+    come in a short run (the next value to use in that case is printed). Losses play no part.
 
     \b
     Examples:

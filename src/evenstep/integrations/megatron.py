@@ -23,6 +23,7 @@ from evenstep.integrations.releases import check_hooks, check_release, importing
 from evenstep.integrations.step_values import StepValues
 from evenstep.integrations.update_stream import UpdateStream
 from evenstep.loader.dataloader import DataLoader
+from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import Policy
 
 with importing("megatron", "megatron-core"):
@@ -63,7 +64,7 @@ class MicroBatchIterator:
                 shifted here.
             config: the model's ``TransformerConfig``, or Megatron-LM's arguments.
             num_microbatches: of an update on each rank, as the schedule takes them.
-            policy: with ``packed=True``.
+            policy: one that packs; an `Even` does so in any case.
             device: to which micro-batches are copied; None leaves them on the CPU, and so, too, the
                 boundaries in their ``packed_seq_params``.
             options: other arguments of `evenstep.DataLoader`.
@@ -77,6 +78,8 @@ class MicroBatchIterator:
                 "calculate_per_token_loss is False, so Megatron averages over micro-batches of "
                 "unequally many tokens; set it, --calculate-per-token-loss in Megatron-LM"
             )
+        if isinstance(policy, Even):
+            policy = replace(policy, packed=True)
         if not policy.packed:
             raise ConfigurationError(
                 f"{type(policy).__name__} makes padded batches; give a policy with packed=True"

@@ -9,7 +9,7 @@ their losses, and divides by the labels of all ranks that are not -100. So no lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -56,7 +56,7 @@ class EvenDataLoader(BaseDataLoader):
         aligned with them, ``labels``, which are shifted here."""
         policy: Annotated[Policy | None, tyro.conf.Suppress] = None
         """None is a packed `Even` of as many tokens as torchtitan's own batches have:
-        ``local_batch_size x seq_len``."""
+        ``local_batch_size x seq_len``. Releases that take one row of tokens pack any `Even`."""
         micro_batches_per_step: int = 1
         """As torchtitan takes them: ``global_batch_size / (local_batch_size x ranks)``, times those
         of a pipeline."""
@@ -85,6 +85,8 @@ class EvenDataLoader(BaseDataLoader):
         else:
             longest, tokens = sizes["seq_len"], sizes["local_batch_size"] * sizes["seq_len"]
         policy = config.policy or Even(tokens, packed=True)
+        if isinstance(policy, Even) and not _ROWS:
+            policy = replace(policy, packed=True)
         if not policy.packed and not _ROWS:
             raise ConfigurationError(
                 f"{type(policy).__name__} makes padded batches, and this release of torchtitan "

@@ -54,7 +54,7 @@ def make(changed: Any = None, policy: Any = POLICY, k: int = 2, **options: Any) 
     ("arguments", "message"),
     [
         ({"changed": config(calculate_per_token_loss=False)}, "calculate_per_token_loss is False"),
-        ({"policy": evenstep.Even(96)}, "Even makes padded batches"),
+        ({"policy": evenstep.TokenBudget(96)}, "TokenBudget makes padded batches"),
         (
             {"policy": evenstep.WorkloadPacking(96, micro_batches=3, thresholds=(40,))},
             "makes 3 micro-batches .* takes 2",

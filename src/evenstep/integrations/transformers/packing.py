@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -129,9 +130,11 @@ def _check_samples(samples: Sequence[Mapping[str, Any]]) -> None:
 def _packs(collate_fn: Callable[[list[Any]], Any], rows: Sequence[Callable[[], Any]]) -> bool:
     """Whether a collate function makes one row of several samples."""
     try:
-        first, second = (row() for row in rows[:2])
-        tokens = [len(unbatch(collate_fn([row]))["input_ids"]) for row in (first, second)]
-        return tuple(collate_fn([first, second])["input_ids"].shape) == (1, sum(tokens))
+        pair = [row() for row in rows[:2]]
+        # A collate function may take fields out of its rows.
+        tokens = [len(unbatch(collate_fn([copy.copy(row)]))["input_ids"]) for row in pair]
+        together = collate_fn([copy.copy(row) for row in pair])
+        return tuple(together["input_ids"].shape) == (1, sum(tokens))
     except Exception:  # what is wrong with a sample, the loader says
         return False
 
