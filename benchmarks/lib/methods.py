@@ -177,7 +177,10 @@ class ODBFull(ODB):
 
 
 class Even(Method):
-    """evenstep's loader under its default policy."""
+    """evenstep's loader under its default policy, whose updates are in several groups on few
+    ranks."""
+
+    update_tokens: str | None = "auto"
 
     def policy(self) -> evenstep.Policy:
         return evenstep.Even(max_tokens=self.setting.max_tokens, cost=self.setting.cost)
@@ -186,40 +189,31 @@ class Even(Method):
         self._loader = evenstep.DataLoader(
             self.dataset,
             policy=self.policy(),
+            update_tokens=self.update_tokens,
             shuffle=True,
             seed=self.seed,
             **self.common,
         )
+        update = Step(batches=[], weights=[], own=0, samples=0)
         for batch, info in self._loader.steps():
-            self.ends_update = info.ends_update
-            yield Step(
-                batches=[batch],
-                weights=[info.loss_scale],
-                own=info.samples,
-                samples=info.global_samples,
+            update.batches.append(batch)
+            update.weights = [*(update.weights or []), info.loss_scale]
+            update.own, update.samples = (
+                update.own + info.samples,
+                update.samples + info.global_samples,
             )
+            if info.ends_update:
+                yield update
+                update = Step(batches=[], weights=[], own=0, samples=0)
 
     def close(self) -> None:
         self._loader.close()
 
 
-class EvenHalves(Even):
-    """The same tokens to a step in two micro-batches, each of which may have half of them: Even
-    then mixes lengths over both."""
+class EvenOneGroup(Even):
+    """A step is one group of each rank, whatever that teaches."""
 
-    def policy(self) -> evenstep.Policy:
-        return evenstep.Even(max_tokens=self.setting.max_tokens // 2, cost=self.setting.cost)
-
-    def __iter__(self) -> Iterator[Step]:
-        self.common["accumulate"] = 2
-        halves = super().__iter__()
-        for step in halves:
-            if not self.ends_update:
-                other = next(halves)
-                step.batches += other.batches
-                step.weights = [*(step.weights or []), *(other.weights or [])]
-                step.own, step.samples = step.own + other.own, step.samples + other.samples
-            yield step
+    update_tokens = None
 
 
 class TokenBudget(Even):
@@ -274,6 +268,6 @@ METHODS: dict[str, type[Method]] = {
     "odb-full": ODBFull,
     "token-budget": TokenBudget,
     "even": Even,
-    "even-halves": EvenHalves,
+    "even-one-group": EvenOneGroup,
     "even-packed": EvenPacked,
 }

@@ -57,6 +57,7 @@ from benchmarks.lib.methods import METHODS, Setting
 from benchmarks.lib.report import PEER, Spread, machine, progress, require_peer
 from benchmarks.lib.train import Job, Records, calibrate, epoch
 from evenstep.cost import Cost, fit
+from evenstep.plan.update_size import AUTO, UpdateSize
 from evenstep.tools.report import text_table
 from evenstep.tools.simulate import deal, simulate
 from evenstep_demos.models import PaddedGPT
@@ -85,9 +86,12 @@ def choose(task: Task, options: argparse.Namespace, cost: Cost) -> Setting:
     """The setting in which fixed sizes make as many steps as `Even` does of these lengths."""
     lengths = task.lengths
     shards = deal(len(lengths), options.ranks, options.seed)
+    policy = evenstep.Even(max_tokens=options.max_tokens, cost=cost)
+    size = UpdateSize.of(policy, AUTO, ranks=options.ranks, lengths=lengths)
     even = simulate(
-        evenstep.Even(max_tokens=options.max_tokens, cost=cost),
+        size.policy,
         [lengths[shard] for shard in shards],
+        accumulate=size.accumulate,
         seed=options.seed,
         identities=shards,
     )
@@ -95,7 +99,7 @@ def choose(task: Task, options: argparse.Namespace, cost: Cost) -> Setting:
     return Setting(
         max_tokens=options.max_tokens,
         rows=rows,
-        steps=even.steps,
+        steps=-(-even.steps // size.accumulate),
         odb_buffer=options.odb_buffer,
         workers=options.workers,
         cost=cost,

@@ -11,8 +11,8 @@ DataLoader and to evenstep as it is. Of ODB and `group_by_length`, which look at
 before they collate, the dataset makes tokens and pixels of each row; the latter reads through it
 for the lengths, then collates raw rows.
 
-    even-halves    Even(max_tokens / 2, accumulate=2): as many tokens to a step, in micro-batches of
-                   half the memory
+    even           Even with updates of several groups, as by default on few ranks
+    even-one-group a step is one group of each rank
     even-packed    Even(packed=True): groups in one row each, without padding. On the CPU, attention
                    then computes all pairs of a row, those of different samples too
     data path      the loader alone, without a model: rows of all ranks per second, and processor
@@ -50,7 +50,7 @@ from evenstep.tools.report import text_table
 from evenstep_demos.text.prepared_text import describe_lengths, train_tokenizer
 from evenstep_demos.text.task import Task
 
-DEFAULT = ["fixed", "group-by-length", "odb", "odb-full", "even", "even-halves"]
+DEFAULT = ["fixed", "group-by-length", "odb", "odb-full", "even", "even-one-group"]
 VOCABULARY = 2048
 LOOKS = 4
 PATCH = 14

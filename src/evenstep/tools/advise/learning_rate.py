@@ -1,5 +1,7 @@
-"""Whether a learning rate stays, and what two common rules would make of it where an update holds more
-tokens than before. Told, and never applied: which rule holds, if any, shows in training."""
+"""Whether a learning rate stays, or what two common rules make of it where updates hold more.
+
+Told, and never applied: which rule holds, if any, shows in training.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.tools.advise.predict import Prediction
-
 
 _SAME = 0.15
 """Share by which updates differ without a change of the learning rate."""

@@ -20,10 +20,10 @@ from evenstep.plan.policies.even.padded_runs_numba import ROUNDING, UNDER
 
 OVER = 32.0
 """How much cost above the target counts: all other ranks wait."""
-_HALVINGS = 14
 _LEAST = 1e-300
 """In place of a cost of 0."""
-_EXCHANGES = 500
+_HALVINGS, _EXCHANGES = 14, 500
+"""Factors tried for the targets, and pairs of runs that change places, at most."""
 
 
 def levels(last: LastSamples, target_tokens: int, ranks: int, quantiles: int) -> Float64Array:
@@ -119,12 +119,21 @@ def _filled(
             sizes = np.clip(further + 1, 1, room).astype(np.int64)
         missing = 1 - (single + (sizes - 1) * each) / targets[free]
         middle = 1 - (running[begin] + running[begin + sizes]) / (2 * running[-1])
-        loss = np.where(missing >= 0, UNDER * missing, -OVER * missing)
-        found = int((loss + pull * np.abs(middle - wishes[free])).argmin())
+        found = int(_loss(missing, middle - wishes[free], pull).argmin())
         runs[free[found]] = begin, sizes[found]
         begin += int(sizes[found])
         free = np.delete(free, found)
     return runs
+
+
+def _loss(missing: Float64Array, away: Float64Array, pull: float) -> Float64Array:
+    """
+    Args:
+        missing: share of the target's cost that a run lacks; negative where it costs more.
+        away: how far the run is from its wish.
+    """
+    cost = np.where(missing >= 0, UNDER * missing, -OVER * missing)
+    return np.asarray(cost + pull * np.abs(away), np.float64)
 
 
 def _exchanged(
@@ -136,8 +145,7 @@ def _exchanged(
     single, each = last.costs[:, begins]
     middles = 1 - (running[begins] + running[begins + sizes]) / (2 * running[-1])
     missing = 1 - (single + (sizes - 1) * each)[:, None] / targets
-    loss = np.where(missing >= 0, UNDER * missing, -OVER * missing)
-    loss += pull * np.abs(middles[:, None] - wishes)
+    loss = _loss(missing, middles[:, None] - wishes, pull)
     chosen = np.arange(len(runs))
     for _ in range(_EXCHANGES):
         now = loss[chosen]  # [place of the run, target]

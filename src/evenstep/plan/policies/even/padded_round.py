@@ -38,7 +38,7 @@ back, or later where few are."""
 _CORRECTED = 0.2
 """The share of it for each standard error of `drift`."""
 _TILT = 0.04
-"""Loss forgiven to a run of the longest samples for each standard error, on `_MANY` ranks."""
+"""Loss forgiven to a run of the longest samples for each standard error."""
 _MOST_TILT = 0.2
 _STRONG_WISH = 0.4
 """In place of `WISH` where an update has several steps: smaller groups fit their targets less well,
@@ -171,7 +171,7 @@ class PaddedRound:
             max_tokens=self.max_tokens, max_patches=self.max_patches, due=self.max_wait
         )
         wishes = self._wishes(window, order, place, len(active)) if self.spread else None
-        tilt = _TILT * min(window.ranks, _MANY) / _MANY * drift(window)
+        tilt = _TILT * drift(window)
         tilt = min(max(tilt, -_MOST_TILT), _MOST_TILT)
         pull = WISH if window.accumulate == 1 else _STRONG_WISH
         taken, ends = take_runs(
