@@ -73,6 +73,9 @@ class UpdateSize:
         busy = held.tokens(min(least_tokens(policy), held.limit))
         accumulate = max(fewest, min(wanted, update_tokens // (ranks * busy)), 1)
         target = held.smallest(-(-update_tokens // (ranks * accumulate)))
+        while accumulate > max(fewest, 1) and not held.matches(target):
+            accumulate -= 1
+            target = held.smallest(-(-update_tokens // (ranks * accumulate)))
         if target >= held.limit:
             return cls(policy=policy, accumulate=accumulate)
         return cls(policy=replace(policy, target_tokens=target), accumulate=accumulate)
@@ -168,6 +171,13 @@ class _Held:
         # Groups of one length, in units of 2 ** -32.
         groups = int((_ONE // (target // short)).sum()) * rest // int(short.sum())
         return max(1, all_tokens * _ONE // (groups + self._ranks * len(long) * _ONE))
+
+    def matches(self, target: int) -> bool:
+        """Whether there are enough short samples to match those that are longer than `target`."""
+        if self._lengths is None:
+            return True
+        long = int(self._lengths[self._lengths > target].sum())
+        return self._ranks * long <= int(self._lengths.sum())
 
     def smallest(self, tokens: int) -> int:
         """The smallest target of groups that hold so many tokens; no more than the limit."""
