@@ -12,7 +12,7 @@ from tiny_model import TinyModel, flat
 import evenstep
 from documents import Documents
 
-DOCUMENTS = Documents(120, longest=64, prompts=True)
+DOCUMENTS = Documents(123, longest=64, prompts=True)
 EVERYTHING = list(range(len(DOCUMENTS)))
 
 

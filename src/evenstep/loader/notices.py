@@ -71,9 +71,9 @@ class Notices:
             ends = number % first.accumulate == 0
             self._composition.add_moments(moments, ends_update=ends)
         groups = first.world_size * first.accumulate
-        if self._composition.updates < (1 if groups < _FEW else _UPDATES):
-            return
         window = progress.start.columns[0]
+        if not len(window) or self._composition.updates < (1 if groups < _FEW else _UPDATES):
+            return
         value = self._composition.within(LengthMoments.of(window, [0, len(window)]).together())
         vary = window.std() >= _LEAST_CV * window.mean()
         self._composition = None

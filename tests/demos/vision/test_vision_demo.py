@@ -35,11 +35,11 @@ def test_all_runs_train_on_the_same_rows_and_are_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    _run("--samples", "25", "--max-tokens", "1024", "--out", str(out), "--json")
+    _run("--samples", "49", "--max-tokens", "1024", "--out", str(out), "--json")
     result = json.loads(capfd.readouterr().out)
-    assert result["options"]["samples"] == 24
+    assert result["options"]["samples"] == 48
     fixed, even = result["fixed"], result["evenstep"]
-    assert fixed["samples"] == even["samples"] == 3 * 24
+    assert fixed["samples"] == even["samples"] == 3 * 48
     assert fixed["tokens"] == even["tokens"]
     assert even["padding"] < fixed["padding"]
     assert even["most_padded_tokens"] <= 1024
