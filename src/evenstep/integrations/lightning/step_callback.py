@@ -84,6 +84,10 @@ class StepCallback(Callback):
                 f"{step.accumulate}), and {trainer.accumulate_grad_batches} in Trainer("
                 f"accumulate_grad_batches={trainer.accumulate_grad_batches}); give both the same"
             )
+        # After a checkpoint of the last step of an epoch, which may be in the middle of an update,
+        # Trainer counts on from there, and steps the optimizer where its number is a multiple.
+        counted = trainer.fit_loop.epoch_loop.batch_progress.current
+        counted.ready -= (counted.ready - 1 - step.micro_step) % step.accumulate
 
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor
