@@ -30,6 +30,7 @@ from transformers import (
 
 import evenstep
 from documents import VOCABULARY, Documents
+from evenstep.errors import ConfigurationError
 from evenstep.integrations import transformers as even
 
 pytestmark = pytest.mark.skipif(
@@ -188,6 +189,18 @@ def test_the_user_decides(tmp_path: Any, caplog: Any) -> None:
     model = llama("sdpa", hidden=64)
     check(model, train(tmp_path, model, packed=True)[1])
     assert not [text for text in caplog.messages if text.startswith("batches are")]
+
+
+def test_a_policy_without_packed_groups_is_refused(tmp_path: Any) -> None:
+    trainer = Trainer(
+        model=llama("sdpa"),
+        args=arguments(tmp_path),
+        train_dataset=SAMPLES,
+        data_collator=DataCollatorForSeq2Seq(tokenizer(), return_tensors="pt"),
+    )
+    even.install(trainer, policy=evenstep.TokenBudget(64), packed=True)
+    with pytest.raises(ConfigurationError, match="packed=True, and TokenBudget has no such form"):
+        trainer.train()
 
 
 class Swallowing(LlamaForCausalLM):

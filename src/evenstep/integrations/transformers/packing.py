@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.random_state import keeping_random_state
-from evenstep.errors import described
+from evenstep.errors import ConfigurationError, described
 from evenstep.integrations.rank_values import from_rank_0
 from evenstep.loader.preparing import few_rows
 from evenstep.plan.policies.even import Even
@@ -50,6 +50,9 @@ def choose_packing(
         packed: what the user said; None packs where the policy says so, or, of a padded `Even`,
             where the model keeps the documents of a row apart.
         collate_fn: the trainer's, or the user's.
+
+    Raises:
+        ConfigurationError: the policy has no such form.
     """
     ours = isinstance(collate_fn, (PackCollator, PadCollator, PreparingCollator))
     if packed is None and not policy.packed and isinstance(policy, Even) and not ours:
@@ -57,7 +60,12 @@ def choose_packing(
         packed, why = from_rank_0(_find(trainer, policy, collate_fn))
         level = logging.WARNING if packed and trainer.is_world_process_zero() else logging.INFO
         logger.log(level, "batches are %s: %s", "packed" if packed else "padded", why)
-    if packed is not None and hasattr(policy, "packed") and packed != policy.packed:
+    if packed is not None and packed != policy.packed:
+        if all(field.name != "packed" for field in fields(policy)):  # type: ignore[arg-type]
+            raise ConfigurationError(
+                f"packed={packed}, and {type(policy).__name__} has no such form; use evenstep.Even, or leave "
+                "packed out"
+            )
         policy = replace(policy, packed=packed)  # type: ignore[type-var]
     if policy.packed and not ours and not _packs(collate_fn, few_rows(trainer.train_dataset)):
         collate_fn = PreparingCollator(collate_fn=collate_fn)
@@ -129,6 +137,8 @@ def _check_samples(samples: Sequence[Mapping[str, Any]]) -> None:
 
 def _packs(collate_fn: Callable[[list[Any]], Any], rows: Sequence[Callable[[], Any]]) -> bool:
     """Whether a collate function makes one row of several samples."""
+    if len(rows) < 2:
+        return False
     try:
         pair = [row() for row in rows[:2]]
         # A collate function may take fields out of its rows.
