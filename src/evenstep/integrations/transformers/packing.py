@@ -63,8 +63,8 @@ def choose_packing(
     if packed is not None and packed != policy.packed:
         if all(field.name != "packed" for field in fields(policy)):  # type: ignore[arg-type]
             raise ConfigurationError(
-                f"packed={packed}, and {type(policy).__name__} has no such form; use evenstep.Even, or leave "
-                "packed out"
+                f"packed={packed}, and {type(policy).__name__} has no such form; use evenstep.Even, "
+                "or leave packed out"
             )
         policy = replace(policy, packed=packed)  # type: ignore[type-var]
     if policy.packed and not ours and not _packs(collate_fn, few_rows(trainer.train_dataset)):
