@@ -63,7 +63,7 @@ def choose_packing(
     if packed is not None and packed != policy.packed:
         if all(field.name != "packed" for field in fields(policy)):  # type: ignore[arg-type]
             raise ConfigurationError(
-                f"packed={packed}, and {type(policy).__name__} has no such form; use evenstep.Even, "
+                f"packed={packed}, and {type(policy).__name__} has no such form; use Even, "
                 "or leave packed out"
             )
         policy = replace(policy, packed=packed)  # type: ignore[type-var]
