@@ -109,6 +109,7 @@ class Job:
         for pid in self._survivors():
             os.kill(pid, signal.SIGKILL)
         for process in self._processes:
+            process.kill()  # it may not have a session yet
             process.join()
 
     def pid(self, rank: int) -> int:

@@ -96,7 +96,7 @@ def test_ranks_that_wait_for_each_other_in_two_loaders_say_so(tmp_path: Path) ->
         for rank in range(2):
             log = tmp_path / f"{rank}.log"
             waits = f"rank {rank} has waited 1 s for rank {1 - rank} (process {job.pid(1 - rank)} "
-            while waits not in log.read_text():
+            while not log.exists() or waits not in log.read_text():
                 assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.05)
             assert "which has begun the pass and not asked for a batch for" in log.read_text()
