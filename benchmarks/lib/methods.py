@@ -194,17 +194,17 @@ class Even(Method):
             seed=self.seed,
             **self.common,
         )
-        update = Step(batches=[], weights=[], own=0, samples=0)
+        update: list[tuple[Batch, evenstep.StepInfo]] = []
         for batch, info in self._loader.steps():
-            update.batches.append(batch)
-            update.weights = [*(update.weights or []), info.loss_scale]
-            update.own, update.samples = (
-                update.own + info.samples,
-                update.samples + info.global_samples,
-            )
+            update.append((batch, info))
             if info.ends_update:
-                yield update
-                update = Step(batches=[], weights=[], own=0, samples=0)
+                yield Step(
+                    batches=[batch for batch, _ in update],
+                    weights=[info.loss_scale for _, info in update],
+                    own=sum(info.samples for _, info in update),
+                    samples=sum(info.global_samples for _, info in update),
+                )
+                update = []
 
     def close(self) -> None:
         self._loader.close()

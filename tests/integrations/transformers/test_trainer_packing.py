@@ -219,7 +219,7 @@ def mamba() -> Any:
 PADDED = {
     "mask": (lambda: llama("sdpa", 64), None, "by a mask over all pairs of its tokens"),
     "sees": (lambda: Swallowing(llama("sdpa").config), None, "see each other"),
-    "state": (mamba, None, "the model"),
+    "state": (mamba, None, "see each other"),
     "fields": (
         lambda: llama("sdpa"),
         lambda rows: {**evenstep.PadCollator()(rows), "weight": torch.ones(len(rows))},

@@ -81,6 +81,17 @@ def test_a_long_sample_has_a_step_on_every_rank() -> None:
     assert np.count_nonzero(targets == 4_000) == pytest.approx(4, abs=1)
 
 
+def test_costs_of_nothing() -> None:
+    lengths = np.array([4_000] + [16] * 400, np.int64)
+    window = Window(lengths=lengths, ages=np.zeros_like(lengths))
+    samples = SortedWindow.of(window, lambda shapes, packed: np.zeros(len(shapes.samples)))
+    last = LastSamples.of(samples, 512, None)
+    costs = levels(last, 512, 2, 28)
+    assert (costs == 0).all()
+    targets = targets_of(costs[None], np.zeros(1), least=last.needed(), most=401)
+    assert len(fill_last(last, targets, np.zeros(len(targets)), 1.0).members) == 401
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("name", ["ultrachat", "llava", "mm-mix", "longtail"])
 def test_short_epochs_are_mixed_to_their_end(name: str, ranks: int) -> None:

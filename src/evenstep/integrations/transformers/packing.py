@@ -55,9 +55,11 @@ def choose_packing(
         ConfigurationError: the policy has no such form.
     """
     ours = isinstance(collate_fn, (PackCollator, PadCollator, PreparingCollator))
+    with keeping_random_state():
+        packs = not ours and _packs(collate_fn, few_rows(trainer.train_dataset))
     if packed is None and not policy.packed and isinstance(policy, Even) and not ours:
         # The parameters of a sharded model may be on rank 0 alone.
-        packed, why = from_rank_0(_find(trainer, policy, collate_fn))
+        packed, why = from_rank_0(_find(trainer, policy, collate_fn, packs))
         level = logging.WARNING if packed and trainer.is_world_process_zero() else logging.INFO
         logger.log(level, "batches are %s: %s", "packed" if packed else "padded", why)
     if packed is not None and packed != policy.packed:
@@ -67,14 +69,24 @@ def choose_packing(
                 "or leave packed out"
             )
         policy = replace(policy, packed=packed)  # type: ignore[type-var]
-    if policy.packed and not ours and not _packs(collate_fn, few_rows(trainer.train_dataset)):
+    if policy.packed and not ours and not packs:
         collate_fn = PreparingCollator(collate_fn=collate_fn)
     return policy, collate_fn
 
 
-def _find(trainer: Any, policy: Even, collate_fn: Callable[[list[Any]], Any]) -> tuple[bool, str]:
-    """Whether to pack, and why."""
+def _find(
+    trainer: Any, policy: Even, collate_fn: Callable[[list[Any]], Any], packs: bool
+) -> tuple[bool, str]:
+    """Whether to pack, and why.
+
+    Args:
+        packs: whether the collate function makes one row of its samples.
+    """
     try:
+        if policy.target_tokens is not None:
+            raise _Padded("the policy has target_tokens, which are for padded groups")
+        if packs:
+            return True, "the collate function makes one row of its samples"
         with keeping_random_state():
             return True, _reason(trainer, policy, collate_fn)
     except _Padded as reason:
@@ -87,13 +99,8 @@ def _reason(trainer: Any, policy: Even, collate_fn: Callable[[list[Any]], Any]) 
     Raises:
         _Padded: they are not.
     """
-    if policy.target_tokens is not None:
-        raise _Padded("the policy has target_tokens, which are for padded groups")
-    rows = few_rows(trainer.train_dataset)
-    if _packs(collate_fn, rows):
-        return "the collate function makes one row of its samples"
     try:
-        read = [row() for row in rows]
+        read = [row() for row in few_rows(trainer.train_dataset)]
         alone = PreparingCollator(collate_fn=collate_fn, late=False)
         samples = [alone.prepare(row) for row in read]
         _check_samples(samples)

@@ -44,7 +44,7 @@ def levels(last: LastSamples, target_tokens: int, ranks: int, quantiles: int) ->
     long = last.lengths[begins] > target_tokens
     weights = (single / np.maximum(costs, _LEAST)) ** 2
     total, in_long = float(costs.sum()), float(costs[long].sum())
-    if long.any() and not long.all():
+    if long.any() and float(costs[~long].sum()) > 0:
         each_long = min(float(ranks), total / max(in_long, _LEAST))
         rest = (total - each_long * in_long) / float(costs[~long].mean())
         weights[~long] *= rest / float(weights[~long].sum())
