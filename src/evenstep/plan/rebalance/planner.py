@@ -1,0 +1,201 @@
+"""`plan_rebalance`: an update's sequences to ranks and micro-batches.
+
+Lengths of rollouts are known only when they have been generated, on whichever rank that was. Then
+all ranks know all lengths, and this function tells each which sequences it trains on: in as many
+micro-batches as every other rank, none over the limit, and each as costly as those that other ranks
+train on at the same time. It is a function of its arguments alone, so all ranks find the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.cost import Cost, GroupShapes, PaddedTokenCost
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.lengths import Lengths
+from evenstep.plan.partition import partition
+from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
+from evenstep.plan.rebalance.packed_bins import packed_bins
+from evenstep.plan.rebalance.padded_bins import padded_bins
+from evenstep.plan.rebalance.rebalancing import Rebalancing
+
+_CLOSE = 1.01
+"""An imbalance up to which more micro-batches are not tried."""
+
+
+def plan_rebalance(
+    lengths: npt.ArrayLike,
+    *,
+    ranks: int,
+    max_tokens: int,
+    packed: bool = True,
+    cost: Cost | None = None,
+    costs: npt.ArrayLike | None = None,
+    together: npt.ArrayLike | None = None,
+    multiple_of: int = 1,
+) -> Rebalancing:
+    """Assigns each sequence to one micro-batch of one rank.
+
+    Args:
+        lengths: [sequences] tokens of each, prompt and answer, those of all ranks.
+        ranks: data-parallel ranks, at most as many as sequences.
+        max_tokens: tokens that a micro-batch holds, with its padding.
+        packed: whether micro-batches are rows without padding.
+        cost: the cost of a micro-batch; None counts its tokens, with its padding.
+        costs: [sequences] in place of `cost`, what each costs by itself; only with `packed`.
+        together: [sequences] int64 ids; sequences of one id, such as the answers to one prompt, go
+            to the same rank. Micro-batches are then less even.
+        multiple_of: the number of micro-batches of a rank is a multiple of it, as pipelines need.
+
+    Returns:
+        As few micro-batches as memory allows, or `multiple_of` more where those are more even.
+
+    Raises:
+        ConfigurationError: an argument is wrong, or there are fewer sequences than ranks.
+        SampleError: a sequence has more than `max_tokens`.
+    """
+    check_at_least(1, ranks=ranks, max_tokens=max_tokens, multiple_of=multiple_of)
+    tokens = Lengths.of(lengths).values
+    if len(tokens) < ranks:
+        raise ConfigurationError(
+            f"{len(tokens)} sequences are fewer than ranks={ranks}, so one would have none; "
+            "generate more sequences for an update, or train on fewer ranks"
+        )
+    longest = int(tokens.argmax())
+    if tokens[longest] > max_tokens:
+        raise SampleError(
+            f"sequence {longest} has {tokens[longest]:,} tokens, over max_tokens={max_tokens:,}; "
+            "generate shorter ones, or raise max_tokens"
+        )
+    if costs is not None and (cost is not None or not packed):
+        what = "cost" if cost is not None else "packed=False"
+        raise ConfigurationError(f"costs= contradicts {what}; pass one of them")
+    model = PaddedTokenCost() if cost is None else cost
+    each: Costs = _alone(tokens, model) if costs is None else np.asarray(costs)
+    whole = whole_costs(each)
+    if len(whole) != len(tokens):
+        raise ConfigurationError(f"costs has {len(whole)} entries for {len(tokens)} sequences")
+    if together is None:
+        parts = [np.arange(len(tokens))]
+    else:
+        rank_of = partition(whole, ranks, together=together).bin_of
+        parts = [np.flatnonzero(rank_of == rank) for rank in range(ranks)]
+        if not all(map(len, parts)):
+            raise ConfigurationError(
+                f"together= leaves {sum(not len(p) for p in parts)} of ranks={ranks} without a "
+                "sequence; give it at least as many ids as ranks"
+            )
+    best: Rebalancing | None = None
+    for count in itertools.count(_fewest(tokens, ranks, max_tokens, multiple_of), multiple_of):
+        bin_of = _placed(parts, tokens, whole, model, packed, ranks, count, max_tokens)
+        if bin_of is None:
+            continue
+        loads = _loads(bin_of, ranks * count, tokens, each if packed else None, model)
+        found = _aligned(bin_of, loads, ranks, count, mixed=together is None)
+        if best is not None:
+            return found if best.imbalance - found.imbalance > _CLOSE - 1 else best
+        if found.imbalance <= _CLOSE or (count + multiple_of) * ranks > len(tokens):
+            return found
+        best = found
+    raise AssertionError("sequences fit when each is alone")
+
+
+def _placed(
+    parts: list[Int64Array],
+    tokens: Int64Array,
+    whole: Int64Array,
+    model: Cost,
+    packed: bool,
+    ranks: int,
+    micro_batches: int,
+    max_tokens: int,
+) -> Int64Array | None:
+    """[sequences] the bin of each, numbered part after part; None where they do not fit."""
+    bins = ranks * micro_batches // len(parts)  # of a part
+    bin_of = np.empty(len(tokens), np.int64)
+    for number, part in enumerate(parts):
+        if packed:
+            found = packed_bins(
+                whole[part], tokens[part], ranks // len(parts), micro_batches, max_tokens
+            )
+        else:
+            found = padded_bins(tokens[part], model, bins, max_tokens)
+        if found is None:
+            return None
+        bin_of[part] = number * bins + _none_empty(found, whole[part], bins)
+    return bin_of
+
+
+def _fewest(tokens: Int64Array, ranks: int, max_tokens: int, multiple_of: int) -> int:
+    """Micro-batches of a rank, below which sequences cannot fit."""
+    halves = int(np.count_nonzero(2 * tokens > max_tokens))  # no two of them share one
+    needed = max(-(-int(tokens.sum()) // max_tokens), halves)
+    return -(-needed // (ranks * multiple_of)) * multiple_of
+
+
+def _none_empty(bin_of: Int64Array, costs: Int64Array, bins: int) -> Int64Array:
+    """Moves one of the cheapest sequences that are not alone to each empty bin, if there are any."""
+    counts = np.bincount(bin_of, minlength=bins)
+    empty = np.flatnonzero(counts == 0).tolist()
+    if empty:
+        for row in costs.argsort(kind="stable").tolist():
+            if counts[bin_of[row]] > 1 and empty:
+                counts[bin_of[row]] -= 1
+                bin_of[row] = empty.pop(0)
+    return bin_of
+
+
+def _aligned(
+    bin_of: Int64Array, loads: Float64Array, ranks: int, micro_batches: int, *, mixed: bool
+) -> Rebalancing:
+    """Bins in the order of their cost, so that those which ranks train on at once cost the same.
+
+    Args:
+        loads: [ranks * micro_batches] the cost of each bin.
+        mixed: whether a bin may go to any rank. It goes to the one that has had least.
+    """
+    bins = len(loads)
+    rank, step = np.divmod(np.arange(bins), micro_batches)
+    if mixed:
+        had = np.zeros(ranks)
+        for number, members in enumerate(largest_first(loads).reshape(micro_batches, ranks)):
+            lowest = had.argsort(kind="stable")
+            rank[members], step[members] = lowest, number
+            had[lowest] += loads[members]
+    else:
+        order = largest_first(loads)
+        order = order[rank[order].argsort(kind="stable")]  # rank after rank
+        step[order] = np.arange(bins) % micro_batches
+    costs = np.empty((ranks, micro_batches))
+    costs[rank, step] = loads
+    return Rebalancing(
+        ranks=ranks,
+        micro_batches=micro_batches,
+        rank=rank[bin_of],
+        micro_batch=step[bin_of],
+        costs=costs,
+    )
+
+
+def _loads(
+    bin_of: Int64Array, bins: int, tokens: Int64Array, each: Costs | None, model: Cost
+) -> Float64Array:
+    """[bins] the cost of each; 0 for empty ones."""
+    if each is not None:
+        return sums(each, bin_of, bins).astype(np.float64)
+    groups = Groups.by_label(bin_of)
+    loads = np.zeros(bins)
+    loads[np.unique(bin_of)] = model(groups.shapes(tokens), packed=False)
+    return loads
+
+
+def _alone(tokens: Int64Array, model: Cost) -> Float64Array:
+    """[sequences] the cost of each by itself."""
+    offsets = np.arange(len(tokens) + 1)
+    return model(GroupShapes.measure(tokens, offsets), packed=True)

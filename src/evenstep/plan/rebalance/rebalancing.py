@@ -1,0 +1,57 @@
+"""`Rebalancing`: where each sequence of an update goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.plan.groups.groups import Groups
+
+
+@dataclass(frozen=True, eq=False)
+class Rebalancing:
+    """Every rank has as many micro-batches as any other. A micro-batch is empty only where there
+    are fewer sequences than micro-batches."""
+
+    ranks: int
+    micro_batches: int
+    """Of each rank."""
+    rank: Int64Array
+    """[sequences] the rank that each goes to."""
+    micro_batch: Int64Array
+    """[sequences] the micro-batch of that rank."""
+    costs: Float64Array
+    """[ranks, micro_batches] the cost of each."""
+
+    def of_rank(self, rank: int) -> list[Int64Array]:
+        """[micro_batches] the sequences of each of the rank's micro-batches, ascending."""
+        first = rank * self.micro_batches
+        return [self._bins.get(first + step, _NONE) for step in range(self.micro_batches)]
+
+    @property
+    def imbalance(self) -> float:
+        """The time of all micro-batches if each waits for the slowest rank, over the mean time of
+        the ranks: 1 is perfect."""
+        return _over_mean(float(self.costs.max(axis=0).sum()), self.costs)
+
+    @property
+    def rank_imbalance(self) -> float:
+        """The time of the slowest rank over the mean, if ranks only wait at the end."""
+        return _over_mean(float(self.costs.sum(axis=1).max()), self.costs)
+
+    @cached_property
+    def _bins(self) -> dict[int, Int64Array]:
+        labels = self.rank * self.micro_batches + self.micro_batch
+        groups = Groups.by_label(labels)
+        return {int(labels[g[0]]): g for g in map(groups.group, range(len(groups)))}
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _over_mean(slowest: float, costs: Float64Array) -> float:
+    total = float(costs.sum())
+    return slowest * len(costs) / total if total else 1.0
