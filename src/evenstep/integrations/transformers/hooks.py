@@ -14,6 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from evenstep.integrations.fillers import scaled, without_loss
 from evenstep.integrations.transformers.batches import ENDLESS, next_update
 from evenstep.integrations.transformers.loader import make_loader, taking_over
+from evenstep.integrations.transformers.preference import gathering_uneven
 from evenstep.integrations.transformers.run import TrainerRun, last_checkpoint
 
 
@@ -29,7 +30,8 @@ class EvenTrainer(Trainer):
         self.even.begin(checkpoint if isinstance(checkpoint, str) else None)
         steps = self.args.gradient_accumulation_steps
         try:
-            return super().train(resume_from_checkpoint, *args, **kwargs)
+            with gathering_uneven(self):
+                return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             self.args.gradient_accumulation_steps = steps
             self.even.close()

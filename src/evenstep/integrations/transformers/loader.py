@@ -17,6 +17,11 @@ from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import check_ranks, ranks
 from evenstep.integrations.transformers.packing import choose_packing
+from evenstep.integrations.transformers.preference import (
+    check_padded,
+    preference_options,
+    trains_preferences,
+)
 from evenstep.integrations.transformers.rank_share import share_of_rank
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.preparing import blank_of_rows, prepares
@@ -130,7 +135,13 @@ def make_loader(
         )
     args = trainer.args
     given = options.get("collate_fn", theirs.collate_fn)
-    policy, collate_fn = choose_packing(trainer, policy, packed, given)
+    preferences = trains_preferences(trainer)
+    if preferences:
+        check_padded(policy, packed)
+        collate_fn = given
+        options = {**preference_options(trainer, given), **options}
+    else:
+        policy, collate_fn = choose_packing(trainer, policy, packed, given)
     options = {**options, "collate_fn": collate_fn}
     taken: dict[str, Any] = {
         "seed": args.seed if args.data_seed is None else args.data_seed,
@@ -148,7 +159,7 @@ def make_loader(
         if collate_fn.processor is None and user_processor(collate_fn.collate_fn) is None:
             collate_fn = replace(collate_fn, processor=processor)
         options = {**options, "collate_fn": collate_fn}
-    else:
+    elif not preferences:
         taken["supervised_fn"] = SupervisedTokens(collate_fn)
         if finds_blank and processor is not None and args.world_size > 1:
             options = {**options, "blank": blank_of_rows(theirs.dataset, processor)}

@@ -1,0 +1,104 @@
+"""TRL's trainers of preferences: DPO, KTO, reward models and their kin.
+
+A sample of theirs has fields such as ``chosen_ids`` and ``rejected_ids``, of which the collate
+function makes several rows, all padded to one length. So a sample has as many tokens as these rows
+hold when it is collated alone, and a group as many as the batch will hold with its padding. The
+loss is a mean over samples, not over tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.integrations.rank_values import of_all_ranks
+from evenstep.plan.policy import Policy
+
+logger = logging.getLogger("evenstep")
+
+_TRAINERS = ("DPOTrainer", "KTOTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer")
+_OF_WHOLE_BATCHES = ("sft", "aot", "aot_unpaired")
+"""Losses of DPOTrainer that are no mean over pairs: of tokens, or of all pairs sorted."""
+
+
+def trains_preferences(trainer: Any) -> bool:
+    """Whether the trainer's class is one of TRL's for preferences, or inherits from one."""
+    return any(
+        each.__name__ in _TRAINERS and each.__module__.partition(".")[0] == "trl"
+        for each in type(trainer).__mro__
+    )
+
+
+def check_padded(policy: Policy, packed: bool | None) -> None:
+    """
+    Raises:
+        ConfigurationError: batches are to be packed.
+    """
+    if packed or policy.packed:
+        raise ConfigurationError(
+            "packed=True: TRL's trainers of preferences take padded pairs; leave it out"
+        )
+
+
+def preference_options(trainer: Any, collate_fn: Callable[[list[Any]], Any]) -> dict[str, Any]:
+    """Options of the loader that such a trainer needs."""
+    inexact = [each for each in getattr(trainer, "loss_types", ()) if each in _OF_WHOLE_BATCHES]
+    if inexact and trainer.is_world_process_zero():
+        logger.warning(
+            "loss_type %s is not a mean over pairs, so its gradient depends on how an update is "
+            "divided into batches; evenstep weighs batches by their pairs",
+            ", ".join(inexact),
+        )
+    return {"length_fn": TokensOfRows(collate_fn), "loss_scaling": "sample"}
+
+
+@dataclass(frozen=True)
+class TokensOfRows:
+    """The tokens of all rows that the collate function makes of a sample, with their padding."""
+
+    collate_fn: Callable[[list[Any]], Any]
+
+    def __call__(self, sample: Any) -> int:
+        # A collate function may take fields out of its samples.
+        batch = self.collate_fn([dict(sample) if isinstance(sample, Mapping) else sample])
+        rows = [v for k, v in batch.items() if k.endswith("input_ids")]
+        if not rows:
+            raise SampleError(
+                f"the collate function makes no field that ends in 'input_ids': {sorted(batch)}"
+            )
+        return sum(len(each) for each in rows) * max(each.shape[1] for each in rows)
+
+
+@contextmanager
+def gathering_uneven(trainer: Any) -> Iterator[None]:
+    """While it lasts, the trainer's accelerator gathers tensors of different sizes: ranks have
+    different numbers of pairs, and trainers of preferences gather a value of each pair to log it.
+    Others remain as they are."""
+    if not trains_preferences(trainer):
+        yield
+        return
+    accelerator = trainer.accelerator
+    equal = accelerator.gather
+
+    def gather(values: Any) -> Any:
+        if not isinstance(values, torch.Tensor) or not values.ndim:
+            return equal(values)
+        sizes = of_all_ranks(len(values))
+        if len(set(sizes)) == 1:
+            return equal(values)
+        room = values.new_zeros((max(sizes), *values.shape[1:]))
+        room[: len(values)] = values
+        parts = equal(room).split(max(sizes))
+        return torch.cat([part[:size] for part, size in zip(parts, sizes)])
+
+    accelerator.gather = gather
+    try:
+        yield
+    finally:
+        del accelerator.gather

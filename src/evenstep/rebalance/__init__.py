@@ -1,0 +1,17 @@
+"""Rollouts and other batches that are already there, balanced over ranks before they are trained on.
+
+```
+rebalancer    `Rebalancer`: this rank's sequences in, the micro-batches that it trains on out
+update        `RebalancedUpdate`: micro-batches, the scales of their losses, and the way back
+exchange      bytes between ranks, over torch.distributed
+```
+
+`plan_rebalance` decides what goes where, without torch: a driver that holds all sequences needs no
+more. See `evenstep.plan.rebalance`.
+"""
+
+from evenstep.plan.rebalance import Rebalancing, plan_rebalance
+from evenstep.rebalance.rebalancer import Rebalancer
+from evenstep.rebalance.update import RebalancedUpdate
+
+__all__ = ["RebalancedUpdate", "Rebalancer", "Rebalancing", "plan_rebalance"]

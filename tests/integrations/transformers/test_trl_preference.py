@@ -1,0 +1,197 @@
+"""TRL's trainers of preferences: pairs of sequences, losses that are means over pairs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from launched_rank import as_rank
+from ranks import Rank, run
+from tiny_trainer import arguments, gathered, tiny_config, tokenizer
+from transformers import LlamaForCausalLM, LlamaForSequenceClassification, TrainerCallback
+
+import evenstep
+from evenstep.errors import ConfigurationError
+from evenstep.integrations import transformers as even
+
+datasets = pytest.importorskip("datasets")
+trl = pytest.importorskip("trl")
+pytestmark = pytest.mark.integrations
+
+N = 41
+POLICY = evenstep.Even(max_tokens=192)
+
+
+def pairs() -> dict[str, list[Any]]:
+    """Tokens of prompts and answers; the last token of a chosen answer tells which pair it is."""
+    rng = np.random.default_rng(4)
+
+    def tokens(number: int) -> list[int]:
+        return rng.integers(2, 60, number).tolist()
+
+    sizes = rng.integers(1, 24, (N, 3))
+    return {
+        "prompt_ids": [tokens(a) for a, _, _ in sizes],
+        "chosen_ids": [tokens(b) for _, b, _ in sizes],
+        "rejected_ids": [tokens(c) for _, _, c in sizes],
+    }
+
+
+def rows_of(kind: str) -> list[dict[str, Any]]:
+    columns = pairs()
+    every = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    if kind == "RewardTrainer":
+        return [
+            {name: row["prompt_ids"] + row[name] for name in ("chosen_ids", "rejected_ids")}
+            for row in every
+        ]
+    if kind == "KTOTrainer":
+        return [
+            {
+                "prompt_ids": row["prompt_ids"],
+                "completion_ids": row["chosen_ids"],
+                "KL_completion_ids": row["rejected_ids"],
+                "label": number % 3 > 0,
+            }
+            for number, row in enumerate(every)
+        ]
+    return every
+
+
+class Told:
+    """Notes the samples of each batch, as the collate function was given them."""
+
+    def __init__(self, collate_fn: Any, rows: list[dict[str, Any]]) -> None:
+        self.collate_fn = collate_fn
+        self.known = {str(sorted(row.items())): number for number, row in enumerate(rows)}
+
+    def __call__(self, samples: list[dict[str, Any]]) -> Any:
+        batch = self.collate_fn(samples)
+        known = [self.known[str(sorted(dict(sample).items()))] for sample in samples]
+        batch["identity"] = torch.tensor(known)
+        return batch
+
+
+class Seen(TrainerCallback):
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.gradients: list[torch.Tensor] = []
+        self.samples: list[list[int]] = [[]]
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self.gradients.append(
+            torch.cat([p.grad.flatten().clone() for p in self.model.parameters()])
+        )
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.samples.append([])
+
+
+def make(kind: str, folder: Any, accumulate: int, **options: Any) -> tuple[Any, Seen]:
+    rows = rows_of(kind)
+    torch.manual_seed(0)
+    if kind == "RewardTrainer":
+        config = tiny_config()
+        config.num_labels, config.pad_token_id = 1, 0
+        model: Any = LlamaForSequenceClassification(config)
+    else:
+        model = LlamaForCausalLM(tiny_config())
+    base = getattr(trl, kind)
+    seen = Seen(model)
+
+    class Noting(base):  # type: ignore[misc,valid-type]
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            identity = inputs.pop("identity", None)
+            # Fillers repeat a batch, and count for nothing.
+            if self.model.training and identity is not None and self.even.factor:
+                seen.samples[-1] += identity.tolist()
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    Noting.__name__ = base.__name__
+    config_of = getattr(trl, kind.replace("Trainer", "Config"))
+    plain = arguments(folder).to_dict()
+    taken = {name: plain[name] for name in ("output_dir", "use_cpu", "report_to", "optim")}
+    settings: dict[str, Any] = {
+        **taken,
+        "gradient_accumulation_steps": accumulate,
+        "learning_rate": 0.0,
+        "max_grad_norm": 0.0,
+        "num_train_epochs": 1,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "dataset_kwargs": None,
+        **options,
+    }
+    settings = {k: v for k, v in settings.items() if k in config_of.__dataclass_fields__}
+    extra: dict[str, Any] = {}
+    if kind != "RewardTrainer":
+        extra["ref_model"] = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in extra["ref_model"].parameters():
+                parameter.add_(0.02 * torch.randn_like(parameter))
+    trainer = Noting(
+        model=model,
+        args=config_of(**settings),
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=tokenizer(),
+        **extra,
+    )
+    trainer.data_collator = Told(trainer.data_collator, rows)
+    trainer.add_callback(seen)
+    return trainer, seen
+
+
+def of_one_batch(trainer: Any, kind: str, samples: list[int]) -> torch.Tensor:
+    """The gradient of the trainer's own loss of one batch of the samples."""
+    rows = rows_of(kind)
+    batch = trainer.data_collator.collate_fn([dict(rows[number]) for number in samples])
+    trainer.model.zero_grad()
+    type(trainer).__mro__[2].compute_loss(trainer, trainer.model, batch).backward()
+    gradient = torch.cat([p.grad.flatten().clone() for p in trainer.model.parameters()])
+    trainer.model.zero_grad()
+    return gradient
+
+
+def train(rank: Rank, kind: str, folder: Any, accumulate: int, options: dict[str, Any]) -> None:
+    as_rank(rank)
+    trainer, seen = make(kind, folder, accumulate, **options)
+    even.install(trainer, policy=POLICY)
+    trainer.train()
+    everybody = gathered(seen.samples)  # type: ignore[arg-type]
+    updates = [
+        sorted(i for rank in everybody for i in rank[number])  # type: ignore[index]
+        for number in range(len(seen.gradients))
+    ]
+    assert sorted(i for update in updates for i in update) == list(range(N))
+    assert len(updates) > 1
+    if rank.rank == 0:
+        trainer.accelerator.gather = lambda values: values  # this rank alone computes
+        for update, gradient in zip(updates, seen.gradients, strict=True):
+            expected = of_one_batch(trainer, kind, update)
+            limit = 1e-5 * expected.abs().max()
+            torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=limit)
+
+
+CASES = [
+    ("DPOTrainer", {}),
+    ("DPOTrainer", {"loss_type": ["sigmoid", "ipo"], "loss_weights": [1.0, 0.3]}),
+    ("DPOTrainer", {"precompute_ref_log_probs": True}),
+    ("RewardTrainer", {}),
+    ("KTOTrainer", {"loss_type": "apo_zero_unpaired"}),
+]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(("kind", "options"), CASES)
+def test_each_pair_once_and_the_gradient_of_one_batch(
+    tmp_path, kind: str, options: dict[str, Any], accumulate: int, world_size: int
+) -> None:
+    run(train, world_size, kind, tmp_path, accumulate, options, folder=tmp_path, within=150)
