@@ -16,6 +16,7 @@ from ranks import Rank, run
 from torch.nn.functional import cross_entropy
 
 import evenstep
+from tests.loader_options import grouped
 from documents import Documents
 from evenstep.integrations import releases
 from evenstep.integrations.fillers import without_loss
@@ -28,7 +29,7 @@ DOCUMENTS = Documents(300, longest=64)
 
 def loader_of(**options: Any) -> evenstep.DataLoader:
     options = {"policy": evenstep.Even(256), "shuffle": True, "buffer_size": 32} | options
-    return evenstep.DataLoader(DOCUMENTS, **options)
+    return evenstep.DataLoader(DOCUMENTS, **grouped(**options))
 
 
 @pytest.mark.parametrize(

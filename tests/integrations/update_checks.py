@@ -10,6 +10,7 @@ import torch
 from tiny_model import TinyModel, flat
 
 import evenstep
+from tests.loader_options import grouped
 from documents import Documents
 
 DOCUMENTS = Documents(123, longest=64, prompts=True)
@@ -29,7 +30,7 @@ class Update:
 
 def loader_of(accumulate: int | None = 1, **options: Any) -> evenstep.DataLoader:
     given: dict[str, Any] = {"policy": evenstep.Even(256), "buffer_size": 16, **options}
-    return evenstep.DataLoader(DOCUMENTS, shuffle=True, accumulate=accumulate, **given)
+    return evenstep.DataLoader(DOCUMENTS, shuffle=True, accumulate=accumulate, **grouped(**given))
 
 
 def sized_loader() -> evenstep.DataLoader:

@@ -14,15 +14,16 @@ pytest.importorskip("PIL")
 
 import evenstep
 from blank_job import FAMILY, IMAGES, ROWS, Prepared, loader_of
-from evenstep.loader.batcher.blanks import Blanks
+from evenstep.loader.batcher.batch_assembly import Blanks
 from row_collate import Collate
+from tests.loader_options import grouped
 
 POLICY = evenstep.Even(max_tokens=256)
 BLANK_TOKENS = 6
 
 
 def of(dataset: Any, **options: Any) -> evenstep.DataLoader:
-    return evenstep.DataLoader(dataset, policy=POLICY, buffer_size=8, **options)
+    return evenstep.DataLoader(dataset, policy=POLICY, **grouped(buffer_size=8, **options))
 
 
 def test_a_blank_is_found_where_the_collate_function_prepares_samples():

@@ -22,6 +22,7 @@ from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.state import LoaderState, merge_states, rank_key, to_dict
 from evenstep.plan.epoch.stream import Stream
 from evenstep.protocol.window_buffer import RoundStart
+from tests.loader_options import grouped
 
 COUNT = 60
 BUFFER = 12
@@ -231,12 +232,14 @@ def test_before_its_first_step_an_epoch_may_be_begun_by_any_ranks() -> None:
 def make_loader(**options: Any) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         Documents(COUNT),
-        **{
-            "policy": evenstep.TokenBudget(300, max_wait=3),
-            "shuffle": True,
-            "buffer_size": BUFFER,
-            **options,
-        },
+        **grouped(
+            **{
+                "policy": evenstep.TokenBudget(300, max_wait=3),
+                "shuffle": True,
+                "buffer_size": BUFFER,
+                **options,
+            }
+        ),
     )
 
 

@@ -27,6 +27,7 @@ from evenstep.errors import SampleError
 from evenstep.loader.workers import iterable
 from evenstep.loader.workers.chunks import Chunk, RawChunk
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog, WorkerStates
+from tests.loader_options import grouped
 
 
 def worker_number() -> int:
@@ -288,7 +289,7 @@ class Uneven(IterableDataset):
 def test_real_workers_take_the_same_turns() -> None:
     def order(**options: Any) -> list[int]:
         loader = evenstep.DataLoader(
-            Uneven(), batch_size=4, num_workers=3, chunk_size=2, buffer_size=8, **options
+            Uneven(), batch_size=4, num_workers=3, **grouped(chunk_size=2, buffer_size=8, **options)
         )
         return [int(row[0]) for batch, _ in loader.steps() for row in batch["input_ids"]]
 

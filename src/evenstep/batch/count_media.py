@@ -60,7 +60,8 @@ def media_of(sample: Any) -> MediaCounts:
         if rows.size % 3 or (rows.size and rows.shape[-1] != 3):
             raise SampleError(
                 f"{grid_name} is {describe(grid)}, not rows of (time, height, width); pass "
-                "patches_fn=, a function from a sample to its number of patches"
+                "length_fn=evenstep.SampleCounts(patches=...), a function from a sample to its "
+                "number of patches"
             )
         frames, high, wide = rows.reshape(-1, 3).astype(np.int64).T
         each = high * wide

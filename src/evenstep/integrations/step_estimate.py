@@ -78,7 +78,7 @@ def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[i
         run = simulate(
             loader.sized_policy,
             shards,
-            buffer_size=loader.buffer_size,
+            buffer_size=loader.memory.buffer_size,
             accumulate=loader.accumulate,
         )
         steps.append(run.steps * samples / simulated)

@@ -1,4 +1,4 @@
-"""One pass over a loader, in the trainer process."""
+"""One pass over a loader, in the trainer process, and passes after each other."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from evenstep.batch.step_info import StepInfo, attach_step
-from evenstep.errors import EvenstepError, LoaderDiedError, PeerError, described
+from evenstep.errors import (
+    ConfigurationError,
+    EvenstepError,
+    LoaderDiedError,
+    PeerError,
+    described,
+)
 from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.batcher.process import BatcherProcess
 from evenstep.loader.batcher.progress import EpochEnd, StepProgress
@@ -24,6 +30,9 @@ from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Session
 from evenstep.loader.transport.ticks import Doing
 from evenstep.run_log import RunLog
+
+if TYPE_CHECKING:
+    from evenstep.loader.dataloader import DataLoader
 
 _CHECK_INTERVAL = 0.25  # seconds between checks that everybody is alive
 
@@ -233,3 +242,27 @@ def pin(batch: Any) -> Any:
         fields = {f.name: pin(getattr(batch, f.name)) for f in dataclasses.fields(batch) if f.init}
         return dataclasses.replace(batch, **fields)
     return batch
+
+
+def until(loader: DataLoader, samples: int) -> Iterator[tuple[Any, StepInfo]]:
+    """The steps of one pass after the other: see `DataLoader.epochs`."""
+    empty = 0
+    while loader.samples < samples:
+        before, epoch = loader.samples, loader.epoch
+        steps = loader.steps()
+        try:
+            for batch, step in steps:
+                yield batch, step
+                # Every rank knows the samples of all, so all leave the pass after the same step.
+                if step.ends_update and loader.samples >= samples:
+                    return
+        finally:
+            steps.close()
+        # A pass that resumes the end of an epoch may be empty, so one says nothing yet.
+        empty = empty + 1 if loader.samples == before else 0
+        if empty == 2:
+            raise ConfigurationError(
+                f"epochs {epoch - 1} and {epoch} had no sample for a step, with {before:,} of "
+                f"{samples:,} samples received, so that number would never be reached; give every "
+                'rank samples, or use exhausted="pad"'
+            )

@@ -19,6 +19,7 @@ from evenstep.integrations.rank_values import check_ranks, ranks
 from evenstep.integrations.transformers.packing import choose_packing
 from evenstep.integrations.transformers.rank_share import share_of_rank
 from evenstep.loader.dataloader import DataLoader
+from evenstep.loader.options import SampleCounts
 from evenstep.loader.preparing import blank_of_rows, prepares
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
@@ -139,7 +140,8 @@ def make_loader(
     processor = getattr(trainer, "processing_class", None)
     processor = processor if is_processor(processor) else None
     finds_blank = options.get("blank") is None
-    measure = Measure(length_fn=options.get("length_fn"))
+    counts = SampleCounts.of(options.get("length_fn"))
+    measure = Measure(length_fn=counts.tokens)
     if prepares(collate_fn, theirs.dataset, policy=policy, measure=measure):
         if not isinstance(collate_fn, PreparingCollator):
             collate_fn = PreparingCollator(collate_fn=collate_fn)
@@ -149,7 +151,9 @@ def make_loader(
             collate_fn = replace(collate_fn, processor=processor)
         options = {**options, "collate_fn": collate_fn}
     else:
-        taken["supervised_fn"] = SupervisedTokens(collate_fn)
+        if counts.supervised is None:
+            counts = replace(counts, supervised=SupervisedTokens(collate_fn))
+        options = {**options, "length_fn": counts}
         if finds_blank and processor is not None and args.world_size > 1:
             options = {**options, "blank": blank_of_rows(theirs.dataset, processor)}
     if not isinstance(theirs.dataset, IterableDataset):

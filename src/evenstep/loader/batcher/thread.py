@@ -46,7 +46,7 @@ class BatcherThread:
             LoaderDiedError: there is no room for another thread.
         """
         self._ports = PipePorts(
-            self._batcher_exchange, epoch.serial, self._spec.prefetch, self._results.put
+            self._batcher_exchange, epoch.serial, self._spec.memory.prefetch, self._results.put
         )
         self._run = EpochRun(self._spec, epoch, self._ports, watchdog=self._watchdog)
         thread = GuardedThread(self._work, self._run, self._ports, name="batcher")
