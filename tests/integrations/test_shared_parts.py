@@ -16,13 +16,13 @@ from ranks import Rank, run
 from torch.nn.functional import cross_entropy
 
 import evenstep
-from tests.loader_options import grouped
 from documents import Documents
 from evenstep.integrations import releases
 from evenstep.integrations.fillers import without_loss
 from evenstep.integrations.states import all_parts, gather_state, read_state, save_state
 from evenstep.integrations.step_estimate import estimate_steps
 from evenstep.integrations.step_values import StepValues
+from loader_options import grouped
 
 DOCUMENTS = Documents(300, longest=64)
 

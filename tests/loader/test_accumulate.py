@@ -13,7 +13,7 @@ import evenstep
 from documents import Documents
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.testing import assert_exact_resume
-from tests.loader_options import grouped
+from loader_options import grouped
 from worlds import Arbitrary
 
 COUNT = 70

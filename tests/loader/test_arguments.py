@@ -7,7 +7,7 @@ from torch.utils.data import IterableDataset
 import evenstep
 from documents import Documents
 from evenstep.errors import CollateError, ConfigurationError
-from tests.loader_options import grouped
+from loader_options import grouped
 
 BUDGET = evenstep.TokenBudget(256)
 PACKED = evenstep.Even(500, packed=True)

@@ -11,7 +11,7 @@ import torch
 
 import evenstep
 from documents import Documents
-from tests.loader_options import grouped
+from loader_options import grouped
 
 COUNT = 203
 BUDGET = evenstep.TokenBudget(512)

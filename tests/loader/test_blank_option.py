@@ -15,8 +15,8 @@ pytest.importorskip("PIL")
 import evenstep
 from blank_job import FAMILY, IMAGES, ROWS, Prepared, loader_of
 from evenstep.loader.batcher.batch_assembly import Blanks
+from loader_options import grouped
 from row_collate import Collate
-from tests.loader_options import grouped
 
 POLICY = evenstep.Even(max_tokens=256)
 BLANK_TOKENS = 6

@@ -8,7 +8,7 @@ import torch
 import evenstep
 from documents import Documents
 from evenstep.errors import CollateError, LoaderDiedError, SampleError
-from tests.loader_options import grouped
+from loader_options import grouped
 
 COUNT = 60
 CULPRIT = 37

@@ -25,7 +25,7 @@ from evenstep.batch.images.opened import UndecodedRows, undecoded
 from families import FAMILIES
 from families.media import image, messages
 from image_decodings import decodings as decodings
-from tests.loader_options import grouped
+from loader_options import grouped
 
 N = 30
 QWEN = FAMILIES["Qwen2-VL"]

@@ -13,7 +13,7 @@ from documents import Documents
 from evenstep.errors import InvariantError
 from evenstep.plan import Groups, Plan
 from evenstep.testing import assert_exact_resume
-from tests.loader_options import grouped
+from loader_options import grouped
 from worlds import Arbitrary
 
 POLICY = Arbitrary(2, micro_batches=3)

@@ -14,7 +14,7 @@ import pytest
 import evenstep
 from documents import Documents
 from evenstep.errors import CollateError, LoaderDiedError, SampleError
-from tests.loader_options import grouped
+from loader_options import grouped
 
 COUNT = 60
 WITHOUT_CULPRIT = list(range(COUNT))

@@ -14,7 +14,7 @@ import evenstep
 from documents import Documents
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 from evenstep.testing import assert_exact_resume
-from tests.loader_options import grouped
+from loader_options import grouped
 
 DOCUMENTS = Documents(60, prompts=True)
 LENGTHS = DOCUMENTS.lengths

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 import evenstep
+from loader_options import grouped
 from row_collate import Collate
-from tests.loader_options import grouped
 
 N = 40
 POLICY = evenstep.Even(max_tokens=64)

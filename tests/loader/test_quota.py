@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 import evenstep
 from documents import Documents
 from evenstep.errors import ConfigurationError
-from tests.loader_options import grouped
+from loader_options import grouped
 
 
 def make_loader(**options: Any) -> evenstep.DataLoader:

@@ -25,7 +25,7 @@ import evenstep
 from documents import Documents
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 from evenstep.testing import assert_exact_resume
-from tests.loader_options import grouped
+from loader_options import grouped
 
 POLICIES = {
     "fixed": evenstep.FixedBatch(3),

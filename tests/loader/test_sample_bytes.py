@@ -13,7 +13,7 @@ import torch
 import evenstep
 from documents import Documents
 from evenstep.loader.batcher.sample_bytes import sample_bytes
-from tests.loader_options import grouped
+from loader_options import grouped
 
 
 @dataclass

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 import evenstep
 from documents import Documents
-from tests.loader_options import grouped
+from loader_options import grouped
 
 COUNT = 50
 LIMIT = 32

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, Subset
 import evenstep
 from evenstep.batch.random_state import keeping_random_state
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed, sample_seed, seed_everything
-from tests.loader_options import grouped
+from loader_options import grouped
 
 COUNT = 40
 SEEDS = st.integers(0, 2**70)

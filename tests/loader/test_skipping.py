@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 import evenstep
 from evenstep.errors import SampleError
 from evenstep.loader.batcher.progress import BadSample
-from tests.loader_options import grouped
+from loader_options import grouped
 
 COUNT = 60
 LIMIT = 16  # tokens

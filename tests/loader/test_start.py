@@ -23,7 +23,7 @@ from documents import Documents
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.start import choice
 from evenstep.loader.start.limited_pickle import LimitedPickler, NotPortable
-from tests.loader_options import grouped
+from loader_options import grouped
 
 COUNT = 16
 SHIFT = 0

@@ -22,7 +22,7 @@ from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.state import LoaderState, merge_states, rank_key, to_dict
 from evenstep.plan.epoch.stream import Stream
 from evenstep.protocol.window_buffer import RoundStart
-from tests.loader_options import grouped
+from loader_options import grouped
 
 COUNT = 60
 BUFFER = 12

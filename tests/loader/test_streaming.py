@@ -27,7 +27,7 @@ from evenstep.errors import SampleError
 from evenstep.loader.workers import iterable
 from evenstep.loader.workers.chunks import Chunk, RawChunk
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog, WorkerStates
-from tests.loader_options import grouped
+from loader_options import grouped
 
 
 def worker_number() -> int:

@@ -16,7 +16,7 @@ import evenstep
 from documents import Documents
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.watchdog import Watchdog
-from tests.loader_options import grouped
+from loader_options import grouped
 
 LIMIT = 0.4
 

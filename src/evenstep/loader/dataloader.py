@@ -93,7 +93,7 @@ class DataLoader(LoaderAttributes):
         prefetch_factor: chunks prepared ahead by each worker (2 when None).
         timeout: seconds that a worker may take for a chunk, and one call of the sampler,
             `collate_fn` or, with ``num_workers=0``, the dataset. Else it is a `LoaderDiedError`
-            that names the call and has the stacks of its process. 0 waits for ever.
+            that names the call and has the stacks of its process. 0 is no limit.
         update_tokens: real tokens of an optimizer update on all ranks together, or "auto" for what
             a full group of each rank holds. The loader chooses how many steps an update has, and
             how large their groups are: see `evenstep.plan.update_size`. It reads a few samples
@@ -272,7 +272,7 @@ class DataLoader(LoaderAttributes):
         return BatchIterator(self.steps())
 
     def steps(self) -> StepIterator:
-        """Begins a pass that yields (batch, `StepInfo`), and abandons any other under way. The
+        """Begins a pass that yields (batch, `StepInfo`), and abandons a pass that is under way. The
         first pass after `load_state_dict` resumes the epoch of the state."""
         self._abandon()
         exchange = self._runtime.connect(self.policy.peers, self.faults.warn_after)
@@ -303,12 +303,12 @@ class DataLoader(LoaderAttributes):
         return iterator
 
     def epochs(self, *, samples: int) -> Iterator[tuple[Any, StepInfo]]:
-        """Yields (batch, `StepInfo`) of one pass after the other, until so many samples of all
-        ranks have been received in all, those before a resume included: see `samples`.
+        """Yields (batch, `StepInfo`) of successive passes until all ranks together have received
+        this many samples, counting those before a resume: see `samples`.
 
-        The last step is the first that ends an update with as many, so all ranks end at the same
-        step, with fewer samples too many than that update has. It may end in the middle of an
-        epoch; from a state saved there, a call with more samples goes on with the rest of it.
+        It stops after the first update that reaches the number, so all ranks stop at the same step
+        and exceed the number by less than one update. That may be in the middle of an epoch. From a
+        state saved there, a call with a larger number continues with the rest of the epoch.
 
         Raises:
             ConfigurationError: `samples` is not at least 1; or, while iterating, two passes after
@@ -359,8 +359,9 @@ class DataLoader(LoaderAttributes):
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer is: after the last step that it has received, whatever is prefetched.
-        JSON-able; every rank's is its own. See `evenstep.loader.resume.state` for what is in it.
+        """The position after the last step that the trainer has received; prefetched steps do not
+        count. JSON-able. Every rank has its own. For the content see
+        `evenstep.loader.resume.state`.
 
         Raises:
             ConfigurationError: an iterable dataset that has no ``state_dict`` and may not be
@@ -373,7 +374,7 @@ class DataLoader(LoaderAttributes):
         return to_dict(job, progress, rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes where a state was saved: the next pass makes the steps that would have come.
+        """Resumes from a state: the next pass makes the steps that would have followed it.
 
         On as many ranks, each with its own state, those are exactly the same batches in the same
         order; `num_workers` and `memory` may differ, except for ``buffer_size``. With another

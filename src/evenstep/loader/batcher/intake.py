@@ -97,7 +97,7 @@ class Intake:
 
     def begin(self, epoch: EpochSpec, check: Callable[[], None] = lambda: None) -> None:
         """Starts the workers. Must be called before other threads start: workers may be forked, and
-        a fork copies a lock that another thread holds, for which the worker would wait for ever.
+        a fork copies locks that other threads hold, for which the worker would wait forever.
 
         Args:
             check: raises an exception once the pass has failed or was left.

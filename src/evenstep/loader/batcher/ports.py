@@ -51,7 +51,7 @@ class PipePorts:
         self._connection = connection
         self._serial = serial
         self._send = send
-        # A semaphore's lock may stay locked for ever where memory runs out while it is held.
+        # No semaphore: its lock stays locked if memory runs out while it is held.
         self._credits: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(prefetch):
             self._credits.put(None)
@@ -119,7 +119,7 @@ class PipePorts:
     def announce(self, message: bytes) -> None:
         """Sends all ranks a message after the last exchange, without waiting for an answer."""
         self._tell(message)
-        self._answered = False  # it will be, though nobody waits for that
+        self._answered = False  # the answer comes, but no call waits for it
 
     def _tell(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # the trainer has closed its end
@@ -143,8 +143,8 @@ class PipePorts:
 
     def await_answer(self) -> None:
         """Returns when nothing of this pass is on its way to the batcher any more, or the batcher
-        ends. The exchange thread may still be sending an answer that nobody has waited for, and
-        does nothing else until it is read."""
+        ends. The exchange thread may still be sending an answer that no call waited for, and is
+        blocked until it is read."""
         with contextlib.suppress(EOFError, OSError):  # the trainer has closed its end
             while not (self._answered or self._broken or self._ends):
                 if self._connection.poll(_POLL_SECONDS):

@@ -103,7 +103,7 @@ class BatcherThread:
 
     def close(self) -> None:
         self.abandon()
-        if self._thread is None:  # so nobody else closes these
+        if self._thread is None:  # which would have closed these
             self._batcher_feed.close()
             self._batcher_exchange.close()
         elif not self._watchdog.overdue():

@@ -1,4 +1,4 @@
-"""Where the trainer is in an epoch: what it has received, whatever may be prefetched."""
+"""The trainer's position in an epoch: what it has received, not what is prefetched."""
 
 from __future__ import annotations
 

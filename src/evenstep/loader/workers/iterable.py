@@ -184,7 +184,7 @@ def _read(iterator: Iterator[Any]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _naming(worker: int, count: int, more: Sequence[Any] = ()) -> Iterator[None]:
-    """What is raised within becomes a `SampleError` that says how far the worker has come.
+    """Turns exceptions into a `SampleError` that says how many samples the worker had read.
 
     Args:
         count, more: samples before, and those that are being read.
