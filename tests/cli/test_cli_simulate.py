@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("typer")
 
 from evenstep.cli import main
-from evenstep.cli.app import COMMANDS
+from evenstep.cli.app import COMMANDS, GROUPS
 from evenstep.cli.cost_option import parse_cost
 from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
@@ -275,9 +275,8 @@ def test_help_names_every_policy_and_has_an_example(capsys: Capture) -> None:
     assert "..." not in out, "every summary fits on its line"
 
 
-@pytest.mark.parametrize("module", COMMANDS)
-def test_help_of_every_command_has_an_example_and_json(capsys: Capture, module: str) -> None:
-    name = module.replace("_", "-")
+@pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
+def test_help_of_every_command_has_an_example_and_json(capsys: Capture, name: str) -> None:
     code, out, err = run(capsys, name, "--help")
     assert code == 0, err
     assert f"\n    evenstep {name}" in out

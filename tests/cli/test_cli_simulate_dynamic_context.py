@@ -61,13 +61,11 @@ def test_pretraining_documents_on_64_ranks_meet_what_is_promised(capsys: Capture
 
 def test_the_seed_decides_the_figures(capsys: Capture) -> None:
     options = ("--lengths", "ultrachat", "--ranks", "8", "--tokens-per-rank", "4096")
-    fixed = ("--no-baselines", "--micro-batches", "2")
-    one, again, other = (simulate(capsys, *options, *fixed, "--seed", seed) for seed in "112")
+    few = ("--micro-batches", "2", "--steps", "2")
+    one, again, other = (simulate(capsys, *options, *few, "--seed", seed) for seed in "112")
     times = ("plan_ms", "plan_ms_max")
     assert all(one[name] == again[name] for name in one if name not in times)
     assert one["tokens_per_rank_mean"] != other["tokens_per_rank_mean"]
-    assert one["fixed"] == {}
-    assert "by_length" not in one
 
 
 def test_documents_of_a_file_that_fit_nowhere_are_split(capsys: Capture, tmp_path: Path) -> None:
@@ -76,10 +74,9 @@ def test_documents_of_a_file_that_fit_nowhere_are_split(capsys: Capture, tmp_pat
     result = simulate(
         capsys,
         *("--lengths", str(path), "--ranks", "4", "--tokens-per-rank", "1000", "--steps", "1"),
-        *("--multiple-of", "2", "--powers-of-two"),
+        "--powers-of-two",
     )
     assert result["longest"] == 2500
-    assert result["micro_batches"] % 2 == 0
     assert result["powers_of_two"] is True
 
 
@@ -106,7 +103,6 @@ def test_the_picture_and_the_table_are_made(capsys: Capture, tmp_path: Path) -> 
         (("--tokens-per-rank", "0"), "tokens_per_rank=0"),
         (("--steps", "0"), "steps=0"),
         (("--micro-batches", "0"), "micro_batches=0"),
-        (("--node", "0"), "node=0"),
         (("--ranks", "6", "--powers-of-two"), "power of two"),
         (("--context", "8"), "No such option: --context"),
     ],
@@ -118,24 +114,3 @@ def test_what_cannot_be_simulated_is_refused_with_a_reason(
     assert code != 0
     assert says in err
     assert not out
-
-
-def test_a_document_that_outlasts_its_micro_batch_shows_as_the_bound(
-    capsys: Capture, tmp_path: Path
-) -> None:
-    # One document of many times a rank's work beside short ones, where exchange costs much.
-    np.save(tmp_path / "lengths.npy", np.array([100_000] + [200] * 2000))
-    result = simulate(
-        capsys,
-        *(
-            "--lengths",
-            str(tmp_path / "lengths.npy"),
-            "--ranks",
-            "32",
-            "--tokens-per-rank",
-            "16384",
-        ),
-        *("--micro-batches", "1", "--steps", "1", "--no-baselines", "--between", "20000"),
-    )
-    assert result["imbalance_worst_bound"] > 1.2
-    assert result["imbalance_worst"] < 1.05 * result["imbalance_worst_bound"]

@@ -21,7 +21,7 @@ KEYS = {
     *(f"fragments_per_rank_{way}" for way in WAYS),
     *(f"chosen_{way}" for way in WAYS[:3]),
     *("padding", "plan_ms", "tokens_per_rank_min", "tokens_per_rank_max"),
-    *("policy", "lengths", "seed", "context", "cp", "sequences", "tile", "methods", "latency"),
+    *("policy", "lengths", "seed", "context", "cp", "sequences", "tile", "latency"),
 }
 
 
@@ -68,17 +68,6 @@ def test_the_seed_decides_the_figures(capsys: Capture) -> None:
     assert one["tile_imbalance_adaptive"] != other["tile_imbalance_adaptive"]
 
 
-def test_methods_and_tile_are_what_was_asked_for(capsys: Capture) -> None:
-    result = simulate(
-        capsys,
-        *("--lengths", "mm-mix", "--context", "4096", "--sequences", "5", "--cp", "2"),
-        *("--methods", "per-sequence, per-document", "--tile", "64"),
-    )
-    assert (result["methods"], result["tile"]) == (["per-sequence", "per-document"], 64)
-    assert result["chosen_hybrid"] == 0
-    assert result["latency"] == "tiles of 64"
-
-
 def test_a_calibration_decides(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "latency.json"
     default_latency().save(path)
@@ -114,10 +103,8 @@ def test_the_table_has_every_way_and_the_oracle(capsys: Capture) -> None:
     ("options", "says"),
     [
         (("--cp", "0"), "ranks=0"),
-        (("--tile", "0"), "tile=0"),
         (("--sequences", "0"), "sequences=0"),
         (("--context", "0"), "context=0"),
-        (("--methods", "zigzag"), "per-sequence, per-document, hybrid"),
         (("--world-size", "8"), "No such option: --world-size"),
         (("--samples", "8"), "No such option: --samples"),
         (("--latency", "nowhere.json"), "nowhere.json"),
@@ -130,9 +117,3 @@ def test_what_cannot_be_simulated_is_refused_with_a_reason(
     assert code != 0
     assert says in err
     assert not out
-
-
-def test_help_has_an_example(capsys: Capture) -> None:
-    with pytest.raises(SystemExit):
-        main(("simulate", "context-parallel", "--help"))
-    assert "evenstep simulate context-parallel --lengths" in capsys.readouterr().out

@@ -13,11 +13,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("profile")(command)
-
-
 def command(
     layers: Annotated[
         int | None, typer.Option(help="Layers of the model. One of them is measured.")

@@ -15,11 +15,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.files import write_whole
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("tune")(command)
-
-
 def command(
     training: Annotated[
         list[str],
