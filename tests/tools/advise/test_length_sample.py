@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise import LengthSample, draw_length_sample
-from evenstep.tools.advise.jsonl_sample import draw_lines
+from evenstep.tools.advise.length_sources import draw_lines
 from evenstep.tools.advise.parquet_sample import draw_rows
 from evenstep.tools.simulate import sample_lengths
 
@@ -152,7 +152,7 @@ def test_every_line_is_equally_likely_to_be_drawn_however_long(tmp_path: Path) -
     counts = np.zeros(24)
     for seed in range(draws):
         lines, total = draw_lines(path, size, np.random.default_rng(seed))
-        numbers = [line.number for line in lines]
+        numbers = [number for number, _ in lines]
         assert (len(set(numbers)), total, numbers) == (size, 24, sorted(numbers))
         counts[np.array(numbers) - 1] += 1
     # Chi-squared with 23 degrees of freedom exceeds 60 once in 30,000.
