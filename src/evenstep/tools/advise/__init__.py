@@ -11,9 +11,9 @@ pool_size       lengths, a run's step log                  -> PoolAdvice, for po
 ```
 
 `length_sources` reads lines of JSON itself, other formats with `parquet_sample` and `hub_sample`;
-`token_counter` and `tokenizer` turn values into lengths; a `figure_range` is a figure and its range. Speed-ups are predictions under a
-stated cost model, made by running the policies themselves over the lengths: see
-`evenstep.tools.simulate`.
+`token_counter` and `tokenizer` turn values into lengths; a `figure_range` is a figure and its
+range. Speed-ups are predictions under a stated cost model, made by running the policies themselves
+over the lengths: see `evenstep.tools.simulate`.
 """
 
 from evenstep.tools.advise.advice import Advice, advise
