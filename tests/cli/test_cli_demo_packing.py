@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("matplotlib")
 
+import command_line
+from command_line import Capture
 
 # What an issue or a script may rely on.
 KEYS = {

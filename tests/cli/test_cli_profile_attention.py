@@ -53,8 +53,8 @@ def test_people_get_tables_and_a_file_in_the_folder_they_are_in(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--attention", "--layers", "3"), "--layers says nothing of attention"),
-        (("--attention", "--ffn-size", "3"), "--ffn-size says nothing of attention"),
+        (("--attention", "--layers", "3"), "--layers does not apply to --attention"),
+        (("--attention", "--ffn-size", "3"), "--ffn-size does not apply to --attention"),
         (("--attention", "--no-causal"), "--attention is causal"),
         (("--attention", "--kernel", "abacus"), "kernel='abacus'"),
         (("--attention", "--device", "cpu", "--kernel", "flash"), "runs on CUDA alone"),
@@ -62,8 +62,8 @@ def test_people_get_tables_and_a_file_in_the_folder_they_are_in(
         (("--attention", "--max-length", "64"), "max_length=64"),
         (("--attention", "--seconds", "0"), "seconds=0"),
         (("--attention", "--seconds", "1e-9", "--device", "cpu"), "give more --seconds"),
-        (("--quick",), "--quick is an option of --attention"),
-        (("--head-size", "8"), "--head-size is an option of --attention"),
+        (("--quick",), "--quick applies to --attention only"),
+        (("--head-size", "8"), "--head-size applies to --attention only"),
         (("--heads", "8"), "--layers, --hidden-size, --ffn-size, --out must be given"),
     ],
 )
