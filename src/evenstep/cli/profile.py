@@ -113,9 +113,12 @@ def command(
             raise ConfigurationError("--attention is causal and has no feed-forward network")
     else:
         _refuse("applies to --attention only", quick=quick or None, head_size=head_size)
-    wanted = {"out": out, "layers": layers, "hidden_size": hidden_size}
-    wanted |= {"heads": heads, "ffn_size": ffn_size}
-    missing = [f"--{name.replace('_', '-')}" for name, value in wanted.items() if value is None]
+    model = {"layers": layers, "hidden_size": hidden_size, "heads": heads, "ffn_size": ffn_size}
+    missing = [
+        f"--{name.replace('_', '-')}"
+        for name, value in {**model, "out": out}.items()
+        if value is None
+    ]
     if missing and not attention:
         raise ConfigurationError(
             f"{', '.join(missing)} must be given, for the model that is measured; --attention "
@@ -143,8 +146,7 @@ def command(
         found, text = _attention(out, shape, kernel, max_length=max_length, quick=quick, **common)
         use = "use it with evenstep.context_parallel.latency.load_latency"
     else:
-        layer = {**wanted, "kv_heads": kv_heads, "gated": gated, "causal": causal}
-        del layer["out"]
+        layer = {**model, "kv_heads": kv_heads, "gated": gated, "causal": causal}
         longest = 32_768 if max_length is None else max_length
         found, text = _layer(out, layer, max_length=longest, **common)
         use = f"use it with --cost calibration:{out}"
