@@ -19,12 +19,11 @@ os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
 pytest.importorskip("typer")
 pytest.importorskip("ray", reason="ray is not installed")
 
+import command_line
 import ray
+from command_line import Capture
 
-from evenstep.cli import main
 from evenstep.tools.report.run_record import read_run
-
-Capture = pytest.CaptureFixture[str]
 
 JOB = """
 import json, pathlib
@@ -47,11 +46,7 @@ job = es.Job(
 
 
 def evenstep(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["service", *arguments])
-    captured = capsys.readouterr()
-    assert isinstance(stop.value.code, int)
-    return stop.value.code, captured.out, captured.err
+    return command_line.run(capsys, "service", *arguments)
 
 
 @pytest.fixture(scope="module")

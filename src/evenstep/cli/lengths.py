@@ -14,11 +14,6 @@ from evenstep.cli.user_objects import load_object
 from evenstep.errors import ConfigurationError
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("lengths")(command)
-
-
 def command(
     dataset: Annotated[
         str,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.options import MOST_RANKS, Json, LengthsName
+from evenstep.cli.options import MOST_RANKS, Json, LengthsName, Seed
 from evenstep.cli.output import print_json, progress_bar
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
@@ -40,7 +40,7 @@ def command(
             "meanwhile, as plans take it to.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the lengths drawn.")] = 0,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """The time of steps: dynamic groups, WLB-LLM.

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenstep.cli.options import MOST_RANKS, Json, LengthsName
+from evenstep.cli.options import LINEAR, MOST_RANKS, Json, LengthsName, Linear, Seed
 from evenstep.cli.output import print_json, print_table
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
@@ -69,13 +69,7 @@ def command(
         bool,
         typer.Option("--whole", help="Keep documents whole that original packing would cut."),
     ] = False,
-    linear: Annotated[
-        int,
-        typer.Option(
-            help="Cost of a token apart from attention: a document of d tokens costs d x d + "
-            "linear x d."
-        ),
-    ] = 24_576,
+    linear: Linear = LINEAR,
     stages: Annotated[int, typer.Option(help="Stages of the pipeline.", max=1024)] = 4,
     end: Annotated[
         str,
@@ -88,7 +82,7 @@ def command(
             show_default=f"the whole file; {_DOCUMENTS:,} from a distribution",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the lengths drawn.")] = 0,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Documents in micro-batches of equal cost.

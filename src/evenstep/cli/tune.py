@@ -15,11 +15,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.files import write_whole
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("tune")(command)
-
-
 def command(
     training: Annotated[
         list[str],
@@ -91,7 +86,7 @@ def command(
     from evenstep.tools.tune.candidate import Candidate, NothingSurvivedError
     from evenstep.tools.tune.command import MAX_TOKENS, PLACEHOLDER, tune_command
     from evenstep.tools.tune.grid import check_grid
-    from evenstep.tools.tune.measured_steps import MeasuredSteps
+    from evenstep.tools.tune.measurement import MeasuredSteps
     from evenstep.tools.tune.result import candidates_table
 
     values = check_grid(_grid(grid, from_mean, up_to))

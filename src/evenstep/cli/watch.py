@@ -1,4 +1,4 @@
-"""``evenstep watch``: the step log of a run that goes on, in the terminal and as a page."""
+"""``evenstep watch``: the step log of a running job, in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import typer
 
 from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json
-from evenstep.cli.report import figures_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,11 +19,6 @@ if TYPE_CHECKING:
 
 _EVERY = 1.0  # seconds
 _LAST = 30  # steps
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("watch")(command)
 
 
 def command(
@@ -56,7 +50,7 @@ def command(
 
     if json:
         run = read_run(log)
-        print_json({"whole_log": figures_of(run), "last_steps": figures_of(run.last(_LAST))})
+        print_json({"whole_log": run.as_dict(), "last_steps": run.last(_LAST).as_dict()})
         return
     end = None if seconds is None else time.monotonic() + seconds
     console = Console(markup=False, emoji=False)
@@ -77,13 +71,11 @@ def command(
 def _table(run: RunRecord) -> Table:
     from rich.table import Table
 
-    from evenstep.tools.report.run_figures import run_figures
-
     table = Table(title=run.name, title_justify="left")
     table.add_column("")
     for name in ("whole log", f"last {_LAST} steps"):
         table.add_column(name, justify="right")
-    last = run_figures(run.last(_LAST))
-    for name, value in run_figures(run).items():
+    last = run.last(_LAST).figures
+    for name, value in run.figures.items():
         table.add_row(name, value, last.get(name, ""))
     return table

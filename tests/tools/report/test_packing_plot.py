@@ -37,12 +37,6 @@ def test_what_is_below_the_heaviest_is_grey(tmp_path: Path) -> None:
     assert coloured(even, IDLE) < 0.1 * coloured(uneven, IDLE)
 
 
-def test_the_order_of_micro_batches_does_not_matter(tmp_path: Path) -> None:
-    one = draw(tmp_path / "one.png", [[1.0, 0.25], [0.5, 1.0]])
-    other = draw(tmp_path / "other.png", [[0.25, 1.0], [1.0, 0.5]])
-    assert (one == other).all()
-
-
 def test_of_many_steps_those_in_the_middle_are_drawn(tmp_path: Path) -> None:
     costs = [[9.0, 0.0]] * 10 + [[1.0, 1.0]] * 4 + [[9.0, 0.0]] * 10
     few, all_of_them = (draw(tmp_path / f"{n}.png", costs, most=n) for n in (4, 24))

@@ -148,8 +148,7 @@ def _synthetic(description: str, *parts: tuple[float, tuple[int, int]]) -> Distr
 # Knots at levels 0.5, 0.95, 0.99 and 1 are the median, P95, P99 and maximum of ODB's Table 10. The
 # other lengths were solved for: the smoothest curve (least sum of squared changes of slope between
 # knots, in log length over the normal quantile of the level) that has exactly Table 10's mean and
-# section 3.1's CV, rounded to whole tokens. tests/tools/simulate/test_distributions.py solves it
-# again.
+# section 3.1's CV, rounded to whole tokens.
 _LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 _ULTRACHAT = (189, 349, 492, 590, 799, 1104, 1452, 1890, 2239, 3065, 3936, 4471)
 _LLAVA = (265, 312, 343, 362, 400, 463, 576, 724, 814, 914, 1107, 1260)

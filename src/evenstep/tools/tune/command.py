@@ -14,8 +14,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.loader.step_log import FOLDER
 from evenstep.tools.tune.candidate import Candidate
 from evenstep.tools.tune.diagnosis import diagnose, survived_running_out, tail
-from evenstep.tools.tune.measured_steps import MeasuredSteps
-from evenstep.tools.tune.measurement import measure
+from evenstep.tools.tune.measurement import MeasuredSteps, measure
 from evenstep.tools.tune.ranking import BAND
 from evenstep.tools.tune.result import TuneResult
 from evenstep.tools.tune.search import Progress, search_upward
