@@ -4,8 +4,7 @@
 packed into windows of 131,072 tokens, and, cut to it, of 8,192. All packers get the same documents,
 in turn, and what they made is checked: every document in one window, no window over its size.
 
-    evenstep              `best_fit_decreasing`, compiled by numba; compiling is not counted
-    evenstep, plain       the same without numba
+    evenstep              `best_fit_decreasing`
     TRL                   best-fit decreasing over all documents at once
     TRL, as called        the same over 1,000 documents at a time, the default of `pack_dataset`
     binpacking, in 1,000  `to_constant_volume`, in lists of 1,000, as its time grows with documents
@@ -33,7 +32,7 @@ import numpy as np
 
 from benchmarks.lib.report import Spread, parser, print_json, progress
 from evenstep.arrays import Int64Array
-from evenstep.plan.partition.best_fit import best_fit_decreasing, place_compiled
+from evenstep.plan.partition.best_fit import best_fit_decreasing
 from evenstep.tools.report import text_table
 
 CAPS = (131_072, 8_192)
@@ -57,10 +56,7 @@ Pack = Callable[[Int64Array, int], Packed]
 
 
 def packers() -> dict[str, Pack]:
-    result: dict[str, Pack] = {}
-    if place_compiled() is not None:
-        result["evenstep"] = ours
-    result["evenstep, plain"] = ours_plain
+    result: dict[str, Pack] = {"evenstep": ours}
     if find_spec("trl") and find_spec("datasets"):
         result["TRL"] = lambda lengths, cap: trl(lengths, cap, len(lengths))
         result["TRL, as called"] = lambda lengths, cap: trl(lengths, cap, WINDOW)
@@ -76,11 +72,6 @@ def ours(lengths: Int64Array, cap: int) -> Packed:
     loads = np.add.reduceat(lengths[groups.members], groups.offsets[:-1])
     assert len(np.unique(groups.members)) == len(lengths)
     return Packed(seconds, loads, groups.sizes)
-
-
-def ours_plain(lengths: Int64Array, cap: int) -> Packed:
-    with patch("evenstep.plan.partition.best_fit.place_compiled", lambda: None):
-        return ours(lengths, cap)
 
 
 class Timed:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from service_world import job_of, write_parquet
 
-HEAVY = ("torch", "ray", "pandas", "scipy", "numba", "matplotlib", "rich", "typer", "transformers")
+HEAVY = ("torch", "ray", "pandas", "scipy", "matplotlib", "rich", "typer", "transformers")
 
 TELL = f"\nprint(*[name for name in {HEAVY} if name in sys.modules])"
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,17 +14,13 @@ from evenstep.plan.partition import (
     METHODS,
     Partition,
     bins_needed,
-    greedy,
     local_search,
     lower_bound,
     partition,
 )
-from evenstep.plan.partition.greedy import place
-from evenstep.plan.partition.greedy_numba import compiled
 from evenstep.plan.partition.items import largest_first, whole_by_group, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 
-needs_numba = pytest.mark.skipif(compiled() is None, reason="numba is not installed")
 few = settings(max_examples=30)
 ANY = 2**31 - 1
 
@@ -284,32 +278,9 @@ def test_karmarkar_karp_is_as_with_a_load_for_every_bin(count: int, bins: int, s
     assert sorted(made.loads.tolist()) == sorted(differences_of(costs, bins))
 
 
-@needs_numba
-@given(worlds())
+@given(st.lists(worlds(), max_size=5), st.integers(1, 6))
 @few
-def test_compiled_and_plain_karmarkar_karp_merge_alike(world: World) -> None:
-    whole = whole_costs(world.costs)
-    order = largest_first(whole)
-    plain, fast = (karmarkar_karp(whole, world.bins, order, fast=f) for f in (False, True))
-    assert plain.tolist() == fast.tolist()
-
-
-@needs_numba
-@pytest.mark.parametrize("bins", [1, 7, 64, 700])
-@pytest.mark.parametrize("distinct", [1, 3, 10**9])
-def test_many_items_are_merged_alike_with_numba_and_without(bins: int, distinct: int) -> None:
-    """Of few different costs, many partial partitions are large."""
-    costs = np.random.default_rng(bins).integers(1, distinct, 3000, endpoint=True)
-    order = largest_first(costs)
-    plain, fast = (karmarkar_karp(costs, bins, order, fast=f) for f in (False, True))
-    assert (plain == fast).all()
-
-
-@given(st.lists(worlds(), max_size=5), st.integers(1, 6), st.booleans())
-@few
-def test_karmarkar_karp_of_groups_is_that_of_each(
-    groups: list[World], bins: int, fast: bool
-) -> None:
+def test_karmarkar_karp_of_groups_is_that_of_each(groups: list[World], bins: int) -> None:
     costs = np.concatenate([np.zeros(0), *(world.costs for world in groups)])
     if all(world.costs.dtype == np.int64 for world in groups):
         costs = costs.astype(np.int64)
@@ -321,7 +292,7 @@ def test_karmarkar_karp_of_groups_is_that_of_each(
         assert (whole[part] == alone).all()
         order.append(part[largest_first(alone)])
         expected.append(karmarkar_karp(alone, bins, largest_first(alone)))
-    found = karmarkar_karp(whole, bins, np.concatenate(order), ends=ends, fast=fast)
+    found = karmarkar_karp(whole, bins, np.concatenate(order), ends=ends)
     assert found.tolist() == np.concatenate(expected).tolist()
 
 
@@ -525,68 +496,3 @@ def test_bins_become_groups_unless_one_is_empty() -> None:
 
 def test_imbalance_is_the_largest_load_over_the_mean() -> None:
     assert partition([3, 1], 2).imbalance == 1.5
-
-
-# With numba and without
-
-
-@needs_numba
-@given(worlds(), st.booleans(), st.booleans())
-@few
-def test_compiled_and_plain_place_every_item_alike(
-    world: World, capped: bool, equal_counts: bool
-) -> None:
-    costs = (world.costs * 1000).astype(np.int64)
-    limits: dict[str, Any] = {"equal_counts": equal_counts}
-    if capped:
-        limits |= {"tokens": world.tokens, "cap": world.cap}
-    plain = place(costs, world.bins, **limits)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(greedy, "_COMPILE_FROM", 0)
-        fast = place(costs, world.bins, **limits)
-    assert (plain is None) == (fast is None)
-    if plain is not None and fast is not None:
-        assert plain.tolist() == fast.tolist()
-
-
-@needs_numba
-def test_many_items_are_divided_alike_with_numba_and_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lengths = documents(greedy._COMPILE_FROM, 0)
-    limits = {"tokens": lengths, "cap": int(1.05 * lengths.sum() / 64)}
-    fast = partition(quadratic(lengths), 64, **limits)
-    monkeypatch.setattr(greedy, "compiled", lambda: None)
-    assert (partition(quadratic(lengths), 64, **limits).bin_of == fast.bin_of).all()
-
-
-@needs_numba
-def test_the_largest_sums_are_placed_alike_with_numba_and_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    costs = np.full(8, (1 << 59) - 1000)
-    costs[::3] -= np.arange(3)
-    plain = partition(costs, 5, method="lpt", exchange=False)
-    monkeypatch.setattr(greedy, "_COMPILE_FROM", 0)
-    fast = partition(costs, 5, method="lpt", exchange=False)
-    assert fast.bin_of.tolist() == plain.bin_of.tolist()
-    assert fast.loads.sum() == costs.sum()
-
-
-WINDOW = """
-import sys
-import numpy as np
-from evenstep.plan.partition import partition
-partition(np.arange(2000), 8, tokens=np.arange(1, 2001), cap=10**6)
-print("numba" in sys.modules)
-"""
-
-
-def test_dividing_a_window_does_not_load_numba() -> None:
-    ran = subprocess.run([sys.executable, "-c", WINDOW], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "False"
-
-
-def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)  # makes the import fail
-    assert compiled.__wrapped__() is None

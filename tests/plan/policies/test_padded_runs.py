@@ -1,4 +1,4 @@
-"""Runs of the sorted window: within target and limits, of the oldest, and the same with numba."""
+"""Runs of the sorted window: within target and limits, and of the oldest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TransformerCost
@@ -18,10 +18,8 @@ from evenstep.plan.policies.even.padded_runs import (
     SINGLE,
     RunLimits,
     SortedWindow,
-    fill_runs,
     take_runs,
 )
-from evenstep.plan.policies.even.padded_runs_numba import NO_LIMIT, compiled
 
 
 def per_longest(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
@@ -98,20 +96,6 @@ def test_the_oldest_sample_that_is_due_goes(problem: Any) -> None:
     oldest = int(samples.numbers[POSITION].argmin())
     if samples.numbers[AGE, oldest] >= limits.due:
         assert oldest in taken
-
-
-@settings(max_examples=200)
-@given(problems(), st.sampled_from([0.0, 0.2, -0.05]), st.booleans())
-def test_numba_takes_the_same_runs(problem: Any, tilt: float, oldest: bool) -> None:
-    pytest.importorskip("numba")
-    samples, targets, wishes, limits = problem
-    patches = NO_LIMIT if limits.max_patches is None else limits.max_patches
-    given_ = (samples.numbers, samples.costs, targets, wishes, 0.15 + abs(tilt), tilt)
-    options = (limits.max_tokens, patches, limits.due, oldest)
-    twin = compiled()
-    assert twin is not None
-    for plain, fast in zip(fill_runs(*given_, *options), twin(*given_, *options)):
-        assert plain.tolist() == fast.tolist()
 
 
 @given(

@@ -14,7 +14,6 @@ planner        `plan_dynamic_context`: lengths to a plan
   group_sizes    ranks for each document that is too much for one
   filling        the others to where work is lacking
   merging        ranks with too much work and ranks with too little share theirs
-    merging_numba  the same for numba
   positions      groups to ranks, within nodes where possible
 bounds         what no plan can be below
 ```

@@ -32,9 +32,6 @@ _ENOUGH = 0.03
 """Share by which a step may take longer than the mean before more micro-batches are tried."""
 _GAIN = 0.005
 """Share that more micro-batches must save."""
-COMPILE_FROM = 8192
-"""Parcels of a step from which on numba is used, if it is installed, with the same outcome: to
-compile takes seconds, once in each process, and halves the time of such plans."""
 _TRIES = 2
 """Numbers of micro-batches that are tried, of those that are enough."""
 
@@ -146,8 +143,7 @@ def _grouped(parcels: Parcels, own: Int64Array, options: DynamicContext) -> _Mic
     if int(columns[0].sum()) > options.capacity or found is None:
         return None
     sizes, time = found
-    fast = len(parcels) >= COMPILE_FROM
-    bins = fill_bins(sizes, *columns[:2], options, time, fast=fast)
+    bins = fill_bins(sizes, *columns[:2], options, time)
     if bins is None:
         return None
     sums = np.zeros((4, len(bins.size)), np.int64)
@@ -155,7 +151,7 @@ def _grouped(parcels: Parcels, own: Int64Array, options: DynamicContext) -> _Mic
         np.add.at(total, bins.bin_of, column)
     np.maximum.at(sums[3], bins.bin_of, parcels.longest[own])
     limit = time * (1 + _TOLERANCE)
-    into, slowest = merge_groups(Loads(bins.size, *sums), options, limit, fast=fast)
+    into, slowest = merge_groups(Loads(bins.size, *sums), options, limit)
     kept = into == np.arange(len(into))
     group_of = (kept.cumsum() - 1)[into]  # [bins]
     size = np.zeros(np.count_nonzero(kept), np.int64)

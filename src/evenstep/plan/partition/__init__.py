@@ -3,8 +3,8 @@
 multiway              `partition`: runs the named method, falls back to `greedy` where it breaks the
                       token cap, and improves the result by local search
 items                 checked arguments, costs as whole numbers, items that stay together merged
-greedy                each item to the least loaded bin with room (LPT); `greedy_numba` its twin
-karmarkar_karp        partitions merged, the least even first; `karmarkar_karp_numba` its twin
+greedy                each item to the least loaded bin with room (LPT)
+karmarkar_karp        partitions merged, the least even first
 local_search          moves and swaps that lower the largest load
 bounds                what the largest load is at least
 best_fit              the fewest bins under a token capacity

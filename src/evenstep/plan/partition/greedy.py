@@ -5,10 +5,7 @@ loaded group that has a bin with room, and there to the least loaded of those bi
 
 Invariant: no bin ever holds more than `cap` tokens or more items than it may. Among equally loaded
 groups the first is taken; among equally loaded bins of a group the one with the fewest items, and
-among those the first. That determines everything, so both writings give the same bins: the one
-below with heaps of plain lists, and its twin in `evenstep.plan.partition.greedy_numba`, five times
-as fast. To import numba and compile takes a second or two in each process, so small inputs never
-do.
+among those the first.
 """
 
 from __future__ import annotations
@@ -18,11 +15,10 @@ from heapq import heappop, heappush, heapreplace
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.partition.greedy_numba import FULL, compiled
 from evenstep.plan.partition.items import largest_first
 
-_COMPILE_FROM = 1 << 16
-"""Items from which on numba is used, as for best-fit packing: it saves some 50 ms for 100,000."""
+_FULL = (1 << 63) - 1
+"""More tokens than any bin holds: a bin that takes no more items."""
 
 
 def place(
@@ -35,7 +31,6 @@ def place(
     equal_counts: bool = False,
     order: Int64Array | None = None,
     reopen: int | None = 4,
-    fast: bool = False,
 ) -> Int64Array | None:
     """Places every item, or none.
 
@@ -53,7 +48,6 @@ def place(
         reopen: groups that had no room for an earlier item and are considered again for each next
             one, or long and short items in turn would each time move all groups there and back.
             None considers all of them, which is the rule above to the letter.
-        fast: whether numba is used in any case, because compiling it pays for itself.
 
     Returns:
         [items] the bin of each; None where no bin had room for some item.
@@ -61,19 +55,15 @@ def place(
     count = len(costs)
     order = largest_first(costs) if order is None else order
     ordered = costs[order]
-    fill = compiled() if fast or count >= _COMPILE_FROM else None
-    found: list[int] | Int64Array
-    if fill is None and cap is None and not equal_counts and per_group == 1:
+    if cap is None and not equal_counts and per_group == 1:
         found = _fill_unlimited(ordered.tolist(), bins)
     else:
         sizes = np.zeros(count, np.int64) if tokens is None or cap is None else tokens[order]
         most, extra = divmod(count, bins) if equal_counts else (count, 0)
         reopened = bins if reopen is None else reopen
-        limits = (bins, per_group, cap or 0, most, extra, reopened)
-        if fill is None:
-            found = _fill(ordered.tolist(), sizes.tolist(), *limits)
-        else:
-            found = fill(ordered, sizes, *limits)
+        found = _fill(
+            ordered.tolist(), sizes.tolist(), bins, per_group, cap or 0, most, extra, reopened
+        )
     if len(found) < count:
         return None
     bin_of = np.empty(count, np.int64)
@@ -127,16 +117,16 @@ def _fill(
             if per_group == 1:  # as below, in half the time
                 if used[b] <= tokens_limit and counts[b] < items_limit:
                     break
-                emptiest = used[b] if counts[b] < items_limit else FULL
+                emptiest = used[b] if counts[b] < items_limit else _FULL
             else:
                 fitting = [x for x in held[g] if used[x[2]] <= tokens_limit and x[1] < items_limit]
                 if fitting:
                     load, items, b = min(fitting)
                     held[g][b % per_group] = (load + cost, items + 1, b)
                     break
-                emptiest = min([used[b] if n < items_limit else FULL for _, n, b in held[g]])
+                emptiest = min([used[b] if n < items_limit else _FULL for _, n, b in held[g]])
             heappop(open_groups)
-            if emptiest < FULL:  # else it is closed for good
+            if emptiest < _FULL:  # else it is closed for good
                 heappush(closed, emptiest * groups + g)
         else:
             break

@@ -3,7 +3,7 @@
 ```
 even                  the options, and the round of packed groups
 padded_round          the round of padded groups: the oldest runs of all ranks are the targets
-padded_runs           padded groups that cost their target; padded_runs_numba: the same, compiled
+padded_runs           padded groups that cost their target
 drift                 whether long samples are held back, or short ones
 last_runs             all that is left at the end, in padded groups: each meets a step's target
 padded_end            the same, cut evenly: for a single rank, and for costs of two parts

@@ -15,13 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.plan.policies.even.padded_runs import AGE, LENGTH, PATCHES, RunLimits
-from evenstep.plan.policies.even.padded_runs_numba import (
+from evenstep.plan.policies.even.padded_runs import (
+    AGE,
     AGE_BONUS,
+    LENGTH,
     OLDEST,
+    PATCHES,
     ROUNDING,
     UNDER,
     WISH,
+    RunLimits,
 )
 from evenstep.plan.policies.even.two_part_window import IMAGES, TwoPartWindow
 

@@ -18,9 +18,9 @@ from evenstep.plan.policies.even.padded_runs import (
     LENGTH,
     PATCHES,
     POSITION,
+    ROUNDING,
     SortedWindow,
 )
-from evenstep.plan.policies.even.padded_runs_numba import ROUNDING
 
 _HALVINGS = 24
 

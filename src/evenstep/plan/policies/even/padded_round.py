@@ -19,11 +19,11 @@ from evenstep.plan.policies.even.padded_runs import (
     AGE,
     LENGTH,
     POSITION,
+    WISH,
     RunLimits,
     SortedWindow,
     take_runs,
 )
-from evenstep.plan.policies.even.padded_runs_numba import WISH
 from evenstep.plan.policy import Plan, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 

@@ -11,31 +11,30 @@ its longest sample, make no difference to that: the memory limit decides how man
 
 Invariant: every target gets one run, of at least one sample, and no sample is in two. No run of
 several samples exceeds the memory limit; none costs more than its target, except a single sample.
-
-Both writings make the same runs: the one below, and its twin in
-`evenstep.plan.policies.even.padded_runs_numba`, several times as fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
-from evenstep.plan.policies.even.padded_runs_numba import (
-    AGE_BONUS,
-    NO_LIMIT,
-    OLDEST,
-    ROUNDING,
-    UNDER,
-    WISH,
-    compiled,
-)
 from evenstep.plan.policy import Window
 
+ROUNDING = 1e-9
+"""Share of a target that is forgiven, where it is the cost of just such a run."""
+AGE_BONUS = 0.002 / 8**4
+"""Loss that is forgiven to a run, for the fourth power of the rounds that its samples waited."""
+UNDER = 8.0
+"""How much more cost below the target counts than padding: each step has to be even."""
+OLDEST = 64
+"""Rounds beyond which waiting longer counts no more."""
+WISH = 0.15
+"""Loss of a run that is as far as can be from its place among the sorted samples."""
+NO_LIMIT = 1 << 62
+"""Stands for no limit of patches."""
 FLAT = 1e-12
 """Share of a sample's cost below which what the next one adds is rounding."""
 LENGTH, POSITION, AGE, PATCHES = range(4)
@@ -132,24 +131,12 @@ def take_runs(
     """
     numbers, costs = samples.numbers, samples.costs
     patches = NO_LIMIT if limits.max_patches is None else limits.max_patches
-    fill = _twin(len(samples) * len(targets)) or fill_runs
     if wishes is None:
         wishes = np.full(len(targets), -1.0)
-    return fill(
+    return fill_runs(
         *(numbers, costs, targets, wishes, pull, tilt),
         *(limits.max_tokens, patches, limits.due, oldest),
     )
-
-
-_COMPILE_AFTER = 20_000_000
-"""Runs tried in this process before numba is used: about as much as it takes to compile."""
-_tried = 0
-
-
-def _twin(runs: int) -> Callable[..., tuple[Int64Array, Int64Array]] | None:
-    global _tried
-    _tried += runs
-    return compiled() if _tried >= _COMPILE_AFTER else None
 
 
 def fill_runs(
@@ -164,7 +151,7 @@ def fill_runs(
     due: int,
     oldest: bool,
 ) -> tuple[Int64Array, Int64Array]:
-    """What `take_runs` does, on plain arrays, so that the twin can be compared with it."""
+    """What `take_runs` does, on plain arrays."""
     index = np.arange(numbers.shape[1])
     none = index[:0]
     made: list[Int64Array] = []

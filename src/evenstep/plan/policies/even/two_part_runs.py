@@ -31,12 +31,14 @@ from evenstep.plan.policies.even.padded_runs import (
     AGE,
     EACH,
     LENGTH,
+    NO_LIMIT,
     PATCHES,
     POSITION,
+    ROUNDING,
     SINGLE,
+    UNDER,
     RunLimits,
 )
-from evenstep.plan.policies.even.padded_runs_numba import NO_LIMIT, ROUNDING, UNDER
 from evenstep.plan.policies.even.two_part_window import IMAGES, TwoPartWindow
 
 _OTHERS = 24
