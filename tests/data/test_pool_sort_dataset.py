@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import evenstep
-from evenstep.data.pool_order import pool_order, sample_key
+from evenstep.data.pool_pass import pool_order, sample_key
 from evenstep.data.pool_sort_dataset import PoolSortDataset
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 

@@ -10,7 +10,7 @@ import pytest
 from source_checks import check_order_and_seeking, take
 
 from evenstep.data import Source, open_reader
-from evenstep.data.sized_cache import SizedCache
+from evenstep.data.row_groups import SizedCache
 from evenstep.data.source_files import SourceFile
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 
@@ -108,7 +108,7 @@ def test_a_row_group_of_another_machine_is_fetched_once(tmp_path, monkeypatch, d
 def test_a_source_goes_on_from_its_place_after_its_rows_were_dropped(corpus, monkeypatch, decoded):
     kept = SizedCache(128 << 20)
     monkeypatch.setattr("evenstep.data.parquet.DECODED", kept)
-    monkeypatch.setattr("evenstep.data.row_slice._CHUNK_ROWS", 1)
+    monkeypatch.setattr("evenstep.data.row_groups._CHUNK_ROWS", 1)
     with open_reader(Source("a", corpus.glob)) as a, open_reader(Source("b", corpus.glob)) as b:
         whole = take(a, 20)
         items = a.read()

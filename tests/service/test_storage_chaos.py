@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenstep.data.storage_retry._FIRST_PAUSE", 0.0005)
-    monkeypatch.setattr("evenstep.data.storage_retry._LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr("evenstep.data.storage._FIRST_PAUSE", 0.0005)
+    monkeypatch.setattr("evenstep.data.storage._LONGEST_PAUSE", 0.002)
 
 
 def far_job(folder: Path, *, patience: float = 60.0, bad: int = 0, **storage: Any) -> es.Job:

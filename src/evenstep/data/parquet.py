@@ -10,28 +10,25 @@ them again. Files are open only while they are decoded.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from evenstep.data.local_copy import LocalCopy
-from evenstep.data.reader import ShardedReader
-from evenstep.data.row_slice import RowSlice
+from evenstep.data.reader import FileReader
+from evenstep.data.row_groups import LocalCopy, RowSlice, SizedCache
 from evenstep.data.shard_order import ShardPart
-from evenstep.data.sized_cache import SizedCache
 from evenstep.data.source import Source
 from evenstep.data.source_files import (
     SourceFile,
-    digest,
     in_threads,
     list_files,
     not_opened,
     optional_package,
 )
-from evenstep.data.storage_retry import Result, retried
+from evenstep.data.storage import Result, retried
 from evenstep.errors import ConfigurationError
 
 DECODED: SizedCache[RowSlice | None] = SizedCache(128 << 20)
@@ -53,7 +50,7 @@ _UNUSED = 4 << 20
 longer than to decode them."""
 
 
-class ParquetReader(ShardedReader):
+class ParquetReader(FileReader):
     """See the module docstring."""
 
     def __init__(self, source: Source, seed: int) -> None:
@@ -68,6 +65,7 @@ class ParquetReader(ShardedReader):
         groups = [(n, group) for n, (_, found) in enumerate(opened) for group in range(len(found))]
         self._columns = self._checked_columns(schemas)
         self._groups = np.array(groups, np.int64).reshape(-1, 2)
+        self._file_of = self._groups[:, 0]
         self._set_order(sizes)
         DECODED.put(self._key, None, 0)
         weakref.finalize(self, DECODED.drop, self._key)
@@ -231,21 +229,11 @@ class ParquetReader(ShardedReader):
                     )
         return None if wanted is None else names
 
-    def _content(self) -> Mapping[str, Any]:
-        rows = np.bincount(self._groups[:, 0], self._order.sizes, len(self._files))
-        listed = [(file.name, file.size, int(count)) for file, count in zip(self._files, rows)]
-        return {
-            "format": "parquet",
-            "files": len(listed),
-            "samples": self.size,
-            "digest": digest([*listed, self._order.sizes.tolist()]),
-        }
+    def _layout(self) -> Sequence[object]:
+        return (self._order.sizes.tolist(),)
 
     def _shard_name(self, shard: int) -> str:
         return f"row group {self._groups[shard][1]} of {self._file(shard).path}"
-
-    def _file(self, shard: int) -> SourceFile:
-        return self._files[int(self._groups[shard][0])]
 
 
 def _sample(row: Any) -> Any:

@@ -70,8 +70,7 @@ def open_readers(sources: Sequence[Source], *, seed: int = 0) -> list[SourceRead
 
 def _open_dataset(source: Source, seed: int) -> SourceReader:
     """A reader of the dataset that `Source.data` is, or makes."""
-    from evenstep.data.iterable_reader import IterableReader
-    from evenstep.data.map_reader import MapReader
+    from evenstep.data.dataset_readers import IterableReader, MapReader
     from evenstep.data.resumable import is_map_style
 
     dataset = source.data

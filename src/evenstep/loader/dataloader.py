@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler
 from evenstep.arrays import Int64Array
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
-from evenstep.data.fingerprint import dataset_size
+from evenstep.data.resumable import dataset_size
 from evenstep.loader.arguments import (
     check_group,
     check_in_order,

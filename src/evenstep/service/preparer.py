@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from evenstep.data.pickling import pickled
 from evenstep.data.reader import StoredSample
 from evenstep.data.source import Source
-from evenstep.data.storage_retry import passes
+from evenstep.data.storage import passes
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError, StorageError
 from evenstep.processes import end_with_parent
 from evenstep.service.sample_bytes import sample_bytes

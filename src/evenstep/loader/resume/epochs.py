@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenstep.data.fingerprint import dataset_fingerprint
+from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import MismatchError
 from evenstep.loader.arguments import check_order, check_planned
 from evenstep.loader.resume.epoch_progress import EpochProgress

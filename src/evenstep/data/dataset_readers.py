@@ -1,12 +1,15 @@
-"""Iterable datasets: one shard, in its own order, which must be the same in every reading.
+"""Readers of datasets: map-style and iterable ones, of torch, of Hugging Face, or anything with
+their methods.
 
-Any position can be sought. If the dataset keeps its position (see `ResumableIterable`), a resume
-point is recorded every 256 samples, and a seek starts from the last point before its target. Any
-other dataset is read again from the beginning of the pass, up to the target.
+A map-style dataset is read in blocks of `Source.block` samples, which are its shards.
 
-If the dataset has ``set_epoch``, it is called with the number of each pass. The dataset itself
-holds the position, so it belongs to one reader: give a function that makes the dataset if the same
-source is opened more than once.
+An iterable dataset is one shard, in its own order, which must be the same in every reading. Any
+position can be sought. If the dataset keeps its position (see `ResumableIterable`), a resume point
+is recorded every 256 samples, and a seek starts from the last point before its target. Any other
+dataset is read again from the beginning of the pass, up to the target. If the dataset has
+``set_epoch``, it is called with the number of each pass. The dataset itself holds the position, so
+it belongs to one reader: give a function that makes the dataset if the same source is opened more
+than once.
 """
 
 from __future__ import annotations
@@ -16,12 +19,45 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.data.fingerprint import dataset_fingerprint
-from evenstep.data.reader import SourceReader, fields_of
-from evenstep.data.resumable import Reading, ResumableIterable
-from evenstep.data.shard_order import SampleLocation
+import numpy as np
+
+from evenstep.data.reader import ShardedReader, SourceReader, fields_of
+from evenstep.data.resumable import Reading, ResumableIterable, dataset_fingerprint
+from evenstep.data.shard_order import SampleLocation, ShardPart
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, InvariantError, SampleError
+
+
+class MapReader(ShardedReader):
+    """See the module docstring."""
+
+    random_access = True
+
+    def __init__(self, source: Source, seed: int, dataset: Any) -> None:
+        super().__init__(source, seed)
+        self._dataset = dataset
+        count = len(dataset)
+        sizes = np.full(-(-count // source.block), source.block, np.int64)
+        if count % source.block:
+            sizes[-1] = count % source.block
+        self._set_order(sizes)
+
+    def _shard(self, part: ShardPart) -> Iterator[Any]:
+        for index in part.indices.tolist():
+            try:
+                sample = self._dataset[part.shard * self.source.block + index]
+                yield fields_of(sample, self.source)
+            except Exception as error:
+                raise self._failed(error, part.shard, index) from error
+
+    def _content(self) -> Mapping[str, Any]:
+        return {
+            "format": "map-style dataset",
+            "samples": self.size,
+            "block": self.source.block,
+            "dataset": dataset_fingerprint(self._dataset, iterable=False),
+        }
+
 
 _EVERY = 256  # samples from one resume point to the next
 _MOST_POINTS = 64  # beyond this, every other point is dropped
