@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 _GRACE = 5.0  # seconds between asking a process to end and killing it
 
 
-class Progress:
+class ProgressLines:
     """Tells every few seconds how far a run is.
 
     Args:

@@ -22,7 +22,7 @@ from evenstep.context_parallel import attention, prepare
 from evenstep.plan.sharding import shard
 from evenstep.strategy.sample_table import SampleTable
 from evenstep_demos.models import GPT
-from evenstep_demos.ranks import Progress
+from evenstep_demos.ranks import ProgressLines
 from evenstep_demos.service.delivery import ReceivedMicroBatch, StepRecord
 from evenstep_demos.service.options import CONTEXT, DATA, ServiceDemoOptions
 from evenstep_demos.service.strategies import BYTES, SHAPE
@@ -61,7 +61,7 @@ def train(
         model = backbone = GPT(BYTES, **SHAPE)
     _warm_up(backbone, context)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
-    progress = Progress(run, options.steps, send)
+    progress = ProgressLines(run, options.steps, send)
     records = []
     with es.Client(address, run, rank=dist.get_rank(), patience=_PATIENCE) as client:
         for number in range(options.steps):

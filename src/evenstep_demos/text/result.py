@@ -19,7 +19,7 @@ from evenstep.tools.report.steps_plot import StepPanel
 from evenstep.tools.report.table import text_table
 from evenstep_demos.text.budget import ACCUMULATE, REPEATS, TrainingOptions
 from evenstep_demos.text.prepared_text import describe_lengths
-from evenstep_demos.text.train import RUNS, StepRecords, Trained
+from evenstep_demos.text.train import RUNS, BothTrained, StepRecords
 
 _COLUMNS = 88
 _PROCESSOR_SHARE = 0.9  # below it, the verdict warns of other programs
@@ -110,7 +110,7 @@ class DemoResult:
     """The source of the samples, and how many of them were used."""
     lengths: npt.NDArray[np.int64]
     """[samples] tokens of the samples that were trained on."""
-    trained: Trained
+    trained: BothTrained
     picture: str
     seconds: float
     """Seconds of the whole demo."""

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Subset
 
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
-from evenstep_demos.ranks import Progress
+from evenstep_demos.ranks import ProgressLines
 from evenstep_demos.text.batches import RankBatch, even_batches, fixed_batches
 from evenstep_demos.text.budget import ACCUMULATE, REPEATS, Choice, TrainingOptions, choose
 from evenstep_demos.text.task import Task
@@ -50,7 +50,7 @@ class StepRecords:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class BothTrained:
     """Both runs, as rank 0 returns them."""
 
     choice: Choice
@@ -64,7 +64,7 @@ class Trained:
     """Run -> [repeats]"""
 
 
-def train_both(send: Callable[[str], None], options: TrainingOptions, task: Task) -> Trained:
+def train_both(send: Callable[[str], None], options: TrainingOptions, task: Task) -> BothTrained:
     """The whole demo on one rank, inside an initialised process group. All ranks return the same.
 
     Args:
@@ -98,13 +98,13 @@ def train_both(send: Callable[[str], None], options: TrainingOptions, task: Task
                 if run == "fixed"
                 else even_batches(task, choice.max_tokens, seed, record.wait)
             )
-            progress = Progress(f"{run} {repeat + 1}", choice.samples, tell)
+            progress = ProgressLines(f"{run} {repeat + 1}", choice.samples, tell)
             _train_epoch(model, batches, record, progress)
             gathered: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(gathered, record)
             records[run].append(gathered)
             losses[run].append(held_out_loss(model, task, options.max_tokens))
-    return Trained(
+    return BothTrained(
         choice=choice,
         seconds_per_token=speed,
         initial_loss=initial_loss,
@@ -139,7 +139,10 @@ def _note_and_reduce(
 
 
 def _train_epoch(
-    model: torch.nn.Module, batches: Iterator[RankBatch], records: StepRecords, progress: Progress
+    model: torch.nn.Module,
+    batches: Iterator[RankBatch],
+    records: StepRecords,
+    progress: ProgressLines,
 ) -> None:
     """Trains `model` on one epoch. All ranks must call it together.
 

@@ -10,7 +10,7 @@ import pytest
 from evenstep.errors import InvariantError
 from evenstep_demos.text.budget import Choice, TrainingOptions
 from evenstep_demos.text.result import DemoResult, figures
-from evenstep_demos.text.train import StepRecords, Trained
+from evenstep_demos.text.train import BothTrained, StepRecords
 
 
 def _records() -> list[StepRecords]:
@@ -94,7 +94,7 @@ def _result(speed: float, loss: float, share: float = 1.0, samples: int = 8) -> 
         rank.compute = [each / processor for each in rank.compute_cpu]
         return [[rank, rank]] * 3
 
-    trained = Trained(
+    trained = BothTrained(
         choice=Choice(samples=8, batch_size=2, max_tokens=80, predicted={}),
         seconds_per_token=1e-4,
         initial_loss=8.0,
