@@ -7,8 +7,8 @@
 #   make test                       everything but the soak runs
 #   make learning DATA=FILE.parquet:COLUMN   held-out loss of every policy on your own text
 #   make docs                       the documentation as a site, in site/
-#   make papers                     the papers' tables and figures again, in docs/papers; FAST=1 keeps
-#                                   stored results of what takes minutes; ONLY=odb/table-17 runs one
+#   make papers                     the papers' tables and figures again, in docs/papers; FAST=1 leaves
+#                                   out what takes minutes; ONLY=odb/table-17 runs one
 #   make integrations               trainers of other projects, in .venv-integrations
 #   make integrations-4             Trainer of transformers 4, in .venv-integrations-4
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=

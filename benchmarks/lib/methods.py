@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -59,7 +60,11 @@ class Step:
 class Method:
     """One epoch on this rank. Time spent in `__next__` is waiting for data."""
 
+    package = "evenstep.loader"
+    """Imported before the clock starts."""
+
     def __init__(self, task: Task, setting: Setting, seed: int) -> None:
+        import_module(self.package)
         self.task, self.setting, self.seed = task, setting, seed
         self.dataset: Any = task.training
         self.ranks, self.rank = dist.get_world_size(), dist.get_rank()
@@ -111,6 +116,7 @@ class GroupByLength(Method):
     a whole step, cut into micro-batches, which are dealt out to the ranks in turn; and the loss is
     the mean over the step's tokens."""
 
+    package = "transformers.trainer_pt_utils"
     whole = False
 
     def __iter__(self) -> Iterator[Step]:
@@ -142,6 +148,7 @@ class GroupByLengthWhole(GroupByLength):
 class ODB(Method):
     """The released package, with the arguments that its README shows."""
 
+    package = "odb"
     warm_up = True
     """Its default: the first 20 rounds of an epoch plan with less than the buffer."""
 

@@ -23,21 +23,19 @@ Every measurement is a process of its own.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch.utils.data import Dataset
 
 import evenstep
 import evenstep.loader
 from benchmarks.lib.report import Spread, parser, print_json, progress
+from benchmarks.lib.train import memory
 from evenstep.tools.report import text_table
 
 METHODS = {"default": None, "fork": "fork", "forkserver": "forkserver", "spawn": "spawn"}
@@ -55,20 +53,9 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def memory(pids: list[int]) -> float:
-    """Proportional set size of processes, in MiB."""
-    total = 0
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1])
-    return total / 1024
-
-
 def measure(method: str, prepare: float) -> dict[str, float]:
     """One measurement, in this process."""
-    own = os.getpid()
-    before = memory([own])
+    before = memory()
     begun = time.monotonic()
     loader = evenstep.DataLoader(
         Samples(),
@@ -87,8 +74,7 @@ def measure(method: str, prepare: float) -> dict[str, float]:
         next(steps)
         first.append(time.monotonic() - begun)
         if number == 0:
-            children = [child.pid for child in psutil.Process().children(recursive=True)]
-            added = memory([own, *children]) - before
+            added = (memory() - before) / 2**20
         steps.close()
     loader.close()
     return {"made": made, "first": first[0], "next": statistics.median(first[1:]), "memory": added}

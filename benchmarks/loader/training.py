@@ -42,13 +42,16 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
 import evenstep
 from benchmarks.lib import ranks
@@ -255,13 +258,31 @@ def arguments() -> argparse.Namespace:
     return options
 
 
+def require_packages(methods: Sequence[str]) -> None:
+    """Stops with a remedy where a package that a method needs is not installed."""
+    if any(name.startswith("odb") for name in methods):
+        require_peer()
+    if any(name.startswith("group") for name in methods) and find_spec("transformers") is None:
+        sys.exit("group-by-length needs transformers: pip install 'evenstep[bench]'")
+
+
+def write_json(options: argparse.Namespace, **found: Any) -> None:
+    """Writes all figures to the file that ``--json`` names, if any."""
+    if options.json is not None:
+        given = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+        text = json.dumps({"options": given, **found, "machine": machine()}, indent=1)
+        options.json.write_text(text + "\n")
+
+
 def whole(task: Task, setting: Setting, ranks: int) -> Task:
     """As many samples as make whole micro-batches of fixed size, so that each is trained on once
     by every method."""
     count, samples = ranks * setting.rows, len(task.lengths)
     if samples < count:
         sys.exit(f"{samples} samples make no micro-batch of {count}: give more text")
-    return task.first(samples // count * count)
+    kept = samples // count * count
+    few = Subset(task.training, range(kept))
+    return replace(task, training=few, lengths=task.lengths[:kept])
 
 
 def describe(
@@ -297,18 +318,7 @@ def describe(
 
 def main() -> None:
     options = arguments()
-    if any(name.startswith("odb") for name in options.methods):
-        require_peer()
-    modules = ["benchmarks.lib.train", "evenstep.loader", "evenstep.tools.simulate"]
-    if any(name.startswith("odb") for name in options.methods):
-        modules.append("odb")
-    if any(name.startswith("group") for name in options.methods):
-        try:
-            import transformers.trainer_pt_utils  # noqa: F401
-        except ImportError:
-            sys.exit("group-by-length needs transformers: pip install 'evenstep[bench]'")
-        modules.append("transformers.trainer_pt_utils")
-    ranks.preload(modules)
+    require_packages(options.methods)
     begin = time.perf_counter()
     model = MODELS[options.model]
     data = find_data(options.data)
@@ -346,17 +356,14 @@ def main() -> None:
     result = summary(measure(job, setting, options))
     print(tables(result))
     print(f"\n{time.perf_counter() - begin:,.0f} s; load of the machine {machine()['load_1min']}")
-    if options.json is not None:
-        found = {
-            "peer": PEER,
-            "facts": facts,
-            "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()},
-            "setting": asdict(setting),
-            "timed_groups": timed,
-            "methods": result,
-            "machine": machine(),
-        }
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(
+        options,
+        peer=PEER,
+        facts=facts,
+        setting=asdict(setting),
+        timed_groups=timed,
+        methods=result,
+    )
 
 
 if __name__ == "__main__":

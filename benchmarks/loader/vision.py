@@ -27,7 +27,6 @@ For all else see `benchmarks.loader.training`.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -42,9 +41,18 @@ from torch.utils.data import Dataset
 
 from benchmarks.lib import ranks
 from benchmarks.lib.methods import METHODS
-from benchmarks.lib.report import Spread, machine, progress, require_peer
+from benchmarks.lib.report import Spread, machine, progress
 from benchmarks.lib.train import Job, calibrate, read
-from benchmarks.loader.training import CALIBRATIONS, choose, measure, summary, tables, whole
+from benchmarks.loader.training import (
+    CALIBRATIONS,
+    choose,
+    measure,
+    require_packages,
+    summary,
+    tables,
+    whole,
+    write_json,
+)
 from evenstep.cost import VisionLanguageCost, fit
 from evenstep.tools.report import text_table
 from evenstep_demos.text.prepared_text import describe_lengths, train_tokenizer
@@ -232,14 +240,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
-    modules = ["benchmarks.lib.train", "evenstep.loader", "evenstep_demos.vision.model"]
-    if any(name.startswith("odb") for name in options.methods):
-        require_peer()
-        modules.append("odb")
-    if any(name.startswith("group") for name in options.methods):
-        modules.append("transformers.trainer_pt_utils")
+    require_packages(options.methods)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    ranks.preload([*modules, __name__])
     begin = time.perf_counter()
     progress("counting tokens")
     task, name = make_task(options)
@@ -262,16 +264,7 @@ def main() -> None:
     paths = of_data_path(job, setting, options)
     print(f"{tables(result)}\n\n{table_of_data_path(result, paths)}")
     print(f"\n{time.perf_counter() - begin:,.0f} s; load of the machine {machine()['load_1min']}")
-    if options.json is not None:
-        found = {
-            "facts": facts,
-            "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()},
-            "setting": asdict(setting),
-            "methods": result,
-            "data_path": paths,
-            "machine": machine(),
-        }
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(options, facts=facts, setting=asdict(setting), methods=result, data_path=paths)
 
 
 if __name__ == "__main__":

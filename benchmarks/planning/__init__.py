@@ -2,8 +2,6 @@
 
 overhead         seconds that a policy takes to plan, beside the released ODB package
 quality          imbalance, padding and composition of every policy, up to many ranks
-partition        `partition` beside other libraries for number partitioning
-packing          time and evenness of packing documents, beside exact solvers
 packing_corpora  packers over real documents; writes docs/packing-corpora.md
 scale            the exchange of messages with the number of ranks
 state            size of a checkpoint's state, and seconds to make it

@@ -197,12 +197,12 @@ class Trainers:
     """One for each rank; a context that ends them."""
 
     def __init__(self, side: str, options: argparse.Namespace) -> None:
-        command = [*command_of(options), "--trainer", side]
-        if side == "service":
-            command += ["--address", options.address]
-        self._processes = [
-            subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True)
+        commands = [
+            [*command_of(options, trainer=side, rank=rank), "--trainer"]
             for rank in range(options.ranks)
+        ]
+        self._processes = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands
         ]
 
     def __enter__(self) -> None:
@@ -227,20 +227,11 @@ class Trainers:
             process.communicate()
 
 
-def command_of(options: argparse.Namespace) -> list[str]:
-    """This benchmark with the options of a run; the caller adds which part of it."""
-    given = {
-        "count": options.count,
-        "folder": options.folder,
-        "ranks": options.ranks,
-        "workers": options.workers,
-        "batch": options.batch,
-        "ahead": options.ahead,
-        "constructors": options.constructors,
-        "backend": options.backend,
-    }
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "benchmarks.service.memory", *words]
+def command_of(options: argparse.Namespace, **part: Any) -> list[str]:
+    """This benchmark with the options of a run, and which part of it."""
+    given = {name: str(v) if isinstance(v, Path) else v for name, v in vars(options).items()}
+    part_of_run = json.dumps({**given, **part})
+    return [sys.executable, "-m", "benchmarks.service.memory", "--part", part_of_run]
 
 
 def measured(kinds: Mapping[int, str]) -> dict[str, Any]:
@@ -285,9 +276,8 @@ def kind_of(process: psutil.Process) -> str:
 def run(side: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
     token = f"{os.getpid()}-{time.monotonic_ns()}"
     environment = {**os.environ, TOKEN: token, "RAY_USAGE_STATS_ENABLED": "0"}
-    given = argparse.Namespace(**{**vars(options), "count": count})
     made = subprocess.run(
-        [*command_of(given), "--side", side],
+        command_of(options, count=count, side=side),
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -334,17 +324,17 @@ def main() -> None:
     arguments.add_argument("--batch", type=int, default=30, help="samples of a rank in a step")
     arguments.add_argument("--ahead", type=int, default=4, help="samples of a source, the service")
     arguments.add_argument("--mebibytes", type=int, default=16, help="of a row group")
-    for hidden in ("--side", "--trainer", "--address"):
-        arguments.add_argument(hidden, help=argparse.SUPPRESS)
-    arguments.add_argument("--count", type=int, help=argparse.SUPPRESS)
-    arguments.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments.add_argument("--part", type=json.loads, help=argparse.SUPPRESS)
+    # By which processes are told apart; see `kind_of`.
+    arguments.add_argument("--trainer", action="store_true", help=argparse.SUPPRESS)
     options = arguments.parse_args()
-    if options.trainer:
-        return (service_trainer if options.trainer == "service" else torch_trainer)(options)
-    if options.side:
-        made = (with_service if options.side == "service" else with_torch)(options)
-        print(json.dumps({**made, "side": options.side}), flush=True)
+    if options.part:
+        part = argparse.Namespace(**options.part)
+        part.folder = Path(part.folder)
+        if part.trainer:
+            return (service_trainer if part.trainer == "service" else torch_trainer)(part)
+        made = (with_service if part.side == "service" else with_torch)(part)
+        print(json.dumps({**made, "side": part.side}), flush=True)
         return None
     counts = [int(word) for word in options.sources.split(",")]
     results = []

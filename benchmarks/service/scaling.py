@@ -22,6 +22,7 @@ from benchmarks.lib.report import machine, parser, print_json, progress
 from benchmarks.service.sleeping_sources import as_they_are, asleep, strategy
 from evenstep.strategy.mixture import Staged, WarmUp
 from evenstep.tools.report import text_table
+from evenstep.tools.report.picture import new_figure
 
 USUAL = {"text": 0.9, "images": 0.1}
 COSTLY = {"text": 0.4, "images": 0.6}
@@ -80,12 +81,8 @@ def phases(waits: list[float], part: int) -> dict[str, float]:
 
 
 def draw(path: Path, runs: dict[str, dict[str, Any]], part: int) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 3.5))
+    figure = new_figure(9, 3.5)
+    axes = figure.subplots()
     for name, ran in runs.items():
         axes.plot(range(1, len(ran["waits"])), ran["waits"][1:], label=name, linewidth=1)
     for change in runs["scaled"]["changes"]:
@@ -94,8 +91,7 @@ def draw(path: Path, runs: dict[str, dict[str, Any]], part: int) -> None:
         axes.axvline(edge * part, color="lightgrey", linewidth=0.8)
     axes.set(xlabel="step", ylabel="wait of the trainer, s", ylim=(0, None))
     axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path)
 
 
 def main() -> None:

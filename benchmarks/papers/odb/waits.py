@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 import evenstep
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.tools.simulate import sample_lengths
 
 SAMPLES, BUDGET, PREPARED, STEP = 1800, 12_288, 0.004, 0.06

@@ -1,7 +1,5 @@
 """The OVERLORD paper: a chapter of the book.
 
-contents       its entries, in the paper's order
-text           what the page says between the tables
 sources        Figures 4 and 5: what sources at hand cost
 single_images  Algorithm 2: the images of a sample apart
 end_to_end     Table 1 and Figure 12: all five models

@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 
 import evenstep.service as es
 from benchmarks.lib.report import progress
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.service.handles import LocalHandle, LocalReply, Message, MessageName, Reply
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.step_fetcher import StepFetcher

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 import evenstep.service as es
 from benchmarks.lib.report import progress
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 
 CORPORA = ("t0_permissive", "chat_multi", "code_repos", "mm_interleaved_docs")
 SAMPLES, SECONDS = 12, 0.3

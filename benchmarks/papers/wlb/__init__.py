@@ -1,7 +1,5 @@
 """The WLB-LLM paper: a chapter of the book.
 
-contents         its entries, in the paper's order
-text             what the page says between the tables
 latency_spread   Figures 1a and 4a: how unlike the ranks of a job are
 positions        Figure 3: lengths, by position in a window
 algorithm_1      the paper's packer line by line; queues has Table 2's rows of it

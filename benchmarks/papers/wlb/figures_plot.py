@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evenstep.tools.report.picture import new_figure
+
 # Colour-blind safe.
 _SHADES = {"fixed": "#8c8c8c", "wlb": "#0072b2", "evenstep": "#009e73"}
 _PAPER = "#d55e00"
@@ -13,11 +15,7 @@ _PAPER = "#d55e00"
 
 def plot(result: Mapping[str, Any], paper: Mapping[str, Mapping[str, float]], path: Path) -> None:
     """Writes a PNG file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.5, 7.6), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(11.5, 7.6)
     axes = figure.subplots(2, 2)
     _figure_12(axes[0, 0], result, paper["figure 12"])
     _figure_13(axes[0, 1], result, paper["figure 13"])

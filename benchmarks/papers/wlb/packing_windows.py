@@ -27,7 +27,7 @@ from benchmarks.learning.plans import how_random
 from benchmarks.learning.train import Recipe, mean_loss, one_thread, train
 from benchmarks.lib.corpus import Tokens
 from benchmarks.lib.report import progress
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from benchmarks.papers.wlb.algorithm_1 import Algorithm1
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.files import replacing

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep_demos.packing.compare import compare
-from evenstep_demos.packing.options import STEPS, PackingDemoOptions, suitable_context
+from evenstep_demos.packing.result import STEPS, suitable_context
 
 CONTEXT = 4096
 
@@ -90,9 +90,3 @@ def test_the_context_leaves_enough_steps_and_is_the_largest_that_does() -> None:
         assert tokens // (4 * context) >= STEPS
         assert context == 131_072 or tokens // (8 * context) < STEPS
     assert suitable_context(1000, 4) == 256
-
-
-def test_options_out_of_range_are_refused() -> None:
-    for wrong in ({"micro_batches": 0}, {"queues": 0}, {"context": 0}, {"seed": -1}):
-        with pytest.raises(ConfigurationError, match=next(iter(wrong))):
-            PackingDemoOptions(**wrong)

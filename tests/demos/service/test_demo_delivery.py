@@ -11,14 +11,17 @@ import pytest
 
 import evenstep.service as es
 from evenstep.errors import InvariantError
-from evenstep_demos.service.delivery import check_delivery, check_drawn
-from evenstep_demos.service.encode import tokens_of
-from evenstep_demos.service.figures import draws_of, measure, planned_costs
-from evenstep_demos.service.messages import ReceivedMicroBatch, StepRecord
+from evenstep_demos.service.delivery import (
+    ReceivedMicroBatch,
+    StepRecord,
+    check_delivery,
+    check_drawn,
+)
 from evenstep_demos.service.options import RANKS, ServiceDemoOptions
-from evenstep_demos.service.stored import StoredSources, write_sources
-from evenstep_demos.service.strategies import TEXT_RUNS, follow_losses, text_job
-from evenstep_demos.service.trainer import received
+from evenstep_demos.service.result import ServedRun, SourceDraws, figures
+from evenstep_demos.service.sources import StoredSources, write_sources
+from evenstep_demos.service.strategies import TEXT_RUNS, follow_losses, text_job, tokens_of
+from evenstep_demos.service.trainer import micro_batch_of
 
 STEPS = 3
 Records = dict[int, list[StepRecord]]
@@ -30,9 +33,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredSources:
         (f"s{n}", [{"text": f"{n} {k} " + "x" * (7 * k * n % 90)} for k in range(20 + 9 * n)])
         for n in range(5)
     )
-    return write_sources(
-        tmp_path_factory.mktemp("sources"), rows, name="made up", made_of="this", facts={}
-    )
+    return write_sources(tmp_path_factory.mktemp("sources"), rows, "made up", {})
 
 
 @pytest.fixture(scope="module", params=TEXT_RUNS)
@@ -51,7 +52,7 @@ def run(request: pytest.FixtureRequest, stored: StoredSources) -> tuple[list[Any
 def record(rank: int, micro_batches: list[Any], step: es.ServiceStep) -> StepRecord:
     return StepRecord(
         step=step.step,
-        micro_batches=[received(b, t) for b, t in zip(micro_batches, step.samples)],
+        micro_batches=[micro_batch_of(b, t) for b, t in zip(micro_batches, step.samples)],
         wait=0.1 * (rank + 1),
         processor={"backbone": 1.0 + (rank == 2)},
         loss=2.0 * sum(step.supervised),
@@ -143,23 +144,23 @@ def test_a_sample_that_no_plan_places_is_found(run: tuple[list[Any], Records]) -
 
 def test_figures_are_sums_over_steps(run: tuple[list[Any], Records]) -> None:
     plans, records = run
-    figures = measure(plans, records, {"backbone": planned_costs(plans)})
-    assert figures.measured["backbone"] == pytest.approx(2.0 / 1.25)
-    assert figures.slowest == pytest.approx(2.0 * STEPS)
-    assert figures.processor == pytest.approx(5.0 * STEPS)
-    assert figures.slowest_share == pytest.approx(2 / 5)
-    assert figures.wait_median == pytest.approx(0.4)
-    assert figures.first_loss == figures.last_loss == pytest.approx(2.0)
-    assert figures.samples == STEPS * 16
-    assert figures.tokens == sum(plan.samples.lengths["supervised"].sum() for plan in plans)
+    found = figures(ServedRun(plans=plans, records=records))
     worst = sum(plan.cost_after.sum(axis=1).max() for plan in plans)
     mean = sum(plan.cost_after.sum(axis=1).mean() for plan in plans)
-    assert figures.planned["backbone"] == pytest.approx(worst / mean)
+    assert found["planned"]["backbone"] == pytest.approx(worst / mean)
+    assert found["measured"]["backbone"] == pytest.approx(2.0 / 1.25)
+    assert found["slowest"] == pytest.approx(2.0 * STEPS)
+    assert found["processor"] == pytest.approx(5.0 * STEPS)
+    assert found["slowest_share"] == pytest.approx(2 / 5)
+    assert found["wait_median"] == pytest.approx(0.4)
+    assert found["first_loss"] == found["last_loss"] == pytest.approx(2.0)
+    assert found["samples"] == STEPS * 16
+    assert found["tokens"] == sum(plan.samples.lengths["supervised"].sum() for plan in plans)
 
 
 def test_draws_are_held_against_the_weights_of_each_step(run: tuple[list[Any], Records]) -> None:
     plans, _ = run
-    draws = draws_of(plans)
+    draws = SourceDraws.of(plans)
     assert draws.drawn.sum() == STEPS * 16
     assert draws.expected.sum() == pytest.approx(STEPS * 16)
     assert draws.first.sum() == draws.last.sum() == pytest.approx(1.0)
