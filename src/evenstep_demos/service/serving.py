@@ -17,8 +17,8 @@ from typing import Any
 
 import evenstep.service as es
 from evenstep.errors import EvenstepError
-from evenstep.service.ray.discovery import connect
-from evenstep.service.ray.road import import_ray
+from evenstep.service.backends.ray.channel import import_ray
+from evenstep.service.backends.ray.discovery import connect
 from evenstep.strategy import LoadingPlan
 from evenstep_demos.service.messages import Ready, ServiceRunFinished, StepRecord
 from evenstep_demos.service.options import RANKS

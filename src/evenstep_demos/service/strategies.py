@@ -56,16 +56,15 @@ def text_job(stored: StoredSources, options: ServiceDemoOptions, run: str) -> es
         sources=stored.sources(tokens_of),
         mesh=es.Mesh(DP=DATA, CP=CONTEXT),
         strategy=TEXT_RUNS[run],
-        schedule=(
-            FeedbackSchedule(initial=tempered, function=follow_losses)
+        draws=es.DrawOptions(
+            schedule=FeedbackSchedule(initial=tempered, function=follow_losses)
             if options.live
-            else WarmUp(start=proportional, end=tempered, steps=max(options.step_count // 2, 1))
+            else WarmUp(start=proportional, end=tempered, steps=max(options.step_count // 2, 1)),
+            samples_per_step=options.sample_count,
         ),
         micro_batches=options.micro_batches,
         max_tokens=options.max_tokens,
-        samples_per_step=options.sample_count,
         seed=options.seed,
-        loss_reduction="sum",
-        buffer_size=_BUFFER,
-        plans_kept=options.step_count + 8,
+        measures=es.MeasureOptions(loss_reduction="sum"),
+        memory=es.MemoryOptions(buffer_size=_BUFFER, plans_kept=options.step_count + 8),
     )

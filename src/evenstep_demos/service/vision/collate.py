@@ -17,7 +17,7 @@ def text_alone(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def text_and_pictures(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A packed row, with grids and pixels of all its pictures."""
-    from evenstep.service.collators import vision_fields
+    from evenstep.service.job.collators import vision_fields
 
     made = vision_fields(samples)
     return {**text_alone(samples), **(made if isinstance(made, dict) else {})}
