@@ -159,16 +159,16 @@ def with_service(options: argparse.Namespace) -> dict[str, Any]:
         strategy=strategy,
         collate=as_they_are,
         max_tokens=TOKENS * options.batch * 2,
-        samples_per_step=options.batch * options.ranks,
-        buffer_size=options.ahead,
+        draws=es.DrawOptions(samples_per_step=options.batch * options.ranks),
+        memory=es.MemoryOptions(buffer_size=options.ahead),
     )
-    of_backend: dict[str, Any] = {"name": "memory", "patience": PATIENCE}
+    of_backend: dict[str, Any] = {
+        "name": "memory",
+        "faults": es.FaultOptions(patience=PATIENCE),
+    }
     if options.backend == "ray":
-        of_backend |= {
-            "cpus": 0,
-            "address": "local",
-            "ray_options": {"num_cpus": 1, "object_store_memory": 300_000_000},
-        }
+        init = {"num_cpus": 1, "object_store_memory": 300_000_000}
+        of_backend["ray"] = es.RayOptions(address="local", cpus=0, init=init)
     with es.start(
         job,
         backend=options.backend,

@@ -26,10 +26,10 @@ from torch.utils.data import Dataset
 
 import evenstep.service as es
 from benchmarks.lib.report import Spread, parser, print_json, progress
-from evenstep.service.handles import LocalHandle
-from evenstep.service.loader_pool import LoaderPool
-from evenstep.service.sample_measure import SUPERVISED
-from evenstep.service.source_buffer import Ahead
+from evenstep.service.job.sample_measure import SUPERVISED
+from evenstep.service.messages import LocalHandle
+from evenstep.service.planner.loader_pool import LoaderPool
+from evenstep.service.source_loader.source_buffer import Ahead
 from evenstep.strategy import DGraph, LoaderTask, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.tools.report import text_table
@@ -131,10 +131,8 @@ def job_of(method: str, unit: str, options: argparse.Namespace) -> es.Job:
         strategy=Strategy(method),
         micro_batches=options.micro_batches,
         max_tokens=options.max_tokens,
-        samples_per_step=options.samples,
-        unit=unit,
+        draws=es.DrawOptions(samples_per_step=options.samples, unit=unit, stop="repeat"),
         seed=options.seed,
-        stop="repeat",
     )
 
 

@@ -44,8 +44,10 @@ def moving_job(folder: Path, options: Namespace) -> es.Job:
         mesh=es.Mesh(DP=1),
         strategy=strategy,
         collate=as_they_are,
-        schedule=Staged({0: up, 2 * part: COSTLY, 3 * part: down}),
-        samples_per_step=options.samples,
+        draws=es.DrawOptions(
+            schedule=Staged({0: up, 2 * part: COSTLY, 3 * part: down}),
+            samples_per_step=options.samples,
+        ),
         max_tokens=1 << 20,
     )
 
@@ -60,7 +62,9 @@ def run(job: es.Job, options: Namespace, **given: Any) -> dict[str, Any]:
     """By step: what the trainer waits, and which samples it gets."""
     waits, ids = [], []
     name = f"scaling-{os.getpid()}"
-    with es.start(job, backend="processes", name=name, patience=600, **given) as service:
+    with es.start(
+        job, backend="processes", name=name, faults=es.FaultOptions(patience=600), **given
+    ) as service:
         client = service.client(0)
         for _ in range(5 * options.steps):
             _, step = next(client)
@@ -108,7 +112,7 @@ def main() -> None:
         progress("profile")
         profile = es.profile(job, samples=32, seconds=2.0)
         progress("with loaders that follow")
-        runs = {"scaled": run(job, given, scaling=scaling_of(job, profile, given))}
+        runs = {"scaled": run(job, given, loaders=scaling_of(job, profile, given))}
         progress("with those of the first step")
         runs["as at the start"] = run(job, given, loaders=scaling_of(job, profile, given).layout)
     assert runs["scaled"].pop("ids") == runs["as at the start"].pop("ids"), "batches differ"

@@ -28,7 +28,7 @@ from evenstep.data import read_lengths, write_lengths
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.files import replacing
 from evenstep.plan import Lengths
-from evenstep.service import plan_log
+from evenstep.service.planner import plan_log
 from evenstep.strategy import DGraph, from_json, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable

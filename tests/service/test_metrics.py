@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from evenstep.service.metrics import TakenStep, WaitStatistics, payload_bytes
+from evenstep.service.registry.metrics import TakenStep, WaitStatistics, payload_bytes
 
 
 def test_bytes_are_those_of_tensors_arrays_text_and_numbers() -> None:

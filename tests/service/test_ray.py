@@ -26,6 +26,7 @@ from service_world import (
     rows,
     sources,
     steps_of,
+    striped,
     tokens_of_row,
     write_parquet,
 )
@@ -34,10 +35,10 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
-from evenstep.service.joining import attach
-from evenstep.service.ray import RayService
-from evenstep.service.ray.actor_options import cpus_per_actor
-from evenstep.service.ray.plan_cache import SHARED_BYTES
+from evenstep.service.backends.ray import RayService
+from evenstep.service.backends.ray.actor_options import cpus_per_actor
+from evenstep.service.backends.ray.channel import SHARED_BYTES
+from evenstep.service.client.joining import attach
 from evenstep.strategy import to_json
 
 PAGE = HERE.parents[1] / "docs" / "service-operation.md"
@@ -97,7 +98,7 @@ def test_three_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
     job = job_of(tmp_path, stop="first_exhausted")
     with es.start(job, backend="local") as service:
         plans = [to_json(plan) for plan in plans_of(service)]
-    with RayService(job, name="three", loaders=3, constructors=1, stripe=8) as service:
+    with RayService(job, name="three", loaders=striped(job, 3, 8), constructors=1) as service:
         assert [comparable(steps_of(service.client(rank))) for rank in range(2)] == in_one_process(
             job
         )
@@ -162,7 +163,7 @@ def test_arrays_of_every_kind_arrive_as_they_were_and_are_the_receivers_own() ->
 
     @ray.remote(num_cpus=0)
     def sent() -> dict[str, Any]:
-        from evenstep.service.ray.serializers import register_arrays
+        from evenstep.service.backends.ray.channel import register_arrays
 
         register_arrays()
         return made()
@@ -318,7 +319,7 @@ def a_file_that_goes_missing(folder: Path, first_step: Any) -> None:
 
 
 def a_mesh_of_another_world(folder: Path, first_step: Any) -> None:
-    first_step(job_of(folder, mesh=es.Mesh(DP=2, CP=2), world_size=6))
+    first_step(job_of(folder, mesh=es.Mesh(DP=2, CP=2, world_size=6)))
 
 
 def a_transform_that_raises(folder: Path, first_step: Any) -> None:

@@ -17,7 +17,7 @@ from service_world import comparable, job_of, sources, steps_of, tokens_of_row
 pytest.importorskip("ray", reason="ray is not installed")
 
 import evenstep.service as es
-from evenstep.service.ray import RayService
+from evenstep.service.backends.ray import RayService
 from evenstep.service.remote.handles import RemoteHandle
 
 pytestmark = pytest.mark.soak

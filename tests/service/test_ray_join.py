@@ -39,7 +39,7 @@ job = es.Job(
 """
 TRAINER = """
 import evenstep.service as es
-from evenstep.service.joining import attach
+from evenstep.service.client.joining import attach
 
 with {client} as client:
     micro_batches, step = next(client)

@@ -23,8 +23,8 @@ pytest.importorskip("ray", reason="ray is not installed")
 import evenstep.service as es
 from evenstep.cli.service_text import print_status
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.joining import attach
-from evenstep.service.ray import RayService
+from evenstep.service.backends.ray import RayService
+from evenstep.service.client.joining import attach
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,8 +63,10 @@ def broadcast(graph: Any, mesh: Any, step: int) -> Any:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayService]:
     """Its ranks 0 and 2 take steps."""
     folder = tmp_path_factory.mktemp("sources")
-    job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), warn_after=1.0, strategy=broadcast)
-    with RayService(job, name="shared", constructors=1) as service:
+    job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast)
+    with RayService(
+        job, name="shared", constructors=1, faults=es.FaultOptions(warn_after=1.0)
+    ) as service:
         yield service
 
 
@@ -125,7 +127,9 @@ def test_clients_and_status_name_the_role_that_is_stopped(
 
 @pytest.mark.soak
 def test_a_registry_that_is_stopped_stops_no_steps_and_is_named(tmp_path: Path) -> None:
-    with RayService(job_of(tmp_path, warn_after=1.0), name="headless") as service:
+    with RayService(
+        job_of(tmp_path), name="headless", faults=es.FaultOptions(warn_after=1.0)
+    ) as service:
         client = service.client(0)
         steps_of(client, 1)
         process = process_of(service, "registry")

@@ -30,9 +30,9 @@ from service_world import (
 import evenstep.service as es
 from evenstep.data import open_reader
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
-from evenstep.service import source_loader
-from evenstep.service.handles import LocalHandle
-from evenstep.service.source_layout import loader_tasks
+from evenstep.service.job.source_layout import loader_tasks
+from evenstep.service.messages import LocalHandle
+from evenstep.service.source_loader import source_loader
 from evenstep.strategy.mixture import LengthCurriculum
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import comparable, job_of, rows, steps_of, write_jsonl, write_parquet
+from service_world import comparable, job_of, rows, steps_of, striped, write_jsonl, write_parquet
 
 import evenstep.service as es
 from chaos_storage import ControlledStorage, tokens_of_far_row
@@ -60,7 +60,7 @@ def test_whatever_fails_the_batches_are_the_same(folder: Path, expected: list[An
     @given(seed=st.integers(0, 2**32), rate=st.sampled_from([0.1, 0.4]), loaders=st.integers(1, 3))
     def check(seed: int, rate: float, loaders: int) -> None:
         job = far_job(folder, seed=seed, rate=rate, bad=3)
-        with es.start(job, backend="local", loaders=loaders, stripe=6) as service:
+        with es.start(job, backend="local", loaders=striped(job, loaders, 6)) as service:
             assert comparable(steps_of(service.client(0))) == expected
             assert not service.status()["planner"]["bad_samples"]
 

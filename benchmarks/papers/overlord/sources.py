@@ -72,7 +72,7 @@ def profiled(seed: int) -> es.JobProfile:
             sources=split(Path(folder), Path(to)),
             mesh=es.Mesh(DP=1),
             strategy=strategy,
-            samples_per_step=8,
+            draws=es.DrawOptions(samples_per_step=8),
             max_tokens=1 << 20,
             seed=seed,
         )

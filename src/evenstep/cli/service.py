@@ -166,6 +166,7 @@ def run(
       evenstep service run job.py --backend processes --step-log run.jsonl
       evenstep service run job.py --store s3://bucket/pretrain --resume s3://bucket/pretrain
     """
+    from evenstep.service.options import FaultOptions, LogOptions, RayOptions
     from evenstep.service.startup import start
     from evenstep.service.status_http import StatusEndpoint
 
@@ -189,15 +190,15 @@ def run(
                 backend=backend.value,
                 name=name,
                 loaders=loaders_of(loaders),
-                standbys=standbys,
-                memory_limit=None if memory_limit is None else memory_limit << 20,
-                events=events,
                 constructors=constructors,
                 state=state,
-                plan_log=plan_log,
-                step_log=step_log,
                 store=store,
-                **(of_ray if backend is Backend.ray else {}),
+                faults=FaultOptions(
+                    standbys=standbys,
+                    memory_limit=None if memory_limit is None else memory_limit << 20,
+                ),
+                logs=LogOptions(plans=plan_log, steps=step_log, events=events),
+                **({"ray": RayOptions(**of_ray)} if backend is Backend.ray else {}),
             )
         )
         if port is not None:
@@ -240,7 +241,7 @@ def run(
 
 def _state(job: Any, resume: str, step: int | None) -> Any:
     """The state in a file, or in a store."""
-    from evenstep.service.store.runs import stored_state
+    from evenstep.service.planner.store.runs import stored_state
 
     if not Path(resume).is_file():
         return stored_state(job, resume, step)
@@ -261,7 +262,7 @@ def status(address: Address = "auto", name: Name = "job", json: Json = False) ->
       evenstep service status
       evenstep service status --address 10.0.0.1:6379 --name pretrain --json
     """
-    from evenstep.service.joining import attach
+    from evenstep.service.client.joining import attach
 
     with attach(address, name) as service:
         found = service.status()
@@ -315,13 +316,13 @@ def plan(
 
 def _plan(step: int, address: str, name: str, log: Path | None) -> LoadingPlan:
     if log is not None:
-        from evenstep.service.plan_log import read_log
+        from evenstep.service.planner.plan_log import read_log
 
         if not log.is_file():
             raise ConfigurationError(f"there is no file {log}")
         found, where = read_log(log, step), str(log)
     else:
-        from evenstep.service.joining import attach
+        from evenstep.service.client.joining import attach
 
         with attach(address, name) as service:
             found, where = service.plan(step), f"job {name!r}, whose mixture has ended before it"

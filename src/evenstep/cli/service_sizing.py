@@ -14,7 +14,7 @@ from evenstep.files import read_json, write_whole
 from evenstep.strategy.loaders import LoaderLayout
 
 if TYPE_CHECKING:
-    from evenstep.service.job import Job
+    from evenstep.service.job.job import Job
     from evenstep.service.sizing.job_profile import JobProfile
     from evenstep.strategy.loaders import SourceProfile
 

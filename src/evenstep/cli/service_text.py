@@ -46,7 +46,7 @@ def print_status(status: Mapping[str, Any]) -> None:
     print_table(f"job {status['name']}", rows)
     if status["failed"]:
         note(str(status["failed"]))
-    from evenstep.service.remote.waits import wait_text
+    from evenstep.service.registry.role_status import wait_text
 
     for text in [*status["silent"], *map(wait_text, status["waits"])]:
         note(text)

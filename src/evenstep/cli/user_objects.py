@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from evenstep.service.job import Job
+    from evenstep.service.job.job import Job
 
 
 def load_object(name: str) -> Any:
@@ -58,7 +58,7 @@ def load_job(name: str) -> Job:
     Raises:
         ConfigurationError: `name` is not a job.
     """
-    from evenstep.service.job import Job
+    from evenstep.service.job.job import Job
 
     found = load_object(name if ":" in name else f"{name}:job")
     if not isinstance(found, Job):

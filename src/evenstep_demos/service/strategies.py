@@ -72,11 +72,9 @@ def common(options: ServiceDemoOptions) -> dict[str, Any]:
     return {
         "mesh": es.Mesh(DP=DATA, CP=CONTEXT),
         "micro_batches": MICRO_BATCHES,
-        "samples_per_step": options.samples_per_step,
         "seed": options.seed,
-        "loss_reduction": "sum",
-        "buffer_size": 16,  # samples of each source: there are many sources
-        "plans_kept": options.steps + 8,
+        # 16 samples of each source: there are many sources.
+        "memory": es.MemoryOptions(buffer_size=16, plans_kept=options.steps + 8),
     }
 
 
@@ -87,11 +85,13 @@ def text_job(stored: StoredSources, options: ServiceDemoOptions, run: str) -> es
     return es.Job(
         sources=stored.sources(tokens_of),
         strategy=TEXT_RUNS[run],
-        schedule=(
-            FeedbackSchedule(initial=tempered, function=follow_losses)
+        draws=es.DrawOptions(
+            schedule=FeedbackSchedule(initial=tempered, function=follow_losses)
             if options.live
-            else WarmUp(start=proportional, end=tempered, steps=max(options.steps // 2, 1))
+            else WarmUp(start=proportional, end=tempered, steps=max(options.steps // 2, 1)),
+            samples_per_step=options.samples_per_step,
         ),
+        measures=es.MeasureOptions(loss_reduction="sum"),
         max_tokens=options.max_tokens,
         **common(options),
     )

@@ -14,24 +14,25 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evenstep.service.handles import Message, MessageName, Reply
-from evenstep.service.remote.alarm import Alarm
-from evenstep.service.remote.open_requests import Request
-from evenstep.service.remote.roads import Answer, PendingAnswer, Road, RoleGoneError
+from evenstep.service.messages import Message, Reply
+from evenstep.service.remote.channels import Answer, Channel, PendingAnswer, RoleGoneError
+from evenstep.service.remote.requests import Request, WaitTimer
 from evenstep.service.remote.role_place import (
     ATTEMPTS,
-    Finder,
     Location,
+    Locator,
     RolePlace,
     cause_of_death,
     located,
 )
 from evenstep.service.remote.role_threads import in_thread
-from evenstep.service.remote.wait_timer import WaitTimer
 
-_ALARM_INTERVAL = 1.0  # seconds from one look at an alarm to the next, while it cannot ring
+if TYPE_CHECKING:
+    from evenstep.service.client.remote_client import ServiceMonitor
+
+_MONITOR_INTERVAL = 1.0  # seconds from one look at an monitor to the next, while it cannot ring
 
 OnWait = Callable[["RemoteHandle", Request, float, Sequence[PendingAnswer]], None]
 """Called with the role that is waited for, what it was asked, the seconds waited, and the answers
@@ -45,7 +46,7 @@ class RemoteHandle:
         self,
         place: RolePlace,
         *,
-        alarm: Alarm | None = None,
+        monitor: ServiceMonitor | None = None,
         timer: WaitTimer | None = None,
         on_answer: Callable[[Answer], None] | None = None,
         on_wait: OnWait | None = None,
@@ -53,20 +54,22 @@ class RemoteHandle:
     ) -> None:
         """
         Args:
-            alarm: a caller that waits for an answer, or takes one, raises its error instead.
+            monitor: a caller that waits for an answer, or takes one, raises its error instead.
             timer: counts the seconds waited for answers, by message (the last of several).
             on_answer: called with each answer that is taken.
             on_wait: called when an answer has been waited for for `warn_after` seconds, also while
                 the role is not played, and again each time that the wait has doubled.
         """
         self.place = place
-        self.alarm, self.timer, self.on_answer = alarm, timer, on_answer
+        self.monitor, self.timer, self.on_answer = monitor, timer, on_answer
         self.on_wait, self.warn_after = on_wait, warn_after
 
     @classmethod
-    def at(cls, role: str, road: Road, process: int | None = None, host: str = "") -> RemoteHandle:
+    def at(
+        cls, role: str, channel: Channel, process: int | None = None, host: str = ""
+    ) -> RemoteHandle:
         """A role that is not played again."""
-        return cls(RolePlace(role, Location(road, process, host)))
+        return cls(RolePlace(role, Location(channel, process, host)))
 
     @property
     def role(self) -> str:
@@ -74,9 +77,9 @@ class RemoteHandle:
         return self.place.role
 
     @property
-    def road(self) -> Road:
+    def channel(self) -> Channel:
         """To the process that plays the role."""
-        return self.place.location().road
+        return self.place.location().channel
 
     @property
     def name(self) -> str:
@@ -90,13 +93,13 @@ class RemoteHandle:
         process, host = (None, "") if known is None else (known.process, known.host)
         return {"role": self.role, "process": process, "host": host}
 
-    def send(self, message: MessageName, *arguments: Any) -> Reply:
+    def send(self, message: str, *arguments: Any) -> Reply:
         return RemoteReply(self, [(message, arguments)], single=True)
 
     def send_all(self, messages: Sequence[Message]) -> Reply:
         return RemoteReply(self, messages)
 
-    async def ask(self, message: MessageName, *arguments: Any) -> Answer:
+    async def ask(self, message: str, *arguments: Any) -> Answer:
         """The answer to one message, in an event loop.
 
         Raises:
@@ -109,7 +112,7 @@ class RemoteHandle:
             location = await in_thread(place.location) if known is None else known
             for _ in range(ATTEMPTS):
                 try:
-                    return await location.road.send([(message, arguments)]).later()
+                    return await location.channel.send([(message, arguments)]).later()
                 except RoleGoneError:
                     location = await in_thread(place.successor, location)
         except RoleGoneError as error:
@@ -120,9 +123,9 @@ class RemoteHandle:
         """A handle of the same role with the options of one caller; see the constructor."""
         return RemoteHandle(self.place, **options)
 
-    def found_by(self, finder: Finder | None) -> RemoteHandle:
+    def located_by(self, locator: Locator | None) -> RemoteHandle:
         """A handle of the same role, whose successors are found in another way."""
-        return RemoteHandle(self.place.found_by(finder))
+        return RemoteHandle(self.place.located_by(locator))
 
     def __eq__(self, other: object) -> bool:
         """Whether it is a handle of the same role, of which a job has one of each name."""
@@ -151,7 +154,7 @@ class RemoteReply:
             self._location = handle.place.location()
         except RoleGoneError as error:
             raise cause_of_death(handle.name, error) from error
-        self._pending = self._location.road.send(messages)
+        self._pending = self._location.channel.send(messages)
         self._answer: Answer | None = None
 
     def result(self) -> Any:
@@ -185,22 +188,22 @@ class RemoteReply:
                     return self._pending.answer()
                 except RoleGoneError:
                     self._location = self._successor()
-                    self._pending = self._location.road.send(self._messages)
+                    self._pending = self._location.channel.send(self._messages)
         except RoleGoneError as error:
-            self._raise_alarm()  # which may know why
+            self._raise_failure()  # which may know why
             raise cause_of_death(handle.name, error) from error
         raise cause_of_death(handle.name, request=self._request)
 
-    def _raise_alarm(self) -> None:
-        alarm = self._handle.alarm
-        error = None if alarm is None else alarm.error()
+    def _raise_failure(self) -> None:
+        monitor = self._handle.monitor
+        error = None if monitor is None else monitor.error()
         if error is not None:
             raise error
 
     @property
     def _watches(self) -> bool:
         """Whether anything is to be done while it waits."""
-        return self._handle.alarm is not None or self._handle.on_wait is not None
+        return self._handle.monitor is not None or self._handle.on_wait is not None
 
     def _answered(self, others: Sequence[PendingAnswer], seconds: float | None) -> bool:
         return self._pending.first_of(others, seconds) is self._pending
@@ -221,7 +224,7 @@ class RemoteReply:
             ended.set()
 
         threading.Thread(target=search, name="evenstep-successor", daemon=True).start()
-        self._watch(lambda _, seconds: ended.wait(min(seconds or math.inf, _ALARM_INTERVAL)), [])
+        self._watch(lambda _, seconds: ended.wait(min(seconds or math.inf, _MONITOR_INTERVAL)), [])
         return found.result()
 
     def _watch(
@@ -229,20 +232,20 @@ class RemoteReply:
         comes: Callable[[Sequence[PendingAnswer], float | None], bool],
         awaited: Sequence[PendingAnswer],
     ) -> None:
-        """Waits for something. The alarm has precedence, and long waits are told of.
+        """Waits for something. The monitor has precedence, and long waits are told of.
 
         Args:
             comes: waits for it, or for one of these answers, for so many seconds at most, and says
                 whether it has come.
             awaited: answers that end the wait.
         """
-        handle, alarm = self._handle, self._handle.alarm
+        handle, monitor = self._handle, self._handle.monitor
         while True:
-            self._raise_alarm()
-            others = [] if alarm is None else alarm.pending
+            self._raise_failure()
+            others = [] if monitor is None else monitor.pending
             until = self._warn_at
-            if alarm is not None and not others:
-                until = min(until, time.monotonic() + _ALARM_INTERVAL)
+            if monitor is not None and not others:
+                until = min(until, time.monotonic() + _MONITOR_INTERVAL)
             seconds = None if until == math.inf else max(until - time.monotonic(), 0.0)
             if comes(others, seconds):
                 return

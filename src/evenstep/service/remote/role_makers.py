@@ -6,22 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenstep.data.parquet import DECODED
-from evenstep.service.handles import call
-from evenstep.service.job import Job
-from evenstep.service.loader_pool import LoaderPool
-from evenstep.service.planner import Planner
-from evenstep.service.preparer import Preparer
+from evenstep.service.job.job import Job
+from evenstep.service.job.loader_job import LoaderJob, LoaderPart
+from evenstep.service.job.source_layout import SourceLayout
+from evenstep.service.messages import call
+from evenstep.service.planner.loader_pool import LoaderPool
+from evenstep.service.planner.planner import Planner
+from evenstep.service.planner.store.runs import RunPlace
+from evenstep.service.planner.stored_planner import planner_of
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.standing import Standing
-from evenstep.service.remote.wait_timer import WaitTimer
-from evenstep.service.source_layout import SourceLayout
-from evenstep.service.source_loader import LoaderJob, LoaderPart, SourceLoader, preparer_of
-from evenstep.service.store.runs import RunPlace
-from evenstep.service.stored_planner import planner_of
+from evenstep.service.remote.job_state import JobState
+from evenstep.service.remote.requests import WaitTimer
+from evenstep.service.source_loader.preparer import Preparer
+from evenstep.service.source_loader.source_loader import SourceLoader, preparer_of
 from evenstep.strategy.mesh import ClientPlaceTree
 
 if TYPE_CHECKING:
-    from evenstep.service.data_constructor import DataConstructor
+    from evenstep.service.constructor.data_constructor import DataConstructor
 
 _STEPS_TOGETHER = 8
 """Small steps that a message is about: more save little."""
@@ -74,7 +75,7 @@ def make_constructor(
     planner: RemoteHandle,
     groups: list[int],
 ) -> DataConstructor:
-    from evenstep.service.data_constructor import DataConstructor  # which needs torch
+    from evenstep.service.constructor.data_constructor import DataConstructor  # which needs torch
 
     return DataConstructor(
         job,
@@ -82,7 +83,9 @@ def make_constructor(
         planner.using(timer=timer),
         [handle.using(timer=timer) for handle in loaders],
         layout,
-        together=max(min(_STEPS_TOGETHER, job.plans_kept // 8), 1),  # plans are kept for trainers
+        together=max(
+            min(_STEPS_TOGETHER, job.memory.plans_kept // 8), 1
+        ),  # plans are kept for trainers
         on_queued=lambda seconds: timer.add("queue", seconds),
     )
 
@@ -91,16 +94,16 @@ def make_planner_anew(
     timer: WaitTimer, job: Job, registry: RemoteHandle, plan_log: str | None, store: RunPlace | None
 ) -> Planner:
     """As the job stands by now."""
-    standing: Standing = call(registry, "standing")
+    job_state: JobState = call(registry, "job_state")
     return make_planner(
         timer,
         job,
-        standing.layout,
-        list(standing.info.loaders),
-        standing.state,
+        job_state.layout,
+        list(job_state.info.loaders),
+        job_state.planner_state,
         plan_log,
         store,
-        standing.tree if standing.begins else None,
+        job_state.tree if job_state.mesh_begins else None,
     )
 
 
@@ -113,15 +116,16 @@ def make_constructor_anew(
         job: on the constructor's mesh.
         mesh: the number of that; see `JobInfo`.
     """
-    import evenstep.service.data_constructor  # noqa: F401 - torch, while the registry begins
+    # Imports torch while the registry starts.
+    import evenstep.service.constructor.data_constructor  # noqa: F401
 
-    standing: Standing = call(registry, "standing")
-    info = standing.info
-    given = standing.layout, list(info.loaders), info.planner, groups
+    job_state: JobState = call(registry, "job_state")
+    info = job_state.info
+    given = job_state.layout, list(info.loaders), info.planner, groups
     made = make_constructor(timer, job, *given)
-    end = standing.end_of(mesh)
+    end = job_state.end_of(mesh)
     if end is not None:
         made.end_at(end)
-    elif standing.held:
+    elif job_state.held:
         made.hold()
     return made

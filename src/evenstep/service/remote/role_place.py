@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from evenstep.errors import LoaderDiedError
-from evenstep.service.remote.open_requests import Request
-from evenstep.service.remote.roads import Road, RoleGoneError
+from evenstep.service.remote.channels import Channel, RoleGoneError
+from evenstep.service.remote.requests import Request
 
 ATTEMPTS = 4
 """Processes of a role that are asked the same. What kills four of them would kill all."""
@@ -23,7 +23,7 @@ ATTEMPTS = 4
 class Location:
     """The process that plays a role."""
 
-    road: Road
+    channel: Channel
     process: int | None = None
     host: str = ""
     born: int = 0
@@ -32,10 +32,10 @@ class Location:
     """Whether it was a standby before."""
 
 
-class Finder(Protocol):
+class Locator(Protocol):
     """Finds the process that plays a role."""
 
-    def find(self, dead: Location | None) -> Location:
+    def locate(self, dead: Location | None) -> Location:
         """Waits for the process that plays the role, or that plays it again.
 
         Args:
@@ -53,16 +53,16 @@ class RolePlace:
     """See the module docstring. Can be sent to other processes."""
 
     def __init__(
-        self, role: str, location: Location | None = None, finder: Finder | None = None
+        self, role: str, location: Location | None = None, locator: Locator | None = None
     ) -> None:
         """
         Args:
             role: such as "Source Loader 2".
             location: None if it is not known yet.
-            finder: None for a role that is not played again.
+            locator: None for a role that is not played again.
         """
         self.role = role
-        self._location, self._finder = location, finder
+        self._location, self._locator = location, locator
         self._lock = threading.Lock()
 
     @property
@@ -74,7 +74,7 @@ class RolePlace:
         """The location, which is searched for if it is not known yet.
 
         Raises:
-            RoleGoneError, EvenstepError: see `Finder.find`.
+            RoleGoneError, EvenstepError: see `Locator.find`.
         """
         with self._lock:
             if self._location is None:
@@ -85,7 +85,7 @@ class RolePlace:
         """The location after one to which connections are lost.
 
         Raises:
-            RoleGoneError, EvenstepError: see `Finder.find`.
+            RoleGoneError, EvenstepError: see `Locator.find`.
         """
         with self._lock:
             if self._location is None or self._location is dead:
@@ -93,16 +93,16 @@ class RolePlace:
             return self._location
 
     def _find(self, dead: Location | None) -> Location:
-        if self._finder is None:
+        if self._locator is None:
             raise RoleGoneError
-        return self._finder.find(dead)
+        return self._locator.locate(dead)
 
-    def found_by(self, finder: Finder | None) -> RolePlace:
+    def located_by(self, locator: Locator | None) -> RolePlace:
         """The same place, for a process that finds successors in another way."""
-        return RolePlace(self.role, self._location, finder)
+        return RolePlace(self.role, self._location, locator)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RolePlace, (self.role, self._location, self._finder)
+        return RolePlace, (self.role, self._location, self._locator)
 
 
 def located(about: Mapping[str, Any]) -> str:

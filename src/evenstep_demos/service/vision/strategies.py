@@ -123,9 +123,15 @@ def vision_job(stored: StoredSources, options: ServiceDemoOptions, run: str) -> 
     return es.Job(
         sources=stored.sources(pictured),
         strategy=VISION_RUNS[run],
-        schedule={name: float(count) for name, count in stored.samples.items()},
+        draws=es.DrawOptions(
+            schedule={name: float(count) for name, count in stored.samples.items()},
+            samples_per_step=options.samples_per_step,
+        ),
         collate=text_alone,
-        modalities={"text": length_of, "image": patches_of},
-        supervised=supervised,
+        measures=es.MeasureOptions(
+            modalities={"text": length_of, "image": patches_of},
+            supervised=supervised,
+            loss_reduction="sum",
+        ),
         **common(options),
     )
