@@ -209,18 +209,11 @@ def dissected(message: bytes) -> list[tuple[bytes, str]]:
 
 
 def example() -> str:
-    hellos, proposals, receipted, farewells = played()
-    shown = {
-        "hello of rank 0": hellos[0],
-        "proposal of rank 0 in round 0": proposals[0],
-        "proposal of rank 1 in round 0": proposals[1],
-        "receipt of rank 0 in round 0": receipted[0],
-        "receipt of rank 1 in round 0": receipted[1],
-        "proposal of rank 0 in round 1, which is its last": farewells[0],
-    }
+    hellos, proposals, receipted, _ = played()
+    shown = {"hello": hellos[0], "proposal": proposals[0], "receipt": receipted[0]}
     lines = []
     for name, message in shown.items():
-        lines += ["", f"{name}: {len(message)} bytes"]
+        lines += ["", f"{name} of rank 0: {len(message)} bytes"]
         for data, said in dissected(message):
             text = f"{data.hex(' '):<25}{said}"
             wrapped = textwrap.wrap(text, 92, subsequent_indent=" " * 25)

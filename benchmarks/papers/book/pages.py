@@ -13,25 +13,25 @@ Find = Callable[[Chapter, Entry], Outcome | None]
 
 _HEAD = """# The papers, reproduced
 
-Every table and figure of the four documents that evenstep builds on: what it prints, what evenstep
-gets, and why the two differ where they do. Each entry has a page that names its command. All runs
-on two CPU cores, without a GPU.
+evenstep builds on four documents. Each page below lists every table and figure of one document: what
+it prints, what evenstep gets, why the two differ, and the command. All runs used two CPU cores and no
+GPU.
 
-`make papers` runs every entry and writes these pages; `make papers FAST=1` leaves out those that
-take minutes or want a quiet machine, and keeps what is stored of them. `make papers
-ONLY=odb/table-17` runs one. What the runs gave is kept in `benchmarks/papers/results/`. What is
-simulated comes out the same in every run with the same seed.
+`make papers` runs every entry and writes these pages. `make papers FAST=1` skips entries that take
+minutes or need a quiet machine, and keeps their stored results. `make papers ONLY=odb/table-17` runs
+one entry. `benchmarks/papers/results/` has the complete tables of every run. Simulations give the same
+result in every run with the same seed.
 """
 
 
 def pages(chapters: Sequence[Chapter], find: Find) -> dict[str, str]:
     """Text of every file of docs/papers, by its name."""
-    result = {"index.md": _index(chapters, find)}
+    result = {"index.md": _index(chapters)}
     result.update({chapter.page: _page(chapter, find) for chapter in chapters})
     return result
 
 
-def _index(chapters: Sequence[Chapter], find: Find) -> str:
+def _index(chapters: Sequence[Chapter]) -> str:
     counts = [
         [
             f"[{chapter.title}]({chapter.page})",
@@ -40,34 +40,26 @@ def _index(chapters: Sequence[Chapter], find: Find) -> str:
         for chapter in chapters
     ]
     means = "\n".join(f"- *{state}*: {meaning}." for state, meaning in STATES.items())
-    parts = [_HEAD, markdown(["document", *STATES], counts), means]
-    for chapter in chapters:
-        rows = []
-        for entry in chapter.entries:
-            outcome = find(chapter, entry) or Outcome([])
-            link = f"[{entry.item}]({chapter.page}#{entry.key})"
-            row = [link, entry.title, entry.state, outcome.paper, outcome.ours, entry.differs]
-            rows.append(row)
-        header = ["", "what it shows", "here", "paper", "evenstep", "why they differ"]
-        parts += [f"## {chapter.title}", _left(header, rows)]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n\n".join([_HEAD.strip(), markdown(["document", *STATES], counts), means]) + "\n"
 
 
 def _page(chapter: Chapter, find: Find) -> str:
-    parts = [f"# {chapter.title}", chapter.head]
+    rows = []
     for entry in chapter.entries:
-        parts.append(f"## {entry.item}: {entry.title} {{ #{entry.key} }}")
-        parts.append(f"*{entry.state.capitalize()}.* {entry.differs}")
-        if command := chapter.command(entry):
-            parts.append(f"```\n{command}\n```")
-        parts.append(entry.text)
         outcome = find(chapter, entry) or Outcome([])
-        for table in outcome.tables:
-            parts += [f"{table.title}:" if table.title else "", markdown(table.columns, table.rows)]
-        parts.append(outcome.notes)
-    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
-
-
-def _left(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+        command = chapter.command(entry).removeprefix("python -m benchmarks.papers.book ")
+        rows.append(
+            [
+                f"{entry.item}: {entry.title}",
+                entry.state,
+                outcome.paper,
+                outcome.ours,
+                entry.differs,
+                f"`{command}`" if command else "",
+            ]
+        )
+    header = ["", "here", "paper", "evenstep", "why they differ", "command"]
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    note = "Commands that begin with `--run` follow `python -m benchmarks.papers.book`."
+    return "\n\n".join([f"# {chapter.title}", chapter.head.strip(), note, table]) + "\n"

@@ -92,7 +92,7 @@ CHAPTER = Chapter(
             differs="GPUs of three of its rows are not the product of their ranks.",
             text="In code: `evenstep.tools.simulate.cluster_assumptions.TABLE_1`, by which the "
             "figures below are predicted.",
-            command="python -m benchmarks.papers.wlb.figures --markdown docs/wlb-figures.md",
+            command="python -m benchmarks.papers.wlb.figures",
         ),
         Entry(
             key="table-2",
@@ -101,7 +101,7 @@ CHAPTER = Chapter(
             state="reproduced",
             differs="Documents are drawn from a distribution fitted to the first row.",
             text="On [a page of its own](../wlb-table2.md); the rows of WLB-LLM itself are next.",
-            command="python -m benchmarks.papers.wlb.table2 --markdown docs/wlb-table2.md",
+            command="python -m benchmarks.papers.wlb.table2",
         ),
         Entry(
             key="section-4-2",
@@ -159,7 +159,7 @@ CHAPTER = Chapter(
             state="predicted",
             differs="Step times are those of a model of costs.",
             text="On [a page of its own](../wlb-figures.md).",
-            command="python -m benchmarks.papers.wlb.figures --markdown docs/wlb-figures.md",
+            command="python -m benchmarks.papers.wlb.figures",
         ),
         Entry(
             key="assumptions",
