@@ -47,7 +47,8 @@ def _page(chapter: Chapter, find: Find) -> str:
     rows = []
     for entry in chapter.entries:
         outcome = find(chapter, entry) or Outcome([])
-        command = chapter.command(entry).removeprefix("python -m benchmarks.papers.book ")
+        command = chapter.command(entry).removeprefix("python -m ")
+        command = command.removeprefix("benchmarks.papers.book ")
         rows.append(
             [
                 f"{entry.item}: {entry.title}",
@@ -61,5 +62,5 @@ def _page(chapter: Chapter, find: Find) -> str:
     header = ["", "here", "paper", "evenstep", "why they differ", "command"]
     lines = [header, ["---"] * len(header), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    note = "Commands that begin with `--run` follow `python -m benchmarks.papers.book`."
+    note = "Commands follow `python -m`, and those with `--run` also `benchmarks.papers.book`."
     return "\n\n".join([f"# {chapter.title}", chapter.head.strip(), note, table]) + "\n"
