@@ -13,14 +13,14 @@ Find = Callable[[Chapter, Entry], Outcome | None]
 
 _HEAD = """# The papers, reproduced
 
-evenstep builds on four documents. Each page below lists every table and figure of one document: what
-it prints, what evenstep gets, why the two differ, and the command. All runs used two CPU cores and no
-GPU.
+evenstep builds on four documents. Each page below has the tables and figures of one document:
+what it prints, what evenstep gets, why the two differ, and the command. All runs used two CPU
+cores and no GPU.
 
-`make papers` runs every entry and writes these pages. `make papers FAST=1` skips entries that take
-minutes or need a quiet machine, and keeps their stored results. `make papers ONLY=odb/table-17` runs
-one entry. `benchmarks/papers/results/` has the complete tables of every run. Simulations give the same
-result in every run with the same seed.
+`make papers` runs every entry and writes these pages. `make papers FAST=1` skips entries that
+take minutes or need a quiet machine, and keeps their stored results. `make papers
+ONLY=odb/table-17` runs one entry. `benchmarks/papers/results/` has the complete tables of every
+run. Simulations give the same result in every run with the same seed.
 """
 
 
@@ -44,23 +44,28 @@ def _index(chapters: Sequence[Chapter]) -> str:
 
 
 def _page(chapter: Chapter, find: Find) -> str:
-    rows = []
+    rows, tested, missing = [], [], []
     for entry in chapter.entries:
-        outcome = find(chapter, entry) or Outcome([])
-        command = chapter.command(entry).removeprefix("python -m ")
-        command = command.removeprefix("benchmarks.papers.book ")
-        rows.append(
-            [
-                f"{entry.item}: {entry.title}",
-                entry.state,
-                outcome.paper,
-                outcome.ours,
-                entry.differs,
-                f"`{command}`" if command else "",
-            ]
-        )
-    header = ["", "here", "paper", "evenstep", "why they differ", "command"]
+        outcome = find(chapter, entry)
+        if entry.state == "elsewhere":
+            missing.append(entry.item)
+        elif outcome is None:
+            tested.append(entry)
+        else:
+            item = f"{entry.item}: {entry.title}"
+            rows.append([item, entry.state, outcome.paper, outcome.ours, entry.differs, entry.key])
+    header = ["", "here", "paper", "evenstep", "why they differ", "key"]
     lines = [header, ["---"] * len(header), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    note = "Commands follow `python -m`, and those with `--run` also `benchmarks.papers.book`."
-    return "\n\n".join([f"# {chapter.title}", chapter.head.strip(), note, table]) + "\n"
+    note = f"`python -m benchmarks.papers.book --run {chapter.name}/KEY` runs an entry."
+    parts = [f"# {chapter.title}", chapter.head.strip(), note, table]
+    parts += ["## Shown by tests and other commands"]
+    parts += ["\n".join(_shown(chapter, entry) for entry in tested)]
+    if missing:
+        parts += [f"Not here, because they need the paper's models or GPUs: {', '.join(missing)}."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _shown(chapter: Chapter, entry: Entry) -> str:
+    differs = "" if entry.differs == "Nothing differs." else f" {entry.differs}"
+    return f"- {entry.item}: {entry.title}.{differs} `{chapter.command(entry)}`"
