@@ -87,27 +87,6 @@ def print_json(result: Mapping[str, Any]) -> None:
     print(json.dumps({**result, "machine": machine()}, indent=2))
 
 
-def fill(page: Path, parts: Mapping[str, str]) -> None:
-    """Replaces parts of a page of Markdown: what stands between the comments ``<!-- NAME -->`` and
-    ``<!-- end -->``, by name. The rest of a page is written by hand."""
-    text = page.read_text()
-    for name, part in parts.items():
-        begin, end = f"<!-- {name} -->\n", "\n<!-- end -->"
-        if begin not in text:
-            sys.exit(f"{page} has no part {begin.strip()}")
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n{part.strip()}\n{rest[rest.index(end) :]}"
-    page.write_text(text)
-
-
-def publish(parts: Mapping[str, str], page: Path | None) -> None:
-    """Puts parts into a page (see `fill`), or prints them if there is none."""
-    if page is not None:
-        fill(page, parts)
-    else:
-        print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
-
-
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table of Markdown, its first column to the left and the others to the right."""
     table = [list(header), *map(list, lines)]

@@ -1,8 +1,7 @@
-"""The book "The papers, reproduced", docs/papers: runs its entries and updates its pages.
+"""The papers, reproduced: runs entries, prints their tables, and updates docs/papers.
 
-A page is written by hand, apart from what runs decide: the tables of an entry stand between the
-comments ``<!-- CHAPTER/KEY -->`` and ``<!-- end -->``, and the index has the paper's figure and
-evenstep's in the row that links to the entry. ``--run`` without names runs all entries.
+Each page of docs/papers has a table with a row for each entry. A run changes two cells of it: the
+paper's figure and evenstep's. ``--run`` without names runs all entries.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.lib.report import fill
 from benchmarks.papers.outcome import Outcome
 
 DOCS = Path(__file__).parents[2] / "docs" / "papers"
@@ -101,17 +99,16 @@ def outcome_of(name: str, seed: int) -> Outcome:
 
 
 def write(name: str, outcome: Outcome) -> None:
-    """Puts an outcome into the page of its chapter, and into its row of the index."""
+    """Puts the paper's figure and evenstep's into the entry's row of its page."""
     chapter, key = name.split("/")
-    fill(DOCS / PAGES[chapter], {name: outcome.markdown()})
-    index = DOCS / "index.md"
-    lines = index.read_text().split("\n")
+    page = DOCS / PAGES[chapter]
+    lines = page.read_text().split("\n")
     for number, line in enumerate(lines):
-        if f"]({PAGES[chapter]}#{key}) |" in line:
+        if line.endswith(f" | {key} |"):
             cells = line.split(" | ")
-            cells[3:5] = outcome.paper, outcome.ours
+            cells[2:4] = outcome.paper, outcome.ours
             lines[number] = " | ".join(cells)
-    index.write_text("\n".join(lines))
+    page.write_text("\n".join(lines))
 
 
 def main() -> None:
@@ -126,8 +123,10 @@ def main() -> None:
     options = parser.parse_args()
     for name in chosen(options.run, options.fast):
         start = time.perf_counter()
-        write(name, outcome_of(name, options.seed))
-        print(f"{name}: {time.perf_counter() - start:.1f} s", flush=True)
+        outcome = outcome_of(name, options.seed)
+        write(name, outcome)
+        seconds = time.perf_counter() - start
+        print(f"{name}, {seconds:.1f} s\n\n{outcome.markdown()}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Long documents of several kinds, packed for pretraining: before and after.
 
-Prints tables; `--markdown docs/packing-corpora.md` puts them into that page. `--data` is a folder
-of .npy files, each the lengths of a corpus in tokens. Each corpus is repeated until the stream is
+`--data` is a folder of .npy files, each the lengths of a corpus in tokens. Each corpus is repeated until the stream is
 long enough, each time in a new random order, and `--repeats` is the number of such streams.
 """
 
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.report import markdown, parser, print_json, progress, publish
+from benchmarks.lib.report import markdown, parser, print_json, progress
 from evenstep.arrays import Int64Array
 from evenstep.plan.packing import DocumentCost
 from evenstep.plan.rng import generator
@@ -141,7 +140,6 @@ def main() -> None:
     arguments.add_argument(
         "--names", nargs="+", default=list(KINDS), help=f"corpora; default: {' '.join(KINDS)}"
     )
-    arguments.add_argument("--markdown", type=Path, help="the page to update, instead of printing")
     arguments.add_argument("--context", type=int, default=32_768, help="tokens of a window")
     arguments.add_argument("--micro-batches", type=int, nargs="+", default=[4, 16])
     arguments.add_argument("--steps", type=int, default=200, help="of a stream, at least")
@@ -185,7 +183,7 @@ def main() -> None:
     for (name, count), rows in results.items():
         table = markdown(HEADER, [cells(packer, row) for packer, row in rows.items()])
         parts[f"{name}, {count}"] = table
-    publish(parts, options.markdown)
+    print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ data-parallel ranks. The cost is that of the paper's models, in operations; what
 it is a prediction, and no time is measured.
 
 Without `--data` the corpora are named distributions. `--data FOLDER` adds those that lie there as
-Parquet, with columns `source` and `n_tokens`. `--markdown docs/service-figures.md` puts the tables
-into that page.
+Parquet, with columns `source` and `n_tokens`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.lib.report import markdown, parser, print_json, progress, publish
+from benchmarks.lib.report import markdown, parser, print_json, progress
 from benchmarks.service.corpora import (
     MOST_CELLS,
     VIT_1B,
@@ -193,11 +192,10 @@ def folder(path: str) -> Path:
 def main() -> None:
     arguments = parser(
         __doc__ or "",
-        "python -m benchmarks.service.imbalance --data FOLDER --markdown docs/service-figures.md",
+        "python -m benchmarks.service.imbalance --data FOLDER",
         repeats=5,
     )
     arguments.add_argument("--data", type=folder, help="folder of corpora as Parquet")
-    arguments.add_argument("--markdown", type=Path, help="the page to update, instead of printing")
     arguments.add_argument("--steps", type=int, default=3, help="of each measurement")
     options = arguments.parse_args()
     if options.data is None:
@@ -251,7 +249,7 @@ def main() -> None:
             plain = name.replace("`", "")
             parts[f"{plain}, by ranks"] = by_ranks(by, measure)
             parts[f"{plain}, in detail"] = in_detail(by[RANKS[-1]], measure)
-    publish(parts, options.markdown)
+    print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
     print(
         f"imbalance of text is at most {worst(of_text, 'greedy, both')} with greedy and "
         f"{worst(of_text, BEST_TEXT)} with karmarkar_karp; without balance micro-batches differ by "

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import evenstep
 from evenstep.batch import PackCollator, attention_mask
+from page_code import run_page
 from tiny_causal import (
     TinyCausal,
     by_mask,
@@ -23,15 +23,7 @@ from tiny_causal import (
     one_at_a_time,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "packed-batches.md"
 SAMPLES = documents([5, 1, 9, 3, 3, 12, 2, 7, 1, 4])
-
-
-def code(heading: str) -> str:
-    """The one block of code under a heading of the page."""
-    (section,) = [s for s in PAGE.read_text().split("\n## ") if s.startswith(heading + "\n")]
-    (block,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    return block
 
 
 class Watched:
@@ -63,9 +55,7 @@ def truth(model: TinyCausal, loader: Watched) -> torch.Tensor:
     return total
 
 
-def run(heading: str, **names: Any) -> dict[str, Any]:
-    exec(compile(code(heading), f"{PAGE.name}: {heading}", "exec"), names)
-    return names
+run = partial(run_page, "packed-batches.md")
 
 
 def test_with_scaled_dot_product_attention():

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
+import page_code
 from evenstep.batch import PackCollator, attention_mask, to_megatron
 from evenstep.context_parallel import document_lengths, shard_batch
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
-from handover_page import run_page
 from tiny_causal import TinyCausal, by_mask, by_pieces, documents, gradient, one_at_a_time
 
 SAMPLES = documents([5, 1, 9, 3, 12, 2])
 RANKS = 4
+run_page = partial(page_code.run_page, "context-handover.md")
 
 
 def whole_row(model: TinyCausal, batch: dict[str, Any]) -> torch.Tensor:

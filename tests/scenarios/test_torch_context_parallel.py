@@ -16,7 +16,7 @@ from evenstep.context_parallel.frameworks import LoadBalancer
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
 from evenstep.plan.sharding.attention_tiles import causal_pairs
 from evenstep.tools.simulate import sample_lengths
-from handover_page import run_page
+from page_code import run_page
 
 theirs = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel")
 balancers = pytest.importorskip(f"{theirs.__name__}._load_balancer")
@@ -31,6 +31,7 @@ def cut(job: Rank, method: str) -> dict[str, Any]:
     """What this rank gets of buffers of several shapes, and what comes back of them."""
     total = sum(LENGTHS)
     names = run_page(
+        "context-handover.md",
         "PyTorch",
         sharding=MAKE[method](LENGTHS, job.world_size),
         mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (job.world_size,)),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -24,8 +23,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import evenstep
 from documents import Documents
+from page_code import blocks
 
-PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 K = 3  # steps of an accumulated update, where the name of a recipe says that it accumulates
 RECIPES = {  # headings of the page, and which block of code under each
     "ddp": [("DDP", 0), ("The loop", 0)],
@@ -55,11 +54,7 @@ class Masked(Documents):
 
 def recipe(name: str) -> str:
     """Code of the page."""
-    blocks = defaultdict(list)
-    for section in PAGE.read_text().split("\n## ")[1:]:
-        heading = section.partition("\n")[0]
-        blocks[heading] += re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    return "\n".join(blocks[heading][number] for heading, number in RECIPES[name])
+    return "\n".join(blocks("training.md", heading)[at] for heading, at in RECIPES[name])
 
 
 def update_size(name: str) -> int:
@@ -125,7 +120,7 @@ def train(
     handle = register_optimizer_step_pre_hook(look)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        exec(compile(recipe(name), str(PAGE), "exec"), names)
+        exec(compile(recipe(name), "training.md", "exec"), names)
     handle.remove()
     warned = [str(warning.message) for warning in caught]
     parameters = flat(list(names["model"].parameters()))

@@ -1,25 +1,20 @@
 """Figures 12 to 15 of the WLB-LLM paper as predictions, beside what its text says of them.
 
 Nothing here was measured on a cluster: step times follow from a stated latency model and stated
-hardware. Prints tables; `--markdown docs/wlb-figures.md` puts them into that page and
-draws its picture.
+hardware.
 `--repeats` is the number of streams of documents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.report import markdown, parser, print_json, progress, publish
-from benchmarks.papers.wlb.figures_plot import plot
+from benchmarks.lib.report import markdown, parser, print_json, progress
 from benchmarks.papers.wlb.figures_run import SEVEN_128, TABLE_ERROR, Bench, Rates, measure
 from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1
-
-IMAGE = "wlb-figures.png"
 
 PAPER: Mapping[str, Mapping[str, float]] = {
     "figure 12": {"fixed": 1.03, "wlb": 1.23, "wlb, 64K": 1.15, "wlb, 128K": 1.30},
@@ -131,10 +126,9 @@ def models() -> str:
 def main() -> None:
     arguments = parser(
         __doc__ or "",
-        "python -m benchmarks.papers.wlb.figures --markdown docs/wlb-figures.md",
+        "python -m benchmarks.papers.wlb.figures",
         repeats=2,
     )
-    arguments.add_argument("--markdown", type=Path, help="the page to update, with its picture")
     arguments.add_argument("--batches", type=int, default=80, help="global batches of a stream")
     options = arguments.parse_args()
     seeds = range(options.seed, options.seed + options.repeats)
@@ -151,9 +145,7 @@ def main() -> None:
         "figure 15": figure_15(result),
         "models": models(),
     }
-    publish(parts, options.markdown)
-    if options.markdown:
-        plot(result, PAPER, options.markdown.parent / "images" / IMAGE)
+    print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
 
 
 if __name__ == "__main__":

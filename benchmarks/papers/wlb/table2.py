@@ -1,6 +1,6 @@
 """Table 2 of the WLB-LLM paper once more: imbalance of packing methods, both figures side by side.
 
-Prints tables; `--markdown docs/wlb-table2.md` puts them into that page. Lengths are drawn from the
+Lengths are drawn from the
 distribution `pretrain-128k`, whose share of long documents is fitted to the table's first row.
 `--repeats` is the number of streams.
 """
@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.lib.report import markdown, parser, print_json, progress, publish
+from benchmarks.lib.report import markdown, parser, print_json, progress
 from evenstep.plan.packing import (
     DocumentCost,
     PackingOptions,
@@ -221,10 +220,9 @@ def table(rows: Sequence[Row]) -> str:
 def main() -> None:
     arguments = parser(
         __doc__ or "",
-        "python -m benchmarks.papers.wlb.table2 --markdown docs/wlb-table2.md",
+        "python -m benchmarks.papers.wlb.table2",
         repeats=3,
     )
-    arguments.add_argument("--markdown", type=Path, help="the page to update, instead of printing")
     arguments.add_argument("--batches", type=int, default=480, help="global batches of a stream")
     arguments.add_argument("--solver-batches", type=int, default=8, help="those for the solver")
     arguments.add_argument("--time-limit", type=float, default=2.0, help="seconds of a solution")
@@ -254,7 +252,7 @@ def main() -> None:
     ]
     parts = {"solver": "\n".join(statuses), "cut, 4": table(cut), "cut, 16": table(more)}
     parts |= {f"whole, {count}": table(rows) for count, rows in whole.items()}
-    publish(parts, options.markdown)
+    print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
 
 
 if __name__ == "__main__":

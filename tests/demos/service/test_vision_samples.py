@@ -113,20 +113,3 @@ def test_every_embedding_comes_to_all_ranks_that_need_it(
                 assert got[max(begins[row], 0) :][:cells] == expected
         assert wanted == len(got)
     assert all(len(each) > 0 for each in embeddings)
-
-
-def test_the_page_lists_the_kinds_that_are_made_up() -> None:
-    page = Path(__file__).parents[3] / "docs" / "demo-service.md"
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in page.read_text(encoding="utf-8").splitlines()
-        if line.startswith("|")
-    ]
-    listed = {row[0]: row[1:] for row in cells if row[0] in KINDS}
-    assert list(listed) == list(KINDS)
-    for name, kind in KINDS.items():
-        samples, side, side_spread, text, text_spread = listed[name]
-        assert int(samples) == kind.samples
-        assert (None if side == "none" else float(side)) == kind.side
-        assert float(side_spread or 0) == kind.side_spread
-        assert (float(text), float(text_spread)) == (kind.text, kind.text_spread)
