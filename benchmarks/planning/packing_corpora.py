@@ -1,7 +1,8 @@
 """Long documents of several kinds, packed for pretraining: before and after.
 
-`--data` is a folder of .npy files, each the lengths of a corpus in tokens. Each corpus is repeated until the stream is
-long enough, each time in a new random order, and `--repeats` is the number of such streams.
+`--data` is a folder of .npy files, each the lengths of a corpus in tokens. Each corpus is repeated
+until the stream is long enough, each time in a new random order, and `--repeats` is the number of
+such streams.
 """
 
 from __future__ import annotations
