@@ -193,7 +193,7 @@ class Job:
         )
 
     def loader_jobs(self, layout: SourceLayout, first: int = 0) -> list[LoaderJob]:
-        """[loaders] what each is sent.
+        """[loaders] the part of the job that each is sent.
 
         Args:
             first: number of the first loader.
@@ -203,8 +203,8 @@ class Job:
         return [self.for_loader(*each) for each in zip(layout.shares, count(first), workers, sizes)]
 
     def on(self, mesh: Any) -> Job:
-        """The same job for another mesh. If it was not told how much to draw, a step draws what
-        the new mesh holds.
+        """The same job for another mesh. If the job does not say how much to draw, a step draws
+        what the new mesh holds.
 
         Args:
             mesh: see `Job`.
@@ -263,8 +263,8 @@ class Job:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: cached values may not be needed where the job is sent, such as a
-        collate function, which needs torch."""
+        """The fields alone: the receiver may not need cached values, such as a collate function,
+        which needs torch."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     # Checks
