@@ -294,8 +294,8 @@ class Job:
             return  # `Mixture` refuses both at once
         if self.max_tokens is None:
             raise ConfigurationError(
-                "the job does not say how much a step draws; give samples_per_step, "
-                "tokens_per_step, or max_tokens of a micro-batch"
+                "the job does not say how much a step draws; give draws= of "
+                "samples_per_step or tokens_per_step, or max_tokens of a micro-batch"
             )
         object.__setattr__(self, "draws", replace(draws, tokens_per_step=self._filling))
 

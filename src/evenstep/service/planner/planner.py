@@ -366,7 +366,8 @@ class Planner:
         if step != self._step and (self._ended_at is None or step < self._step):
             raise ConfigurationError(
                 f"the state before step {step} is not there: step {self._step} is planned "
-                f"next, and {self._job.memory.plans_kept} steps are kept (plans_kept= of Job)"
+                f"next, and {self._job.memory.plans_kept} steps are kept (plans_kept= of "
+                "MemoryOptions)"
             )
         return self._state()
 

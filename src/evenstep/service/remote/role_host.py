@@ -234,7 +234,7 @@ def unpickled_job(job: bytes, paths: Sequence[str]) -> Any:
         raise ConfigurationError(
             f"the job cannot be read on {socket.gethostname()} ({described(error)}); "
             "make the modules that its functions import available there, on Ray by runtime_env in "
-            "ray_options="
+            "init= of RayOptions"
         ) from error
 
 
