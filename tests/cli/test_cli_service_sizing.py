@@ -32,7 +32,7 @@ def strategy(graph, mesh, step):
 
 job = es.Job(
     sources=[es.Source(name, str(path), transform=sized) for name in ("a", "b")],
-    mesh=es.Mesh(DP=1), strategy=strategy, samples_per_step=8, max_tokens=256,
+    mesh=es.Mesh(DP=1), strategy=strategy, draws=es.DrawOptions(samples_per_step=8), max_tokens=256,
 )
 """
 

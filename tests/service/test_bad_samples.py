@@ -193,9 +193,8 @@ def test_a_sample_that_is_bad_in_every_pass_counts_once(folder: Path, stop: str)
     bad = {("map", n): "read" for n in (0, 7, 19)} | {("parquet", 39): "transform"}
     outcomes = []
     for loaders in (1, 5):
-        with es.start(
-            job_with(folder, bad, 3, stop=stop), backend="local", loaders=loaders, stripe=4
-        ) as service:
+        job = job_with(folder, bad, 3, stop=stop)
+        with es.start(job, backend="local", loaders=striped(job, loaders, 4)) as service:
             taken = list(drawn(service, 0, 60))
             counts = service.status()["planner"]["bad_samples"]
             state = service.state_dict(len(taken))

@@ -34,7 +34,7 @@ def strategy(graph, mesh, step):
 
 job = es.Job(
     sources=[es.Source("rows", str(path))], mesh=es.Mesh(DP=1), strategy=strategy,
-    samples_per_step=8, max_tokens=256,
+    draws=es.DrawOptions(samples_per_step=8), max_tokens=256,
 )
 """
 TRAINER = """

@@ -181,18 +181,6 @@ def test_all_ranks_save_together_and_a_resumed_job_goes_on_exactly(service: RayS
     assert rest == [steps[3:] for steps in whole]
 
 
-@pytest.mark.soak
-def test_a_job_resumed_on_ray_goes_on_exactly(service: RayService) -> None:
-    with es.start(service.job, backend="local") as local:
-        client = local.client(2)
-        steps_of(client, 3)
-        state, whole = client.common_state(), comparable(steps_of(client, 4))
-    with RayService(service.job, name="resumed", constructors=1, state=state) as resumed:
-        client = resumed.client(2)
-        assert resumed.client(0).step == client.step == 3
-        assert comparable(steps_of(client, 4)) == whole
-
-
 def test_ranks_that_save_at_different_steps_are_named(
     service: RayService, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -91,10 +91,10 @@ def test_the_next_plans_are_made_from_the_state_before_the_step() -> None:
 def test_a_job_that_draws_what_its_mesh_holds_does_so_on_another() -> None:
     job = planner_job_of(samples_per_step=None)
     assert job.draws.tokens_per_step == 460  # nine tenths of 2 x 256
-    assert job.on({"DP": 4}).tokens_per_step == 921
-    assert job.on({"DP": 4}).on({"DP": 2}).tokens_per_step == 460
+    assert job.on({"DP": 4}).draws.tokens_per_step == 921
+    assert job.on({"DP": 4}).on({"DP": 2}).draws.tokens_per_step == 460
     fixed = planner_job_of(samples_per_step=None, tokens_per_step=300)
-    assert fixed.on({"DP": 4}).tokens_per_step == 300
+    assert fixed.on({"DP": 4}).draws.tokens_per_step == 300
 
 
 def test_ranks_join_and_leave_in_mid_epoch(tmp_path: Path) -> None:

@@ -62,8 +62,6 @@ class ServiceRun:
     constructors: int | None = None
     stripe: int = 3
     buffer_size: int = 4
-    shared_bytes: int = 1 << 16
-    """Plans of more bytes go through the object store."""
     saves: int = 2
     """Steps from one checkpoint to the next."""
     lives: int = 1

@@ -39,7 +39,6 @@ import evenstep.loader
 import evenstep.processes
 import evenstep.service
 from evenstep.loader.transport import peers, presence
-from evenstep.service.backends.ray import actors
 from evenstep.service.constructor import step_fetcher
 from evenstep.service.remote import handles, requests, role_host, role_makers
 from evenstep.service.source_loader import source_loader
@@ -149,8 +148,6 @@ def simulated_cluster() -> Iterator[None]:
             module.WaitTimer = per_thread  # type: ignore
         _with_default(source_loader, "StagedStep", "lock", simulated.Lock)
         _with_default(step_fetcher, "_Step", "lock", simulated.Lock)
-        # Real actors of this process would take them for registered.
-        actors.register_arrays = actors.register_tensors = lambda: None  # type: ignore
         sys.modules.update(simulated_ray.MODULES)
         try:
             with warnings.catch_warnings():

@@ -20,7 +20,6 @@ from undisturbed_service import Taken
 
 import evenstep.service as es
 from evenstep.errors import EvenstepError, MeshChangedError
-from evenstep.service.backends.ray import actors
 from evenstep.service.backends.ray.service import RayService
 from evenstep.service.client.joining import Client
 
@@ -87,11 +86,7 @@ class ServiceAttempt:
         self._begin_life(0)
 
     def run(self) -> str | None:
-        before, actors.SHARED_BYTES = actors.SHARED_BYTES, self.settings.shared_bytes
-        try:
-            return self.world.run()
-        finally:
-            actors.SHARED_BYTES = before
+        return self.world.run()
 
     def _cut(self, process: Process, fault: Fault) -> None:
         for actor in self.cluster.actors:

@@ -1,9 +1,8 @@
 """How one role calls another: through a handle, never through the object.
 
 `Handle.send(message, *arguments)` sends a message and returns a `Reply`; `Reply.result()` waits for
-the answer. In one process a handle is little more than the object; between processes it is an
-actor, and `send` sends at once. `send_all` sends several messages as one, since between processes
-each message has its price.
+the answer. Within a process a handle just calls the object; between processes it sends at once.
+`send_all` sends several messages as one, since each message between processes has a fixed cost.
 
 Roles call in one direction only (clients call constructors, constructors call the planner and
 loaders, the planner calls loaders), so no two roles ever wait for each other.
@@ -59,8 +58,8 @@ def results(replies: Sequence[Reply]) -> list[Any]:
 
 
 class LocalReply:
-    """Runs the call when its result is first asked for: no other thread could run it meanwhile,
-    and an earlier result would only hold memory."""
+    """Makes the call when its result is first requested: no other thread could make it earlier, and
+    an earlier result would only take memory."""
 
     def __init__(self, run: Callable[[], Any]) -> None:
         self._run: Callable[[], Any] | None = run

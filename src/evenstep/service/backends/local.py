@@ -93,10 +93,9 @@ class LocalService:
         return client
 
     def remesh(self, mesh: Any, at_step: int | None = None) -> None:
-        """Goes on for another mesh from a step on, without a restart: `client` then gives clients
-        of the new mesh, which begin there. Clients of the mesh before get the steps before it, and
-        then `MeshChangedError`. What was drawn for later steps is drawn again, so samples that were
-        not trained on come first, each once.
+        """Changes the mesh at a step, without a restart: `client` then returns clients of the new
+        mesh, which begin there. Clients of the old mesh get the steps before it, and then
+        `MeshChangedError`. Samples that were drawn for later steps come first, each once.
 
         Args:
             mesh: see `Job`; or ``service.job.tree`` with nodes added, removed or replaced.

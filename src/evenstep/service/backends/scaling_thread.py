@@ -1,4 +1,4 @@
-"""`ScalingThread`: has a running service go on with as many loaders as `LoaderScaling` says."""
+"""`ScalingThread`: keeps as many loaders in a running service as `LoaderScaling` wants."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ScalingThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends, after a change that has begun. Idempotent."""
+        """Ends, after a change that has started. Idempotent."""
         self._closed.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -31,8 +31,8 @@ class Joined:
 
 
 def channel_in(file: Path) -> SocketChannel:
-    """To the registry that has written a file, or to one that is made again on its host: that takes
-    the same port, and another socket.
+    """To the registry that has written a file, or to one that has restarted on its host: that uses
+    the same port and another socket.
 
     Raises:
         ConfigurationError: there is no file, or it is none of a service.
@@ -65,7 +65,7 @@ _INTERVAL = 0.5
 
 
 def with_locators(job: JobInfo, file: Path) -> JobInfo:
-    """The job, whose roles may be played by other processes later."""
+    """The job, with handles that find the new processes of roles that restart."""
     registry = job.registry.located_by(FileLocator(file))
 
     def found(handle: RemoteHandle) -> RemoteHandle:

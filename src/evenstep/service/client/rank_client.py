@@ -1,7 +1,7 @@
 """`RankClient`: the micro-batches of one trainer rank, step by step.
 
-It requests a few steps ahead of the one being trained on, `prefetch`, and no more until that one is
-taken: so memory is bounded, and a slow trainer slows down what is prepared for it. The steps of all
+It requests `prefetch` steps ahead of the one being trained on, and no more until that one is taken:
+so memory is bounded, and a slow trainer slows down what is prepared for it. The steps of all
 clients end together, where the mixture ends.
 """
 
@@ -39,7 +39,7 @@ class RankClient:
             tree: the trainer's mesh.
             rank: global rank.
             constructor: the one that serves the rank's data-parallel group.
-            prefetch: steps requested beyond the one being trained on; see `Job.prefetch`.
+            prefetch: steps requested beyond the one being trained on; see `MemoryOptions`.
             step: the first step.
 
         Raises:
@@ -75,7 +75,7 @@ class RankClient:
         return bool(call(self._constructor, "fetches", self._next, self.rank))
 
     def log_steps(self, path: str | os.PathLike[str]) -> None:
-        """Has a line written for each step that this rank takes from now on: what it took and held.
+        """Writes a line for each step that this rank takes from now on: what it took and held.
         ``evenstep report`` and ``evenstep watch`` show the file.
 
         Raises:
@@ -148,12 +148,12 @@ class RankClient:
 
     def common_state(self) -> Mapping[str, Any]:
         """The state to save in a training loop: as `state_dict`, the same on all ranks. Call it on
-        every rank that takes steps, after the same step: it waits until all have come. In one
-        process (`backend="local"`) it waits for nobody.
+        every rank that takes steps, after the same step: it waits for all of them. With
+        ``backend="local"`` it does not wait.
 
         Raises:
-            ConfigurationError: ranks have called it at different steps, or one has gone on without
-                calling it. All that wait get the error, which names each rank's step.
+            ConfigurationError: ranks have called it at different steps, or one has taken more steps
+                without calling it. All that wait get the error, which names each rank's step.
             MeshChangedError: the mesh has ended where it began, and gets no step.
         """
         return self.state_dict()

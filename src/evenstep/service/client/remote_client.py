@@ -74,9 +74,9 @@ class WaitWarnings:
 
 
 class ServiceMonitor:
-    """A question to the registry that it answers when a role has died for good, the service is
-    closed, or the mesh has changed. If the registry itself dies, its successor is asked, in a
-    thread: no step waits."""
+    """Keeps a question pending at the registry, which answers it when a role has died for good, the
+    service is closed, or the mesh has changed. If the registry dies, a thread asks its successor:
+    no step waits for that."""
 
     def __init__(self, registry: RolePlace, mesh: int) -> None:
         """
@@ -132,8 +132,8 @@ _TOLD_SECONDS = 2.0  # for the registry to hear of them at the end
 
 
 class RemoteClient(RankClient):
-    """A `RankClient` that watches the service: when a role dies and cannot be played again, the
-    next step raises an error naming it, whatever was prefetched."""
+    """A `RankClient` that watches the service: when a role dies and cannot be restarted, the next
+    step raises an error that names it, even if steps were prefetched."""
 
     def __init__(
         self,
@@ -213,7 +213,8 @@ class RemoteClient(RankClient):
         return micro_batches, step
 
     def report_steps(self) -> None:
-        """Tells the registry of the steps taken since the last time; else once a second."""
+        """Tells the registry of the steps taken since the last report, which otherwise happens once
+        a second."""
         with self._taken_lock:
             taken, self._taken = self._taken, []
             self._reported_at = time.monotonic()
@@ -243,19 +244,19 @@ class RemoteClient(RankClient):
                 place.known.channel.close()
 
     def _tell(self, message: str, *arguments: Any) -> None:
-        location = self._registry.place.known  # what is told to one that has died is not missed
+        location = self._registry.place.known  # a registry that has died needs no report
         if location is not None:
-            # The answer is kept: a message whose answer is dropped may not be sent.
+            # The answer is kept: if it were dropped, the message might not be sent.
             self._told = location.channel.send([(message, arguments)])
 
     def _await_told(self) -> None:
-        """Lets what was told arrive, before this process may end."""
+        """Waits until the last report has arrived, before this process may end."""
         if self._told is not None:
             self._told.first_of((), _TOLD_SECONDS)
 
     def _tell_failure(self, error: EvenstepError) -> None:
-        """Tells the registry, or the one that follows it: ranks that save would wait for this one.
-        One that is stopped hears of it later."""
+        """Tells the registry, or its successor: ranks that save would wait for this one. A registry
+        that is stopped hears of it later."""
         location = self._registry.place.location()
         with suppress(RoleGoneError, EvenstepError):  # the service has ended
             while True:

@@ -191,8 +191,8 @@ def _check_supervised(job: Job, batch: Any, table: SampleTable, where: str) -> N
     if counted != expected:
         raise CollateError(
             f"{where} has {counted:,} supervised tokens, but {expected:,} were measured in its "
-            "samples, so loss scales would be wrong; let supervised= of Job count the labels of "
-            "each sample, except its first, that are not -100, or leave it out"
+            "samples, so loss scales would be wrong; let supervised= of MeasureOptions count "
+            "the labels of each sample, except its first, that are not -100, or leave it out"
         )
 
 

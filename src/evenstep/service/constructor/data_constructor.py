@@ -1,11 +1,11 @@
 """`DataConstructor`: builds the micro-batches of its data-parallel groups, step by step.
 
-It builds each bucket once, however many clients share it, when the first of them asks. A step is
-kept until every client that fetches it has moved on, so asking twice gives the same twice; then it
-is dropped, here and at the loaders. Where clients are far apart, so are the samples of the steps
-asked for longest ago. A step asked for after that is built again, from the same plan.
+It builds each bucket once, when the first of the clients that share it asks. A step is kept until
+every client that fetches it has moved on, so a client that asks twice gets the same twice. Then it
+is dropped, here and at the loaders. If clients are far apart, the samples of the least recently
+requested steps are dropped earlier; such a step is built again from the same plan on request.
 
-Clients ask ahead, and may ask from several threads: one step is built while the plan and the
+Clients request steps ahead, and from several threads: one step is built while the plan and the
 samples of others are on their way.
 """
 
@@ -39,9 +39,9 @@ from evenstep.service.messages import Handle, call
 from evenstep.strategy import LoadingPlan
 
 _HELD_SECONDS = 0.2
-"""After which a client that must wait asks again: its thread is then another's."""
+"""After which a client that must wait asks again, so that others can use its thread."""
 _WINDOWS = 4
-"""Steps of which samples are held, in windows of those that a client requests ahead."""
+"""Steps whose samples are held, as a multiple of those that a client requests ahead."""
 
 
 @dataclass
@@ -78,8 +78,8 @@ class DataConstructor:
             planner: decides what is in a step.
             loaders: [loaders] where samples are staged.
             layout: which loader owns which samples.
-            together: small steps that are planned and fetched by the same messages, at most. 1
-                plans and fetches nothing that no client has requested.
+            together: how many small steps at most are planned and fetched by the same messages. 1
+                plans and fetches only what a client has requested.
             on_queued: called with the seconds that a client waited while batches of others were
                 built.
 
@@ -98,7 +98,7 @@ class DataConstructor:
         clients = tree.ranks[:, list(self.buckets)]
         self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
         self._ends_at: int | None = None
-        self._begun = threading.Condition()  # for what follows
+        self._begun = threading.Condition()  # for the next three
         self._held = False
         self._last_begun = -1
         self._delivering = 0
@@ -174,9 +174,9 @@ class DataConstructor:
         self._fetcher.flush()
 
     def hold(self) -> tuple[int, int]:
-        """Begins no delivery until `end_at`, nor fetches anything ahead of those that have begun,
-        and ends these. The first step that a client may still have to take, of the client that is
-        furthest; and the last step of which a delivery has begun, -1 if none has."""
+        """Starts no delivery until `end_at`, fetches nothing ahead, and finishes those that have
+        started. Returns the next step of the client that is furthest, and the last step of
+        which a delivery has started, -1 if none has."""
         with self._begun:
             self._held = True
             self._begun.wait_for(lambda: not self._delivering)
@@ -186,7 +186,7 @@ class DataConstructor:
         return held
 
     def end_at(self, step: int | None) -> None:
-        """Serves no step from this one on: the mesh changes there. None serves all."""
+        """Serves no steps from this one on, because the mesh changes there. None serves all."""
         with self._begun:
             self._ends_at = step
         if step is None:
@@ -197,7 +197,7 @@ class DataConstructor:
                 for number in [each for each in self._recent if each >= step]:
                     self._steps.pop(number, None)
                     del self._recent[number]
-        with self._begun:  # not before, as until now nothing may be fetched
+        with self._begun:  # only now, as nothing may be fetched until here
             self._held = False
             self._begun.notify_all()
 

@@ -1,13 +1,12 @@
 """`StepFetcher`: gets plans and samples for a Data Constructor.
 
 Each step's plan is requested once, and its samples are fetched once from each loader that has some,
-by whichever client asks first; all others that ask for the step wait for the same. Steps do not
-wait for each other: clients ask from several threads, so one step is planned while the samples of
-another are on their way.
+when the first client asks; other clients that ask for the step wait for the same result. Steps do
+not wait for each other: clients ask from several threads, so one step is planned while the samples
+of another are on their way.
 
-A loader is told in one message what to stage, and is asked for it; the releases of earlier steps
-travel along. Where steps are small, so do the next ones that can be planned already: a message has
-its price, whatever is in it.
+One message tells a loader what to stage, fetches it, and releases earlier steps. Small steps share
+messages with the next steps that can be planned already, because each message has a fixed cost.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class _Step:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while samples are fetched."""
     plan: LoadingPlan | None = None
-    """The planner's answer to whoever asked for this step."""
+    """The planner's answer to a request for this step."""
     ahead: LoadingPlan | None = None
     """The same plan, as it came with that of an earlier step."""
     samples: Samples | None = None
@@ -76,8 +75,7 @@ class StepFetcher:
         """By loader and step, buckets to release that have not been sent yet."""
 
     def use_loaders(self, loaders: Sequence[Handle], layout: SourceLayout) -> None:
-        """Fetches from these loaders from now on. Those that are not among them are not asked any
-        more when this returns."""
+        """Fetches from these loaders only. When this returns, no others are asked any more."""
         with self._lock:
             self._loaders, self._layout = list(loaders), layout
             self._releases = {h: steps for h, steps in self._releases.items() if h in loaders}
@@ -147,14 +145,14 @@ class StepFetcher:
             each.samples, each.staged_on = None, {}
 
     def end_at(self, step: int | None) -> None:
-        """Fetches no samples from this step on, and plans none of these ahead; None is no end.
-        What is being planned is there when this returns."""
+        """Fetches no samples from this step on, and plans none of these steps ahead; None is no
+        end. Waits for what is being planned."""
         with self._planning:
             self._end = math.inf if step is None else step
 
     def drop_from(self, step: int) -> None:
-        """Drops a step and all after it, none of which is served any more; loaders are told by
-        others, and get no more messages about these steps."""
+        """Drops a step and all later ones, which are not served any more. Loaders get no more
+        messages about these steps; the caller tells them."""
         self.end_at(step)
         with self._lock:
             dropped = [each for number, each in self._steps.items() if number >= step]
@@ -196,8 +194,8 @@ class StepFetcher:
                 del self._steps[step]
 
     def _planned(self, step: int, each: _Step) -> LoadingPlan | None:
-        """The planner's answer. It is asked even about a plan that is here: it may have failed
-        since, and then everyone gets its error."""
+        """The planner's answer. The planner is asked even about a plan that is already here: if it
+        has failed since, every client must get the error."""
         plan: LoadingPlan | None
         if each.ahead is not None:
             return each.ahead if call(self._planner, "has_plan", step) else None
@@ -223,7 +221,7 @@ class StepFetcher:
             except EvenstepError:
                 if len(group) == 1:
                     raise
-                self._together = 1  # whoever asks for the step that fails gets the error
+                self._together = 1  # a client that requests the failing step gets the error
                 return self._fetch(group[:1])
 
     def _next(self, step: int, locked: ExitStack) -> Iterator[tuple[_Step, LoadingPlan]]:

@@ -193,7 +193,7 @@ class Job:
         )
 
     def loader_jobs(self, layout: SourceLayout, first: int = 0) -> list[LoaderJob]:
-        """[loaders] what each is sent.
+        """[loaders] the part of the job that each is sent.
 
         Args:
             first: number of the first loader.
@@ -203,8 +203,8 @@ class Job:
         return [self.for_loader(*each) for each in zip(layout.shares, count(first), workers, sizes)]
 
     def on(self, mesh: Any) -> Job:
-        """The same job for another mesh. If it was not told how much to draw, a step draws what
-        the new mesh holds.
+        """The same job for another mesh. If the job does not say how much to draw, a step draws
+        what the new mesh holds.
 
         Args:
             mesh: see `Job`.
@@ -263,8 +263,8 @@ class Job:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: cached values may not be needed where the job is sent, such as a
-        collate function, which needs torch."""
+        """The fields alone: the receiver may not need cached values, such as a collate function,
+        which needs torch."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     # Checks
@@ -294,8 +294,8 @@ class Job:
             return  # `Mixture` refuses both at once
         if self.max_tokens is None:
             raise ConfigurationError(
-                "the job does not say how much a step draws; give samples_per_step, "
-                "tokens_per_step, or max_tokens of a micro-batch"
+                "the job does not say how much a step draws; give draws= of "
+                "samples_per_step or tokens_per_step, or max_tokens of a micro-batch"
             )
         object.__setattr__(self, "draws", replace(draws, tokens_per_step=self._filling))
 

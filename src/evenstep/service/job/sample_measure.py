@@ -95,7 +95,7 @@ class SampleMeasure:
             raise SampleError(
                 f"lengths= of source {source.name!r} gives {unknown[0]!r} for "
                 f"{_name((source.name, shard, index))}, and the job has the modalities "
-                f"{', '.join(self.modalities)}; name it in modalities= of Job"
+                f"{', '.join(self.modalities)}; name it in modalities= of MeasureOptions"
             )
         return given
 

@@ -1,4 +1,4 @@
-"""`BadSamples`: the samples that steps have passed over because they cannot be used.
+"""`BadSamples`: the samples that steps have skipped because they cannot be used.
 
 A source may have `Source.bad_samples` of them. Loaders describe such a sample by lengths of `BAD`,
 and the mixture draws the next one of the same source, so what is drawn depends on data alone. Each
@@ -62,7 +62,7 @@ class BadSamples:
         self.found = {**self.found, source: tuple(known)}
 
     def check(self, source: str, failures: Sequence[PrepareFailure]) -> None:
-        """Refuses to look further for a sample that can be used, where there may be none.
+        """Stops the search for a usable sample where there may be none.
 
         Raises:
             SampleError: these alone are more than the source may have.

@@ -1,8 +1,8 @@
 """`LoaderPool`: all Source Loaders of a job as one provider of metadata for the planner.
 
-It remembers what loaders have described and no plan has drawn, and merges the parts of a source
-that several loaders share. Its answers depend on the sources alone; a sample that fails raises only
-when it is asked for.
+It remembers samples that loaders have described and no plan has drawn, and merges the parts of a
+source that several loaders share. Its answers depend on the sources alone. A sample that fails
+raises only when it is requested.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evenstep.service.source_loader.preparer import PrepareFailure
 from evenstep.service.source_loader.source_buffer import Ahead
 from evenstep.strategy.sample_table import SampleTable
 
-_STEPS_AHEAD = 3  # a loader is asked ahead when fewer steps like the last one are known
+_STEPS_AHEAD = 3  # loaders are asked when fewer steps like the last one are known
 
 
 @dataclass
@@ -89,8 +89,7 @@ class LoaderPool:
         return described
 
     def use_loaders(self, handles: Sequence[Handle], layout: SourceLayout) -> None:
-        """Asks these loaders from now on. What is known of samples does not depend on who has
-        described them."""
+        """Replaces the loaders. What is known of samples stays valid, whoever described them."""
         self.handles, self.layout = list(handles), layout
 
     def reached(self) -> dict[str, tuple[int, int]]:
@@ -186,9 +185,9 @@ class LoaderPool:
         self._add_answers(asked, replies)
 
     def refresh(self, *, ask: bool = True) -> None:
-        """Forgets what has been drawn, and asks loaders what they have buffered since: those of
-        which less is known than a few steps like the last. Called before each step; without it
-        the answers are the same, for more messages.
+        """Forgets what has been drawn. Asks loaders what they have buffered since, if less than a
+        few steps like the last one are known of their sources. Called before each step; without it
+        the answers are the same, but take more messages.
 
         Args:
             ask: False only forgets.

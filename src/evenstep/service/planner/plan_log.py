@@ -68,8 +68,8 @@ class PlanLog:
         first = next(iter(self._plans), None)
         kept = "none is" if first is None else f"those from step {first} on are"
         raise ConfigurationError(
-            f"the plan of step {step} is not kept, {kept}; raise plans_kept= of Job, or give a "
-            "file as plan_log="
+            f"the plan of step {step} is not kept, {kept}; raise plans_kept= of "
+            "MemoryOptions, or give a file as plans= of LogOptions"
         )
 
     def clear(self, begin: int = 0) -> None:

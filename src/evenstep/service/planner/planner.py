@@ -5,8 +5,7 @@ that count for the step, never of when or by whom it is asked for: steps are pla
 order, once, and every request for a step gets the same plan. The planner's state is a few
 numbers for each source and the metadata of carried samples.
 
-An error is as much an outcome as a plan is: every client gets it, for that step and all that
-follow.
+An error is an outcome like a plan: every client gets it, for that step and all later ones.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Planner:
         Args:
             metadata: describes the samples that can be drawn; a `LoaderPool`, or an array of
                 lengths, such as `BufferedMetadata`.
-            loaders: of the samples; None without any.
+            loaders: that have the samples; None if there are none.
             plan_log: a file that plans are written to, a line of JSON each.
         """
         self._job, self._metadata, self._loaders = job, metadata, loaders
@@ -73,7 +72,7 @@ class Planner:
         self._ended_at: int | None = None
         self._failure: Exception | None = None
         self._failed_at = 0
-        self._is_ahead = False  # of what is requested
+        self._is_ahead = False  # whether it plans steps that nobody has requested
         self._met = -1
         """The last step at which all ranks have met to save."""
         self._state_before_last: PlannerState | None = None
@@ -120,13 +119,13 @@ class Planner:
                 raise known from error
 
     def has_plan(self, step: int) -> bool:
-        """As `plan`, for a caller that has the plan itself and asks whether it still counts."""
+        """As `plan`, for a caller that has the plan and checks that it is still valid."""
         return self.plan(step) is not None
 
     def plan_ahead(self, step: int, count: int) -> list[LoadingPlan]:
         """Plans a step, and returns the plans of up to `count` steps after it, as far as loaders
         have described their samples and no report can change them. A step that fails is left out;
-        whoever asks for it gets the error.
+        a caller that requests it gets the error.
 
         Raises:
             ConfigurationError, SampleError, EvenstepError: `step` fails, see `plan`.
@@ -151,8 +150,8 @@ class Planner:
         return plans
 
     def _knows_next(self) -> bool:
-        """Whether the next step, if it is like the last one, asks for no sample that is not
-        described yet, and for no report of a step that is not taken yet."""
+        """Whether the next step, if it is like the last one, needs only samples that are already
+        described, and no report on a step that is not taken yet."""
         mixture = self._mixture
         if self._loaders is None or mixture.peaks is None:
             return False
@@ -202,8 +201,8 @@ class Planner:
         Args:
             step: the step to resume at; None is the one that is planned next. A trainer that has
                 received steps up to s asks for s + 1, whatever was planned ahead of it.
-            taken: whether trainers have taken all steps before it. A planner that was made anew
-                may have to plan them again.
+            taken: whether trainers have taken all steps before it. A restarted planner may have to
+                plan them again.
 
         Raises:
             ConfigurationError: the step is not planned yet, or its plan is not kept any more.
@@ -251,8 +250,8 @@ class Planner:
         self._log.clear()
 
     def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
-        """Plans for another mesh from a step on. What was planned beyond it is planned again:
-        nothing of that has been trained on. Returns the state before the step.
+        """Plans for another mesh from a step on. Later steps are planned again: nobody has trained
+        on them. Returns the state before the step.
 
         Args:
             mesh: see `Job.on`.
@@ -367,20 +366,21 @@ class Planner:
         if step != self._step and (self._ended_at is None or step < self._step):
             raise ConfigurationError(
                 f"the state before step {step} is not there: step {self._step} is planned "
-                f"next, and {self._job.memory.plans_kept} steps are kept (plans_kept= of Job)"
+                f"next, and {self._job.memory.plans_kept} steps are kept (plans_kept= of "
+                "MemoryOptions)"
             )
         return self._state()
 
     def _with_reports(self, state: PlannerState) -> PlannerState:
-        """The state with all reports on the steps before it that no plan before it has used; they
-        may have come since."""
+        """The state with all reports on earlier steps that no earlier plan has used, including
+        those that have arrived since."""
         later = [self._log.get(number) for number in range(state.step, self._step)]
         since = [each for logged in later if logged for each in logged.before.signals]
         known = [*state.signals, *since, *self._state().signals, *self._signals.to_list()]
         return replace(state, signals=merged(each for each in known if each[0] < state.step))
 
     def _state(self) -> PlannerState:
-        """The state before the step that is planned next, or that was planned last in vain."""
+        """The state before the step that is planned next, or whose planning failed."""
         if self._state_before_last is not None:
             return self._state_before_last
         return PlannerState(

@@ -44,8 +44,8 @@ _PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerState:
-    """What the planner knows before a step. It is small and never changes, and is written out only
-    when a checkpoint asks for it."""
+    """What the planner knows before a step. It is small and immutable, and is serialized only for a
+    checkpoint."""
 
     step: int
     mixture: MixtureState
@@ -197,8 +197,8 @@ def _bad_of(state: Mapping[str, Any]) -> Identities:
 
 
 def source_digests(fingerprint: Mapping[str, Any]) -> dict[str, str]:
-    """By what may change in a source: a short digest of the fields of its fingerprint that tell;
-    see `SourceLoader.describe`. A transform is named as it is in the fingerprint."""
+    """A short digest of the fields of a source's fingerprint, by what they are about; see
+    `SourceLoader.describe`. A transform is named as in the fingerprint."""
     fields: dict[str, dict[str, Any]] = {}
     for name, value in fingerprint.items():
         fields.setdefault(_PARTS.get(name, _FILES), {})[name] = value

@@ -17,8 +17,8 @@ _LOGGER = logging.getLogger("evenstep")
 
 
 class StateWriter:
-    """Of states that come faster than they are written, the newest is written, and those that the
-    store keeps for ever. A state that cannot be written is logged, and left out."""
+    """If states arrive faster than they are written, only the newest is written, and those that the
+    store never removes. A state that cannot be written is logged and skipped."""
 
     def __init__(
         self, store: RunStore, written_out: Callable[[PlannerState], Mapping[str, Any]]
@@ -37,7 +37,7 @@ class StateWriter:
         self._thread.start()
 
     def add(self, state: PlannerState) -> None:
-        """Has a state written some time.
+        """Queues a state to be written.
 
         Raises:
             SupersededError: another planner has taken over.

@@ -1,9 +1,9 @@
-"""`StoredPlanner`: a planner that can be made anew from a store, and goes on with the same plans.
+"""`StoredPlanner`: a planner that restarts from a store and continues with the same plans.
 
-What it wrote before it died is a state of some step and the reports that came since, each with the
-step that was planned next; it plans the steps in between again. Where weights may follow reports,
-each step is noted before its plan is handed out, so that no report that comes after it counts for
-it. So a plan is the same whether the planner has died before it, after it, or not at all.
+Before it died, it wrote the state of some step and the reports since, each with the step that was
+planned next. The restarted planner plans the steps in between again. If weights may follow reports,
+each step is written down before its plan is handed out, so that no later report counts for it. So a
+plan is the same whether the planner died before it, after it, or not at all.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StoredPlanner(Planner):
         """
         Args:
             metadata, loaders, plan_log: see `Planner`.
-            store: of the run. If it has states, this planner goes on where the one before it ended.
+            store: of the run. If it has states, this planner resumes where the previous one ended.
             state: to resume from if the store has none.
 
         Raises:
@@ -57,10 +57,10 @@ class StoredPlanner(Planner):
         super().__init__(job, metadata, loaders=loaders, plan_log=plan_log)
         self._store, self._given = store, job
         self._first = 0
-        """The first step that was planned here; those before it are planned again if asked for."""
+        """The first step that this planner has planned. Earlier ones are planned again."""
         self._begun: int | None = None
-        """The step at which the mesh has begun, whose state is not to be written over: one that is
-        cut off then would leave that of the mesh before."""
+        """The first step of the mesh. Its state must not be overwritten: if the write were cut off,
+        the state of the previous mesh would be left."""
         self._past: Planner | None = None
         self._checkpoints: set[int] = set()
         """Steps whose states were asked for, and written."""
@@ -110,8 +110,8 @@ class StoredPlanner(Planner):
         return state
 
     def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
-        """See `Planner.remesh`. The store then has no state of a later step. Until it has none, a
-        planner that is made anew goes on with the mesh before, and is to be told again."""
+        """See `Planner.remesh`. Removes the states of later steps from the store. A planner that
+        restarts before that is done continues with the old mesh, and must be told again."""
         if at_step > self._step:
             self.plan(at_step - 1)
         state, job = self.state_dict(min(at_step, self._step)), self._job.on(mesh)
@@ -146,7 +146,7 @@ class StoredPlanner(Planner):
                 self._writer.add(logged.before)
         super()._keep(logged)
 
-    # Steps from before this planner began
+    # Steps from before this planner started
 
     def _state_before(self, step: int) -> PlannerState:
         if 0 <= step < self._first:
@@ -235,7 +235,7 @@ def planner_of(
     Args:
         state: to resume from, if the store has none of this run.
         store: None keeps nothing.
-        mesh: on which one without a store goes on; None is the job's.
+        mesh: that a planner without a store continues with; None is the job's.
 
     Raises:
         ConfigurationError: the store cannot be read or written.
@@ -255,7 +255,7 @@ def planner_of(
 
 
 def _check_restarts(job: Job) -> None:
-    """That a planner without a store may be made again from the job's beginning."""
+    """Checks that a planner without a store may restart from the job's beginning."""
     remedy = "give store=, a folder that all machines see or a URL"
     if _listens(job):
         raise ConfigurationError(

@@ -1,12 +1,12 @@
 """`Signals`: what trainers report, used in an order that does not depend on timing.
 
-When a client takes step s, it requests step s + prefetch + 1. By then every rank has taken step
-s - 1, if ranks wait for each other in each step, and so has reported on all steps before that one,
-if it reports on a step before it takes the next; but of step s - 1 it may just be about to report.
-So signals of step s count from the plan of step s + prefetch + 3 on; a signal that comes too late
-for that plan counts from the next one on. Plans record the signals that they used.
+When a client takes step s, it requests step s + prefetch + 1. If ranks wait for each other in each
+step, every rank has taken step s - 1 by then. If it reports on each step before it takes the next,
+it has reported on all steps before s - 1, but perhaps not yet on s - 1. So signals of step s count
+from the plan of step s + prefetch + 3 on. A signal that arrives too late for that plan counts from
+the next plan on. Plans record the signals that they used.
 
-What a plan has used stands: a rank that was started again reports on the same steps again.
+A restarted rank reports on the same steps again. Reports that a plan has used do not change.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Signals:
         self._last[rank] = step, dict(signals)
 
     def repeats(self, step: int, rank: int, signals: Mapping[str, Any]) -> bool:
-        """Whether this is what a rank has reported last: it was sent again, as no answer came. Or a
-        plan has used its report on the step, or on a later one."""
+        """Whether a report counts already: it is the rank's last one, sent again because no answer
+        arrived, or a plan has used the rank's report on the same or a later step."""
         used, names = self._used.get(rank, (-1, set()))
         is_used = step < used or (step == used and names.issuperset(signals))
         return is_used or self._last.get(rank) == (step, signals)

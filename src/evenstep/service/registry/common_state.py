@@ -1,14 +1,15 @@
 """`CommonState`: where the ranks of a trainer meet to save.
 
-A state is right for all ranks only if all save at the same step. So each waits here until all have
-come. If one cannot come any more, as it has gone on or has come at another step, all get an error.
+A state is valid for all ranks only if all save at the same step. So each rank waits here until all
+have arrived. If a rank cannot arrive any more, because it has passed the step or has arrived at
+another one, all get an error.
 
-Where all have met, or at an earlier step, there is nothing to wait for: all have reported what they
-measured before it. So who comes there later gets the state at once: a rank that was started again
-since, or one that a registry had not answered before it died.
+At a step where all have already met, and at earlier ones, there is nothing to wait for: all ranks
+have reported what they measured before it. So a rank that arrives there later gets the state at
+once. It may have restarted since, or the registry may have died before it answered.
 
-A launcher starts the ranks of a job again one after the other. Until all have begun, or for some
-time, nobody gets an error because of what a client did that may have been killed.
+A launcher restarts the ranks of a job one after the other. Until all have started, or for some
+seconds, no rank gets an error because of what a client did that may have been killed.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from evenstep.service.remote.channels import Answer
 from evenstep.service.remote.handles import RemoteHandle
 
 _RESTART_SECONDS = 60.0
-"""From the first rank that is started again to the last."""
+"""From the first rank that restarts to the last."""
 
 
 @dataclass
 class _Meeting:
     step: int
-    """At which the first rank came."""
+    """At which the first rank arrived."""
     begins: bool
-    """Whether a mesh begins there, and a client of that mesh has come."""
+    """Whether a mesh begins there, and a client of that mesh has arrived."""
     begin: float
     """In monotonic seconds."""
     came: dict[int, int] = field(default_factory=dict)
-    """By rank, the step at which it came."""
+    """By rank, the step at which it arrived."""
     waiting: dict[int, list[asyncio.Future[Answer]]] = field(default_factory=dict)
     """By rank."""
     ranks: list[int] | None = None
-    """That must come; None until the planner has said so."""
+    """That must arrive; None until the planner has answered."""
     complete: bool = False
-    """Whether all have come."""
+    """Whether all have arrived."""
 
 
 class CommonState:
@@ -67,7 +68,7 @@ class CommonState:
         self._failed: dict[int, EvenstepError] = {}
         """By rank, the error that its client has ended with."""
         self._doubtful: set[int] = set()
-        """Ranks that have said nothing since another one was started again."""
+        """Ranks that have not been heard of since another one restarted."""
         self._trusting: asyncio.TimerHandle | None = None
         self._meeting: _Meeting | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -91,8 +92,8 @@ class CommonState:
             self._met = max(answer.value[0], -1 if self._met is None else self._met)
         while (meeting := self._meeting) is not None and meeting.complete:
             assert self._asking is not None
-            await asyncio.wait([self._asking])  # nobody comes to it any more
-        if self._clients.get(rank, client) != client:  # it has begun again meanwhile
+            await asyncio.wait([self._asking])  # nobody can join it any more
+        if self._clients.get(rank, client) != client:  # it has restarted meanwhile
             return Answer(error=superseded(rank))
         end = self._end_of(mesh)
         if begins and end is not None and end <= step:
@@ -111,7 +112,7 @@ class CommonState:
         return await waiting
 
     def took_step(self, rank: int, step: int) -> None:
-        """Notes a step that a rank's last client has taken; what it said before may come later."""
+        """Notes a step that a rank's last client has taken. Reports may arrive out of order."""
         self._taken[rank] = max(step, self._taken.get(rank, step))
         self._doubtful.discard(rank)
         self._end_if_decided()
@@ -123,8 +124,8 @@ class CommonState:
         self._end_if_decided()
 
     def end_mesh(self, step: int) -> None:
-        """Notes that the mesh has ended. If it has begun at the same step or later, its ranks get
-        no step, and wait for each other no more."""
+        """Notes that the mesh has ended. If it began at the same step or later, its ranks get no
+        step, and stop waiting for each other."""
         meeting = self._meeting
         if meeting is None or not meeting.begins or meeting.complete or meeting.step < step:
             return
@@ -133,8 +134,8 @@ class CommonState:
             _answer(each, Answer(error=mesh_changed(rank, meeting.step, step)))
 
     def client_restarted(self, rank: int) -> None:
-        """Notes that a rank that had a client has a new one. The old one is waited for, and waits,
-        no more."""
+        """Notes that a rank that had a client has a new one. Nobody waits for the old one, and it
+        does not wait either."""
         self._taken.pop(rank, None)
         self._failed.pop(rank, None)
         self._doubtful = {each for each in self._clients if each != rank}
@@ -194,7 +195,7 @@ class CommonState:
             self._end(answer)
 
     async def _ask_state(self, meeting: _Meeting) -> None:
-        """Not before all have come: the state has what they have reported."""
+        """Only after all have arrived, so that the state has what they have reported."""
         answer = await self._answer("common_state", meeting.step)
         if answer.error is None:
             assert self._met is not None
@@ -248,7 +249,7 @@ class CommonState:
 
 
 def superseded(rank: int) -> EvenstepError:
-    """For a client that would save after its rank has begun again."""
+    """The error of a client that saves after its rank has restarted."""
     return EvenstepError(f"rank {rank} has a newer client, which was started since; end this one")
 
 

@@ -9,31 +9,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from evenstep.batch.labels import is_tensor
-
-_NUMBER_BYTES = 8
-
-
-def payload_bytes(value: Any) -> int:
-    """Bytes of the tensors, arrays, text and numbers in a value, without their containers."""
-    if isinstance(value, np.ndarray) or is_tensor(value):
-        return int(value.nbytes)
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(payload_bytes, value.values()))
-    if isinstance(value, (list, tuple)):
-        if value and isinstance(value[0], (int, float)):
-            return _NUMBER_BYTES * len(value)
-        return sum(map(payload_bytes, value))
-    if is_dataclass(value):
-        return sum(payload_bytes(getattr(value, each.name)) for each in fields(value))
-    return _NUMBER_BYTES if isinstance(value, (int, float)) else 0
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from evenstep.service.transport.server import Server
 
 _EXPORT_INTERVAL = 5.0  # seconds
 _PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections
-_FAREWELL = 0.05  # seconds in which what is answered at the end is sent
+_FAREWELL = 0.05  # seconds in which the last answers are sent
 _REPORT_MARGIN = 30.0  # seconds by which a client may be late to report that it still waits
 
 
@@ -77,13 +77,13 @@ class JobRegistry:
         events: EventLog | None = None,
         room: Callable[[], str] | None = None,
     ) -> None:
-        """Makes the job known, and begins to watch its roles.
+        """Makes the job known, and starts to watch its roles.
 
         Args:
             exporter: of figures to Prometheus.
             standbys: says, within a second, which standbys there are; see `status`.
-            limits: those who break them are killed by `kill`; see `LimitWatch`.
-            events: where deaths, and what follows them, are written.
+            limits: roles that exceed them are killed by `kill`; see `LimitWatch`.
+            events: where deaths and restarts are written.
             room: see `RoleWatch`.
         """
         self._loop = asyncio.get_running_loop()
@@ -105,15 +105,14 @@ class JobRegistry:
             roles.begin(self._export_metrics())
 
     async def update(self, job_state: JobState) -> None:
-        """Goes by this from now on: watches its roles, and gives it to processes that join or are
-        begun anew."""
+        """Uses this state: watches its roles, and gives it to processes that join or restart."""
         before = self._state
         if before is not None and job_state.version <= before.version:
             return
         known = {} if before is None else {each.role: each for each in before.roles}
 
         def own(handle: RemoteHandle) -> RemoteHandle:
-            """The handle in use here, which knows where the role is played."""
+            """The handle in use here, which knows the role's process."""
             return known.get(handle.role, handle)
 
         info = replace(
@@ -141,15 +140,15 @@ class JobRegistry:
         changed.set()
 
     async def job_state(self) -> JobState:
-        """For processes of roles that are begun."""
+        """For roles that start or restart."""
         assert self._state is not None
         return self._state
 
     def open_sockets(
         self, name: str, *, host: str | None = None, keys: Keys | None = None
     ) -> Endpoint:
-        """Takes messages by sockets; see `Server`. A registry that is made again listens on the
-        same port, if it is on the same host."""
+        """Receives messages by sockets; see `Server`. A registry that restarts on the same host
+        listens on the same port."""
         port = None if keys is None else _PORTS.start + crc32(keys.server_public) % len(_PORTS)
         self._server = Server(
             self._answering, folder=new_folder(), name=name, host=host, keys=keys, port=port
@@ -204,22 +203,23 @@ class JobRegistry:
         return None
 
     async def locate(self, role: str, born: int) -> Location:
-        """Where a role is played, for a client that has lost its connections.
+        """Which process runs a role, for a client that has lost its connections.
 
         Args:
             born: of the `Location` that the client knows.
 
         Raises:
-            LoaderDiedError: it is not played any more.
+            LoaderDiedError: the role is not restarted any more.
         """
         return await self._watched.locate(role, born)
 
     async def register_client(self, rank: int, mark: str) -> int:
-        """Notes a new client of a rank, and returns its number: what an earlier one of that rank
-        has said may still be on its way. A later number is higher, whoever has given the others.
+        """Notes a new client of a rank, and returns its number, which tells its messages from those
+        of an earlier client that may still be on their way. Later numbers are higher, also those
+        that another registry gives.
 
         Args:
-            mark: the client's own, by which a message that comes twice is known.
+            mark: identifies the client, so that the message may arrive twice.
         """
         if mark not in self._numbers:
             if rank in self._clients:
@@ -284,7 +284,7 @@ class JobRegistry:
             self._common_state.failed(rank, error)
 
     def _is_last(self, rank: int, client: int) -> bool:
-        """Whether a client is the last of its rank. It may have begun before this registry."""
+        """Whether a client is the last of its rank. It may have started before this registry."""
         self._clients[rank] = max(self._clients.get(rank, 0), client)
         return self._clients[rank] == client
 
@@ -301,7 +301,7 @@ class JobRegistry:
         return state
 
     async def explain(self, wait: dict[str, Any]) -> str:
-        """Why a client waits: whom the role that it waits for waits for itself, and so on.
+        """Why a client waits, following the chain of waits from the role that it waits for.
 
         Args:
             wait: see `role_status.Wait`.

@@ -58,7 +58,7 @@ def check_memory_limit(limit: int | None, workers: int) -> None:
 
 @dataclass
 class _Life:
-    """The process that plays a loader."""
+    """A process of a loader."""
 
     process: int
     host: str
@@ -91,7 +91,7 @@ class LimitWatch:
         self._lives: dict[str, _Life] = {}
 
     async def silence(self) -> None:
-        """Has roles killed that say nothing for too long."""
+        """Kills roles that say nothing for too long."""
         seconds = self._limits.hung_after
         while seconds:
             await asyncio.sleep(seconds / 4)
@@ -106,10 +106,10 @@ class LimitWatch:
                     await self._killed(watch, why="silent", silent_seconds=silent)
 
     async def memory(self) -> None:
-        """Has loaders killed that take too much memory.
+        """Kills loaders that take too much memory.
 
         Raises:
-            LoaderDiedError: one does so again and again, soon after it has begun.
+            LoaderDiedError: one does so again and again, soon after it has started.
         """
         limit = self._limits.memory_limit
         while limit is not None:
@@ -142,8 +142,8 @@ class LimitWatch:
                 await self._killed(watch, why="memory", memory_bytes=taken, memory_limit=limit)
 
     def _soon(self, role: str, process: Mapping[str, Any], *, over: bool) -> int:
-        """How many processes of a loader in succession were over the limit soon after they were
-        seen first; the one that plays it now is the last."""
+        """How many processes of a loader in succession, up to the present one, were over the limit
+        soon after they were first seen."""
         now, here = time.monotonic(), (process["process"], process["host"])
         life = self._lives.get(role)
         if life is None or (life.process, life.host) != here:

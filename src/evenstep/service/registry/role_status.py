@@ -55,7 +55,7 @@ def wait_text(wait: Wait) -> str:
 
 
 def blame(roles: Mapping[str, About], role: str, step: int | None = None) -> str:
-    """Whom a role waits for, and so on to the one that all wait for: clauses about `role`.
+    """Follows the chain of waits from a role to the one that blocks all: clauses about `role`.
 
     Args:
         step: what is waited for; a wait for this step says more than one for another.

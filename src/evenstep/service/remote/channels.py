@@ -1,4 +1,4 @@
-"""Roads: how messages reach a role, and how its answers come back."""
+"""Channels: how messages reach a role, and how its answers come back."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Answer:
 
 
 class RoleGoneError(Exception):
-    """The role's process has ended. The cause says how that was noticed."""
+    """The role's process has ended. Its cause says how that was noticed."""
 
 
 class PendingAnswer(Protocol):
     """The answer to messages that were sent. Those of one channel can be waited for together."""
 
     def first_of(self, others: Sequence[Any], seconds: float | None) -> PendingAnswer | None:
-        """Waits until this one or another is there, or its role is gone: that one, the first of
-        several. None if none is in time.
+        """Waits until this or another answer has arrived, or its role is gone. Returns it, the
+        first of several; None if none is in time.
 
         Args:
             others: of the same channel.
@@ -50,7 +50,7 @@ class PendingAnswer(Protocol):
         """The answer, which is waited for.
 
         Raises:
-            RoleGoneError: it cannot come any more.
+            RoleGoneError: it cannot arrive any more.
         """
         ...
 
@@ -113,8 +113,8 @@ class _SocketPending:
 
 
 class ThreadChannel:
-    """To a role of this process, whose messages are handled in other threads. Sent to another
-    process, it is the channel to the role's sockets."""
+    """To a role of this process, whose messages are handled in other threads. When it is sent to
+    another process, it becomes the channel to the role's sockets."""
 
     def __init__(self, host: Any) -> None:
         """

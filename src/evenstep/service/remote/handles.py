@@ -1,9 +1,8 @@
 """Handles of roles in other processes or threads.
 
-An error that a role raises on purpose comes back as an answer, so that the caller catches what was
-raised, without the traceback of another process around it. If the role's process dies, what it has
-not answered is asked of the process that plays the role next. The error about a role that is not
-played again names it.
+An error that a role raises on purpose comes back as an answer, so the caller catches exactly that
+error, without the traceback of another process. If the role's process dies, unanswered requests are
+sent again to the process that replaces it. If the role is not restarted, the error names it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from evenstep.service.remote.role_threads import in_thread
 if TYPE_CHECKING:
     from evenstep.service.client.remote_client import ServiceMonitor
 
-_MONITOR_INTERVAL = 1.0  # seconds from one look at an monitor to the next, while it cannot ring
+_MONITOR_INTERVAL = 1.0  # seconds between looks at a monitor that has no pending question
 
 OnWait = Callable[["RemoteHandle", Request, float, Sequence[PendingAnswer]], None]
 """Called with the role that is waited for, what it was asked, the seconds waited, and the answers
@@ -57,8 +56,8 @@ class RemoteHandle:
             monitor: a caller that waits for an answer, or takes one, raises its error instead.
             timer: counts the seconds waited for answers, by message (the last of several).
             on_answer: called with each answer that is taken.
-            on_wait: called when an answer has been waited for for `warn_after` seconds, also while
-                the role is not played, and again each time that the wait has doubled.
+            on_wait: called when a wait for an answer has lasted `warn_after` seconds, even while no
+                process runs the role, and again each time that the wait has doubled.
         """
         self.place = place
         self.monitor, self.timer, self.on_answer = monitor, timer, on_answer
@@ -68,7 +67,7 @@ class RemoteHandle:
     def at(
         cls, role: str, channel: Channel, process: int | None = None, host: str = ""
     ) -> RemoteHandle:
-        """A role that is not played again."""
+        """A role that is never restarted."""
         return cls(RolePlace(role, Location(channel, process, host)))
 
     @property
@@ -78,7 +77,7 @@ class RemoteHandle:
 
     @property
     def channel(self) -> Channel:
-        """To the process that plays the role."""
+        """To the process that runs the role."""
         return self.place.location().channel
 
     @property
@@ -103,8 +102,8 @@ class RemoteHandle:
         """The answer to one message, in an event loop.
 
         Raises:
-            LoaderDiedError: the role is not played any more.
-            EvenstepError: it could not be made again.
+            LoaderDiedError: the role is not restarted any more.
+            EvenstepError: it could not be restarted.
         """
         request, place = Request.of(message, arguments), self.place
         try:
@@ -124,7 +123,7 @@ class RemoteHandle:
         return RemoteHandle(self.place, **options)
 
     def located_by(self, locator: Locator | None) -> RemoteHandle:
-        """A handle of the same role, whose successors are found in another way."""
+        """A handle of the same role with another locator."""
         return RemoteHandle(self.place.located_by(locator))
 
     def __eq__(self, other: object) -> bool:
@@ -139,7 +138,7 @@ class RemoteHandle:
 
 
 class RemoteReply:
-    """An answer that is on its way, or has come."""
+    """An answer that is on its way, or has arrived."""
 
     def __init__(
         self, handle: RemoteHandle, messages: Sequence[Message], *, single: bool = False
@@ -160,8 +159,7 @@ class RemoteReply:
     def result(self) -> Any:
         """
         Raises:
-            LoaderDiedError: the role's process died and is not followed by another, or that is true
-                of another role of the service.
+            LoaderDiedError: the role's process died and is not replaced, or another role's is not.
             EvenstepError: what the role raised.
         """
         handle, timer = self._handle, self._handle.timer
@@ -202,14 +200,14 @@ class RemoteReply:
 
     @property
     def _watches(self) -> bool:
-        """Whether anything is to be done while it waits."""
+        """Whether it must do anything while it waits."""
         return self._handle.monitor is not None or self._handle.on_wait is not None
 
     def _answered(self, others: Sequence[PendingAnswer], seconds: float | None) -> bool:
         return self._pending.first_of(others, seconds) is self._pending
 
     def _successor(self) -> Location:
-        """Where the role is played after the process that has died."""
+        """The process that replaces the one that has died."""
         place, dead = self._handle.place, self._location
         if not self._watches:
             return place.successor(dead)
@@ -232,7 +230,7 @@ class RemoteReply:
         comes: Callable[[Sequence[PendingAnswer], float | None], bool],
         awaited: Sequence[PendingAnswer],
     ) -> None:
-        """Waits for something. The monitor has precedence, and long waits are told of.
+        """Waits for something. An error of the monitor comes first, and long waits are reported.
 
         Args:
             comes: waits for it, or for one of these answers, for so many seconds at most, and says

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Request:
-    """A message, as far as people want to know."""
+    """A message, as warnings and the status show it."""
 
     message: str
     step: int | None = None
@@ -38,7 +38,7 @@ class Request:
 
 
 class OpenRequests:
-    """Requests that are not answered yet, and since when. For any number of threads."""
+    """Requests that are not answered yet, and since when. Any number of threads may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,7 +50,7 @@ class OpenRequests:
         """Counts the request as open within the block.
 
         Args:
-            about: JSON-able, more to tell of it.
+            about: JSON-able, more about it.
         """
         with self._lock:
             number = next(self._numbers)

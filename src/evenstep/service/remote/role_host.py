@@ -31,7 +31,7 @@ from evenstep.service.transport.server import Server
 T = TypeVar("T")
 U = TypeVar("U")
 
-_END_SECONDS = 2.0  # in which threads end what they are at
+_END_SECONDS = 2.0  # in which threads finish their current call
 _SHARED_PLANS = 16
 """Encoded plans that are kept, as every constructor asks for them."""
 
@@ -133,12 +133,6 @@ class RoleHost:
         assert self._threads is not None
         return self._threads.submit(self.answer, messages)
 
-    def count_bytes(self, message: str, count: int) -> None:
-        """Counts an answer that was sent to another process, and its bytes."""
-        with self._counters_lock:
-            self._done[f"{message}_bytes"] += count
-            self._sent.update(messages=1, bytes=count)
-
     def measure(self) -> dict[str, Any]:
         """JSON-able: what was done since the start, by message, and this process's memory; what it
         works on, and what it waits for."""
@@ -167,20 +161,24 @@ class RoleHost:
         if messages[0][0] in ("measure", "wait_forever"):
             return mapped(self.submit(messages), to_frames)
         assert self._threads is not None
-        return self._threads.submit(self._answer_frames, messages)
+        return self._threads.submit(self.answer_frames, messages)
 
-    def _answer_frames(self, messages: Sequence[Message]) -> list[Frame]:
+    def answer_frames(self, messages: Sequence[Message]) -> list[Frame]:
+        """As `answer`, encoded; counts the bytes."""
         answer = self.answer(messages)
         message, arguments = messages[0]
         if message == "plan" and answer.error is None:
             frames = self._plan_frames(arguments[0], answer)
         else:
             frames = encoded(answer)
-        self.count_bytes(messages[-1][0], sum(map(len, frames)))
+        size = sum(map(len, frames))
+        with self._counters_lock:
+            self._done[f"{messages[-1][0]}_bytes"] += size
+            self._sent.update(messages=1, bytes=size)
         return frames
 
     def _plan_frames(self, step: int, answer: Answer) -> list[Frame]:
-        """A plan's frames, encoded once for all constructors. The planner is asked all the same: it
+        """A plan's frames, encoded once for all constructors. The planner is asked every time: it
         may have failed since."""
         plan = answer.value[0]
         if step not in self._plans or self._plans[step][0] is not plan:  # the mesh may have changed
@@ -214,7 +212,7 @@ def messages_of(frames: list[Frame]) -> list[Message]:
 
 
 def sendable(error: BaseException) -> Exception:
-    """An error for the caller, out of one that a role did not raise on purpose."""
+    """An error for the caller, made from one that a role did not raise on purpose."""
     where = traceback.extract_tb(error.__traceback__)
     place = f" was raised in {where[-1].filename}, line {where[-1].lineno}," if where else ""
     return EvenstepError(f"{described(error)}{place} in a process of the service")
@@ -236,7 +234,7 @@ def unpickled_job(job: bytes, paths: Sequence[str]) -> Any:
         raise ConfigurationError(
             f"the job cannot be read on {socket.gethostname()} ({described(error)}); "
             "make the modules that its functions import available there, on Ray by runtime_env in "
-            "ray_options="
+            "init= of RayOptions"
         ) from error
 
 

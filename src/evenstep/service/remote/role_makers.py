@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from evenstep.service.constructor.data_constructor import DataConstructor
 
 _STEPS_TOGETHER = 8
-"""Small steps that a message is about: more save little."""
+"""Small steps that share a message: more save little."""
 
 
 def make_loader(timer: WaitTimer, job: LoaderJob, preparer: Preparer | None = None) -> SourceLoader:
@@ -45,8 +45,8 @@ def make_part(
 
 
 def make_standby(jobs: Sequence[LoaderJob]) -> Preparer:
-    """What a loader that plays any of these jobs needs, but for its sources, which it opens when it
-    is told which: their files may take much memory. What the jobs need is imported by now."""
+    """What a loader needs that may run any of these jobs. It opens no sources, whose files may take
+    much memory. Modules that the jobs need are imported by now."""
     preparer = preparer_of(jobs)
     preparer.start()
     return preparer
@@ -90,10 +90,10 @@ def make_constructor(
     )
 
 
-def make_planner_anew(
+def restart_planner(
     timer: WaitTimer, job: Job, registry: RemoteHandle, plan_log: str | None, store: RunPlace | None
 ) -> Planner:
-    """As the job stands by now."""
+    """From the job's current state."""
     job_state: JobState = call(registry, "job_state")
     return make_planner(
         timer,
@@ -107,10 +107,10 @@ def make_planner_anew(
     )
 
 
-def make_constructor_anew(
+def restart_constructor(
     timer: WaitTimer, job: Job, registry: RemoteHandle, groups: list[int], mesh: int
 ) -> DataConstructor:
-    """As the job stands by now.
+    """From the job's current state.
 
     Args:
         job: on the constructor's mesh.

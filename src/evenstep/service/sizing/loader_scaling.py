@@ -42,9 +42,9 @@ class WantedLoaders:
 
 
 class LoaderScaling:
-    """The sources are packed into loaders as the first step needs them; what a loader has stays
-    together. Where later steps need more, it gets more workers, or its sources are shared by more
-    loaders."""
+    """Packs the sources into loaders as the first step needs them; the sources of a loader stay
+    together. Where later steps need more, a loader gets more workers, or more loaders share its
+    sources."""
 
     def __init__(
         self,
@@ -98,9 +98,8 @@ class LoaderScaling:
         self._seen: tuple[int, Float64Array] | None = None
 
     def wanted(self, step: int, drawn: Mapping[str, int]) -> WantedLoaders:
-        """The loaders that are to be there now. A schedule that is a function of the step is asked
-        what will be needed; where weights follow the training, what was drawn since the last call
-        tells.
+        """The loaders that are needed now. A schedule that is a function of the step says what
+        later steps need. If weights follow the training, what was drawn since the last call does.
 
         Args:
             step: that is planned next.

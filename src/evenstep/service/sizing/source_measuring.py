@@ -28,7 +28,7 @@ from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
 from evenstep.service.job.sample_measure import SampleMeasure
 from evenstep.service.remote.process_memory import private_bytes
-from evenstep.service.source_loader.sample_bytes import sample_bytes
+from evenstep.service.source_loader.preparer import sample_bytes
 from evenstep.service.transport.frames import from_frames, to_frames
 from evenstep.strategy.loaders import SourceProfile
 

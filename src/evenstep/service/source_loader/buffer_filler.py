@@ -1,8 +1,8 @@
 """`BufferFiller`: the threads in which a loader's buffers are filled.
 
-Buffers from which samples were taken wait in a queue and are filled in turns, a chunk of work each.
-Slow sources, one sample of which is a chunk, have a queue and threads of their own, so that none of
-the others waits for them. A thread is started when it first has something to do.
+Buffers from which samples were taken wait in a queue and are filled in turn, a chunk of work each.
+Slow sources, a single sample of which is a chunk, have their own queue and threads, so that no
+other source waits for them. A thread is started when there is first work for it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class BufferFiller:
                 buffer.fill_chunk(self._at_most(lane))
             except BaseException as error:
                 with self._lock:
-                    if not self._ended:  # one that ends breaks off what it is at
+                    if not self._ended:  # ending interrupts what it does
                         self.failure = error
                     self._end()
                 return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,9 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from evenstep.batch.labels import MAPPINGS, is_tensor
 from evenstep.data.pickling import pickled
 from evenstep.data.reader import StoredSample
 from evenstep.data.source import Source
@@ -22,11 +26,14 @@ from evenstep.data.storage import passes
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError, StorageError
 from evenstep.processes import end_with_parent
 from evenstep.service.job.sample_measure import SampleMeasure
-from evenstep.service.source_loader.sample_bytes import sample_bytes
 from evenstep.strategy.sample_table import BAD
 
 CHUNK = 8
 """Samples that a worker is sent at once, at most."""
+_OBJECT = 112  # bytes of an array or tensor beside its numbers
+_NUMBER = 32  # bytes of a number in a list
+_PIXEL = 4  # bytes, as Pillow stores it
+_DEPTH = 4  # levels of containers; what lies deeper is not counted
 _ATTEMPTS = 4  # to prepare samples, with other workers if these die
 
 
@@ -108,8 +115,8 @@ class Preparer:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def start(self) -> None:
-        """Starts the workers, and waits until they are ready. They start by themselves when there
-        is work, else."""
+        """Starts the workers, and waits until they are ready. Without this call they start when
+        there is work."""
         if self.workers:
             pool = self._running_pool()
             for ready in [pool.submit(_is_ready) for _ in range(self.workers)]:
@@ -154,7 +161,7 @@ class Preparer:
             return self._pool
 
     def _drop(self, pool: ProcessPoolExecutor) -> None:
-        """Has a pool of which a worker has died followed by another."""
+        """Drops a pool in which a worker has died, so that the next use starts another."""
         with self._lock:
             if self._pool is pool:
                 self._pool = None
@@ -176,6 +183,34 @@ def may_be_passed_over(source: Source, error: SampleError) -> bool:
     cause = error.__cause__
     blameless = isinstance(error, StorageError) or isinstance(cause, MemoryError) or passes(cause)
     return source.bad_samples > 0 and not blameless
+
+
+def sample_bytes(value: Any, level: int = 0) -> int:
+    """The memory that a sample takes, about, found in a microsecond or two: its text, numbers,
+    arrays, tensors, images, and mappings and lists of them. Of an array that is a part of another
+    one, that part is counted."""
+    if type(value) is np.ndarray:
+        return int(value.nbytes) + _OBJECT
+    size = sys.getsizeof(value, _OBJECT)
+    parts: Iterable[Any] = ()
+    if isinstance(value, MAPPINGS):
+        parts = value.values()
+    elif is_tensor(value):
+        return int(value.nbytes) + _OBJECT
+    elif isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], (int, float)):
+            return size + _NUMBER * len(value)
+        parts = value
+    elif hasattr(value, "__dict__"):
+        width, height = getattr(value, "width", None), getattr(value, "height", None)
+        if isinstance(width, int) and isinstance(height, int):
+            return size + _PIXEL * width * height
+        if not level:  # what a field refers to may be anything
+            parts = vars(value).values()
+    if level < _DEPTH:
+        for part in parts:
+            size += sample_bytes(part, level + 1)
+    return size
 
 
 def _prepare(
@@ -222,7 +257,7 @@ def _start_worker(setup: bytes) -> None:
 
 
 def _is_ready() -> None:
-    """Answered by a worker that has started."""
+    """Returns as soon as a worker has started."""
 
 
 def _prepare_in_worker(source: str, items: bytes) -> bytes:

@@ -1,13 +1,17 @@
-"""`SampleWindow` and `PassedOver`: the prepared samples of one source that a loader holds."""
+"""The prepared samples that a loader holds: `SampleWindow` and `PassedOver` of one source, and
+`BufferBudget`, the bytes of all sources."""
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from evenstep.errors import StorageError
 from evenstep.service.source_loader.preparer import Prepared, PrepareFailure
+
+_MEMORY = 4  # budgets drawn, after which what was drawn counts half
 
 
 @dataclass
@@ -82,3 +86,34 @@ class PassedOver:
         """Drops the first ones that are more than so many samples or bytes."""
         while self.held and (len(self.held) > samples or self.size > size):
             self.pop(next(iter(self.held)))
+
+
+class BufferBudget:
+    """The bytes that all buffers of a loader may hold, shared by what is drawn. So every source is
+    prepared ahead for about as many steps, whatever the weights, their schedule and the size of
+    samples. Plans and batches do not depend on it."""
+
+    def __init__(self, limit: int) -> None:
+        """
+        Args:
+            limit: bytes of all buffers together.
+        """
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._drawn: dict[Hashable, float] = {}  # bytes, by buffer
+        self._total = 0.0
+
+    def draw(self, buffer: Hashable, size: int) -> None:
+        """Notes that samples of that many bytes were drawn from a buffer."""
+        with self._lock:
+            self._drawn[buffer] = self._drawn.get(buffer, 0.0) + size
+            self._total += size
+            if self._total > _MEMORY * self.limit:
+                self._drawn = {each: drawn / 2 for each, drawn in self._drawn.items()}
+                self._total = sum(self._drawn.values())
+
+    def share(self, buffer: Hashable) -> float:
+        """Bytes that a buffer may hold."""
+        with self._lock:
+            drawn = self._drawn.get(buffer, 0.0)
+            return self.limit * drawn / self._total if drawn else 0.0

@@ -1,11 +1,12 @@
 """`SourceBuffer`: a source's samples in order, read and prepared ahead of the planner.
 
-The buffer knows a window of positions, whose samples are prepared and held. It moves forward with
-what is taken; samples that were passed over are held for some time. Any other position can be asked
-for, too: the window then begins there, and samples that are no longer held are read again. So an
-answer depends on the source alone, never on what was asked before.
+The buffer holds the prepared samples of a window of positions. The window moves forward as samples
+are taken; samples that were passed over are held for some time. A request for any other position
+moves the window there, and samples that are no longer held are read again. So an answer depends on
+the source alone, never on earlier requests.
 
-Several threads may use it. One of them at a time reads; what is held already can be had meanwhile.
+Several threads may use it. One at a time reads; samples that are already held are available
+meanwhile.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.data.reader import SourceReader
 from evenstep.errors import MismatchError
-from evenstep.service.source_loader.buffer_budget import BufferBudget
 from evenstep.service.source_loader.preparer import CHUNK, Prepared, PrepareFailure, Preparer
-from evenstep.service.source_loader.sample_window import PassedOver, SampleWindow
+from evenstep.service.source_loader.sample_window import BufferBudget, PassedOver, SampleWindow
 from evenstep.service.source_loader.source_stream import SourceStream, Stretch
 from evenstep.strategy.loaders import SourceStripe
 
@@ -155,11 +155,11 @@ class SourceBuffer:
     # Filling
 
     def has_room(self, *, much: bool = False) -> bool:
-        """Whether samples are to be prepared ahead; none are before the first was drawn, since it
-        is not known where that will be.
+        """Whether samples should be prepared ahead. None are before the first is drawn, since its
+        position is not known.
 
         Args:
-            much: whether they are worth a beginning.
+            much: whether there is enough room to start.
         """
         with self._lock:
             room = self._room() if self._taken else 0
@@ -182,7 +182,7 @@ class SourceBuffer:
             return self._extend(room, _CHUNK_SECONDS) if room else 0
 
     def _room(self) -> int:
-        """Samples that are to be prepared ahead."""
+        """Samples that should be prepared ahead."""
         window = self._window
         if window.ended or self._has_too_many_bad():
             return 0

@@ -2,10 +2,9 @@
 
 It describes samples to the planner by metadata only. The samples themselves go to the constructors
 of the buckets that a plan names: the loader stages them, and the constructors fetch them. It opens
-no source but its own. Every message is idempotent: sent twice, it changes nothing the second time.
+only its own sources. Every message is idempotent.
 
-Messages may come in several threads at a time. One about a source that is slow keeps no other
-waiting.
+Messages may arrive in several threads at a time. A message about a slow source blocks no others.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from evenstep.data.reader_kinds import open_readers
 from evenstep.errors import ConfigurationError
 from evenstep.service.job.loader_job import LoaderJob
 from evenstep.service.job.source_layout import StageKey
-from evenstep.service.source_loader.buffer_budget import BufferBudget
 from evenstep.service.source_loader.buffer_filler import BufferFiller
-from evenstep.service.source_loader.preparer import Preparer
-from evenstep.service.source_loader.sample_bytes import sample_bytes
+from evenstep.service.source_loader.preparer import Preparer, sample_bytes
+from evenstep.service.source_loader.sample_window import BufferBudget
 from evenstep.service.source_loader.source_buffer import Ahead, SourceBuffer
 from evenstep.service.source_loader.staged_steps import STEPS_KEPT, Fetched, StagedStep
 from evenstep.strategy import LoaderTask
@@ -32,7 +30,7 @@ _LEAST_STEPS = 16
 
 
 def preparer_of(jobs: Sequence[LoaderJob]) -> Preparer:
-    """Prepares samples for a loader that plays any of the jobs."""
+    """Prepares samples for a loader that may run any of the jobs."""
     sources = {source.name: source for job in jobs for source in job.sources}
     workers = max(job.workers for job in jobs)
     return Preparer(tuple(sources.values()), jobs[0].measure, workers=workers, name="a standby")
@@ -44,7 +42,7 @@ class SourceLoader:
     def __init__(self, job: LoaderJob, preparer: Preparer | None = None) -> None:
         """
         Args:
-            preparer: of the job's sources and perhaps others, which has begun; None makes one.
+            preparer: of the job's sources and perhaps others, already started; None makes one.
 
         Raises:
             ConfigurationError: a source cannot be opened.
@@ -101,9 +99,9 @@ class SourceLoader:
         return [self._buffer(source).buffered(position) for source, position in asked]
 
     def fill_in_background(self) -> None:
-        """From now on prepares samples ahead in threads of its own, of each source that was drawn
-        from, as far as `Job.buffer_size` and `Job.buffer_bytes` allow. What they raise unexpectedly
-        is raised by all messages that follow."""
+        """Starts to prepare samples ahead in threads, of each source that was drawn from, within
+        the limits of `MemoryOptions`. An unexpected error in them is raised by all later
+        messages."""
         self._filler.start()
 
     # Samples
@@ -155,7 +153,7 @@ class SourceLoader:
 
     def _drop_old_steps(self) -> None:
         """Drops the steps that were staged longest ago, which a constructor may have left behind
-        when it died. What is asked for once more is read again."""
+        when it died. They are read again on request."""
         staged = self._staged
         while len(staged) > STEPS_KEPT or (
             len(staged) > _LEAST_STEPS and sum(s.size for s in staged.values()) > self._most_bytes
@@ -184,7 +182,7 @@ class SourceLoader:
                     staged.size = 0
 
     def drop_from(self, step: int) -> None:
-        """Drops what is staged of a step and all after it, which are planned anew."""
+        """Drops what is staged of a step and all later ones, which will be planned again."""
         with self._lock:
             for number in [each for each in self._staged if each >= step]:
                 del self._staged[number]

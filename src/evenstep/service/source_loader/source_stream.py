@@ -68,8 +68,8 @@ class SourceStream:
             raise
 
     def runs(self, begin: int, end: int) -> Iterator[tuple[int, int, bool]]:
-        """Runs of positions to read: begin, end, and whether the loader owns them. Of others, few
-        are read, where seeking past them would cost more."""
+        """Runs of positions to read: begin, end, and whether the loader owns them. Short runs of
+        others are read, too, where seeking past them would cost more."""
         share, position = self.share, begin
         if share.next_owned(begin) >= end:
             return
@@ -87,8 +87,8 @@ class SourceStream:
 
 
 class Stretch:
-    """The owned samples among some positions of a stream. They are read while it is iterated over;
-    then it says how far that has come."""
+    """The owned samples among some positions of a stream. Iteration reads them; afterwards the
+    attributes say how far it has come."""
 
     def __init__(self, stream: SourceStream, begin: int, count: int) -> None:
         self._stream, self._begin, self._last = stream, begin, begin + count
@@ -132,7 +132,7 @@ class Stretch:
             return None
         try:
             return StoredSample(self.end, *reader.order(self.end), error)
-        except SampleError:  # an iterable that cannot go on
+        except SampleError:  # an iterable that cannot continue
             return None
 
     def _find_end(self) -> None:

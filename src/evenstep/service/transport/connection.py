@@ -122,7 +122,7 @@ class Pending:
         return self._connection is None
 
     def _receive(self, ready: Mapping[Any, int]) -> None:
-        """Takes what has come.
+        """Takes what has arrived.
 
         Raises:
             ConnectionLostError: its end has.
@@ -145,7 +145,7 @@ class Pending:
         return self._frames
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # An answer that nobody waits for would be taken for that of the next message.
+        # An answer that nobody waits for would be mistaken for that of the next message.
         if self._connection is not None and not ending():
             self._connection.close()
 

@@ -1,7 +1,7 @@
 """The process of a loader: ``python -m evenstep.service.backends.processes.loader_main FD``.
 
-Through the connection FD it is given the job of a loader to play. A standby is given those of all
-loaders, says when it has read them, and is given the one to play when a loader has died. The
+Through the connection FD it receives the job of a loader to run. A standby receives those of all
+loaders, reports when it has read them, and receives the one to run when a loader has died. The
 connection stays open for as long as the parent wants the process. What users' functions print goes
 to standard error.
 """
@@ -36,11 +36,11 @@ def main() -> None:
     finally:
         host.close()
         kill_children()
-        os._exit(0)  # threads that users' functions have begun do not keep it
+        os._exit(0)  # threads that users' functions have started do not keep it
 
 
 def _play(given: Connection, host: RoleHost, parent: int) -> bool:
-    """Whether it plays a loader."""
+    """Whether it runs a loader."""
     jobs: Sequence[bytes]
     answer: Any
     try:

@@ -1,4 +1,4 @@
-"""`LoaderProcess`: a process that plays a loader, or waits to play one, as its parent sees it."""
+"""`LoaderProcess`: a loader's process, or a standby's, as its parent sees it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evenstep.service.transport.endpoint import Endpoint, remove_socket
 _MODULE = "evenstep.service.backends.processes.loader_main"
 _END_SECONDS = 5.0  # for a process that was asked to end
 _EXIT_SECONDS = 1.0  # for one that has closed its connections
-_PROMPT_SECONDS = 1.0  # in which a standby says that it begins to play
+_PROMPT_SECONDS = 1.0  # in which a standby confirms that it takes over
 
 
 class LoaderProcess:
@@ -30,7 +30,7 @@ class LoaderProcess:
     def __init__(self, jobs: Sequence[LoaderJob], name: str, *, standby: bool = False) -> None:
         """
         Args:
-            jobs: the one that it plays; or, of a standby, those that it may have to play.
+            jobs: the one that it runs; or, for a standby, those that it may have to run.
             name: for messages.
 
         Raises:
@@ -39,7 +39,7 @@ class LoaderProcess:
         self.name = name
         self.born = time.time_ns()
         self.ready = self.promoted = False
-        """Of a standby: whether it could play at once, and whether it has begun to."""
+        """For a standby: whether it could take over at once, and whether it has."""
         self._endpoint: Endpoint | None = None
         paths = [os.path.abspath(path) for path in sys.path]
         self._connection, its_end = multiprocessing.Pipe()
@@ -54,7 +54,7 @@ class LoaderProcess:
 
     @classmethod
     def playing(cls, job: LoaderJob) -> LoaderProcess:
-        """A process that plays a loader as soon as it can."""
+        """A process that runs a loader as soon as it can."""
         return cls([job], job.role)
 
     @property
@@ -62,7 +62,7 @@ class LoaderProcess:
         return self._process.pid
 
     def has_ended(self) -> bool:
-        """Whether it has. Its connections may close a moment before it ends."""
+        """Whether it has ended. Its connections may close a moment before."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_SECONDS)
         return self._process.returncode is not None
@@ -71,7 +71,7 @@ class LoaderProcess:
         """Notes whether a standby is ready.
 
         Raises:
-            EvenstepError: it has read its jobs in vain.
+            EvenstepError: it could not read its jobs.
             LoaderDiedError: it has ended.
         """
         if self._connection.poll():
@@ -81,7 +81,7 @@ class LoaderProcess:
             raise self._death()
 
     def promote(self, job: LoaderJob) -> bool:
-        """Has a standby that is ready play a loader; whether it does."""
+        """Lets a standby that is ready run a loader. Returns whether it does."""
         self._send(_sent(job))
         try:
             self._answer(_PROMPT_SECONDS)

@@ -25,12 +25,12 @@ _NAME = "a standby loader"
 
 
 class StandbyProcesses:
-    """Keeps a number of them, in a thread: one that is promoted or dies is replaced."""
+    """Keeps a number of them, in a thread. One that takes over a loader or dies is replaced."""
 
     def __init__(self, jobs: Sequence[LoaderJob], count: int) -> None:
         """
         Args:
-            jobs: [loaders] what each plays.
+            jobs: [loaders] what each runs.
             count: how many to keep.
         """
         self._jobs, self._count = jobs, count
@@ -40,12 +40,12 @@ class StandbyProcesses:
         self._thread = threading.Thread(target=self._keep, name="evenstep-standbys", daemon=True)
 
     def begin(self) -> None:
-        """Starts them. Not before all loaders are ready, which would be ready later."""
+        """Starts them. To be called when all loaders are ready, which they would slow down."""
         if self._count:
             self._thread.start()
 
     def take(self, job: LoaderJob) -> LoaderProcess | None:
-        """A process that begins to play a loader; None if there is none that is ready."""
+        """A process that takes over a loader; None if none is ready."""
         while True:
             with self._lock:
                 ready = [each for each in self._processes if each.ready]
@@ -106,7 +106,7 @@ class LoaderSuccession:
         """
         Args:
             patience: seconds within which a process must have opened its sources.
-            standbys: one of which follows a process that has died, if any is ready.
+            standbys: one of which replaces a process that has died, if any is ready.
 
         Raises:
             ConfigurationError: the job cannot be sent.
@@ -146,7 +146,7 @@ class LoaderSuccession:
         return Location(channel, process.pid, here, process.born, process.promoted)
 
     def kill(self) -> None:
-        """Kills the process, which hangs; the next one follows it as one that died."""
+        """Kills the process, which hangs; it is replaced like one that died."""
         self._process.kill()
 
     def handle(self) -> RemoteHandle:
@@ -156,7 +156,7 @@ class LoaderSuccession:
         return self._handle
 
     def ask_to_end(self) -> None:
-        """Starts none any more. Idempotent."""
+        """Starts no more processes. Idempotent."""
         with self._lock:
             self._closed = True
             self._process.ask_to_end()
@@ -169,7 +169,7 @@ class LoaderSuccession:
             self._handle.place.known.channel.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _nobody, ()  # other processes have no use for a loader, and cannot start one
+        return _nobody, ()  # other processes cannot start a loader
 
 
 def _nobody() -> None:

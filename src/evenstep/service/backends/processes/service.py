@@ -123,7 +123,7 @@ class ProcessService(ChangingJob):
             self._run(opened)
             write_endpoint(self._file, self._registry.endpoint)
             self._is_open = True
-            atexit.register(self.close)  # for one that nobody closes
+            atexit.register(self.close)  # in case nobody closes it
             self._standbys.begin()
             self._begin_scaling(loaders)
         except BaseException:

@@ -1,7 +1,6 @@
 """How actors are declared to Ray, and how many CPUs and threads each is given.
 
-Ray starts actors again as often as their processes die, and repeats no call but that for the new
-process, see `RayLocator`.
+Ray restarts actors as often as their processes die, and repeats no calls.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from evenstep.service.backends.ray.loader_actor import LoaderActor
 from evenstep.service.backends.ray.registry_actor import JobRegistryActor
 
 _WATCHERS = 16
-"""Threads for health calls. By Ray's calls each registry keeps one, also one that has died."""
+"""Threads for health calls. Each registry keeps one busy, also one that has died."""
 _CPU_SHARE = 0.9  # of the cluster's free CPUs, at most, for all actors together
 
 

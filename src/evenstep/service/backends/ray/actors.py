@@ -1,8 +1,8 @@
 """`RoleActor`: a role of the service as a Ray actor.
 
-Ray makes it, places it, ends it, and makes it again when its process has died. Messages come by
-its sockets; or as Ray's own calls, where sockets are not wanted. Ray repeats no message: its sender
-does, to the new process.
+Ray starts it, places it, ends it, and restarts it when its process has died. Messages arrive by its
+sockets; or as Ray's own calls, if sockets are not wanted. Ray repeats no message: the sender does,
+to the new process.
 """
 
 from __future__ import annotations
@@ -17,19 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenstep.errors import EvenstepError
-from evenstep.service.backends.ray.channel import (
-    SHARED_BYTES,
-    PlanCache,
-    register_arrays,
-    register_tensors,
-)
-from evenstep.service.messages import Message
-from evenstep.service.registry.metrics import payload_bytes
 from evenstep.service.remote.channels import Answer
 from evenstep.service.remote.role_host import RoleHost, sendable, unpickled_job
 from evenstep.service.transport.endpoint import Keys
-
-_BULK = ("fetch", "deliver")  # messages whose answers have samples in them
 
 
 class RoleActor:
@@ -61,7 +51,6 @@ class RoleActor:
         self._born, self._keys = time.time_ns(), keys
         self._host = RoleHost()
         self._never = threading.Event()
-        self._plans = PlanCache()
 
     def _made(
         self,
@@ -93,26 +82,12 @@ class RoleActor:
         the error with which the role could not be made. See `RayLocator`."""
         return self._location
 
-    def handle(self, sent: bytes, born: int | None = None) -> Any:
-        """Handles messages in order, up to one that raises; the answer is the list of their
-        answers, or None if they are for the process that this one follows. See
-        `RayChannel` and `PlanCache`."""
+    def handle(self, sent: bytes, born: int | None = None) -> list[bytes] | None:
+        """Handles messages in order, up to one that raises. The frames of the answer; None if the
+        messages are for the process that this one replaces. See `RayChannel`."""
         if born not in (None, self._born):
             return None
-        messages: Sequence[Message] = pickle.loads(sent)
-        answer = self._host.answer(messages)
-        bulk = next((message for message, _ in messages if message in _BULK), None)
-        if answer.error is None and bulk is None:
-            encoded = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
-            if messages[0][0] == "plan" and len(encoded) > SHARED_BYTES:
-                return self._plans.reference(messages[0][1][0], answer.value[0], encoded)
-            return encoded
-        if bulk is not None and answer.error is None:
-            self._host.count_bytes(bulk, payload_bytes(answer.value))
-        register_arrays()
-        if "torch" in sys.modules:  # a process without tensors needs no torch
-            register_tensors()
-        return answer
+        return [bytes(frame) for frame in self._host.answer_frames(pickle.loads(sent))]
 
     def wait_forever(self) -> None:
         """Never answered: a caller that waits for it learns when this process is gone."""
@@ -123,7 +98,7 @@ class RoleActor:
         return Answer([self._host.measure()])
 
     def close(self) -> None:
-        """Ends what the role has begun, such as worker processes."""
+        """Ends what the role has started, such as worker processes."""
         self._host.close()
 
 

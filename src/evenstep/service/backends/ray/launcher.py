@@ -45,9 +45,9 @@ from evenstep.service.planner.store.runs import RunPlace
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobState
 from evenstep.service.remote.role_makers import (
-    make_constructor_anew,
     make_loader,
-    make_planner_anew,
+    restart_constructor,
+    restart_planner,
 )
 from evenstep.service.remote.role_place import RolePlace, cause_of_death
 from evenstep.service.transport.endpoint import Keys
@@ -120,7 +120,7 @@ class Launcher:
         loaders = [self._create_loader(part, cpus) for part in job.loader_jobs(layout)]
         whole = self._put(ray.cloudpickle.dumps(job))
         given = self.registry, logs.plans, store
-        planner = self._create("planner", "the Planner", cpus, 1, make_planner_anew, whole, *given)
+        planner = self._create("planner", "the Planner", cpus, 1, restart_planner, whole, *given)
         return planner, loaders, self._create_constructors(job, 0, groups, cpus, whole)
 
     def start(self, job_state: JobState) -> None:
@@ -250,7 +250,7 @@ class Launcher:
                 constructor_name(number, mesh),
                 cpus,
                 constructor_threads(job, len(each)),
-                make_constructor_anew,
+                restart_constructor,
                 whole,
                 self.registry,
                 list(each),
@@ -326,7 +326,7 @@ class Launcher:
                     break
                 except ray.exceptions.RayTaskError:
                     raise
-                except ray.exceptions.RayError as error:  # it has died, and is made again
+                except ray.exceptions.RayError as error:  # it has died, and restarts
                     if time.monotonic() > deadline:
                         raise cause_of_death(role, error) from error
                     time.sleep(_RETRY_INTERVAL)

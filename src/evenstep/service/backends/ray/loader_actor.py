@@ -1,8 +1,8 @@
-"""`LoaderActor`: plays a loader, or waits until one has died to play it.
+"""`LoaderActor`: runs a loader, or waits until one has died to take over.
 
-All loaders and standbys of a job are such actors, any of which can play any loader. One that Ray
-makes again is a standby: what it has played before is played by another by now, or by itself, if it
-is asked to.
+In a job with standbys, all loaders and standbys are such actors, and any of them can run any
+loader. One that Ray restarts is a standby: another actor runs its former loader by now, or this one
+does when it is asked to.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LoaderActor(RoleActor):
             given: by cloudpickle, a reference to the job of a loader of all sources, again by
                 cloudpickle.
             paths, keys: see `RoleActor`.
-            part: the loader to play at once; None for a standby.
+            part: the loader to run at once; None for a standby.
         """
         self._begin(keys)
         import ray
@@ -51,16 +51,16 @@ class LoaderActor(RoleActor):
             self.play(part)
 
     def location(self) -> Answer:
-        if self._number is None and self._own is not None:  # made again before it was asked
+        if self._number is None and self._own is not None:  # restarted before it was asked
             self.play(self._own)
         return self._location
 
     def plays(self) -> tuple[int | None, int, str]:
-        """The loader that it plays, None if it is a standby; its process and host."""
+        """The loader that it runs, None if it is a standby; its process and host."""
         return self._number, os.getpid(), socket.gethostname()
 
     def play(self, part: LoaderPart) -> Answer | None:
-        """Plays a loader from now on; see `location`. None if it plays another one."""
+        """Runs a loader from now on; see `location`. None if it runs another one."""
         with self._playing:
             if self._number is None:
                 self._number = part.number

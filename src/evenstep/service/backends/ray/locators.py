@@ -29,13 +29,13 @@ class RayLocator:
         while True:
             try:
                 actor = ray.get_actor(self.name, namespace=self.namespace)
-            except ValueError as error:  # it is ended, and not made again
+            except ValueError as error:  # it has ended for good
                 raise RoleGoneError from error
             try:
                 answer = ray.get(actor.location.remote())
             except ray.exceptions.RayTaskError:
                 raise
-            except ray.exceptions.RayError:  # it is being made again
+            except ray.exceptions.RayError:  # it is restarting
                 time.sleep(_INTERVAL)
             else:
                 return location_in(answer, actor)
@@ -54,7 +54,7 @@ def location_in(answer: Answer, actor: Any) -> Location:
 
 
 _INTERVAL = 0.2  # seconds
-_PROMPT_SECONDS = 0.5  # in which an actor that runs says what it plays
+_PROMPT_SECONDS = 0.5  # in which a running actor answers
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class LoaderActors:
         """JSON-able: those that are ready, and as many that are not as there should be.
 
         Args:
-            loaders: how many are to be played.
+            loaders: how many there should be.
         """
         said = [what for _, what in self.said()]
         idle = [(process, host) for number, process, host in said if number is None]
@@ -118,9 +118,9 @@ class LoaderActors:
 
 @dataclass(frozen=True)
 class LoaderLocator:
-    """Of one loader of a job with standbys. Each `LoaderActor` says what it plays, so whoever has
-    lost a loader finds its successor, or has the first standby play it, without asking others. Two
-    that find different ones, at the same time, get the same from both."""
+    """Of one loader of a job with standbys. Each `LoaderActor` says what it runs, so a process that
+    has lost a loader finds its successor, or lets the first standby take over, without asking
+    others. If two processes find different ones at the same time, both serve the same samples."""
 
     actors: LoaderActors
     part: LoaderPart
@@ -128,7 +128,7 @@ class LoaderLocator:
     def locate(self, dead: Location | None) -> Location:
         """See `evenstep.service.remote.role_place.Locator`."""
         while True:
-            # One that has ended is asked for by who drops what it held. No standby may follow it.
+            # Whoever drops what an ended loader held asks for it. No standby may replace it.
             if dead is not None and self.actors.has_ended(self.part):
                 raise RoleGoneError
             said = self.actors.said()
@@ -139,7 +139,7 @@ class LoaderLocator:
                 if answer is not None:
                     return location_in(answer, actor)
             played: set[int | None] = set()
-            for actor, (number, *_) in said:  # one that was only slow has been followed
+            for actor, (number, *_) in said:  # one of them was only slow, and has been replaced
                 if number in played:
                     import_ray().kill(actor, no_restart=False)
                 played.add(number)

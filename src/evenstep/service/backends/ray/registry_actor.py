@@ -61,7 +61,8 @@ _INTERVAL = 0.2  # seconds
 
 
 class RegistryKeeper:
-    """Begins with `begin`."""
+    """Tells the registry the job's state, and each process that replaces it. Starts with
+    `begin`."""
 
     def __init__(self, registry: Any, job_state: JobState) -> None:
         """
@@ -76,7 +77,7 @@ class RegistryKeeper:
         self._thread.start()
 
     def tell(self, job_state: JobState) -> None:
-        """Returns when the registry knows it."""
+        """Returns when the registry has the state."""
         ray, self._state = import_ray(), job_state
         while not self._closed.is_set():
             try:
@@ -84,7 +85,7 @@ class RegistryKeeper:
                 return
             except ray.exceptions.RayTaskError:
                 raise
-            except ray.exceptions.RayError:  # it is being made again
+            except ray.exceptions.RayError:  # it is restarting
                 self._closed.wait(_INTERVAL)
 
     def close(self) -> None:
@@ -95,7 +96,7 @@ class RegistryKeeper:
         ray = import_ray()
         while not self._closed.is_set():
             try:
-                # One message: the second of two may come to the successor of who was told.
+                # One message: the second of two could reach another process than the first.
                 ray.get(self._registry.keep.remote(self._state))
             except ray.exceptions.RayTaskError:
                 raise
@@ -104,8 +105,7 @@ class RegistryKeeper:
 
 
 class JobRegistryActor(JobRegistry):
-    """See the module docstring. It begins when it is told how the job stands, see
-    `RegistryKeeper`."""
+    """See the module docstring. It starts when `RegistryKeeper` tells it the job's state."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """`ReportLog`: what trainers reported, and which step the planner was about to plan then.
 
-Each record is a file of its own, since an object store has nothing to append to, and no name is
-used twice, since a write that failed may be carried out later. Each record names the one before it
-that was written for certain: a record that is passed over so, or that is the last and damaged, is
-what a failed write has left, and no one has relied on it.
+Each record is a separate file, since object stores cannot append. No name is used twice, since a
+failed write may be carried out later. Each record names the previous one that was certainly
+written. A record that is skipped in this chain, or that is the last one and damaged, was left by a
+failed write, and no one has relied on it.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class ReportLog:
         self._last = number
 
     def plan_again_from(self, step: int) -> None:
-        """Forgets that this step and later ones were planned: what was reported since, on steps
-        before it, came while this one was planned next."""
+        """Forgets that this step and later ones were planned. Reports on earlier steps that arrived
+        since count as if they had arrived while this step was planned next."""
         for report in list(self._written.values()):
             if report.planned_step > step > report.step >= 0:
                 self.add(replace(report, planned_step=step))

@@ -1,13 +1,13 @@
 """`RunStore`: the states of a run and what trainers reported, in a folder or under a URL.
 
-    RUN/planners/      the planners that have begun on it, see `Generation`
+    RUN/planners/      the planners that have started on it, see `Generation`
     RUN/states/        a file for each state
     RUN/reports/       a file for each report
     RUN/checkpoints/   a file for each state that trainers have asked for
-    RUN/common/        a file that says where all ranks have last met to save
+    RUN/common/        a file that says at which step all ranks last met to save
 
-The newest states are kept, and beside them one of every so many steps, to which a trainer can go
-back. Reports are kept as long as one of the newest states is older.
+The newest states are kept, and also those of every so many steps, to which a trainer can go back.
+Reports are kept as long as one of the newest states is older.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RunStore:
             url: a folder, or a URL that fsspec knows.
             run: names the run within it.
             keep: steps back from the newest state whose states are kept.
-            every: the states of every so many steps are kept for ever.
+            every: the states of every so many steps are never removed.
         """
         folder = url_folder(url).folder(run)
         self._planners, self._files = folder.folder("planners"), folder.folder("states")
@@ -57,11 +57,11 @@ class RunStore:
         self._planned = 0
 
     def begin(self) -> None:
-        """Takes the run over: from now on only this planner writes, until the next one begins.
+        """Takes over the run: only this planner writes, until the next one starts.
 
         Raises:
             ConfigurationError: the store cannot be written, or a report is damaged.
-            SupersededError: another planner began at the same time.
+            SupersededError: another planner started at the same time.
         """
         self._generation = Generation(self._planners)
         records = self._log.begin(self._generation)
@@ -87,8 +87,8 @@ class RunStore:
             self._trim()
 
     def drop_after(self, step: int) -> None:
-        """Removes the states of all later steps, which are planned anew. What was reported while
-        they were planned next was so while this one was, whose state has it, too."""
+        """Removes the states of all later steps, which will be planned again. Reports that
+        came while a later step was planned next count as if they had come while this one was."""
         with self._saving:
             for folder in (self._files, self._checkpoints):
                 for name in [each for each in folder.names() if _step(each) > step]:
@@ -194,7 +194,7 @@ class RunStore:
         self._log.trim(needed)
 
     def keeps(self, step: int) -> bool:
-        """Whether the state of a step is kept for ever."""
+        """Whether the state of a step is never removed."""
         return step % self._every == 0
 
     # Reports
