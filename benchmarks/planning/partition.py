@@ -5,7 +5,7 @@ that none is heavier than a bin's mean; each weighs length x (length + 8,192). W
 each number of documents and bins is the time, and the heaviest bin's load over `lower_bound`, which
 no partition can be below.
 
-    evenstep            `partition` with its options; a row "alone" makes no exchanges
+    evenstep            `partition`
     numberpartitioning  its Karmarkar-Karp, in pure Python, up to 700,000 documents x bins
     binpacking          its `to_constant_bin_number`, up to 60 million
 
@@ -29,7 +29,8 @@ import numpy as np
 
 from benchmarks.lib.report import Spread, parser, print_json, progress
 from evenstep.arrays import Int64Array
-from evenstep.plan.partition import bins_needed, lower_bound, partition
+from evenstep.plan.partition import bins_needed, partition
+from evenstep.plan.partition.bounds import lower_bound
 from evenstep.tools.report import text_table
 
 Divide = Callable[[Int64Array, int], Sequence[int]]
@@ -55,11 +56,8 @@ def contenders() -> list[Contender]:
         return lambda costs, bins: partition(costs, bins, **options).loads.tolist()
 
     result = [
-        Contender("lpt", ours()),
-        Contender("lpt alone", ours(exchange=False)),
-        Contender("karmarkar-karp", ours(method="karmarkar-karp")),
-        Contender("zigzag alone", ours(method="zigzag", exchange=False)),
-        Contender("lpt, equal counts", ours(equal_counts=True), equal_counts=True),
+        Contender("evenstep", ours()),
+        Contender("evenstep, equal counts", ours(equal_counts=True), equal_counts=True),
     ]
     if find_spec("numberpartitioning"):
         from numberpartitioning import karmarkar_karp
