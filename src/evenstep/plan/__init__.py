@@ -36,10 +36,10 @@ from evenstep.lazy_names import lazy_names
 if TYPE_CHECKING:
     from evenstep.plan.groups.groups import Groups as Groups
     from evenstep.plan.lengths import Lengths as Lengths
-    from evenstep.plan.offline.fixed_size import LengthGrouped as LengthGrouped
-    from evenstep.plan.offline.fixed_size import Sorted as Sorted
-    from evenstep.plan.offline.max_tokens import BucketedMaxTokens as BucketedMaxTokens
-    from evenstep.plan.offline.max_tokens import MaxTokens as MaxTokens
+    from evenstep.plan.offline.policies import BucketedMaxTokens as BucketedMaxTokens
+    from evenstep.plan.offline.policies import LengthGrouped as LengthGrouped
+    from evenstep.plan.offline.policies import MaxTokens as MaxTokens
+    from evenstep.plan.offline.policies import Sorted as Sorted
     from evenstep.plan.packing import DocumentCost as DocumentCost
     from evenstep.plan.packing import WorkloadPacking as WorkloadPacking
     from evenstep.plan.packing import auto_thresholds as auto_thresholds
@@ -57,13 +57,11 @@ if TYPE_CHECKING:
 _HOMES = {
     ".groups.groups": ("Groups",),
     ".lengths": ("Lengths",),
-    ".offline.fixed_size": (
-        "LengthGrouped",
-        "Sorted",
-    ),
-    ".offline.max_tokens": (
+    ".offline.policies": (
         "BucketedMaxTokens",
+        "LengthGrouped",
         "MaxTokens",
+        "Sorted",
     ),
     ".packing": (
         "DocumentCost",

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TransformerCost
 from evenstep.plan import Window
 from evenstep.plan.policies.even.padded_round import pack_runs, unpack_runs
-from evenstep.plan.policies.even.padded_runs import (
+from evenstep.plan.policies.even.padded_runs import take_runs
+from evenstep.plan.policies.even.sorted_window import (
     AGE,
     POSITION,
     SINGLE,
     RunLimits,
     SortedWindow,
-    take_runs,
 )
 
 
@@ -62,6 +62,7 @@ def problems(draw: st.DrawFn) -> tuple[SortedWindow, np.ndarray, np.ndarray, Run
     limits = RunLimits(
         max_tokens=draw(st.sampled_from([100, 300, 1000])),
         max_patches=draw(st.sampled_from([None, 60, 300])),
+        max_images=None,
         due=draw(st.integers(0, 14)),
     )
     return samples, targets, np.array(wishes[: len(shares)]), limits
@@ -73,8 +74,8 @@ def test_runs_are_disjoint_and_within_target_and_limits(
     problem: Any, tilt: float, oldest: bool
 ) -> None:
     samples, targets, wishes, limits = problem
-    taken, ends = take_runs(samples, targets, limits, oldest=oldest, wishes=wishes, tilt=tilt)
-    sizes = np.diff(ends)
+    runs = take_runs(samples, targets, limits, oldest=oldest, wishes=wishes, tilt=tilt)
+    taken, ends, sizes = runs.members, runs.offsets, runs.sizes
     assert len(sizes) == len(targets)
     assert (sizes > 0).all()
     assert len(np.unique(taken)) == len(taken)
@@ -92,7 +93,7 @@ def test_runs_are_disjoint_and_within_target_and_limits(
 @given(problems())
 def test_the_oldest_sample_that_is_due_goes(problem: Any) -> None:
     samples, targets, wishes, limits = problem
-    taken, _ = take_runs(samples, targets, limits, oldest=False, wishes=wishes)
+    taken = take_runs(samples, targets, limits, oldest=False, wishes=wishes).members
     oldest = int(samples.numbers[POSITION].argmin())
     if samples.numbers[AGE, oldest] >= limits.due:
         assert oldest in taken

@@ -5,8 +5,7 @@ Sharding over a fixed number of ranks gives a document of 1,000 tokens as many r
 long ones are shared by 2, 3, 5, 8 or more, and all ranks have equal work. In reading order:
 
 ```
-options        `DynamicContext`: ranks, limits, cost, and what exchange costs
-exchange       `Exchange`: keys and values between ranks, less what attention hides
+options        `DynamicContext`: ranks, limits and cost; `Exchange`: what exchange costs
 parcels        documents as what is placed: long ones alone, tiny ones bundled
 context_plan   `ContextPlan`: groups of ranks in each micro-batch, and their documents
 planner        `plan_dynamic_context`: lengths to a plan
@@ -21,8 +20,7 @@ bounds         what no plan can be below
 
 from evenstep.plan.dynamic_context.bounds import least_alone, least_step
 from evenstep.plan.dynamic_context.context_plan import ContextPlan
-from evenstep.plan.dynamic_context.exchange import Exchange
-from evenstep.plan.dynamic_context.options import DynamicContext
+from evenstep.plan.dynamic_context.options import DynamicContext, Exchange
 from evenstep.plan.dynamic_context.planner import plan_dynamic_context
 
 __all__ = [

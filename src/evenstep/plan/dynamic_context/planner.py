@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, prefix_sums
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.dynamic_context.context_plan import ContextPlan
 from evenstep.plan.dynamic_context.filling import fill_bins
@@ -21,7 +21,6 @@ from evenstep.plan.dynamic_context.micro_batches import FILL, Dealer, Dealt
 from evenstep.plan.dynamic_context.options import DynamicContext
 from evenstep.plan.dynamic_context.parcels import Parcels
 from evenstep.plan.dynamic_context.positions import place_groups
-from evenstep.plan.sharding.sharding import prefix_sums
 
 _TOLERANCE = 0.01
 """Share by which a rank may have more work than the mean before its group is merged."""

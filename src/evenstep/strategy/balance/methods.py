@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.partition import partition
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import Costs, largest_first, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
@@ -58,7 +57,10 @@ def bins_by(method: Method, costs: Costs, bins: int) -> Int64Array:
     if method == "karmarkar_karp":
         whole = whole_costs(costs)
         return karmarkar_karp(whole, bins, largest_first(whole))
-    return partition(costs, bins, method=method, exchange=False).bin_of
+    turn = np.arange(len(costs)) % (2 * bins)
+    bin_of = np.empty(len(costs), np.int64)
+    bin_of[largest_first(whole_costs(costs))] = np.minimum(turn, 2 * bins - 1 - turn)
+    return bin_of
 
 
 def _checked(method: object, given: npt.NDArray[np.generic], count: int, bins: int) -> Int64Array:
