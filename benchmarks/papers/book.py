@@ -2,7 +2,7 @@
 
 A page is written by hand, apart from what runs decide: the tables of an entry stand between the
 comments ``<!-- CHAPTER/KEY -->`` and ``<!-- end -->``, and the index has the paper's figure and
-evenstep's in the row that links to the entry. ``--run`` without names runs all entries.
+evenstep's in the row that links to the entry.
 """
 
 from __future__ import annotations
@@ -118,13 +118,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="example: python -m benchmarks.papers.book --run odb/table-17"
     )
-    parser.add_argument(
-        "--run", nargs="*", default=[], metavar="CHAPTER[/KEY]", help="run these; all if empty"
-    )
+    parser.add_argument("--run", nargs="*", metavar="CHAPTER[/KEY]", help="run these; all if empty")
     parser.add_argument("--fast", action="store_true", help="leave slow entries as they are")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    for name in chosen(options.run, options.fast):
+    if options.run is None:
+        print("entries:", ", ".join(RUNS))
+    for name in [] if options.run is None else chosen(options.run, options.fast):
         start = time.perf_counter()
         write(name, outcome_of(name, options.seed))
         print(f"{name}: {time.perf_counter() - start:.1f} s", flush=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +132,10 @@ def test_the_page_lists_the_kinds_that_are_made_up() -> None:
         assert (None if side == "none" else float(side)) == kind.side
         assert float(side_spread or 0) == kind.side_spread
         assert (float(text), float(text_spread)) == (kind.text, kind.text_spread)
+
+
+@pytest.mark.parametrize("module", ["strategies", "vision.strategies"])
+def test_what_planners_and_loaders_run_needs_no_torch(module: str) -> None:
+    program = f"import sys, evenstep_demos.service.{module}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
