@@ -97,18 +97,11 @@ class Method:
 class Fixed(Method):
     """torch's DataLoader and DistributedSampler; every rank's mean loss counts the same."""
 
-    whole = False
-    """Whether a step is one micro-batch, whatever memory that takes."""
-
     def __iter__(self) -> Iterator[Step]:
         sampler: Any = DistributedSampler(self.dataset, seed=self.seed)
-        rows = self.setting.samples(self.task) if self.whole else self.setting.rows
+        rows = self.setting.rows
         loader = DataLoader(self.dataset, batch_size=rows, sampler=sampler, **self.common)
         return self._steps(loader, mean=True)
-
-
-class FixedWhole(Fixed):
-    whole = True
 
 
 class GroupByLength(Method):
@@ -117,7 +110,6 @@ class GroupByLength(Method):
     the mean over the step's tokens."""
 
     package = "transformers.trainer_pt_utils"
-    whole = False
 
     def __iter__(self) -> Iterator[Step]:
         from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -130,7 +122,7 @@ class GroupByLength(Method):
                 generator=torch.Generator().manual_seed(self.seed),
             )
         )
-        rows = samples if self.whole else self.setting.rows
+        rows = self.setting.rows
         batches = [order[i : i + rows] for i in range(0, len(order), rows)]
         rest: list[int] = []  # a multiple of the ranks, as all samples are
         while len(batches) % self.ranks:
@@ -139,10 +131,6 @@ class GroupByLength(Method):
         mine = batches[self.rank :: self.ranks]
         loader = DataLoader(self.dataset, batch_sampler=mine, **self.common)
         return self._steps(loader, mean=False)
-
-
-class GroupByLengthWhole(GroupByLength):
-    whole = True
 
 
 class ODB(Method):
@@ -268,9 +256,7 @@ def with_tokens(task: Task) -> tuple[Any, Any]:
 
 METHODS: dict[str, type[Method]] = {
     "fixed": Fixed,
-    "fixed-whole": FixedWhole,
     "group-by-length": GroupByLength,
-    "group-by-length-whole": GroupByLengthWhole,
     "odb": ODB,
     "odb-full": ODBFull,
     "token-budget": TokenBudget,

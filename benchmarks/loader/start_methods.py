@@ -27,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ from torch.utils.data import Dataset
 
 import evenstep
 import evenstep.loader
-from benchmarks.lib.report import Spread, parser, print_json, progress
+from benchmarks.lib.report import in_turn, parser, print_json, spreads
 from benchmarks.lib.train import memory
 from evenstep.tools.report import text_table
 
@@ -103,15 +104,9 @@ def main() -> None:
         return
     results: list[dict[str, Any]] = []
     for prepare in options.prepare:
-        runs: dict[str, list[dict[str, float]]] = {method: [] for method in options.methods}
-        for number in range(options.repeats):
-            for method in options.methods:  # alternating, so that all see the same machine
-                progress(f"{method}, {prepare:g} s before, {number + 1}/{options.repeats}")
-                runs[method].append(run(method, prepare))
+        runs = in_turn(options.methods, options.repeats, partial(run, prepare=prepare))
         for method, measured in runs.items():
-            spreads = {k: Spread.of([one[k] for one in measured]) for k in measured[0]}
-            results.append({"method": method, "prepare_s": prepare, **spreads})
-    progress("")
+            results.append({"method": method, "prepare_s": prepare, **spreads(measured)})
     names = ("made", "first", "next", "memory")
     if options.json:
         found = [{**r, **{name: r[name].as_dict() for name in names}} for r in results]

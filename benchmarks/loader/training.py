@@ -11,8 +11,6 @@ has its own seed.
     odb                     the released online-dynamic-batching, as its README shows
     odb-full                the same without its warm-up, which in a short epoch is most of it
     token-budget, even      evenstep
-    fixed-whole, group-by-length-whole
-                            the same samples in one micro-batch, whatever memory that takes
 
 All methods have the same memory: no micro-batch may have more than --max-tokens padded tokens.
 Methods with a fixed number of samples must leave room for the longest, and accumulate several
@@ -57,7 +55,7 @@ import evenstep
 from benchmarks.lib import ranks
 from benchmarks.lib.corpus import Text, load
 from benchmarks.lib.methods import METHODS, Setting
-from benchmarks.lib.report import PEER, Spread, machine, progress, require_peer
+from benchmarks.lib.report import PEER, Spread, as_dicts, machine, progress, require_peer, spreads
 from benchmarks.lib.train import Job, Records, calibrate, epoch
 from evenstep.cost import Cost, fit
 from evenstep.plan.update_size import AUTO, UpdateSize
@@ -162,7 +160,7 @@ def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """Medians, with spread, and ratios to `Even`'s epoch of the same repeat."""
     result: dict[str, Any] = {}
     for name, taken in runs.items():
-        result[name] = {key: Spread.of([run[key] for run in taken]).as_dict() for key in taken[0]}
+        result[name] = as_dicts(spreads(taken))
         if BASE in runs:
             pairs = list(zip(runs[BASE], taken))
             for key in RATES:

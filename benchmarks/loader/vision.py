@@ -41,7 +41,7 @@ from torch.utils.data import Dataset
 
 from benchmarks.lib import ranks
 from benchmarks.lib.methods import METHODS
-from benchmarks.lib.report import Spread, machine, progress
+from benchmarks.lib.report import Spread, as_dicts, in_turn, machine, progress, spreads
 from benchmarks.lib.train import Job, calibrate, read
 from benchmarks.loader.training import (
     CALIBRATIONS,
@@ -176,24 +176,18 @@ def time_tower(job: Job, most: int, repeats: int) -> list[tuple[int, int, float]
 
 def of_data_path(job: Job, setting: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Method -> figures of its loader alone."""
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in options.methods}
-    for repeat in range(options.repeats):
-        for name in options.methods:
-            progress(f"data path of {name}, {repeat + 1}/{options.repeats}")
-            both = ranks.run(read, options.ranks, job, name, setting, options.seed + repeat)
-            samples = sum(sum(rank.samples) for rank in both)
-            taken[name].append(
-                {
-                    "samples_per_s": samples / max(rank.total for rank in both),
-                    "cpu_ms_per_sample": 1e3 * sum(rank.processor for rank in both) / samples,
-                    "first_batch_s": max(rank.start for rank in both),
-                }
-            )
-    progress("")
-    return {
-        name: {key: Spread.of([run[key] for run in runs]).as_dict() for key in runs[0]}
-        for name, runs in taken.items()
-    }
+
+    def run(name: str) -> dict[str, float]:
+        both = ranks.run(read, options.ranks, job, name, setting, options.seed)
+        samples = sum(sum(rank.samples) for rank in both)
+        return {
+            "samples_per_s": samples / max(rank.total for rank in both),
+            "cpu_ms_per_sample": 1e3 * sum(rank.processor for rank in both) / samples,
+            "first_batch_s": max(rank.start for rank in both),
+        }
+
+    taken = in_turn(options.methods, options.repeats, run)
+    return {name: as_dicts(spreads(runs)) for name, runs in taken.items()}
 
 
 def table_of_data_path(result: dict[str, Any], paths: dict[str, Any]) -> str:

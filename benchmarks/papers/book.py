@@ -1,7 +1,7 @@
 """The papers, reproduced: runs entries, prints their tables, and updates docs/papers.
 
 Each page of docs/papers has a table with a row for each entry. A run changes two cells of it: the
-paper's figure and evenstep's. ``--run`` without names runs all entries.
+paper's figure and evenstep's.
 """
 
 from __future__ import annotations
@@ -115,13 +115,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="example: python -m benchmarks.papers.book --run odb/table-17"
     )
-    parser.add_argument(
-        "--run", nargs="*", default=[], metavar="CHAPTER[/KEY]", help="run these; all if empty"
-    )
+    parser.add_argument("--run", nargs="*", metavar="CHAPTER[/KEY]", help="run these; all if empty")
     parser.add_argument("--fast", action="store_true", help="leave slow entries as they are")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    for name in chosen(options.run, options.fast):
+    if options.run is None:
+        print("entries:", ", ".join(RUNS))
+    for name in [] if options.run is None else chosen(options.run, options.fast):
         start = time.perf_counter()
         outcome = outcome_of(name, options.seed)
         write(name, outcome)

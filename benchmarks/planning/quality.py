@@ -13,8 +13,7 @@ All have the same memory: the token budget, or as many samples as fit in it if a
 Imbalance and efficiency are in padded tokens, or real ones where a policy packs; efficiency leaves
 out that small groups keep a GPU less busy, which flatters all policies of a fixed batch size. The
 delay is the longest that a sample waited, in buffers: steps x samples per step and rank / 1,024.
-Planning is one rank's CPU time per sample planned, in all rounds of the epoch together. See
-`overhead.py` for more of that.
+Planning is one rank's CPU time per sample planned, in all rounds of the epoch together.
 `x odb` is efficiency over odb's: how much sooner the same samples are done.
 
 The number of seeds is --repeats at 8 ranks, and as many fewer as there are more ranks; at least 1.
@@ -37,10 +36,10 @@ from benchmarks.lib import released
 from benchmarks.lib.epoch import Epoch, in_order, plan_offline
 from benchmarks.lib.report import PEER, Spread, parser, print_json, progress, require_peer
 from benchmarks.planning.imbalance_plot import plot
-from benchmarks.planning.policies import build
 from evenstep.arrays import Int64Array
-from evenstep.plan import FixedBatch
-from evenstep.plan.policies.by_name import POLICIES
+from evenstep.cost import PaddedTokenCost
+from evenstep.plan import FixedBatch, Lengths, Policy
+from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
 from evenstep.tools.report import text_table
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, sample_lengths, simulate
 
@@ -100,6 +99,22 @@ class Measured:
     def figures(self) -> dict[str, float]:
         figures = {**vars(self.epoch), "plan_us_per_sample": self.plan_us}
         return figures if self.delay is None else {**figures, "max_delay_buffers": self.delay}
+
+
+def build(name: str, *, max_tokens: int, longest: int, lengths: Int64Array) -> Policy:
+    """A policy with a budget of tokens, or of as many samples as fit in it if all were `longest`.
+
+    Args:
+        name: a key of `POLICIES`.
+        lengths: [samples] of the whole data set, for policies that need them in advance.
+    """
+    options = PolicyOptions(
+        max_tokens=max_tokens,
+        batch_size=max(1, max_tokens // longest),
+        cost=PaddedTokenCost(),
+        lengths=Lengths(lengths),
+    )
+    return POLICIES[name](options)
 
 
 def run(policy_name: str, source: Source, world_size: int, seed: int) -> Measured:

@@ -26,7 +26,15 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
-from benchmarks.lib.report import Spread, machine, parser, print_json, progress
+from benchmarks.lib.report import (
+    Spread,
+    as_dicts,
+    in_turn,
+    machine,
+    parser,
+    print_json,
+    spreads,
+)
 from benchmarks.service.transport_roads import ROADS, SIZES, Road
 from evenstep.tools.report import text_table
 
@@ -93,12 +101,7 @@ def main() -> None:
     options = arguments.parse_args()
     skipped = {road: missing(road) for road in options.roads if missing(road)}
     roads = [road for road in options.roads if road not in skipped]
-    runs: dict[str, list[dict[str, Figures]]] = {road: [] for road in roads}
-    for repeat in range(options.repeats):
-        for road in roads:
-            progress(f"run {repeat}: {road}")
-            runs[road].append(in_a_process(road, options.messages))
-    progress("")
+    runs = in_turn(roads, options.repeats, lambda road: in_a_process(road, options.messages))
     results = {road: _spreads(own) for road, own in runs.items()}
     if options.json:
         print_json({"machine": machine(), "skipped": skipped, "roads": results})
@@ -110,10 +113,7 @@ def main() -> None:
 
 
 def _spreads(runs: list[dict[str, Figures]]) -> dict[str, dict[str, dict[str, float]]]:
-    return {
-        size: {name: Spread.of([run[size][name] for run in runs]).as_dict() for name in figures}
-        for size, figures in runs[0].items()
-    }
+    return {size: as_dicts(spreads([run[size] for run in runs])) for size in SIZES}
 
 
 def show(results: dict[str, dict[str, dict[str, dict[str, float]]]]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +80,7 @@ def run_demo(
         collate=PadCollator(pad_token_id=END),
         model=_model,
     )
-    report = partial(compare, begin=begin, facts=facts, samples="documents")
-    report(options, task, out=out, as_json=as_json)
+    compare(options, task, begin=begin, facts=facts, samples="documents", out=out, as_json=as_json)
 
 
 def _model(seed: int) -> PaddedGPT:

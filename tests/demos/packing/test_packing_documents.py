@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep_demos.packing.documents import count_bytes, read_documents, read_folder
+from evenstep_demos.packing.documents import read_documents
 
 FILES = {
     "a.py": b"x = 1\n",
@@ -38,22 +38,14 @@ def parquet(path: Path, columns: dict[str, list]) -> Path:
 
 
 def test_files_of_a_tree_are_documents_and_what_cannot_be_one_is_counted(tree: Path) -> None:
-    documents = read_documents(tree)
+    seen: list[tuple[int, int]] = []
+    documents = read_documents(tree, progress=lambda *done: seen.append(done))
     # The accent is two bytes.
     assert sorted(documents.lengths.tolist()) == [6, 8]
     assert (documents.found, documents.unusable) == (6, 4)
     assert "6 documents, 4 left out" in str(documents)
-
-
-def test_other_files_are_read_where_the_glob_says_so(tree: Path) -> None:
-    lengths, found = read_folder(tree, "*.txt", count_bytes)
-    assert (lengths.tolist(), found) == ([10], 1)
-
-
-def test_progress_ends_with_all_files(tree: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    read_folder(tree, "*.py", count_bytes, lambda *done: seen.append(done))
     assert seen[-1] == (6, 6)
+    assert read_documents(tree, glob="*.txt").lengths.tolist() == [10]
 
 
 def test_tokens_are_those_of_the_tokenizer(tree: Path, tmp_path: Path) -> None:

@@ -70,12 +70,12 @@ def test_a_run_that_is_right_is_found_right(
     assert checked.tokens == sum(int(plan.tokens.sum()) for plan in plans)
 
 
-def changed(records: Records, rank: int, change: Callable[[ReceivedMicroBatch], Any]) -> Records:
-    """With the first micro-batch of a rank's second step changed."""
-    step = records[rank][1]
+def damaged(records: Records, change: Callable[[ReceivedMicroBatch], Any]) -> Records:
+    """With the first micro-batch of rank 3's second step changed."""
+    step = records[3][1]
     first, *rest = step.micro_batches
     new = dataclasses.replace(step, micro_batches=[change(first), *rest])
-    return {**records, rank: [records[rank][0], new, *records[rank][2:]]}
+    return {**records, 3: [records[3][0], new, *records[3][2:]]}
 
 
 def without_last_token(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
@@ -84,55 +84,34 @@ def without_last_token(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
     )
 
 
-def with_another_token(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
-    return dataclasses.replace(part, token=np.append(part.token[:-1], part.token[-1] ^ 1))
+DAMAGES: dict[str, Callable[[Records], Records]] = {
+    "is on no rank": lambda records: damaged(records, without_last_token),
+    "not those stored": lambda records: damaged(
+        records, lambda part: dataclasses.replace(part, token=part.token ^ 1)
+    ),
+    "not in it": lambda records: damaged(
+        records, lambda p: dataclasses.replace(p, document=p.document + len(p.samples))
+    ),
+    "rank 3 got other samples": lambda records: damaged(
+        records, lambda part: dataclasses.replace(part, samples=part.samples[::-1])
+    ),
+    # Both context-parallel ranks with the same shard.
+    "on no rank, or on several": lambda records: damaged(
+        records, lambda _: records[2][1].micro_batches[0]
+    ),
+    r"ranks \[0, 1, 2, 3\]": lambda records: {r: of for r, of in records.items() if r != 1},
+}
 
 
-def with_a_strange_document(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
-    return dataclasses.replace(part, document=part.document + len(part.samples))
-
-
-def with_other_samples(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
-    return dataclasses.replace(part, samples=part.samples[::-1])
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (without_last_token, "is on no rank"),
-        (with_another_token, "not those stored"),
-        (with_a_strange_document, "not in it"),
-        (with_other_samples, "rank 3 got other samples"),
-    ],
-)
+@pytest.mark.parametrize("words", DAMAGES)
 def test_a_damaged_delivery_is_found(
-    run: tuple[list[Any], Records], stored: StoredSources, change: Any, words: str
+    run: tuple[list[Any], Records], stored: StoredSources, words: str
 ) -> None:
     plans, records = run
     with pytest.raises(InvariantError, match=words):
         check_delivery(
-            plans,
-            changed(records, 3, change),
-            lambda name: tokens_of(stored.row(name))["input_ids"],
+            plans, DAMAGES[words](records), lambda name: tokens_of(stored.row(name))["input_ids"]
         )
-
-
-def test_ranks_with_the_same_shard_are_found(
-    run: tuple[list[Any], Records], stored: StoredSources
-) -> None:
-    plans, records = run
-    doubled = changed(records, 3, lambda _: records[2][1].micro_batches[0])
-    with pytest.raises(InvariantError, match="on no rank, or on several"):
-        check_delivery(plans, doubled, lambda name: tokens_of(stored.row(name))["input_ids"])
-
-
-def test_a_rank_that_is_missing_is_found(
-    run: tuple[list[Any], Records], stored: StoredSources
-) -> None:
-    plans, records = run
-    fewer = {rank: each for rank, each in records.items() if rank != 1}
-    with pytest.raises(InvariantError, match=r"ranks \[0, 1, 2, 3\]"):
-        check_delivery(plans, fewer, lambda name: tokens_of(stored.row(name))["input_ids"])
 
 
 def test_a_sample_that_no_plan_places_is_found(run: tuple[list[Any], Records]) -> None:

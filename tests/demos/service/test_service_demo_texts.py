@@ -97,3 +97,16 @@ def test_a_column_that_is_missing_is_named_with_the_remedy(tmp_path: Path) -> No
     data = parquet(tmp_path / "a.parquet", [{"source": "s", "body": "text"}])
     with pytest.raises(ConfigurationError, match=r"no column 'text'; it has source, body"):
         text_sources(ServiceDemoOptions(data=[data], out=tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"samples_per_step": 10}, "samples_per_step=10 must be a multiple of 4"),
+        ({"data": [Path("nowhere.parquet")]}, "nowhere.parquet does not exist"),
+        ({"vision": True, "live": True}, "leave out --live and --data"),
+    ],
+)
+def test_wrong_options_are_refused_before_any_work(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        ServiceDemoOptions(**given)

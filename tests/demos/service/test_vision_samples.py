@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +115,10 @@ def test_every_embedding_comes_to_all_ranks_that_need_it(
                 assert got[max(begins[row], 0) :][:cells] == expected
         assert wanted == len(got)
     assert all(len(each) > 0 for each in embeddings)
+
+
+@pytest.mark.parametrize("module", ["strategies", "vision.strategies"])
+def test_what_planners_and_loaders_run_needs_no_torch(module: str) -> None:
+    program = f"import sys, evenstep_demos.service.{module}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

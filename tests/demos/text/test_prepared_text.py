@@ -3,7 +3,6 @@ from __future__ import annotations
 import pickle
 import random
 
-import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
@@ -11,7 +10,6 @@ from evenstep_demos.text.corpus import Corpus
 from evenstep_demos.text.prepared_text import (
     END,
     TokenizedDocuments,
-    describe_lengths,
     load_tokenizer,
     prepare,
     train_tokenizer,
@@ -38,17 +36,8 @@ def test_documents_are_trained_on_held_out_or_too_long() -> None:
     encode = load_tokenizer(prepared.tokenizer).encode
     for text in corpus.documents:
         assert (len(encode(text).ids) + 1 <= LIMIT) == (text in used)
-
-
-def test_lengths_are_those_of_the_samples() -> None:
-    prepared = prepare(_corpus(100), LIMIT, VOCABULARY, ranks=2)
-    for texts, lengths in (
-        (prepared.documents, prepared.lengths),
-        (prepared.held_out, prepared.held_out_lengths),
-    ):
-        samples = TokenizedDocuments(texts, prepared.tokenizer)
-        assert [len(samples[i]["input_ids"]) for i in range(len(samples))] == lengths.tolist()
-    assert prepared.lengths.max() <= LIMIT
+    samples = TokenizedDocuments(prepared.documents, prepared.tokenizer)
+    assert [len(sample["input_ids"]) for sample in samples] == prepared.lengths.tolist()
 
 
 def test_samples_end_with_the_end_token_and_survive_pickling() -> None:
@@ -96,11 +85,3 @@ def test_too_little_text_is_refused_with_the_numbers(
 ) -> None:
     with pytest.raises(ConfigurationError, match=words):
         prepare(_corpus(documents), LIMIT, VOCABULARY, ranks=2, samples=samples)
-
-
-def test_the_description_of_lengths_is_right() -> None:
-    facts = describe_lengths(np.array([1, 1, 2, 4]))
-    assert facts["mean"] == 2.0
-    assert facts["median"] == 1.5
-    assert facts["max"] == 4.0
-    assert facts["cv"] == pytest.approx(np.sqrt(1.5) / 2)
