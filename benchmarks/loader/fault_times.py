@@ -78,7 +78,7 @@ def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection
             Samples(mine),
             policy=evenstep.TokenBudget(max_tokens=1024),
             collate_fn=Collate(mine),
-            buffer_size=64,
+            memory=evenstep.Memory(buffer_size=64),
             **case.workers,
             timeout=TIMEOUT if case.name in HANGING else 0,
         )

@@ -61,7 +61,7 @@ def measure(method: str, prepare: float) -> dict[str, float]:
     loader = evenstep.DataLoader(
         Samples(),
         policy=evenstep.Even(max_tokens=1024),
-        buffer_size=64,
+        memory=evenstep.Memory(buffer_size=64),
         num_workers=2,
         multiprocessing_context=METHODS[method],
     )

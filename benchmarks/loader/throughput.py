@@ -100,7 +100,7 @@ def make_loader(name: str, dataset: Samples, options: argparse.Namespace) -> Any
             dataset,
             policy=evenstep.TokenBudget(max_tokens=MAX_TOKENS),
             collate_fn=collate,
-            buffer_size=options.buffer_size,
+            memory=evenstep.Memory(buffer_size=options.buffer_size),
             **workers,
         )
     import odb

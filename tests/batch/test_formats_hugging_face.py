@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.batch import PackCollator
@@ -17,7 +17,6 @@ transformers = pytest.importorskip("transformers")
 LENGTHS = [1, 5, 1, 1, 9, 3]
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.booleans())
 def test_it_equals_what_transformers_own_collator_gives(lengths, seq_idx):
     samples = documents(lengths)

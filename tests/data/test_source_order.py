@@ -54,12 +54,6 @@ def test_passes_seeds_and_names_have_orders_of_their_own():
     assert order(0, "a", 1) == found[1]
 
 
-def test_a_shard_has_another_order_in_each_pass():
-    order = ShardOrder([30], seed=0, name="a")
-    found = [[i for _, _, i in places(order, 30 * number, 30)] for number in range(3)]
-    assert len({tuple(f) for f in found}) == 3
-
-
 def test_without_shuffling_the_stored_order_comes():
     order = ShardOrder([2, 0, 3], seed=1, name="a", shuffle_shards=False, shuffle_samples=False)
     assert places(order, 0, 6) == [

@@ -231,15 +231,3 @@ def test_a_file_that_goes_while_it_is_read_is_named_with_its_row_group(corpus):
         os.unlink(corpus.paths[0])
         with pytest.raises(SampleError, match=r"sample s\[\d\] \(row group \d of .*b.parquet\)"):
             list(items)
-
-
-def test_the_corpora_are_read_whole():
-    folder = os.environ.get("EVENSTEP_DATA")
-    if not folder or not (Path(folder) / "gsm8k.parquet").is_file():
-        pytest.skip("EVENSTEP_DATA names no folder with gsm8k.parquet")
-    source = Source("gsm8k", f"{folder}/gsm8k.parquet", columns=["id", "n_tokens"])
-    with open_reader(source, seed=1) as reader:
-        found = {(item.shard, item.index) for item in reader.read(passes=1)}
-        assert len(found) == reader.size == 8792
-        middle = take(reader, 50, 4000)
-        assert middle == take(open_reader(source, seed=1), 50, 4000)

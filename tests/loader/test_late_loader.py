@@ -20,8 +20,7 @@ import datasets
 from PIL import Image
 
 import evenstep
-from evenstep.batch.images.encoded import LazyImage
-from evenstep.batch.images.opened import UndecodedRows, undecoded
+from evenstep.batch.images.lazy_images import LazyImage, UndecodedRows, undecoded
 from families import FAMILIES
 from families.media import image, messages
 from image_decodings import decodings as decodings

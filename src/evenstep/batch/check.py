@@ -2,7 +2,7 @@
 
 If it supervises another number of tokens than its samples were measured to have, `loss_scale` is
 wrong, and so is every gradient. If it pads a group that was planned to be packed, memory may run
-out at some later step. Nothing else would show either.
+out at some later step. Nothing else would reveal either.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """The images, videos and sounds of a sample, counted from the fields that processors make.
 
 What a vision tower computes follows from two sums over a sample's media: of their patches, and of
-the squares of these, since each image attends to itself alone. Frames of a video do so one by one.
+the squares of these, since each image, and each frame of a video, attends to itself alone.
+
+Where pixels are made later, a `MediaShape` stands in their field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,3 +129,26 @@ def _of_pixels(pixels: Any, dimensions: int = 3) -> MediaCounts:
     outer = shape[: len(shape) - dimensions]
     patches = int(np.prod(outer, dtype=np.int64))
     return MediaCounts(patches, int(outer[0]) if outer else 1, patches)
+
+
+LATE = "evenstep_images"
+"""Field of a sample with what such tensors are made of: see `evenstep.batch.images`."""
+
+
+def image_bytes(image: Any) -> int:
+    """Memory that an image of PIL takes."""
+    encoded = getattr(image, "encoded", None)
+    if encoded is not None:
+        return int(encoded.nbytes)
+    return int(image.width) * int(image.height) * len(image.getbands())
+
+
+@dataclass(frozen=True)
+class MediaShape:
+    """Stands in a sample for a tensor that is made once the sample's group is known."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)

@@ -1,8 +1,8 @@
-"""What is measured of a sample before it is collated: its length, supervised tokens and media.
+"""Measures a sample before it is collated: its length, supervised tokens and media.
 
 Policies see only these five integers of a sample, and `loss_scale` is exact only if the second is
-the number of tokens that the loss of the collated batch averages over. `Measure` runs in
-the worker processes on every sample, so the defaults take a few microseconds and copy nothing.
+the number of tokens that the loss of the collated batch averages over. `Measure` runs in the worker
+processes on every sample, so the defaults take a few microseconds and copy nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Parquet: a shard is a row group, of which as many rows are decoded at once as there is room for.
 
-The rows of a row group come in random order, so whichever rows come next, all of it has to be
-decoded; what is kept are those rows. All sources of a process share the room for them: where it is
-enough, each row group is decoded once, and otherwise once for each part of it that finds room. A
-source that is not read from loses its rows after a while, and goes on from its place by decoding
-them again. Files are open only while they are decoded.
+The rows of a row group come in random order, so reading any of them means decoding all of it; only
+the rows that come next are kept. All sources of a process share the memory for them. Where it
+suffices, each row group is decoded once, and otherwise once for each part that fits. A source that
+is not read from loses its rows after a while, and decodes them again when it resumes. Files are
+open only while they are decoded.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _FOOTERS: SizedCache[Any] = SizedCache(16 << 20)
 _FOOTER_MEMORY = 10
 """Bytes that a footer takes for each byte of it in the file."""
 _BUFFER = 1 << 20
-"""Bytes read at once of a column, so that a whole compressed column is never in memory beside the
-decoded one. `pre_buffer`, pyarrow's default, would hold all columns at once."""
+"""Bytes read at once of a column, so that memory never holds a whole compressed column in addition
+to the decoded one. `pre_buffer`, pyarrow's default, would hold all columns at once."""
 _BATCH_BYTES, _BATCH_ROWS = 1 << 20, 2048
 """Decoded at once where there is no room for all."""
 _unused = 0
 _UNUSED = 4 << 20
-"""Bytes that the allocator may keep after they were freed: to get them back from the system takes
-longer than to decode them."""
+"""Bytes that the allocator may keep after they were freed: getting them back from the system takes
+longer than decoding."""
 
 
 class ParquetReader(FileReader):

@@ -73,8 +73,8 @@ class PoolSortDataset(IterableDataset):  # type: ignore[type-arg]
             warmup_pools: pools over which the size grows from it to `pool_size`, by equal amounts.
             shuffle: False yields each pool from one end to the other.
             order: "reference" shuffles as LengthPoolSortDataset of LLaVA-OneVision-2 does, sample
-                for sample, for a run that goes on from there: `seed` is then its `shuffle_seed` and
-                decides the order of the last, smaller pool only, and epochs count from 0.
+                for sample, so that a run can continue from there: `seed` is then its `shuffle_seed`
+                and decides the order of the last, smaller pool only, and epochs count from 0.
 
         Raises:
             ConfigurationError: an argument is out of range, or `dataset` can be read only once.

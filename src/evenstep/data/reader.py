@@ -42,7 +42,7 @@ class SourceReader(abc.ABC):
     """An open source. Use it in one thread; `close` it, or use it in a ``with`` statement."""
 
     repeat: bool = True
-    """Whether `read` begins again after the last sample."""
+    """Whether `read` starts again after the last sample."""
     random_access: bool = False
     """Whether reading one sample costs no more than that sample. False: the samples before it in
     its shard are read, or the shard is decoded as a whole."""
@@ -184,7 +184,7 @@ class ShardedReader(SourceReader):
     def _set_order(
         self, sizes: Sequence[int] | Int64Array, *, shuffle_samples: bool = True
     ) -> None:
-        """Orders shards of these sizes as the source says; refuses a source without samples."""
+        """Orders shards of these sizes as the source demands; refuses a source without samples."""
         shuffle = self.source.shuffle is not False
         self._order = ShardOrder(
             sizes,

@@ -27,7 +27,7 @@ def open_reader(source: Source, *, seed: int = 0, repeat: bool = True) -> Source
     Args:
         source: its description.
         seed: of the order, unless the source has its own.
-        repeat: begin again after the last sample; False ends after one pass.
+        repeat: start again after the last sample; False ends after one pass.
 
     Raises:
         ConfigurationError: no such file, no samples, a column that does not exist, or a file with

@@ -1,4 +1,4 @@
-"""Datasets of torch, of Hugging Face, or of your own: what they can do, and how to resume them.
+"""Datasets of torch, of Hugging Face, or your own: what they can do, and how to resume them.
 
 `ResumableIterable` reads anything that yields samples, and resumes it where a reading stopped. An
 iterator or dataset that knows its position is asked for it: by ``state_dict`` and
@@ -64,8 +64,8 @@ def is_map_style(dataset: Any) -> bool:
 class Rewinder:
     """Brings a dataset that keeps its own position back to its beginning before a pass.
 
-    After a pass that was abandoned, or resumed from a state, such a dataset may stand anywhere, and
-    the next pass over it would be short.
+    After a pass that was abandoned or resumed from a state, such a dataset may be at any position,
+    and the next pass over it would be short.
     """
 
     def __init__(self, dataset: Any) -> None:

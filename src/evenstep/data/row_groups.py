@@ -31,11 +31,11 @@ class _Entry(Generic[Value]):
 
 
 class SizedCache(Generic[Value]):
-    """Values by key, each with its size. Any thread may use it, and whoever got a value may use it
-    on after it was dropped here.
+    """Values by key, each with its size, up to a number of bytes. Any thread may use it. A value
+    remains usable after it was dropped here.
 
-    A value is dropped when the limit is passed and all others were used since, or when it was not
-    used while each other was 32 times, on average.
+    A value is dropped when the limit is exceeded and all others were used more recently, or when
+    the others were used 32 times each, on average, since its last use.
     """
 
     def __init__(self, limit: int) -> None:
@@ -97,8 +97,8 @@ _PIECE = 8 << 20  # bytes that are in memory while they are copied
 
 
 class LocalCopy:
-    """A file without a name that has these parts where the original has them, and nothing between,
-    where it takes no room. It ends with this object."""
+    """Parts of a remote file, fetched once: a sparse temporary file without a name that has them at
+    the same places. It is removed with this object."""
 
     def __init__(self, original: SourceFile, parts: Iterable[tuple[int, int]]) -> None:
         """
@@ -128,7 +128,7 @@ many into pages that it returns to the system only when all of them are free."""
 
 
 class RowSlice:
-    """See the module docstring."""
+    """The next rows of a row group, in an order of their own, picked while it is decoded."""
 
     def __init__(
         self, arrow: Any, batches: Iterator[Any], indices: Int64Array, position: int, room: int

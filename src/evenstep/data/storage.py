@@ -96,7 +96,7 @@ def retried(
             if spent >= patience:
                 raise StorageError(
                     f"{what} cannot be read: tried {attempts} times in {spent:.1f} s, at last "
-                    f"{described(error)}; once the storage answers again, start from the last "
+                    f"{described(error)}; once the storage answers again, restart from the last "
                     f"saved state, or raise patience={patience:g} of Source to wait longer"
                 ) from error
             if pause >= _PAUSE_LOGGED and not logged:
@@ -192,8 +192,7 @@ class StorageFile(io.RawIOBase):
         except Exception as error:  # file systems raise their own types
             raise StorageError(
                 f"{file.path} cannot be read: {described(error)}; this does not pass by itself, so "
-                "it is not tried again: put right what it names, and start again from the last "
-                "saved state"
+                "it is not tried again: fix what it names, and restart from the last saved state"
             ) from error
 
     def _read(self, wanted: int) -> bytes:
@@ -233,7 +232,7 @@ class StorageFile(io.RawIOBase):
                 self._let_go()
                 raise StorageError(
                     f"{file.path} has changed since it was opened: its {name} was {was[name]} and "
-                    f"is {value}; restore it, and start again from the last saved state"
+                    f"is {value}; restore it, and restart from the last saved state"
                 )
 
     def _let_go(self) -> None:

@@ -1,9 +1,9 @@
 """WebDataset: a shard is a tar file, read in its own order through the webdataset library.
 
 A tar file does not record how many samples it holds, so each is read through once when the source
-is opened. Samples are put together from files by the library's own rules. Text, JSON, numbers and
-arrays are decoded by their suffix; anything else stays bytes. So do pickles, in which whoever made
-the file could have put a program; the library's own decoder runs them.
+is opened. The library's own rules group files into samples. Text, JSON, numbers and arrays are
+decoded by their suffix; anything else stays bytes. So do pickles, which may contain a program that
+the library's own decoder would run.
 """
 
 from __future__ import annotations

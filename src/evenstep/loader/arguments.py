@@ -12,11 +12,10 @@ import torch
 from torch.utils.data import BatchSampler
 
 from evenstep.batch.blank import Blank
-from evenstep.batch.default_collate import DefaultCollator
 from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import PadCollator
+from evenstep.batch.pad import DefaultCollator, PadCollator
 from evenstep.batch.smallest_media import blank_of, blank_of_sample
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
