@@ -95,11 +95,10 @@ def _serve(job: es.Job, options: ServiceDemoOptions, name: str) -> ServedRun:
     }
     with es.start(
         job,
-        address="local",
         name=name,
         loaders=options.loaders,
         constructors=1,  # constructors import torch, and so take long to start
-        ray_options=ray,
+        ray=es.RayOptions(address="local", init=ray),
     ) as service:
         records = run_ranks(train, RANKS, (options, service.address, name), note)
         plans = [service.plan(step) for step in range(options.steps)]
