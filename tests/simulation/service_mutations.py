@@ -25,7 +25,7 @@ SERVICE_MUTATIONS = (
         "_update_taken",
         "if not any(_fetches(plan, each) for each in waiting)",
         "if len(waiting) < len(self.clients)",
-        near=125,
+        near=320,
     ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "_messages(ended)", "[]"),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
@@ -45,7 +45,7 @@ SERVICE_MUTATIONS = (
         "",
         near=42,
     ),
-    Mutation("reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=9),
+    Mutation("reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=45),
     Mutation(
         "loaders that share a source are out of step",
         LoaderPool,
@@ -112,7 +112,7 @@ SERVICE_MUTATIONS = (
         "register_client",
         "if mark not in self._numbers",
         "if True",
-        near=1735,
+        near=1800,
     ),
     Mutation(
         "an actor that is being made again is taken for gone",

@@ -73,7 +73,7 @@ class ChangingJob(OwnedJob):
         self._name, self._constructors, self._given_state = name, constructors, state
         self._faults, self._logs = faults or FaultOptions(), logs or LogOptions()
         self._layout = layout_of(job, loaders)
-        """That of the start."""
+        """The layout at the start."""
         self._groups = groups_of(job, constructors)
         most_workers = max(self._layout.workers, default=job.memory.workers)
         check_memory_limit(self._faults.memory_limit, most_workers)
@@ -82,7 +82,7 @@ class ChangingJob(OwnedJob):
         self._started = 0
         """Loaders, since the start."""
         self._old_clients: list[RemoteClient] = []
-        """Of earlier meshes."""
+        """Clients of earlier meshes."""
         self._changing = threading.Lock()
         self._state_lock = threading.Lock()
         self._scaling: ScalingThread | None = None

@@ -17,14 +17,14 @@ Samples = dict[StageKey, dict[int, Any]]
 
 @dataclass(frozen=True)
 class WantedSamples:
-    """What is to be fetched of a step."""
+    """What must be fetched of a step."""
 
     plan: LoadingPlan
     tasks: Mapping[Handle, LoaderTask]
     staged_on: dict[Handle, list[StageKey]]
-    """By loader that has some of them, buckets."""
+    """By loader, the buckets of which it has samples."""
     samples: Samples
-    """Those that are here."""
+    """The samples fetched so far."""
 
     @classmethod
     def of(

@@ -1,4 +1,4 @@
-"""What all backends check and compute alike."""
+"""How many loaders and constructors a job has, their names, and whom they serve."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def groups_of(job: Job, constructors: int | None) -> list[list[int]]:
 
 
 def ranks_of(job: Job, groups: Sequence[int]) -> tuple[int, ...]:
-    """Those that the constructor of these groups serves."""
+    """The ranks that the constructor of these groups serves."""
     return tuple(sorted(job.tree.ranks[:, list(groups)].ravel().tolist()))
 
 

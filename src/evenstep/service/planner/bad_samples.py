@@ -26,7 +26,7 @@ class BadSamples:
     def __init__(self, sources: Sequence[Source]) -> None:
         self._limits = {source.name: source.bad_samples for source in sources}
         self.found: Identities = {}
-        """Those of all steps so far. Never changed, only replaced."""
+        """The bad samples of all steps so far. Never changed, only replaced."""
 
     def note_step(
         self,

@@ -49,7 +49,7 @@ class _Known:
         return not self.over and self.failure is None
 
     def failures(self, begin: int, end: int) -> list[PrepareFailure]:
-        """Of the samples between two positions that are passed over."""
+        """Why samples between two positions are skipped."""
         return [failure for at, failure in self.bad.items() if begin <= at < end]
 
 
@@ -251,7 +251,7 @@ class LoaderPool:
 
 
 def _merge(parts: Sequence[Ahead]) -> Ahead:
-    """What the loaders that share a source know together: it ends where the first of them ends."""
+    """What loaders that share a source know together, up to where the first of them ends."""
     if len(parts) == 1:
         return parts[0]
     end = min(part.end for part in parts)

@@ -67,7 +67,7 @@ class Planner:
         self._carried = SampleTable.empty(job.names, job.columns)
         self._bad = BadSamples(job.sources)
         self._ranks = set(job.tree.ranks.ravel().tolist())
-        """Of this mesh and those before."""
+        """The ranks of this mesh and all earlier ones."""
         self._step = 0
         self._ended_at: int | None = None
         self._failure: Exception | None = None

@@ -157,7 +157,7 @@ def _same(part: str, saved: str, now: str) -> bool:
 
 
 def _difference(changed: Sequence[str], saved: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """What has changed in a source, and how an edit of its transform is vouched for."""
+    """What has changed in a source, and how to accept an edit of its transform."""
     if not now:
         return "the job does not have it"
     if list(changed) != [_TRANSFORM]:

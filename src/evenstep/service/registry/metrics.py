@@ -21,7 +21,7 @@ class TakenStep:
 
     step: int
     seconds: float
-    """That it waited."""
+    """How long it waited."""
     stages: Mapping[str, float]
     """Seconds by message, and "build" for what the constructor did itself."""
     imbalance: float

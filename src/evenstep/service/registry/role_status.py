@@ -40,7 +40,7 @@ def is_silent(about: About) -> bool:
 
 
 def silence_text(name: str, about: About) -> str:
-    """That a process is silent, as a clause without its full stop."""
+    """A clause that says that a process is silent, without its full stop."""
     seconds = max(about["silent_seconds"], 1)
     return f"{name} has not answered for {seconds:.0f} s: it is stopped, hangs or is overloaded"
 

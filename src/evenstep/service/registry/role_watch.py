@@ -32,7 +32,7 @@ _PAUSE = 1.0  # seconds between two connections to the same process
 
 
 class RoleWatch:
-    """Of one role. Used in one event loop."""
+    """Watches one role. Used in one event loop."""
 
     def __init__(
         self,

@@ -196,7 +196,7 @@ class RoleHost:
 
 
 def messages_of(frames: list[Frame]) -> list[Message]:
-    """What a process was sent.
+    """The messages that a process was sent.
 
     Raises:
         Exception: it cannot be unpickled, as its class is one that only the sender can import, or
@@ -219,7 +219,7 @@ def sendable(error: BaseException) -> Exception:
 
 
 def unpickled_job(job: bytes, paths: Sequence[str]) -> Any:
-    """What was pickled where the service was started.
+    """Unpickles what the process that started the service has pickled.
 
     Args:
         paths: where that process finds modules, such as those of the job's functions.

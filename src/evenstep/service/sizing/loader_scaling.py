@@ -91,7 +91,7 @@ class LoaderScaling:
             ),
         )
         self.layout: LoaderLayout = packed(self._model)
-        """That of the first step."""
+        """The layout of the first step."""
         self._groups = groups_of_layout(self.layout)
         self._live = LiveScaling(self._model, self._groups, self.limits)
         self._state: LiveState = self._live.first()

@@ -42,7 +42,7 @@ class BufferFiller:
         """
         self._workers = workers
         self.failure: BaseException | None = None
-        """What a fill has raised. Nothing is filled after it."""
+        """An error that a fill has raised. Nothing is filled after it."""
         self._lock = threading.Lock()
         # A second thread keeps workers busy while the first unpacks what they have sent.
         self._quick = _Lane(self._lock, 2 if workers else 1)

@@ -64,12 +64,12 @@ class PrepareFailure:
 
 
 class Outcome(NamedTuple):
-    """What became of samples, up to the first that failed and is not passed over."""
+    """The result for some samples, up to the first failure that is not skipped."""
 
     made: list[Prepared]
     failure: PrepareFailure | None
     seconds: float
-    """What reading and preparing them took, without waiting for a worker."""
+    """Seconds of reading and preparing them, without waiting for a worker."""
 
 
 class Preparer:

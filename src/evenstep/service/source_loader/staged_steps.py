@@ -60,7 +60,7 @@ class StagedStep:
     _seen: set[StageKey] = field(default_factory=set)
     """Buckets that were staged at some time."""
     _samples: dict[int, Any] = field(default_factory=dict)
-    """By row of the plan, samples that buckets not seen yet have too."""
+    """By row of the plan, samples that other buckets still need."""
 
     def stage(
         self,

@@ -20,7 +20,7 @@ from evenstep.service.transport.server import keep_alive
 _NEVER = 100_000_000
 """Milliseconds. A socket that does not reconnect at all drops answers that nobody has read yet."""
 _HOST_MILLISECONDS = 5000
-"""In which another machine answers, or is gone."""
+"""In which another machine answers, or counts as gone."""
 
 
 class ConnectionLostError(Exception):

@@ -40,7 +40,7 @@ def import_zmq() -> Any:
 
 @dataclass(frozen=True)
 class Keys:
-    """Of one job. Whoever has them may send it messages."""
+    """The keys of one job. Whoever has them may send it messages."""
 
     server_public: bytes
     server_secret: bytes
@@ -62,7 +62,7 @@ class Endpoint:
 
     machine: str
     path: str
-    """Of the socket on its machine."""
+    """The path of the socket on its machine."""
     tcp: str | None = None
     """Such as "tcp://10.0.0.7:40123"; None if only its own machine reaches it."""
     keys: Keys | None = None
@@ -88,7 +88,7 @@ class Endpoint:
 
 @cache
 def machine() -> str:
-    """What tells this machine from others, until it is restarted."""
+    """Identifies this machine, until it is restarted."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
