@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.sharding import METHODS, TileLatency, shard, shard_hybrid, shard_per_document
+from evenstep.plan.sharding import METHODS, TileLatency, shard, shard_per_document
 from evenstep.tools.simulate.sharding_run import draw_sequences, run_sharding
 
 CONTEXT = 131_072
@@ -98,7 +98,7 @@ def test_another_latency_decides_and_the_oracle_goes_on_counting_tiles() -> None
     fewest = np.min([result.figures[name].latency for name in METHODS], axis=0)
     assert adaptive.latency.tolist() == fewest.tolist()
     by_tiles = [
-        shard_hybrid(own, 4).tiles().max() * 128**2 * 4 / (own * (own + 1) // 2).sum()
+        shard(own, 4, methods=("hybrid",)).tiles().max() * 128**2 * 4 / (own * (own + 1) // 2).sum()
         for own in sequences
     ]
     assert (result.oracle <= by_tiles).all()
