@@ -43,13 +43,13 @@ def place(
         bins: number of bins.
         tokens: [items] tokens of each item, none above `cap`; needed with it.
         cap: tokens that a bin holds.
-        per_group: bins of each group, of which `bins` is a multiple; 1 leaves bins by themselves.
+        per_group: bins of each group, of which `bins` is a multiple; 1 for bins without groups.
         equal_counts: whether bins hold equally many items, up to one.
         order: positions in the order in which items are placed; None is costliest first. Items that
             are not in it are not placed.
-        reopen: groups that had no room for an earlier item and are considered again for each next
-            one, or long and short items in turn would each time move all groups there and back.
-            None considers all of them, which is the rule above to the letter.
+        reopen: how many groups that had no room for an earlier item are considered again for each
+            next one. If all were, alternating long and short items would move all groups back and
+            forth each time. None considers all of them, exactly as the rule says.
         leave_out: whether an item without room is left out, and the others are placed.
 
     Returns:
