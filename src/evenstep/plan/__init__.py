@@ -9,14 +9,14 @@ groups/               groups as two arrays, formed under a token budget, aligned
 policies/             policies that see a window: `Even`, the default, and four others; a new policy
                       goes here, and its name into `policies.by_name`
 update_size           how many groups an optimizer update has, and how large they are
-offline/              policies that see all lengths, and the one that replays their plans online
+offline/              policies that see all lengths, and the one that replays their plans
 epoch/                which samples of an epoch are left, for any number of ranks
 packing/              documents to micro-batches of equal cost: the policy `WorkloadPacking`
 partition/            items to bins of equal load
 pipeline/             the order of micro-batches on a pipeline
 sharding/             a sequence to context-parallel ranks
-dynamic_context/      as many ranks for each document as it needs, anew in every micro-batch
-plan_checks           what every plan is checked for before it is used
+dynamic_context/      as many ranks for each document as it needs, in every micro-batch
+plan_checks           the checks of every plan before it is used
 delegating_policy     base of policies that plan as another does
 length_moments        how tokens are spread over lengths; the composition of a run
 lengths, rng          lengths of a data set; one random stream for each use of a seed

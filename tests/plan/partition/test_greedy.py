@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.greedy import lpt_fill, place
 
 sizes = st.integers(1, 5)
 
@@ -71,3 +71,26 @@ def test_the_example_is_placed_as_it_says() -> None:
     costs = np.array([5, 4, 3, 3, 3])
     assert place(costs, 2).tolist() == [0, 1, 1, 0, 1]
     assert place(costs, 2, tokens=np.ones(5, np.int64), cap=2) is None
+
+
+@given(
+    st.lists(st.integers(1, 50), max_size=40).map(lambda found: np.array(found, np.int64)),
+    st.integers(1, 6),
+    st.integers(1, 120),
+    st.randoms(),
+)
+def test_what_finds_no_room_may_be_left_out_in_whatever_order(lengths, bins, cap, random) -> None:
+    costs = lengths * (lengths + 7)
+    order = list(range(len(lengths)))
+    random.shuffle(order)
+    order = order[: random.randint(0, len(order))]
+    expected, held, load = [-1] * len(lengths), [0] * bins, [0] * bins
+    for position in order:
+        open_bins = [b for b in range(bins) if held[b] + lengths[position] <= cap]
+        if open_bins:
+            chosen = min(open_bins, key=lambda b: (load[b], b))
+            expected[position] = chosen
+            held[chosen] += int(lengths[position])
+            load[chosen] += int(costs[position])
+    placed = lpt_fill(lengths, costs, np.array(order, np.int64), bins, cap)
+    assert placed.tolist() == expected

@@ -16,12 +16,16 @@ from evenstep.plan.sharding import (
     Sharding,
     TileLatency,
     shard,
-    shard_hybrid,
     shard_per_document,
     shard_per_sequence,
 )
 from evenstep.plan.sharding.hybrid import shard_equally
 from sharded_sequences import LENGTHS, RANKS, Int64Array
+
+
+def shard_hybrid(lengths: Int64Array, ranks: int) -> Sharding:
+    return shard(lengths, ranks, methods=("hybrid",))
+
 
 Make = Callable[[Int64Array, int], Sharding]
 MAKES: list[Make] = [shard_per_sequence, shard_per_document, shard_hybrid, shard_equally, shard]

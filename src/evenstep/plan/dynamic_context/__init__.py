@@ -1,7 +1,7 @@
 """Dynamic context parallelism: in every micro-batch, each document on as many ranks as it needs.
 
 Sharding over a fixed number of ranks gives a document of 1,000 tokens as many ranks as one of
-100,000. Here the ranks of a micro-batch are divided anew: short documents stay whole on one rank,
+100,000. Here every micro-batch divides the ranks again: short documents stay whole on one rank,
 long ones are shared by 2, 3, 5, 8 or more, and all ranks have equal work. In reading order:
 
 ```

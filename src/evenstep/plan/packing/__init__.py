@@ -13,7 +13,6 @@ step_plan           one step, by the planner that the options are for: `wlb`, or
   long_selection    which long documents go together in a steady step
   water_fill        how level short documents would make them
   long_pairs        a second long document where short ones are not enough       (not in the paper)
-  lpt_fill          documents to micro-batches, once they are chosen             (4.3)
 shared_step         what groups of ranks share, where these change with every micro-batch
 drain               the last steps of an epoch
 pieces              documents cut into pieces

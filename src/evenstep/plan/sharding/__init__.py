@@ -15,7 +15,7 @@ varlen             a rank's fragments as one call of a variable-length kernel  (
 ```
 """
 
-from evenstep.plan.sharding.adaptive import METHODS, shard, shard_hybrid
+from evenstep.plan.sharding.adaptive import METHODS, shard
 from evenstep.plan.sharding.chunks import shard_per_document, shard_per_sequence
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.plan.sharding.sharding import Sharding
@@ -26,7 +26,6 @@ __all__ = [
     "Sharding",
     "TileLatency",
     "shard",
-    "shard_hybrid",
     "shard_per_document",
     "shard_per_sequence",
 ]

@@ -171,7 +171,7 @@ def _tiles(fragment: Fragment, tile: int) -> int:
 def shard_equally(
     lengths: npt.ArrayLike, ranks: int, *, latency: KernelLatency = TILES
 ) -> Sharding:
-    """Shards as `shard_hybrid` does, without comparing with the other methods.
+    """Shards a sequence into equal shares of tokens and cost, in few fragments.
 
     Cost is counted in tiles, and a tile of a document costs what `latency` predicts for the whole
     document, divided by its tiles.
