@@ -36,8 +36,8 @@ def command(
         bool,
         typer.Option(
             "--exposed",
-            help="Exchange of keys and values waits for attention. By default it goes on "
-            "meanwhile, as plans take it to.",
+            help="Exchange keys and values before attention. By default both overlap, as plans "
+            "assume.",
         ),
     ] = False,
     seed: Seed = 0,
@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """The time of steps: dynamic groups, WLB-LLM.
 
-    A prediction for H100 GPUs; nothing runs. Groups are made of all CP x DP ranks. The defaults are
-    7B-128K of WLB-LLM's Table 1. Speedups are of time over cost of the documents trained on.
+    Predicts steps on H100 GPUs; nothing runs. Dynamic groups divide all CP x DP ranks. The defaults
+    are 7B-128K of WLB-LLM's Table 1. Speedups compare time per cost of the documents trained on.
 
     \b
     Examples:

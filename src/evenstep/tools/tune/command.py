@@ -1,4 +1,4 @@
-"""The search over a command: the user's training script, run for a short time per value."""
+"""The search over a command: runs the user's training script for a short time for each value."""
 
 from __future__ import annotations
 
