@@ -1,10 +1,9 @@
-"""The time of steps end to end: groups of ranks that change, beside WLB-LLM and steady packing.
+"""The time of steps end to end: dynamic groups of ranks, compared with WLB-LLM and steady packing.
 
-All train on the same documents, a global batch of them in each step, on the same GPUs. A step of
-dynamic groups divides the ranks of all context- and data-parallel groups together; each of its
-micro-batches takes as long as its slowest group, on all ranks. For all alike, exchange of keys and
-values either goes on while attention computes, as the planner of dynamic groups takes it to, or
-does not.
+All of them train on the same documents, one global batch in each step, on the same GPUs. A step of
+dynamic groups divides all context- and data-parallel ranks into groups; each of its micro-batches
+takes as long as its slowest group. For all of them alike, the exchange of keys and values either
+overlaps with attention, as the planner of dynamic groups assumes, or does not.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def run_end_to_end(
     Args:
         lengths: [documents] int64 in order of arrival; cut where original packing cuts them, at the
             context window. What waits when they end counts for no side.
-        hidden: whether exchange goes on while attention computes.
+        hidden: whether the exchange overlaps with attention.
         progress: called with (done, total) ways of packing.
 
     Raises:
@@ -94,22 +93,21 @@ def run_end_to_end(
     pieces = arrivals.pieces.lengths
     thresholds = auto_thresholds(pieces, context=setting.context, queues=_QUEUES, cost=cost)
 
-    def told(done: int) -> None:
-        if progress is not None:
-            progress(done, 4)
-
     common: dict[str, Any] = {
         "context": setting.context,
         "micro_batches": setting.micro_batches,
         "cost": cost,
     }
-    queues = PackingOptions(**common, thresholds=thresholds)
-    plain = _packed(model, arrivals, None, hidden)
-    told(1)
-    wlb = _packed(model, arrivals, queues, hidden)
-    told(2)
-    steady = _packed(model, arrivals, SteadyOptions(**common), hidden, own=True)
-    told(3)
+    ways = {
+        "plain": None,
+        "wlb": PackingOptions(**common, thresholds=thresholds),
+        "steady": SteadyOptions(**common),
+    }
+    packed = {}
+    for done, (name, way) in enumerate(ways.items(), 1):
+        packed[name] = _packed(model, arrivals, way, hidden, own=name == "steady")
+        if progress is not None:
+            progress(done, 4)
     options = dynamic_options(model)
     bounds = arrivals.bounds[: arrivals.complete + 1].tolist()
     steps = [pieces[first:end] for first, end in pairwise(bounds)]
@@ -117,11 +115,10 @@ def run_end_to_end(
     seconds = sum(
         dynamic_step(model, plan, each, hidden=hidden) for plan, each in zip(plans, steps)
     )
-    told(4)
+    if progress is not None:
+        progress(4, 4)
     return EndToEnd(
-        plain=plain,
-        wlb=wlb,
-        steady=steady,
+        **packed,
         dynamic=seconds / _total(model, steps),
         micro_batches=sum(plan.micro_batches for plan in plans) / len(plans),
         largest_group=max(int(plan.size.max()) for plan in plans),
