@@ -208,15 +208,15 @@ def run(
         if backend is Backend.ray:
             note(f"trainers on hosts without Ray: es.Client with a copy of {service.file}")
         last: dict[str, Any] = service.status()
-        told = 0.0
+        reported = 0.0
         try:
             with status_line() as show:
                 while not (last["ended"] or last["failed"]):
                     show(last)
                     for restart in last["restarts"]:
-                        if restart["time"] > told:
+                        if restart["time"] > reported:
                             note(restart_text(restart))
-                            told = restart["time"]
+                            reported = restart["time"]
                     time.sleep(_EVERY)
                     try:
                         last = service.status()

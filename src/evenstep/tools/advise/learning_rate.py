@@ -51,7 +51,7 @@ class LearningRateHint:
             )
         return (
             f"{held} From a learning rate that suits the fixed "
-            f"batches, the linear rule comes to {self.linear:.2f} times that rate, and the "
+            f"batches, the linear rule gives {self.linear:.2f} times that rate, and the "
             f"square-root rule to {self.square_root:.2f} times. Nothing applies either: compare "
             "them in training."
         )

@@ -75,7 +75,7 @@ class StepFiles:
 
     @property
     def handed_over(self) -> int:
-        """Steps handed over by all loaders."""
+        """Steps delivered by all loaders."""
         return sum(file.handed_over for file in self._files.values())
 
     @property
