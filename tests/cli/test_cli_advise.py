@@ -127,7 +127,7 @@ def test_text_is_for_people_and_the_page_is_written(
     ("arguments", "message"),
     [
         (("gone.npy",), "no file gone.npy"),
-        (("mm-mix", "--all"), "without end"),
+        (("mm-mix", "--all"), "unlimited"),
         (("mm-mix", "--all", "--sketch", "9"), "exclude each other"),
         (("mm-mix", "--sketch", "0"), "size=0"),
         (("mm-mix", "--seed", "-1"), "seed=-1"),

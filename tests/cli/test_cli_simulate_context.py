@@ -25,7 +25,7 @@ SHARDING_KEYS = {
     *(f"fragments_per_rank_{way}" for way in WAYS),
     *(f"chosen_{way}" for way in WAYS[:3]),
     *("padding", "plan_ms", "tokens_per_rank_min", "tokens_per_rank_max"),
-    *("policy", "lengths", "seed", "context", "cp", "sequences", "tile", "latency"),
+    *("policy", "lengths", "seed", "context", "cp", "sequences", "tile", "methods", "latency"),
 }
 SUMMARY = {
     *("imbalance", "imbalance_worst", "imbalance_worst_bound"),

@@ -145,7 +145,7 @@ def test_help_has_an_example_and_says_what_is_not_shown(capsys: Capture) -> None
         main(["tune", "--help"])
     out = capsys.readouterr().out
     assert "evenstep tune --grid 4096,8192,16384 -- torchrun" in out
-    assert "This does not show whether" in out
+    assert "A short run does not show whether" in out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])

@@ -28,8 +28,8 @@ def command(
     transform: Annotated[
         str,
         typer.Option(
-            help="Name of everything else that lengths depend on: tokenizer, template, truncation. "
-            "Readers of the file must give it too."
+            help="A name for everything else that lengths depend on: tokenizer, template, "
+            "truncation. Readers of the file must give the same."
         ),
     ] = "",
     length_fn: Annotated[

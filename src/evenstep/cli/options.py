@@ -1,4 +1,4 @@
-"""Options that several commands have, with one spelling and one help text."""
+"""Options that several commands share, with one spelling and one help text."""
 
 from __future__ import annotations
 

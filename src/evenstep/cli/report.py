@@ -37,7 +37,7 @@ def command(
     runs = [read_run(path) for path in (log, after) if path is not None]
     if not any(map(len, runs)):
         raise ConfigurationError(
-            f"{log} has no step after the first one of a pass yet; let the run go on"
+            f"{log} has no step after the first one of a pass yet; wait until it has"
         )
     if html is not None:
         write_whole(html, run_page(runs))

@@ -108,7 +108,7 @@ _SUMMARIES = {
 
 
 class _Policies(TyperGroup):
-    """Names the known policies when asked for another."""
+    """Names the known policies in the error about an unknown one."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:

@@ -63,6 +63,7 @@ def command(
         "lengths": lengths,
         "seed": seed,
         "context": context,
+        "methods": list(METHODS),
         "latency": latency or f"tiles of {found['tile']}",
         **found,
     }

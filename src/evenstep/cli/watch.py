@@ -24,17 +24,17 @@ _LAST = 30  # steps
 def command(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="The file of step_log=.")],
     port: Annotated[
-        int | None, typer.Option(help="Port of this machine that serves a page; 0 is any.")
+        int | None, typer.Option(help="Port of this machine to serve a page on; 0 is any.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="End after so long.", show_default="at Ctrl-C")
+        float | None, typer.Option(help="Stop after this many seconds.", show_default="at Ctrl-C")
     ] = None,
     json: Json = False,
 ) -> None:
     """Show where the time of a run goes, while it runs.
 
-    The figures are those of `evenstep report`, over the whole log and over its last steps. The page
-    renews itself. As JSON they are those of now.
+    The figures are those of `evenstep report`, for the whole log and for its last steps. The page
+    of --port renews itself. --json prints the current figures once.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def command(
                 time.sleep(_EVERY if end is None else max(min(_EVERY, end - time.monotonic()), 0.0))
                 live.update(_table(read_run(log)), refresh=True)
         except KeyboardInterrupt:
-            note("ended by Ctrl-C; the run goes on")
+            note("ended by Ctrl-C; the run continues")
 
 
 def _table(run: RunRecord) -> Table:

@@ -137,7 +137,7 @@ def test_a_distribution_is_drawn_and_has_no_end() -> None:
     length_sample = draw_length_sample("mm-mix", size=40, seed=3)
     assert (length_sample.lengths == sample_lengths("mm-mix", 40, 3)).all()
     assert (length_sample.total, length_sample.longest, length_sample.whole) == (None, 8192, False)
-    with pytest.raises(ConfigurationError, match="without end"):
+    with pytest.raises(ConfigurationError, match="unlimited"):
         draw_length_sample("mm-mix", size=None)
 
 

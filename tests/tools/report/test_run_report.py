@@ -1,4 +1,4 @@
-"""Step logs: read, reported, watched, and looked at in a browser."""
+"""Step logs: read, reported and watched."""
 
 from __future__ import annotations
 
@@ -142,44 +142,3 @@ def test_the_page_is_for_this_machine_alone(tmp_path: Path) -> None:
                     urllib.request.Request(url, headers={"Host": host}), timeout=60
                 )
             assert error.value.code == code
-
-
-def test_pages_in_a_browser(tmp_path: Path) -> None:
-    pytest.importorskip("aiohttp", reason="aiohttp is not installed")
-    from chromium import PROGRAM, chromium
-
-    if PROGRAM is None:
-        pytest.skip("Chromium is not installed")
-    log = write_log(tmp_path / "a-run-with-a-long-name-of-a-job-that-ran-on-many-hosts.jsonl", 90)
-    page = tmp_path / "report.html"
-    page.write_text(run_page([read_run(log), read_run(write_log(tmp_path / "b.jsonl", 9))]))
-    with chromium() as browser, RunServer(log, 0) as server:
-        papers = set()
-        for url in (page.as_uri(), server.url):
-            for width in (1280, 390):
-                for dark in (False, True):
-                    browser.open(url, width=width, dark=dark)
-                    assert browser.value("document.documentElement.scrollWidth") <= width
-                    papers.add(
-                        (dark, browser.value("getComputedStyle(document.body).backgroundColor"))
-                    )
-                    assert browser.value(
-                        "[...document.querySelectorAll('.columns i')].some(piece => "
-                        "piece.getBoundingClientRect().height > 20 && "
-                        "getComputedStyle(piece).backgroundColor !== 'rgba(0, 0, 0, 0)')"
-                    )
-                    assert browser.complaints == []
-        assert len(papers) == 2  # light, dark
-        # The last is the page of the run that goes on, 390 wide: by the keyboard alone.
-        browser.press("Tab")
-        assert browser.value("document.activeElement.getAttribute('aria-label')") == "Figures"
-        browser.press("Tab")
-        assert browser.value("document.activeElement.getAttribute('aria-label')").startswith("Time")
-        for _ in range(5):
-            browser.press("ArrowRight")
-        browser.until("document.activeElement.scrollLeft > 0")
-        with log.open("a") as file:
-            file.writelines(json.dumps(step_of(n, wait=2.25)) + "\n" for n in range(90, 180))
-        browser.until("document.getElementById('figures').textContent.includes('179')")
-        assert browser.value("document.activeElement.scrollLeft") > 0
-        assert browser.complaints == []

@@ -1,4 +1,4 @@
-"""What would I gain on my data, and which settings should I take? Answered before any training.
+"""What would I gain on my data, and which settings should I use? Answered before any training.
 
 ```
 length_sources  the data, or some thousand samples of it   -> length_sample

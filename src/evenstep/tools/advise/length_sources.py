@@ -113,7 +113,7 @@ def _one(column: str | None, named: str | None) -> str | None:
 def _of_distribution(name: str, size: int | None, seed: int) -> LengthSample:
     if size is None:
         raise ConfigurationError(
-            f"{name} is a distribution without end; give the number of samples to draw"
+            f"{name} is a distribution, which is unlimited; give the number of samples to draw"
         )
     return LengthSample(
         name=name,

@@ -1,7 +1,7 @@
 """The frame and the parts of an HTML page: one file without fonts, images or requests.
 
-A page follows the reader's choice of light or dark colours. Cells and captions are HTML: whoever
-passes text from outside escapes it.
+A page follows the reader's choice of light or dark colours. Cells and captions are HTML, so
+callers must escape text from outside.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ _COYO_TEXT = (
 )
 # The paper gives no figures of images. The data set's page has histograms of width and height, in
 # bins of 100 pixels from 200 on; each knot is the mean of their cumulated shares at one size, taken
-# for an image as wide as it is high, in cells of 28 x 28 pixels. The last one, which stands for all
-# that the histograms leave out, makes the mean of width and height what it is there, 581.
+# for an image as wide as it is high, in cells of 28 x 28 pixels. The last one covers all that
+# the histograms leave out, and makes the mean of width and height 581, as the page says.
 _COYO_IMAGE = (
     *((0.0, 51), (0.203, 115), (0.397, 204), (0.545, 319), (0.643, 459), (0.755, 625)),
     *((0.812, 816), (0.861, 1033), (0.888, 1276), (0.938, 1543), (0.9636, 2156), (0.97, 2870)),
@@ -190,7 +190,7 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
             *zip(_LEVELS, _SHAREGPT4O),
             max_tokens=12_288,
         ),
-        # Short answers about images beside captions and dialogues (ODB, section 3.7). The share of
+        # Short answers about images, with captions and dialogues (ODB, section 3.7). The share of
         # short samples is the published one; median and sigma are solved for mean 789 and CV 0.80.
         "mm-mix": Distribution(
             description="multimodal mixture, bimodal: mean 789, CV 0.80",

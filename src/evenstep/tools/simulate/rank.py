@@ -76,8 +76,10 @@ class SimulatedRank:
         self.steps += steps
 
     def share_totals(self, other: SimulatedRank) -> None:
-        """Takes the table of the latest round from `other`, instead of its own equal one: those of
-        all ranks together would take memory by the square of their number."""
+        """Shares the table of the latest round with `other`, whose table is equal.
+
+        Separate tables of all ranks would take memory by the square of their number.
+        """
         if not self.steps:
             return
         totals, own = other.steps[-1].round.totals, self.steps[-1].round

@@ -1,4 +1,4 @@
-"""Which `max_tokens` should I train with? Answered by short runs of the training, ODB section 3.1.
+"""Which `max_tokens` should I train with? Short runs of the training answer it: ODB, section 3.1.
 
 A search tries the values of a grid upward. Each *candidate* trains for some *measured steps*; the
 samples it emitted per second are its throughput. The choice is the smallest value within a band
