@@ -252,7 +252,7 @@ def arguments() -> argparse.Namespace:
     options.repeats = options.repeats or (1 if options.quick else 3)
     options.ranks = options.ranks or (torch.cuda.device_count() if options.device == "cuda" else 2)
     if not options.ranks:
-        sys.exit("--device cuda: no GPU is at hand")
+        sys.exit("--device cuda: this machine has no GPU")
     return options
 
 
