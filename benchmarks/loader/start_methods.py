@@ -17,7 +17,7 @@ A trainer does other work between making its loader and its first pass: it prepa
     memory    MiB that the loader adds to the trainer, in all of its processes, while a pass is
               under way: proportional set size, in which shared pages count once
 
-Every measurement is a process of its own.
+Every measurement runs in a new process.
 """
 
 from __future__ import annotations

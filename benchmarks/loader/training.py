@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -217,22 +216,14 @@ def _model(sizes: dict[str, int], seed: int) -> PaddedGPT:
     return PaddedGPT(**sizes)
 
 
-def find_data(given: Path | None) -> Path | None:
-    """The Parquet file to read: as given, or in the folder that EVENSTEP_DATA names."""
-    folder = os.environ.get("EVENSTEP_DATA")
-    path = given or (Path(folder) if folder else None)
-    return path / "t0_permissive.parquet" if path is not None and path.is_dir() else path
-
-
 def arguments() -> argparse.Namespace:
     result = argparse.ArgumentParser(
         description=__doc__,
         epilog="example: python -m benchmarks.loader.training --data text.parquet --repeats 5",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    result.add_argument("--data", type=Path, help="Parquet file with a column `text`, or a folder")
-    result.add_argument("--repeats", type=int, help="epochs of each method", default=None)
-    result.add_argument("--quick", action="store_true", help="a third of the samples, one repeat")
+    result.add_argument("--data", type=Path, help="Parquet file with a column `text`")
+    result.add_argument("--repeats", type=int, help="epochs of each method", default=3)
     result.add_argument("--json", type=Path, help="write all figures to this file")
     result.add_argument("--seed", type=int, default=0)
     result.add_argument("--methods", nargs="+", choices=list(METHODS), default=DEFAULT)
@@ -247,12 +238,9 @@ def arguments() -> argparse.Namespace:
     for name, of in SIZES.items():
         if getattr(options, name) is None:
             setattr(options, name, of[list(MODELS).index(options.model)])
-    if options.quick:
-        options.samples //= 3
-    options.repeats = options.repeats or (1 if options.quick else 3)
     options.ranks = options.ranks or (torch.cuda.device_count() if options.device == "cuda" else 2)
     if not options.ranks:
-        sys.exit("--device cuda: no GPU is at hand")
+        sys.exit("--device cuda: this machine has no GPU")
     return options
 
 
@@ -319,10 +307,9 @@ def main() -> None:
     require_packages(options.methods)
     begin = time.perf_counter()
     model = MODELS[options.model]
-    data = find_data(options.data)
     progress("text")
     text = load(
-        data,
+        options.data,
         samples=options.samples,
         held_out=HELD_OUT,
         max_length=options.max_length,

@@ -1,25 +1,23 @@
-"""Memory of the service against that of torch DataLoaders whose workers each open every source.
+"""Memory of the service, compared with torch DataLoaders whose workers each open every source.
 
-The setting is one machine with several data-parallel ranks, each a trainer process of its own, and
-a mixture of many Parquet sources. With torch each rank has its own DataLoader, and each of its
-worker processes draws from the mixture, so it has every source open: memory grows with ranks times
-workers times sources. The service has as many reading processes, Source Loaders, which share the
-sources out among them; beside them it has a planner, Data Constructors, a registry and Ray itself,
-and all of that is counted.
+The setting is one machine with several data-parallel ranks, each a trainer process, and a mixture
+of many Parquet sources. With torch, each rank has its own DataLoader, and each worker process draws
+from the whole mixture. It therefore has every source open, and memory grows with ranks, workers and
+sources. The service has as many reading processes, the Source Loaders, which share the
+sources among them. Its planner, Data Constructors, registry and Ray are counted too.
 
-All sides prepare the same samples and hand each rank the same number of rows in each step. "torch"
-holds a decoded row group of each open source in each worker, as readers of Parquet do; "torch,
-room" reads as the service does: each process keeps decoded rows up to a number of bytes and decodes
-again what found no room. Workers are made in torch's default way, by fork on Linux, by which they
-share what the trainer had imported. All hold some prepared samples ahead: torch two batches for
-each worker, the service a few of each source. Row groups are 16 MiB decoded, unless said otherwise,
-so that "torch" finds room in a machine of 24 GiB, and is left out where it does not; those of most
-corpora are several times larger, and the ratio grows with them. Every source is a file of the same
-content.
+All sides prepare the same samples and give each rank the same number of rows in each step. "torch"
+holds a decoded row group of each open source in each worker, as readers of Parquet do. "torch,
+room" reads as the service does: each process keeps decoded rows up to a number of bytes, and
+decodes again what found no room. torch forks workers on Linux, so they share what the trainer had
+imported. All sides prepare some samples ahead: torch two batches for each worker, the service a few
+of each source. Row groups are 16 MiB decoded by default, so that "torch" fits into 24 GiB; where it
+does not fit, it is left out. Row groups of most corpora are several times larger, and the ratio
+grows with them. Every source is a file of the same content.
 
-All processes of a run are measured while the trainers take steps, when every source is being read
-from: the median of a few looks at each. PSS counts a page that several processes share once over
-all of them; RSS counts it once for each. Each side and number of sources is a run of its own.
+All processes of a run are measured while the trainers take steps and every source is being read:
+the median of a few looks. PSS divides a page among the processes that share it; RSS counts it once
+for each of them. Each side and number of sources is a separate run.
 """
 
 from __future__ import annotations
@@ -46,10 +44,10 @@ from evenstep.tools.report import text_table
 TARGET = 3.6
 SLOPE = 5
 TOKEN = "EVENSTEP_BENCHMARK_MEMORY"
-"""In the environment of all processes of a run, by which they are found."""
+"""A variable in the environment of all processes of a run, to find them by."""
 TOKENS = 2048  # int32, of a sample: 8 KiB
 LOOKS = 5
-PATIENCE = 400.0  # seconds for a run to come to where it is measured
+PATIENCE = 400.0  # seconds until a run can be measured
 MEBI = 1 << 20
 SIDES = ("torch", "torch, room", "service")
 KINDS = ("trainers", "readers", "constructors", "planner, registry", "driver", "Ray")
@@ -213,7 +211,7 @@ class Trainers:
                 sys.exit(f"trainer {rank} has failed, see above")
 
     def __exit__(self, *_: object) -> None:
-        # Not left to torch: a worker whose trainer is gone may wait for ever to be read from.
+        # Workers too: one whose trainer is gone may wait forever for somebody to read from it.
         ended = [
             each
             for process in self._processes
@@ -290,7 +288,7 @@ def run(side: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def wait_until_gone(token: str) -> None:
-    """Workers of a trainer that was ended find that out by themselves."""
+    """Waits until all processes of a run have ended; kills them after a minute."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         left = []
@@ -325,7 +323,7 @@ def main() -> None:
     arguments.add_argument("--ahead", type=int, default=4, help="samples of a source, the service")
     arguments.add_argument("--mebibytes", type=int, default=16, help="of a row group")
     arguments.add_argument("--part", type=json.loads, help=argparse.SUPPRESS)
-    # By which processes are told apart; see `kind_of`.
+    # `kind_of` recognizes trainers by this word.
     arguments.add_argument("--trainer", action="store_true", help=argparse.SUPPRESS)
     options = arguments.parse_args()
     if options.part:

@@ -1,9 +1,9 @@
 """Time of planning a step at the size of a large job, and bytes of a plan.
 
 One process, no Ray, metadata only: the service's planner with 300 sources and 4,096 simulated
-clients. Its metadata come from 16 simulated Source Loaders with full buffers; what they do
-themselves is taken off, what the planner does to ask them and to send each its share of the plan is
-not. A step is drawn from all sources, dealt to micro-batches and balanced over data-parallel ranks,
+clients. Its metadata come from 16 simulated Source Loaders with full buffers. Their own time is
+subtracted; the time in which the planner asks them and sends each its share of the plan is not. A
+step is drawn from all sources, dealt to micro-batches and balanced over data-parallel ranks,
 checked, logged and divided among the loaders. Lengths of each source are lognormal, with a median
 of its own.
 

@@ -8,7 +8,6 @@ that the client gets as one: the metadata of a step, and its samples.
                       where libzmq allows
     pyzmq, tcp        the same over the loopback
     pyzmq, tcp+CURVE  the same, authenticated and encrypted
-    gRPC              bytes in and out over the loopback
     Ray call          a method of an actor; answers over 100 KB go through the object store
     Ray graph         a compiled graph of the same method, through shared memory
 
@@ -39,7 +38,7 @@ from benchmarks.service.transport_roads import ROADS, SIZES, Road
 from evenstep.tools.report import text_table
 
 _WARM_UP = 20
-_NEEDS = {"pyzmq": "zmq", "gRPC": "grpc", "Ray": "ray"}
+_NEEDS = {"pyzmq": "zmq", "Ray": "ray"}
 
 Figures = dict[str, float]
 
@@ -70,7 +69,7 @@ def _measure(road: str, messages: int, results: Any) -> None:
 
 
 def in_a_process(road: str, messages: int) -> dict[str, Figures]:
-    """A process of its own for each, so that libraries do not meet."""
+    """Measures each road in a new process, so that libraries do not disturb each other."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     process = context.Process(target=_measure, args=(road, messages, results))

@@ -103,7 +103,7 @@ def rows(cell: Cell, seed: int) -> Iterator[Row]:
     yield row("ODB", budget, "TokenBudget", online(TokenBudget(cell.max_tokens, **RULE)))
     if find_spec("odb"):
         rule = released.run(arrivals, max_tokens=cell.max_tokens, buffer_size=BUFFER, warm_up=True)
-        yield row(PACKAGE, budget, "", Epoch.of_groups(rule.groups, arrivals))
+        yield row(PACKAGE, budget, "", Epoch.of_groups(rule, arrivals))
     else:
         print(f"{PACKAGE}: not installed, skipped", file=sys.stderr)
     for method, policy in (("GMT-oracle", MaxTokens), ("BMT-oracle", BucketedMaxTokens)):

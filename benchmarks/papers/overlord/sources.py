@@ -1,4 +1,4 @@
-"""Figures 4 and 5 of the OVERLORD paper: what sources at hand cost in memory and in time.
+"""Figures 4 and 5 of the OVERLORD paper: the memory and time that local sources cost.
 
 Every source of the corpora in the folder that EVENSTEP_DATA names becomes a Parquet file of its
 own, and `evenstep.service.profile` measures it in processes: memory of the open source and time to

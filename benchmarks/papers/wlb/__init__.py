@@ -8,6 +8,6 @@ packing_windows  Figures 6 and 16: held-out loss by the window of packing
 operations       Figures 7 and 10, measured on this device
 sweep            Figures 12 and 13 under other assumptions
 sharded_layer    Figure 15 on real ranks
-table2           writes docs/wlb-table2.md
-figures          writes docs/wlb-figures.md
+table2           updates docs/wlb-table2.md
+figures          updates docs/wlb-figures.md
 """

@@ -6,7 +6,7 @@ step differs, and when. Documents are the blocks of source files, as blank lines
 tail of their lengths reaches the context window, so do those of the paper.
 
 Finished runs are kept in out/packing-windows, by all that decides them, so that a call which is
-interrupted goes on where it was. Needs the folder with ``code_repos.parquet`` in EVENSTEP_DATA.
+interrupted resumes. Needs the folder with ``code_repos.parquet`` in EVENSTEP_DATA.
 """
 
 from __future__ import annotations

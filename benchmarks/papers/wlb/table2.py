@@ -1,4 +1,4 @@
-"""Table 2 of the WLB-LLM paper once more: imbalance of packing methods, both figures side by side.
+"""Table 2 of the WLB-LLM paper: imbalance of packing methods, the paper's figures and ours.
 
 Lengths are drawn from the
 distribution `pretrain-128k`, whose share of long documents is fitted to the table's first row.
