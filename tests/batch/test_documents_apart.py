@@ -112,5 +112,3 @@ def test_logits_and_gradients_are_those_of_every_document_alone(
     assert_close(packed_loss, loss)
     packed_loss.backward()
     assert_close(gradient(model), truth)
-
-
