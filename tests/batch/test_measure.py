@@ -280,11 +280,6 @@ def test_more_supervised_tokens_than_length_is_refused():
     assert both == [7, 5, 0, 0, 0]
 
 
-def test_samples_and_names_must_be_equally_many():
-    with pytest.raises(ValueError):
-        Measure()([[1, 2]], [])
-
-
 def test_options_that_are_no_functions_are_refused():
     with pytest.raises(ConfigurationError, match="length_fn='input_ids'"):
         Measure(length_fn="input_ids")  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from tiny_causal import (
     documents,
     gradient,
     one_at_a_time,
+    tiny_qwen,
 )
 
 SAMPLES = documents([5, 1, 9, 3, 3, 12, 2, 7, 1, 4])
@@ -78,17 +79,7 @@ def test_with_flex_attention():
 
 
 def test_with_hugging_face():
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.Qwen2Config(
-        vocab_size=16,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
-    model, loader = transformers.Qwen2ForCausalLM(config).double(), Watched()
+    model, loader = tiny_qwen().double(), Watched()
     run("Hugging Face", loader=loader, model=model)
     found = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     model.zero_grad()

@@ -271,7 +271,7 @@ def test_resume_after_any_sample_yields_the_rest_in_the_very_order(
         state = json.loads(json.dumps(state))
         again = made()
         if not done:
-            again.set_epoch(epoch)  # before the first sample there is no pass to go on with
+            again.set_epoch(epoch)  # before the first sample there is no pass to resume
         if level == "iterator":
             resumed = iter(again)
             resumed.load_state_dict(state)
@@ -313,7 +313,7 @@ def test_upstream_that_can_say_where_it_is_is_not_read_again() -> None:
     assert state["pass"]["given"] == 4
 
 
-def test_a_dataset_that_is_sent_to_a_worker_in_mid_pass_begins_anew_there() -> None:
+def test_a_dataset_that_is_sent_to_a_worker_in_mid_pass_starts_from_the_beginning_there() -> None:
     dataset = PoolSortDataset(StatefulDataset(lengths_of(20)), 8)
     whole = numbers(dataset)
     next(iter(dataset))
@@ -521,7 +521,7 @@ def test_energon_finds_the_shape_of_a_savable_dataset() -> None:
 
 
 def reference(samples: list[Any], pool_size: int, passes: int, seed: int) -> list[list[int]]:
-    """What LengthPoolSortDataset of LLaVA-OneVision-2 yields, written down anew."""
+    """What LengthPoolSortDataset of LLaVA-OneVision-2 yields, written down independently."""
     of_run, result = random.Random(seed), []
     for _ in range(passes):
         given: list[Any] = []

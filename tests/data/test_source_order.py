@@ -59,10 +59,3 @@ def test_without_shuffling_the_stored_order_comes():
     assert places(order, 0, 6) == [
         (0, 0, 0), (0, 0, 1), (0, 2, 0), (0, 2, 1), (0, 2, 2), (1, 0, 0),
     ]  # fmt: skip
-
-
-def test_samples_of_a_shard_may_come_as_they_lie_while_shards_are_shuffled():
-    order = ShardOrder([5] * 30, seed=1, name="a", shuffle_samples=False)
-    found = places(order, 0, 150)
-    assert [i for _, _, i in found] == list(range(5)) * 30
-    assert [s for _, s, _ in found[::5]] != list(range(30))

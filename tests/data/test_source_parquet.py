@@ -148,26 +148,6 @@ def test_what_every_type_holds_is_what_pyarrow_gives(tmp_path, monkeypatch):
                 assert repr(item.sample) == repr(stored[item.shard][item.index])
 
 
-@pytest.mark.parametrize("protocol", ["file", "memory"])
-def test_urls_give_what_paths_give(corpus, protocol):
-    fsspec = pytest.importorskip("fsspec")
-    if protocol == "memory":
-        memory = fsspec.filesystem("memory")
-        for path in corpus.paths:
-            memory.pipe(f"/corpus/{Path(path).name}", Path(path).read_bytes())
-        url = "memory://corpus/*.parquet"
-    else:
-        url = f"file://{corpus.glob}"
-    with open_reader(Source("s", url)) as reader, open_reader(Source("s", corpus.glob)) as plain:
-        assert take(reader, 80) == take(plain, 80)
-        assert reader.fingerprint == plain.fingerprint
-
-
-def test_only_the_columns_named_are_read(corpus):
-    with open_reader(Source("s", corpus.glob, columns=["text"])) as reader:
-        assert all(item.sample.keys() == {"text"} for item in take(reader, 5))
-
-
 def test_a_list_of_paths_is_one_source_and_no_file_comes_twice(corpus):
     given = [corpus.paths[2], corpus.glob, corpus.paths[0]]
     with open_reader(Source("s", given, shuffle=False)) as reader:
