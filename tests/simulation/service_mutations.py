@@ -45,7 +45,9 @@ SERVICE_MUTATIONS = (
         "",
         near=42,
     ),
-    Mutation("reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=45),
+    Mutation(
+        "reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=45
+    ),
     Mutation(
         "loaders that share a source are out of step",
         LoaderPool,
