@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -190,7 +190,7 @@ class Even(Policy):
 
     def _propose_packed(self, window: Window) -> Proposal:
         cut = first_fit if window.exhausted else next_fit
-        groups = cut(window, self.max_tokens, self.max_patches, self.max_images)
+        groups = cut(window, self.limit)
         full = self._full_groups(window)
         split = CostSplit.of(window.lengths, self._language)
         count = min(math.ceil(full), len(window))
@@ -225,25 +225,17 @@ class Even(Policy):
                 split.added,
                 proposal.groups,
                 steps,
-                max_tokens=self.max_tokens,
-                max_patches=self.max_patches,
-                max_images=self.max_images,
+                self.limit,
                 vision=vision,
             )
-        options: dict[str, Any] = {
-            # Where patches are the tighter limit, no group should take more than its share.
-            "tokens": min(
-                math.ceil(float(window.lengths.sum()) / self._full_groups(window)), self.max_tokens
-            ),
-            "max_patches": self.max_patches,
-            "max_images": self.max_images,
-            "max_wait": self._due,
-        }
+        # Where patches are the tighter limit, no group should take more than its share of tokens.
+        tokens = math.ceil(float(window.lengths.sum()) / self._full_groups(window))
+        limit = replace(self.limit, max_tokens=min(tokens, self.max_tokens))
         targets = _targets(active)
-        filler = PackedStepFiller(**options)
+        filler = PackedStepFiller(limit=limit, max_wait=self._due)
         if isinstance(self.cost, VisionLanguageCost):
             wanted = _spaced(_reals(active[:, _VISION:]), len(targets))
-            filler = TwoPartFiller(**options, vision=vision, wanted=wanted)
+            filler = TwoPartFiller(limit=limit, max_wait=self._due, vision=vision, wanted=wanted)
         return filler.fill(window, split, targets)
 
 

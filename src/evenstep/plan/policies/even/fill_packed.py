@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array, prefix_sums
-from evenstep.cost import Cost, GroupShapes
+from evenstep.cost import Cost, GroupShapes, MemoryLimit
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policies.even.drain_packed import limited
 from evenstep.plan.policy import Window
@@ -104,11 +104,9 @@ def even_sums(values: Float64Array, groups: int) -> Float64Array:
 class PackedStepFiller:
     """Fills steps with groups that are full and cost their targets."""
 
-    tokens: int
-    """Tokens that a group should hold, and no group of several samples exceeds."""
-    max_patches: int | None
+    limit: MemoryLimit
+    """Of groups of several samples. A group should hold all of `max_tokens`."""
     max_wait: int
-    max_images: int | None = None
 
     def fill(self, window: Window, split: CostSplit, targets: Float64Array) -> Groups:
         """Fills one step after the other, the costliest target first.
@@ -122,15 +120,17 @@ class PackedStepFiller:
             One group for each target, in their order.
         """
         count, excess = len(window), split.excess
-        samples = PackedSamples.of(window, split, self.tokens, self.max_patches, self.max_images)
-        room = targets - split.fixed - split.per_token * self.tokens  # [steps] for excess
+        samples = PackedSamples.of(window, split, self.limit)
+        room = targets - split.fixed - split.per_token * self.limit.max_tokens  # [steps] for excess
         slack = _SLACK * float(targets.max())
         anchors = self._overdue(window, excess, room)
         by_length = np.argsort(window.lengths, kind="stable")
         free = np.ones(count, bool)
         free[list(anchors.values())] = False
         # No run of the oldest needs more.
-        longest_run = _STARTS + 4 * math.ceil(self.tokens * count / int(window.lengths.sum()))
+        longest_run = _STARTS + 4 * math.ceil(
+            self.limit.max_tokens * count / int(window.lengths.sum())
+        )
         made: list[Int64Array] = []
         for step in range(len(targets)):
             anchor = anchors.get(step, -1)
@@ -198,15 +198,8 @@ class PackedSamples:
     """[limits] what a group holds."""
 
     @classmethod
-    def of(
-        cls,
-        window: Window,
-        split: CostSplit,
-        tokens: int,
-        max_patches: int | None,
-        max_images: int | None,
-    ) -> PackedSamples:
-        rows, limits = limited(window, tokens, max_patches, max_images)
+    def of(cls, window: Window, split: CostSplit, limit: MemoryLimit) -> PackedSamples:
+        rows, limits = limited(window, limit)
         needs = np.zeros((len(rows), len(window) + 1), np.int64)
         needs[:, :-1] = rows
         return cls(needs, np.append(split.added, 0.0), np.array(limits, np.int64))

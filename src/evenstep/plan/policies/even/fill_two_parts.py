@@ -50,9 +50,9 @@ class TwoPartFiller(PackedStepFiller):
             others = others[np.arange(_POOL) * len(others) // _POOL]
         tokens = samples.needs[0].astype(np.float64)
         amounts = np.stack([tokens[:-1], samples.added[:-1], self.vision])
-        wanted = np.array([float(self.tokens), target, self.wanted[step]])
+        wanted = np.array([float(self.limit.max_tokens), target, self.wanted[step]])
         # [quantities] what a share is of.
-        unit = np.array([self.tokens, target, self.wanted.mean()])
+        unit = np.array([self.limit.max_tokens, target, self.wanted.mean()])
         unit[unit <= 0] = 1.0
         made, _ = exchange(
             group,
