@@ -127,7 +127,7 @@ def test_a_global_batch_arrives_in_each_step(lengths: np.ndarray, whole: bool) -
     assert arrivals.bounds.tolist()[-1] == len(arrivals.pieces)
 
 
-def test_a_planner_that_plans_nothing_is_found_out() -> None:
+def test_a_planner_that_plans_nothing_is_an_error() -> None:
     arrivals = arrive(np.full(20, 10), True)
     with pytest.raises(InvariantError, match="step 0"):
         run_planner(lambda *_: Groups.empty(), arrivals)
