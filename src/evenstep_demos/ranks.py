@@ -167,6 +167,7 @@ def _rank_main(pipe: Connection, lock: Any, folder: str, rank: int, world_size: 
     except Exception as error:
         with contextlib.suppress(OSError):
             send("failed", (described(error), traceback.format_exc()))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is about to end
         sys.exit(1)
     # Gloo's threads live on: one that frees a Python object while the interpreter is taken
     # down aborts the process.
