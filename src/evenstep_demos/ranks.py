@@ -111,8 +111,11 @@ def _receive(
         elif kind == "message":
             on_message(value)
         else:
+            # A rank that was killed reports nothing, and its death may show a little later than the
+            # failures of its peers, which follow from it.
             for other, process in enumerate(ranks):
-                if (process.exitcode or 0) < 0:  # the failure that was reported followed from it
+                process.join(0.5)
+                if (process.exitcode or 0) < 0:
                     raise RankFailedError(f"rank {other} failed: {_how_it_ended(process)}")
             summary, details = value
             note(details)
