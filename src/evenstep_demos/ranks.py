@@ -111,8 +111,11 @@ def _receive(
         elif kind == "message":
             on_message(value)
         else:
+            # A rank that was killed reports nothing, and its death may show a little later than the
+            # failures of its peers, which follow from it.
             for other, process in enumerate(ranks):
-                if (process.exitcode or 0) < 0:  # the failure that was reported followed from it
+                process.join(0.5)
+                if (process.exitcode or 0) < 0:
                     raise RankFailedError(f"rank {other} failed: {_how_it_ended(process)}")
             summary, details = value
             note(details)
@@ -167,6 +170,7 @@ def _rank_main(pipe: Connection, lock: Any, folder: str, rank: int, world_size: 
     except Exception as error:
         with contextlib.suppress(OSError):
             send("failed", (described(error), traceback.format_exc()))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is about to end
         sys.exit(1)
     # Gloo's threads live on: one that frees a Python object while the interpreter is taken
     # down aborts the process.
