@@ -494,7 +494,7 @@ REFUSED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("arguments", REFUSED, ids=str)
+@pytest.mark.parametrize("arguments", REFUSED)
 def test_what_torch_refuses_is_refused_with_an_error_of_its_type(arguments: dict[str, Any]) -> None:
     given = {"dataset": range(COUNT), "batch_size": 2, **arguments}
     with pytest.raises(Exception) as theirs:

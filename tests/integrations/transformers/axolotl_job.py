@@ -1,6 +1,6 @@
 """Axolotl's `axolotl train`, with a plugin, and what it trained on.
 
-torchrun --nproc-per-node 2 axolotl_job.py '{"folder": ..., "config": "config.yaml"}'
+torchrun --nproc-per-node 2 axolotl_job.py '{"folder": ..., "stop": 3, "config": "config.yaml"}'
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EvenPlugin(BasePlugin):
         if cfg.warmup_steps is None:
             trainer.args.warmup_steps = 0.03 if cfg.warmup_ratio is None else cfg.warmup_ratio
         even.install(trainer, policy=evenstep.Even(max_tokens=256))
-        trainer.add_callback(Reporter(trainer, JOB["folder"]))
+        trainer.add_callback(Reporter(trainer, JOB["folder"], JOB.get("stop")))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ transformers that is there. Row `n` has none, one or two images.
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +95,26 @@ def check_once(ranks: list[Any]) -> None:
     assert sorted(rows) == list(range(COUNT))
 
 
+def check_resumed(whole: list[Any], again: list[Any]) -> None:
+    """What follows a checkpoint is what the uninterrupted job did."""
+    check_once(whole)
+    for truth, resumed in zip(whole, again, strict=True):
+        assert len(truth["updates"]) > SAVED + 1
+        assert resumed["updates"] == truth["updates"][SAVED:]
+        assert resumed["losses"] == truth["losses"][SAVED:]
+        assert resumed["epoch"] == truth["epoch"] == 1.0
+
+
 class Reporter(Witness):
     """Reports on which rows of this rank each update was, in order, and its loss. Where the
     learning rate is 0, it also checks that every row was there once, and that updates are those of
     one batch."""
 
-    def __init__(self, trainer: Any, folder: str) -> None:
+    def __init__(self, trainer: Any, folder: str, stop: int | None) -> None:
         super().__init__(Seen())
         self.trainer = trainer
         self.folder = Path(folder)
+        self.stop = stop
         self.rows = [trainer.train_dataset[number] for number in range(len(trainer.train_dataset))]
         self.known = identities(trainer.data_collator, self.rows)
         assert "pixel_values" in trainer.data_collator([dict(row) for row in self.rows])
@@ -110,6 +123,11 @@ class Reporter(Witness):
     def note(self, model: Any, args: Any, inputs: Any) -> None:
         if model.training:
             self.seen.samples[-1] += rows_in(inputs, self.known)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        super().on_step_end(args, state, control)
+        if state.global_step == self.stop:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         updates = self.seen.samples[:-1]  # the last one has not begun

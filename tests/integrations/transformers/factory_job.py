@@ -1,6 +1,6 @@
 """LLaMA-Factory's fine-tuning by a script in place of its command, and what it trained on.
 
-torchrun --nproc-per-node 2 factory_job.py '{"folder": ..., "template": "qwen2_vl", ...}'
+torchrun --nproc-per-node 2 factory_job.py '{"folder": ..., "stop": 3, "template": "qwen2_vl", ...}'
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import evenstep  # noqa: E402
 from evenstep.integrations import transformers as even  # noqa: E402
 
 
-def main(folder: str, **options: Any) -> None:
+def main(folder: str, *, stop: int | None = None, **options: Any) -> None:
     class Telling(workflow.CustomSeq2SeqTrainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.add_callback(Reporter(self, folder))
+            self.add_callback(Reporter(self, folder, stop))
 
     workflow.CustomSeq2SeqTrainer = even.trainer_class(
         Telling, policy=evenstep.Even(max_tokens=256)

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_jobs import run_script
+from script_jobs import run_script, torchrun
 
 pytest.importorskip("llamafactory", reason="LLaMA-Factory has an environment of its own")
 
 from disk_jobs import (
     COUNT,
+    SAVED,
     check_once,
+    check_resumed,
     write_checkpoint,
     written_row,
 )
@@ -99,3 +101,19 @@ def test_every_row_once_and_the_gradient_of_one_batch(
     tmp_path: Path, data: Path, ranks: int
 ) -> None:
     check_once(run_script(SCRIPT, ranks, tmp_path, **options(data, tmp_path / "trained")))
+
+
+def test_killed_in_mid_epoch(tmp_path: Path, data: Path) -> None:
+    prepared = {"tokenized_path": str(tmp_path / "prepared")}
+    once = options(data, tmp_path / "once", learning_rate=1e-2, max_steps=1, **prepared)
+    run_script(SCRIPT, 1, tmp_path, **once)
+    saving = {"learning_rate": 1e-2, "save_strategy": "steps", "save_steps": SAVED, **prepared}
+    whole = run_script(SCRIPT, 2, tmp_path, **options(data, tmp_path / "whole", **saving))
+
+    killed = options(data, tmp_path / "killed", **saving)
+    dying = json.dumps({"folder": str(tmp_path), "stop": SAVED + 1, **killed})
+    torchrun(2, SCRIPT, dying, log=tmp_path, dies=True)
+    saved = str(tmp_path / "killed" / f"checkpoint-{SAVED}")
+    resumed = {**killed, "model_name_or_path": saved, "resume_from_checkpoint": saved}
+    again = run_script(SCRIPT, 2, tmp_path, **resumed)
+    check_resumed(whole, again)
