@@ -75,9 +75,9 @@ class Buffers:
             self.rows[name] = np.concatenate([whole, whole]).astype(np.int64)
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        return {name: {"size": None, "fingerprint": {}} for name in self.rows}
+        return {name: {"size": None, "fingerprint": {"transform": ""}} for name in self.rows}
 
-    def ahead(self, name: str, position: int, count: int) -> Ahead:
+    def ahead(self, name: str, position: int, count: int, seconds: float = 0.0) -> Ahead:
         return self.rows_of(name, position, position + count)
 
     def buffered(self, asked: Sequence[tuple[str, int]]) -> list[Ahead]:

@@ -80,7 +80,7 @@ def test_the_error_names_the_step_both_counts_and_every_remedy():
         "step 12 on rank 1",
         "hold 2 supervised",
         "hold 3",
-        "supervised_fn=",
+        "SampleCounts(supervised=",
         "loss_scaling='sample'",
         "in the dataset",
     ):

@@ -138,9 +138,9 @@ def test_ranks_whose_monotonic_clocks_differ(tmp_path: Path) -> None:
 
 TELLS_WHEN = {
     "run_log.py",
-    "service/remote/event_log.py",
-    "service/remote/role_watch.py",
-    "service/remote/scaling_thread.py",
+    "service/registry/event_log.py",
+    "service/registry/role_watch.py",
+    "service/backends/scaling_thread.py",
 }
 """What says to people when something happened, and measures nothing by it."""
 
