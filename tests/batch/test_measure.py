@@ -162,12 +162,12 @@ def test_unlabelled_tokens_are_predicted_from_those_before_them(sample, expected
 
 def test_labels_that_cannot_be_counted_ask_for_their_number():
     for labels in (["a", "b"], {"boxes": 1}, [[1], [2, 3]]):
-        with pytest.raises(SampleError, match=r"sample 17: its labels .* SampleCounts\(supervised="):
+        with pytest.raises(SampleError, match=r"sample 17: its labels .*SampleCounts\(supervised="):
             measured({"input_ids": [1, 2], "labels": labels})
 
 
 def test_a_grid_that_holds_no_triples_is_refused():
-    with pytest.raises(SampleError, match=r"image_grid_thw .*\(2, 2\).* SampleCounts\(patches="):
+    with pytest.raises(SampleError, match=r"image_grid_thw .*\(2, 2\).*SampleCounts\(patches="):
         patches_of({"image_grid_thw": torch.ones(2, 2)})
 
 
