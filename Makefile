@@ -7,8 +7,8 @@
 #   make test                       everything but the soak runs
 #   make learning DATA=FILE.parquet:COLUMN   held-out loss of every policy on your own text
 #   make docs                       the documentation as a site, in site/
-#   make papers                     the papers' tables and figures again, in docs/papers; FAST=1 keeps
-#                                   stored results of what takes minutes; ONLY=odb/table-17 runs one
+#   make papers                     the papers' tables and figures again, in docs/papers; FAST=1 leaves
+#                                   out what takes minutes; ONLY=odb/table-17 runs one
 #   make integrations               trainers of other projects, in .venv-integrations
 #   make integrations-4             Trainer of transformers 4, in .venv-integrations-4
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
@@ -80,8 +80,8 @@ integrations-4:
 # Not the whole of the extra `test`: Ray, say, comes late to new interpreters.
 matrix:
 	$(UV) venv -q --clear --python $(PYTHON) $(MATRIX)
-	$(UV) pip install -q --compile-bytecode --python $(MATRIX)/bin/python --resolution $(RESOLUTION) -e '.[cli,fast,fit,sources,test-tools]'
-	$(UV) pip freeze -q --python $(MATRIX)/bin/python | grep -iE '^(torch|numpy|numba|scipy|pyarrow)=='
+	$(UV) pip install -q --compile-bytecode --python $(MATRIX)/bin/python --resolution $(RESOLUTION) -e '.[cli,fit,sources,test-tools]'
+	$(UV) pip freeze -q --python $(MATRIX)/bin/python | grep -iE '^(torch|numpy|scipy|pyarrow)=='
 	$(MATRIX)/bin/python -m benchmarks.planning.plan_digests | sha256sum
 	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak and not integrations" -n $(JOBS) $(BY_FILE) $(MATRIX_TESTS) $(PYTEST_ARGS)
 

@@ -5,10 +5,10 @@
     learning/   what the steps of each policy teach: held-out loss on the user's own text
     trainers/   trainers of other projects, with their own loaders and with evenstep's
     service/    the cluster service: imbalance, memory, planning and throughput
-    papers/     every table and figure of the papers, beside evenstep's; writes docs/papers
+    papers/     every table and figure of the papers, beside evenstep's; updates docs/papers
     lib/        what they share: real text, rank processes, a training epoch, reports
 
 A file that ends in a call of ``main`` is a benchmark; the others help those beside them. Run one
-from the root of the repository, as ``python -m benchmarks.planning.partition``; ``--help`` names
+from the root of the repository, as ``python -m benchmarks.planning.scale``; ``--help`` names
 its options, and ``make bench`` runs all.
 """

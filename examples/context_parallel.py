@@ -82,7 +82,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     policy = evenstep.WorkloadPacking(1200, micro_batches=2, context_parallel=2)
     loader = evenstep.DataLoader(
-        Documents(600), policy=policy, shuffle=True, seed=0, buffer_size=128
+        Documents(600), policy=policy, shuffle=True, seed=0, memory=evenstep.Memory(buffer_size=128)
     )
     for micro_batches, step in loader.steps():
         optimizer.zero_grad()

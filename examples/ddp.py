@@ -55,7 +55,7 @@ def make_loader() -> evenstep.DataLoader:
         shuffle=True,
         seed=0,
         num_workers=1,
-        buffer_size=256,
+        memory=evenstep.Memory(buffer_size=256),
     )
 
 

@@ -56,7 +56,7 @@ def main() -> None:
         shuffle=True,
         seed=0,
         num_workers=1,
-        buffer_size=256,
+        memory=evenstep.Memory(buffer_size=256),
         accumulate=ACCUMULATE,
     )
     trainer = Trainer(

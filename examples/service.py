@@ -61,7 +61,7 @@ def main(backend: str) -> None:
             ],
             mesh=es.Mesh(DP=2, CP=2, TP=2),
             strategy=strategy,
-            schedule=WarmUp(start={"web": 1.0}, end=weights, steps=5),
+            draws=es.DrawOptions(schedule=WarmUp(start={"web": 1.0}, end=weights, steps=5)),
             micro_batches=4,
             max_tokens=4096,
         )

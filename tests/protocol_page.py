@@ -1,4 +1,4 @@
-"""The tables and the example of docs/protocol.md, made from the code.
+"""The tables of docs/protocol.md, made from the code.
 
 ``python tests/protocol_page.py`` writes them into the page, each between its two comments.
 """
@@ -11,14 +11,9 @@ import re
 import struct
 import textwrap
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from evenstep.loader.transport import rank_exchange, ticks
-from evenstep.plan import FixedBatch
-from evenstep.plan.policies.even.padded_round import MESSAGE, Column
-from evenstep.protocol import RankProtocol, bodies, own_receipt, window_size, wire
+from evenstep.loader.transport import ticks
+from evenstep.protocol import bodies, own_receipt, wire
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
 _TYPES = {"B": "u8", "I": "u32", "i": "i32", "q": "i64", "c": "byte", "s": "bytes"}
@@ -119,115 +114,6 @@ def tick_table() -> str:
     return fields_table(ticks._HEAD, said, rest)
 
 
-def even_table() -> str:
-    said, columns = meanings(Column), list(Column)
-    rows = [("number", "name", "meaning")]
-    ends = [*map(int, columns[1:]), MESSAGE]
-    for column, end in zip(columns, ends):
-        at = str(int(column)) if end == column + 1 else f"{int(column)} to {end - 1}"
-        rows.append((at, column.name, said.get(column.name, "In the window.")))
-    return table(rows)
-
-
-def constants_table() -> str:
-    rows = [("name", "value", "where")]
-    for module, names in (
-        (wire, ["VERSION"]),
-        (bodies, ["MOST", "LONGEST"]),
-        (window_size, ["FIRST_SIZE", "FIXED_SIZE"]),
-        (rank_exchange, ["TICK"]),
-        (ticks, ["FRAME", "LONGEST"]),
-    ):
-        for name in names:
-            value = f"{getattr(module, name):,}"
-            rows.append((f"`{name}`", value, f"`{module.__name__}`"))
-    return table(rows)
-
-
-LENGTHS = ([5, 3, 9, 1], [4, 2, 6])
-"""Of the samples of each rank in the example, half of whose tokens are supervised."""
-
-
-def played() -> list[list[bytes]]:
-    """All ranks' messages in each exchange of the example."""
-    ranks = [
-        RankProtocol(
-            policy=FixedBatch(2), rank=rank, world_size=2, buffer_size=4, share=len(lengths)
-        )
-        for rank, lengths in enumerate(LENGTHS)
-    ]
-    exchanges = []
-    for rank, lengths in zip(ranks, LENGTHS):
-        rank.receive(np.array([[length, length // 2, 0] for length in lengths], np.int64))
-        rank.end_of_source()
-    while not ranks[0].finished:
-        messages = [rank.outgoing() for rank in ranks]
-        for rank in ranks:
-            rank.incoming(messages)
-        exchanges.append(messages)
-    return exchanges
-
-
-def dissected(message: bytes) -> list[tuple[bytes, str]]:
-    """The bytes of a message, field by field, and what they say."""
-    found: list[tuple[bytes, str]] = []
-    place = 0
-
-    def take(layout: struct.Struct, names: tuple[str, ...]) -> tuple[Any, ...]:
-        nonlocal place
-        values = layout.unpack_from(message, place)
-        for (_, size), name, value in zip(parts(layout.format), names, values, strict=True):
-            said = f"{value:#010x}" if name == "checksum" else str(value).removeprefix("b")
-            found.append((message[place : place + size], f"{name} {said}"))
-            place += size
-        return values
-
-    head = wire.Head._make(take(wire.HEAD_LAYOUT, wire.Head._fields))
-    if head.kind == wire.HELLO:
-        take(bodies.HELLO_LAYOUT, ("left",))
-        text = message[place:].decode()
-        found.append((message[place : place + 8], f"... {len(text)} bytes of JSON: {text}"))
-    elif head.kind == wire.PROPOSAL:
-        take(bodies.PROPOSAL_LAYOUT, bodies.ProposalHead._fields)
-        while place < len(message):
-            take(struct.Struct("<q"), ("policy's number:",))
-    else:
-        take(bodies.RECEIPT_LAYOUT, ("left", "bytes of totals"))
-        names = [*own_receipt.COLUMNS, "cost"]
-        steps, *widths = take(
-            own_receipt.TEXT.head, ("steps", *(f"{name} width" for name in names))
-        )
-        if steps:
-            take(own_receipt.TEXT.lows, tuple(f"{name} low" for name in names[:-1]))
-        for name, width in zip(names, widths):
-            if width:
-                size = steps * width
-                found.append((message[place : place + size], f"{name}, less its low"))
-                place += size
-        assert place == len(message)
-    return found
-
-
-def example() -> str:
-    hellos, proposals, receipted, farewells = played()
-    shown = {
-        "hello of rank 0": hellos[0],
-        "proposal of rank 0 in round 0": proposals[0],
-        "proposal of rank 1 in round 0": proposals[1],
-        "receipt of rank 0 in round 0": receipted[0],
-        "receipt of rank 1 in round 0": receipted[1],
-        "proposal of rank 0 in round 1, which is its last": farewells[0],
-    }
-    lines = []
-    for name, message in shown.items():
-        lines += ["", f"{name}: {len(message)} bytes"]
-        for data, said in dissected(message):
-            text = f"{data.hex(' '):<25}{said}"
-            wrapped = textwrap.wrap(text, 92, subsequent_indent=" " * 25)
-            lines += ["  " + line for line in wrapped]
-    return "\n".join(["```", *lines[1:], "```"])
-
-
 def generated() -> dict[str, str]:
     """Each generated part of the page, by its name."""
     left, totals = meanings(bodies.ReceiptBody)["left"], meanings(bodies.ReceiptBody)["totals"]
@@ -246,10 +132,7 @@ def generated() -> dict[str, str]:
             ("all the rest", "lent", lent),
         ),
         "totals": totals_table(),
-        "even": even_table(),
         "tick": tick_table(),
-        "constants": constants_table(),
-        "example": example(),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evenstep.service.ray.placement import ActorPlacement
+from evenstep.service.backends.ray.placement import ActorPlacement
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
@@ -175,7 +175,7 @@ def test_the_job_of_the_manifest_runs(tmp_path: Path) -> None:
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     pytest.importorskip("ray", reason="ray is not installed")
-    from evenstep.service.metrics import MetricsExporter
+    from evenstep.service.registry.metrics import MetricsExporter
 
     exporter = MetricsExporter("a")
     metrics = [each.info for each in vars(exporter).values() if hasattr(each, "info")]

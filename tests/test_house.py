@@ -120,7 +120,7 @@ IMPURE = {
     "torch",
     "uuid",
 }
-HEAVY = ("torch", "ray", "scipy", "numba", "rich", "typer", "pyarrow", "matplotlib", "transformers")
+HEAVY = ("torch", "ray", "scipy", "rich", "typer", "pyarrow", "matplotlib", "transformers")
 
 
 def name_of(path: Path) -> str:

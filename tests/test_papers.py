@@ -1,58 +1,48 @@
-"""The book of the papers: its pages are what stored outcomes give, and outcomes are made again."""
+"""The book of the papers: entries have their places, and give again what their pages say."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.papers.book.__main__ import DOCS, chosen, find
-from benchmarks.papers.book.chapters import chapters, outcome_of
-from benchmarks.papers.book.outcomes import RESULTS, place, stored
-from benchmarks.papers.book.pages import pages
+from benchmarks.papers import book
 
-BOOK = chapters()
-ENTRIES = [(chapter, entry) for chapter in BOOK for entry in chapter.entries]
+ROOT = Path(__file__).parents[1]
+PAGES = {name: (book.DOCS / page).read_text() for name, page in book.PAGES.items()}
 
 
-def test_the_pages_are_what_the_stored_outcomes_give() -> None:
-    texts = pages(BOOK, find)
-    assert {path.name for path in DOCS.iterdir()} == set(texts)
-    for name, text in texts.items():
-        assert (DOCS / name).read_text() == text, "run python -m benchmarks.papers.book"
-
-
-def test_every_stored_outcome_has_an_entry_and_its_command() -> None:
-    commands = {place(c.name, e.key): c.command(e) for c, e in ENTRIES if e.run}
-    assert set(RESULTS.glob("*/*.json")) == set(commands)
-    for path, command in commands.items():
-        assert json.loads(path.read_text())["command"] == command
-
-
-def test_entries_have_a_name_of_their_own_and_a_reason() -> None:
-    for chapter in BOOK:
-        assert max(Counter(entry.key for entry in chapter.entries).values()) == 1
-    for chapter, entry in ENTRIES:
-        assert entry.differs.endswith("."), (chapter.name, entry.key)
-        assert chapter.command(entry) or entry.state == "elsewhere", (chapter.name, entry.key)
+def test_every_entry_has_a_row_of_its_page() -> None:
+    for chapter, text in PAGES.items():
+        keys = [f"{chapter}/{key}" for key in re.findall(r" \| (\S+) \|$", text, re.MULTILINE)]
+        assert [k for k in keys if k in book.RUNS] == [
+            k for k in keys if not k.endswith(("/key", "/---"))
+        ]
+        assert sorted(set(keys) & set(book.RUNS)) == sorted(
+            key for key in book.RUNS if key.startswith(f"{chapter}/")
+        )
+        assert f"`python -m benchmarks.papers.book --run {chapter}/KEY`" in text
+    assert set(book.RUNS) >= book.SLOW
 
 
 def test_commands_name_tests_that_exist() -> None:
-    root = Path(__file__).parents[1]
-    for chapter, entry in ENTRIES:
-        for word in entry.command.split():
-            if word.startswith("tests/"):
-                assert (root / word.partition("::")[0]).exists(), (chapter.name, entry.key)
+    for text in PAGES.values():
+        for path in re.findall(r"(?<!\S)(tests/[\w/.]+)", text):
+            assert (ROOT / path).exists(), path
 
 
 def test_an_unknown_entry_is_named() -> None:
     with pytest.raises(SystemExit, match=r"odb/table-99 is no entry that runs; there are "):
-        chosen(BOOK, ["odb/table-99"], fast=False)
+        book.chosen(["odb/table-99"], fast=False)
+    assert book.chosen(["pool_sort"], fast=True) == [n for n in book.RUNS if "pool" in n]
 
 
-def test_an_entry_gives_again_what_is_stored() -> None:
-    (found,) = chosen(BOOK, ["odb/table-5"], fast=True)
-    again = outcome_of(found[1], seed=0)
-    assert again.as_dict() == stored("odb", "table-5").as_dict()
+def test_a_run_writes_what_its_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "odb.md").write_text(
+        PAGES["odb"].replace("| 0 missing | 0 missing |", "| lost | lost |")
+    )
+    assert (tmp_path / "odb.md").read_text() != PAGES["odb"]
+    monkeypatch.setattr(book, "DOCS", tmp_path)
+    book.write("odb/table-5", book.outcome_of("odb/table-5", seed=0))
+    assert (tmp_path / "odb.md").read_text() == PAGES["odb"]

@@ -25,23 +25,22 @@ UNPICKLES = {
     "loader/start/served.py",
     "loader/transport/codec.py",
     # a Source Loader and its own workers, through pipes
-    "service/preparer.py",
+    "service/source_loader/preparer.py",
     # roles of the service: over sockets of the same user, or with the job's keys
     "service/remote/role_host.py",
     "service/transport/frames.py",
     # a loader's process and the one that started it, through pipes
-    "service/processes/loader_main.py",
-    "service/processes/loader_process.py",
+    "service/backends/processes/loader_main.py",
+    "service/backends/processes/loader_process.py",
     # the process that measures sources and the one that started it, through pipes; and what it
     # has pickled itself, to measure that
     "service/sizing/measuring_main.py",
     "service/sizing/profiling.py",
     "service/sizing/source_measuring.py",
     # inside Ray's connections
-    "service/ray/actors.py",
-    "service/ray/loader_actor.py",
-    "service/ray/registry_actor.py",
-    "service/ray/road.py",
+    "service/backends/ray/actors.py",
+    "service/backends/ray/loader_actor.py",
+    "service/backends/ray/registry_actor.py",
 }
 LISTENS = {
     "service/status_http.py",

@@ -1,10 +1,12 @@
-"""A causal transformer of two layers, its attention given from outside; and documents for it."""
+"""Causal transformers of two layers: one whose attention is given from outside, with documents for
+it, and one of transformers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
@@ -108,3 +110,13 @@ def one_at_a_time(
     loss = torch.stack(losses).sum()
     loss.backward()
     return torch.cat(logits).detach(), loss.detach(), gradient(model)
+
+
+def tiny_qwen(**changes: Any) -> Any:
+    """A causal language model of transformers, as small as can be."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config = transformers.Qwen2Config(**{**sizes, **heads, **changes})
+    return transformers.Qwen2ForCausalLM(config)

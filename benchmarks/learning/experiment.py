@@ -1,7 +1,7 @@
 """The pieces of work of the benchmark, each of which runs in a process and is kept in a file.
 
 A file's name has a digest of all that decides its content, the steps themselves included; so a
-policy that plans differently than before is trained anew, and nothing else is.
+policy is trained again only if it plans differently than before.
 """
 
 from __future__ import annotations

@@ -43,16 +43,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.learning.experiment import Experiment, noise_of, prepare_noise, run_of
-from benchmarks.learning.loss_plot import plot
 from benchmarks.learning.plans import BASE, DEFAULT, POLICIES
-from benchmarks.learning.summary import CorpusResult, tables
+from benchmarks.learning.summary import CorpusResult, plot, tables
 from benchmarks.learning.text import read_text
 from benchmarks.learning.train import Recipe, one_thread
 from benchmarks.lib.report import print_json
@@ -72,10 +69,14 @@ def measure(experiments: list[Experiment], seeds: range, processes: int) -> list
         for policy in experiment.policies
     ]
     context = get_context("spawn")
-    with (
-        ProcessPoolExecutor(processes, mp_context=context, initializer=one_thread) as pool,
-        _progress(len(cases) + sum(len(one.policies) + 1 for one in experiments)) as advance,
-    ):
+    total, done = len(cases) + sum(len(one.policies) + 1 for one in experiments), 0
+
+    def advance(text: str) -> None:
+        nonlocal done
+        done += 1
+        print(f"{done}/{total}: {text}", file=sys.stderr, flush=True)
+
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=one_thread) as pool:
         try:
             runs = {
                 pool.submit(run_of, experiment, policy, seed): (experiment, result, policy, seed)
@@ -107,28 +108,6 @@ def measure(experiments: list[Experiment], seeds: range, processes: int) -> list
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return results
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Yields a function that notes one more piece of work as done: a bar on a terminal, lines
-    elsewhere, on standard error."""
-    if not sys.stderr.isatty():
-        yield lambda text: print(text, file=sys.stderr, flush=True)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    columns = [TextColumn("trained"), BarColumn(), MofNCompleteColumn(), Remaining()]
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
-
-        def advance(text: str) -> None:
-            bar.console.print(text, markup=False, highlight=False)
-            bar.advance(task)
-
-        yield advance
 
 
 def arguments() -> argparse.Namespace:

@@ -11,10 +11,10 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -102,10 +102,10 @@ def read_text(
     texts = read_parquet(path, column, seed=0).documents
     # Similar rows of a file lie together, and the first of them are to be held out.
     texts = [texts[i] for i in np.random.default_rng(0).permutation(len(texts))]
-    encoder = _encoder(tokenizer, texts[2 * held_out :], vocab_size)
+    encode, size = _encoder(tokenizer, texts[2 * held_out :], vocab_size)
     samples: list[list[int]] = []
     for text in texts:
-        ids = encoder.encode(text)
+        ids = encode(text)
         if _SHORTEST <= len(ids) <= max_length:
             samples.append(ids)
     if len(samples) <= 2 * held_out:
@@ -114,7 +114,7 @@ def read_text(
         name=path.stem,
         tokens=Tokens.of(samples),
         held_out=held_out,
-        vocab_size=encoder.vocab_size,
+        vocab_size=size,
     )
     cache.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
@@ -126,20 +126,13 @@ def read_text(
     return result
 
 
-@dataclass(frozen=True)
-class _Encoder:
-    tokenizer: Any
-    vocab_size: int
-
-    def encode(self, text: str) -> list[int]:
-        found = self.tokenizer.encode(text)
-        ids: list[int] = found if isinstance(found, list) else found.ids
-        return ids
-
-
-def _encoder(name: str | None, texts: list[str], vocab_size: int) -> _Encoder:
+def _encoder(
+    name: str | None, texts: list[str], vocab_size: int
+) -> tuple[Callable[[str], list[int]], int]:
+    """The function that turns text into ids, and the size of the vocabulary."""
     if name is None:
-        return _Encoder(load_tokenizer(train_tokenizer(texts, vocab_size)), vocab_size)
+        trained = load_tokenizer(train_tokenizer(texts, vocab_size))
+        return lambda text: trained.encode(text).ids, vocab_size
     path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
     if path.is_file():
         from tokenizers import Tokenizer
@@ -147,8 +140,8 @@ def _encoder(name: str | None, texts: list[str], vocab_size: int) -> _Encoder:
         loaded = Tokenizer.from_file(str(path))
         loaded.no_truncation()
         loaded.no_padding()
-        return _Encoder(loaded, loaded.get_vocab_size())
+        return lambda text: loaded.encode(text).ids, loaded.get_vocab_size()
     from transformers import AutoTokenizer
 
-    loaded = AutoTokenizer.from_pretrained(name)
-    return _Encoder(loaded, len(loaded))
+    found = AutoTokenizer.from_pretrained(name)
+    return found.encode, len(found)

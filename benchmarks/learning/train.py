@@ -9,7 +9,7 @@ and a run takes equally long for every policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,8 +24,6 @@ from evenstep_demos.models import GPT, dense_attention
 _TOKENS_AT_A_TIME = 2048  # logits of more do not stay in the cache of a core
 _GRADIENT_NORM, _BETAS, _WEIGHT_DECAY = 1.0, (0.9, 0.95), 0.1
 _IGNORED = -100
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,27 +72,22 @@ def train(
     steps: Sequence[Int64Array],
     *,
     updates: int | None = None,
-    progress: Progress | None = None,
 ) -> None:
     """Trains on the first `updates` of `steps`, all by default.
 
     Args:
         steps: of each update, [n] indices in `samples`.
-        progress: called after each update with updates done and in all.
     """
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=0.0, betas=_BETAS, weight_decay=_WEIGHT_DECAY
     )
-    chosen = steps[:updates]
-    for number, step in enumerate(chosen):
+    for number, step in enumerate(steps[:updates]):
         optimizer.zero_grad()
         accumulate_gradient(model, samples, step)
         torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate(number, len(steps))
         optimizer.step()
-        if progress is not None:
-            progress(number + 1, len(chosen))
 
 
 def accumulate_gradient(model: GPT, samples: Tokens, members: Int64Array) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -59,7 +60,11 @@ class Step:
 class Method:
     """One epoch on this rank. Time spent in `__next__` is waiting for data."""
 
+    package = "evenstep.loader"
+    """Imported before the clock starts."""
+
     def __init__(self, task: Task, setting: Setting, seed: int) -> None:
+        import_module(self.package)
         self.task, self.setting, self.seed = task, setting, seed
         self.dataset: Any = task.training
         self.ranks, self.rank = dist.get_world_size(), dist.get_rank()
@@ -92,18 +97,11 @@ class Method:
 class Fixed(Method):
     """torch's DataLoader and DistributedSampler; every rank's mean loss counts the same."""
 
-    whole = False
-    """Whether a step is one micro-batch, whatever memory that takes."""
-
     def __iter__(self) -> Iterator[Step]:
         sampler: Any = DistributedSampler(self.dataset, seed=self.seed)
-        rows = self.setting.samples(self.task) if self.whole else self.setting.rows
+        rows = self.setting.rows
         loader = DataLoader(self.dataset, batch_size=rows, sampler=sampler, **self.common)
         return self._steps(loader, mean=True)
-
-
-class FixedWhole(Fixed):
-    whole = True
 
 
 class GroupByLength(Method):
@@ -111,7 +109,7 @@ class GroupByLength(Method):
     a whole step, cut into micro-batches, which are dealt out to the ranks in turn; and the loss is
     the mean over the step's tokens."""
 
-    whole = False
+    package = "transformers.trainer_pt_utils"
 
     def __iter__(self) -> Iterator[Step]:
         from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -124,7 +122,7 @@ class GroupByLength(Method):
                 generator=torch.Generator().manual_seed(self.seed),
             )
         )
-        rows = samples if self.whole else self.setting.rows
+        rows = self.setting.rows
         batches = [order[i : i + rows] for i in range(0, len(order), rows)]
         rest: list[int] = []  # a multiple of the ranks, as all samples are
         while len(batches) % self.ranks:
@@ -135,13 +133,10 @@ class GroupByLength(Method):
         return self._steps(loader, mean=False)
 
 
-class GroupByLengthWhole(GroupByLength):
-    whole = True
-
-
 class ODB(Method):
     """The released package, with the arguments that its README shows."""
 
+    package = "odb"
     warm_up = True
     """Its default: the first 20 rounds of an epoch plan with less than the buffer."""
 
@@ -261,9 +256,7 @@ def with_tokens(task: Task) -> tuple[Any, Any]:
 
 METHODS: dict[str, type[Method]] = {
     "fixed": Fixed,
-    "fixed-whole": FixedWhole,
     "group-by-length": GroupByLength,
-    "group-by-length-whole": GroupByLengthWhole,
     "odb": ODB,
     "odb-full": ODBFull,
     "token-budget": TokenBudget,

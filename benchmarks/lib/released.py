@@ -6,7 +6,7 @@ an index and an `input_ids` of the right length that holds nothing; a source que
 makes it wait; a queue for its batches, which is emptied at once; and, for torch.distributed, an
 exchange in memory. Join mode, no group-order flip, no loss scaling (which changes no group).
 
-Rank 0 receives the rows of all ranks, and its planning is timed. The others receive their
+Rank 0 receives the rows of all ranks. The others receive their
 own row and the extreme ones: the target that they align to is a function of the largest number of
 groups, the smallest budget and the smallest number of samples, and recomputing every rank's
 alignment on every rank would take hours with 512 of them. Should that ever give another target than
@@ -19,7 +19,6 @@ import functools
 import random
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,16 +29,6 @@ import torch
 
 from evenstep.arrays import Int64Array
 from evenstep.plan import Groups
-
-
-@dataclass(frozen=True)
-class ReleasedEpoch:
-    groups: list[Groups]
-    """For each rank, groups of positions in its share."""
-    max_delay_steps: int
-    """Largest number of steps a sample waited, as in `SimulationResult`."""
-    plan_seconds: float
-    """CPU time of rank 0's calls of `grouping_data`."""
 
 
 @functools.cache
@@ -55,7 +44,6 @@ class _Rank:
     number: int
     lengths: list[int]
     given: int = 0
-    arrival_steps: list[int] = field(default_factory=list)
     batches: list[list[int]] = field(default_factory=list)
 
     def get(self, timeout: float) -> tuple[int, list[dict[str, Any]]] | None:
@@ -63,7 +51,6 @@ class _Rank:
         if index == len(self.lengths):
             return None
         self.given += 1
-        self.arrival_steps.append(len(self.batches))
         return index, [{"input_ids": _nothing(self.lengths[index]), "position": index}]
 
     def put(self, item: tuple[int, Any], timeout: float) -> None:
@@ -132,8 +119,9 @@ class _Exchange:
 
 def run(
     shares: Sequence[Int64Array], *, max_tokens: int, buffer_size: int, warm_up: bool = False
-) -> ReleasedEpoch:
-    """
+) -> list[Groups]:
+    """For each rank, groups of positions in its share.
+
     Args:
         shares: for each rank, [samples] lengths in order of arrival, equally many.
         warm_up: begin with windows of one sample, as the package does by default.
@@ -142,17 +130,7 @@ def run(
 
     exchange = _Exchange(len(shares))
     ranks = [_Rank(number, own.tolist()) for number, own in enumerate(shares)]
-    seconds = [0.0]
     failures: list[BaseException] = []
-    original = collate.grouping_data
-
-    def timed(buffer: object, limit: int, group: int, **options: Any) -> Any:
-        if group != 0:
-            return original(buffer, limit, group, **options)
-        begin = time.thread_time()
-        result = original(buffer, limit, group, **options)
-        seconds[0] += time.thread_time() - begin
-        return result
 
     def loop(rank: _Rank) -> None:
         exchange.enter(rank.number)
@@ -175,7 +153,6 @@ def run(
     with (
         mock.patch.object(collate, "dist", exchange),
         mock.patch.object(grouping, "dist", exchange),
-        mock.patch.object(collate, "grouping_data", timed),
     ):
         threads = [threading.Thread(target=loop, args=[rank]) for rank in ranks]
         for thread in threads:
@@ -187,13 +164,7 @@ def run(
     if failures:
         raise failures[0]
     _check(ranks)
-    delays = [
-        step - rank.arrival_steps[position]
-        for rank in ranks
-        for step, batch in enumerate(rank.batches)
-        for position in batch
-    ]
-    return ReleasedEpoch([rank.groups() for rank in ranks], max(delays), seconds[0])
+    return [rank.groups() for rank in ranks]
 
 
 def _check(ranks: Sequence[_Rank]) -> None:

@@ -7,14 +7,16 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 PEER = "online-dynamic-batching"
+Case = TypeVar("Case", bound=Hashable)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,28 @@ def progress(text: str) -> None:
     """A line on stderr that the next one overwrites; nothing where stderr is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def in_turn(
+    cases: Iterable[Case], repeats: int, run: Callable[[Case], Result]
+) -> dict[Case, list[Result]]:
+    """Measures every case several times. Cases take turns, so that all see the same machine."""
+    runs: dict[Case, list[Result]] = {case: [] for case in cases}
+    for repeat in range(repeats):
+        for case, found in runs.items():
+            progress(f"{case}, {repeat + 1}/{repeats}")
+            found.append(run(case))
+    progress("")
+    return runs
+
+
+def spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """The spread of each figure."""
+    return {name: Spread.of([run[name] for run in runs]) for name in runs[0]}
+
+
+def as_dicts(found: Mapping[str, Spread]) -> dict[str, dict[str, float]]:
+    return {name: spread.as_dict() for name, spread in found.items()}
 
 
 def print_json(result: Mapping[str, Any]) -> None:

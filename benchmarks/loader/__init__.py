@@ -2,6 +2,8 @@
 
 throughput     samples per second through workers, batcher and trainer
 training       real training: seconds, waiting and held-out loss of five ways to form batches
+vision         the same on images and text
+late_images    memory and speed of pixels that are made late
 start_methods  seconds to the first batch, and memory, of each way to start workers
 fault_times    seconds from a fault to the error that names it, on every rank
 fault_cases    what goes wrong in its jobs

@@ -10,7 +10,7 @@ has the exception. After the job has ended, the benchmark looks for leftovers: p
     other   the error on rank 0
     gone    from the fault to the moment when nothing of the job is left, at most
 
-Every run is a job of its own. The exit status is 1 if a rank hangs or anything is left behind.
+Every run is a new job. The exit status is 1 if a rank hangs or anything is left behind.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from evenstep.tools.report import text_table
 
 STEP = 0.01  # seconds
 GRACE = 10.0  # seconds within which everything must be gone
-HANGS = 30.0  # seconds after which a rank without an error is said to hang
+HANGS = 30.0  # seconds without an error after which a rank counts as hanging
 WORDS = 90  # of an error in the table, in characters
 
 
@@ -78,7 +78,7 @@ def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection
             Samples(mine),
             policy=evenstep.TokenBudget(max_tokens=1024),
             collate_fn=Collate(mine),
-            buffer_size=64,
+            memory=evenstep.Memory(buffer_size=64),
             **case.workers,
             timeout=TIMEOUT if case.name in HANGING else 0,
         )

@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 import evenstep
-from benchmarks.lib.report import Spread, parser, print_json, progress
+from benchmarks.lib.report import as_dicts, in_turn, parser, print_json, progress, spreads
 from benchmarks.lib.train import memory, started
 from evenstep.tools.report import text_table
 
@@ -149,7 +150,7 @@ def measure(case: str, rows: list[dict[str, Any]], workers: int, max_tokens: int
         collate_fn=collate_fn,
         shuffle=True,
         num_workers=workers,
-        prefetch=2,
+        memory=evenstep.Memory(prefetch=2),
         **options,
     )
     assert bool(loader.collate_fn.late) is (case == "late")
@@ -200,29 +201,25 @@ def main() -> None:
         listed = Path(name) / "rows.json"
         listed.write_text(json.dumps(rows))
         files = [Path(path).stat().st_size for row in rows for path in row["paths"]]
-        results: dict[tuple[int, str], list[dict[str, Any]]] = {}
-        for repeat in range(chosen.repeats):
-            for workers in chosen.workers:
-                for case in chosen.cases:
-                    progress(f"repeat {repeat + 1}: {case}, {workers} workers")
-                    command = [sys.executable, "-m", "benchmarks.loader.late_images"]
-                    command += ["--max-tokens", str(chosen.max_tokens)]
-                    command += ["--one", case, str(workers), str(listed)]
-                    done = subprocess.run(command, check=True, capture_output=True, text=True)
-                    one = json.loads(done.stdout.splitlines()[-1])
-                    results.setdefault((workers, case), []).append(one)
-    spreads = {
-        key: {name: Spread.of([run[name] for run in runs]) for name in FIGURES}
-        for key, runs in results.items()
-    }
+
+        def run(key: tuple[int, str]) -> Any:
+            command = [sys.executable, "-m", "benchmarks.loader.late_images"]
+            command += ["--max-tokens", str(chosen.max_tokens)]
+            command += ["--one", key[1], str(key[0]), str(listed)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            return json.loads(done.stdout.splitlines()[-1])
+
+        cases = product(chosen.workers, chosen.cases)
+        runs = in_turn(cases, chosen.repeats, run)
+    results = {key: spreads(found) for key, found in runs.items()}
     if chosen.json:
         print_json(
             {
                 "images": len(files),
                 "bytes": sum(files),
                 "runs": [
-                    {"workers": workers, "case": case, **{n: s.as_dict() for n, s in found.items()}}
-                    for (workers, case), found in spreads.items()
+                    {"workers": workers, "case": case, **as_dicts(found)}
+                    for (workers, case), found in results.items()
                 ],
             }
         )
@@ -232,7 +229,7 @@ def main() -> None:
     head = ["workers", "pixels are made", *(title for title, _ in FIGURES.values())]
     body = [
         [str(workers), case, *(found[n].text(digits) for n, (_, digits) in FIGURES.items())]
-        for (workers, case), found in spreads.items()
+        for (workers, case), found in results.items()
     ]
     print(text_table(head, body))
 

@@ -17,27 +17,26 @@ A trainer does other work between making its loader and its first pass: it prepa
     memory    MiB that the loader adds to the trainer, in all of its processes, while a pass is
               under way: proportional set size, in which shared pages count once
 
-Every measurement is a process of its own.
+Every measurement runs in a new process.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import psutil
 import torch
 from torch.utils.data import Dataset
 
 import evenstep
 import evenstep.loader
-from benchmarks.lib.report import Spread, parser, print_json, progress
+from benchmarks.lib.report import in_turn, parser, print_json, spreads
+from benchmarks.lib.train import memory
 from evenstep.tools.report import text_table
 
 METHODS = {"default": None, "fork": "fork", "forkserver": "forkserver", "spawn": "spawn"}
@@ -55,25 +54,14 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def memory(pids: list[int]) -> float:
-    """Proportional set size of processes, in MiB."""
-    total = 0
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1])
-    return total / 1024
-
-
 def measure(method: str, prepare: float) -> dict[str, float]:
     """One measurement, in this process."""
-    own = os.getpid()
-    before = memory([own])
+    before = memory()
     begun = time.monotonic()
     loader = evenstep.DataLoader(
         Samples(),
         policy=evenstep.Even(max_tokens=1024),
-        buffer_size=64,
+        memory=evenstep.Memory(buffer_size=64),
         num_workers=2,
         multiprocessing_context=METHODS[method],
     )
@@ -87,8 +75,7 @@ def measure(method: str, prepare: float) -> dict[str, float]:
         next(steps)
         first.append(time.monotonic() - begun)
         if number == 0:
-            children = [child.pid for child in psutil.Process().children(recursive=True)]
-            added = memory([own, *children]) - before
+            added = (memory() - before) / 2**20
         steps.close()
     loader.close()
     return {"made": made, "first": first[0], "next": statistics.median(first[1:]), "memory": added}
@@ -117,15 +104,9 @@ def main() -> None:
         return
     results: list[dict[str, Any]] = []
     for prepare in options.prepare:
-        runs: dict[str, list[dict[str, float]]] = {method: [] for method in options.methods}
-        for number in range(options.repeats):
-            for method in options.methods:  # alternating, so that all see the same machine
-                progress(f"{method}, {prepare:g} s before, {number + 1}/{options.repeats}")
-                runs[method].append(run(method, prepare))
+        runs = in_turn(options.methods, options.repeats, partial(run, prepare=prepare))
         for method, measured in runs.items():
-            spreads = {k: Spread.of([one[k] for one in measured]) for k in measured[0]}
-            results.append({"method": method, "prepare_s": prepare, **spreads})
-    progress("")
+            results.append({"method": method, "prepare_s": prepare, **spreads(measured)})
     names = ("made", "first", "next", "memory")
     if options.json:
         found = [{**r, **{name: r[name].as_dict() for name in names}} for r in results]

@@ -31,7 +31,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 import warnings
@@ -42,7 +41,16 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import evenstep
-from benchmarks.lib.report import PEER, Spread, parser, print_json, progress, require_peer
+from benchmarks.lib.report import (
+    PEER,
+    Spread,
+    in_turn,
+    parser,
+    print_json,
+    progress,
+    require_peer,
+    spreads,
+)
 from evenstep.tools.report import text_table
 from evenstep.tools.simulate import sample_lengths
 
@@ -92,7 +100,7 @@ def make_loader(name: str, dataset: Samples, options: argparse.Namespace) -> Any
             dataset,
             policy=evenstep.TokenBudget(max_tokens=MAX_TOKENS),
             collate_fn=collate,
-            buffer_size=options.buffer_size,
+            memory=evenstep.Memory(buffer_size=options.buffer_size),
             **workers,
         )
     import odb
@@ -173,12 +181,7 @@ def measure(kind: str, options: argparse.Namespace) -> dict[str, Any]:
     options.samples = options.samples or DEFAULT_SAMPLES[kind]
     progress(f"{kind}: batches that evenstep forms")
     options.groups = find_groups(options)
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in LOADERS}
-    for repeat in range(options.repeats):
-        for name in LOADERS:
-            progress(f"{kind}: {LOADERS[name]}, {repeat + 1}/{options.repeats}")
-            runs[name].append(run_alone(name, options))
-    progress("")
+    runs = in_turn(LOADERS, options.repeats, lambda name: run_alone(name, options))
     result: dict[str, Any] = {
         "kind": kind,
         "samples": options.samples,
@@ -194,11 +197,8 @@ def measure(kind: str, options: argparse.Namespace) -> dict[str, Any]:
 def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
     spread = ("samples_per_s", "whole_samples_per_s", "cpu_us_per_sample")
     return {
-        **{key: Spread.of([run[key] for run in runs]).as_dict() for key in spread},
-        **{
-            key: statistics.median(run[key] for run in runs)
-            for key in ("start_s", "first_batch_s", "samples_per_batch", "padded_tokens_per_sample")
-        },
+        name: found.as_dict() if name in spread else found.median
+        for name, found in spreads(runs).items()
     }
 
 

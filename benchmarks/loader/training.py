@@ -11,8 +11,6 @@ has its own seed.
     odb                     the released online-dynamic-batching, as its README shows
     odb-full                the same without its warm-up, which in a short epoch is most of it
     token-budget, even      evenstep
-    fixed-whole, group-by-length-whole
-                            the same samples in one micro-batch, whatever memory that takes
 
 All methods have the same memory: no micro-batch may have more than --max-tokens padded tokens.
 Methods with a fixed number of samples must leave room for the longest, and accumulate several
@@ -38,23 +36,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
 import evenstep
 from benchmarks.lib import ranks
 from benchmarks.lib.corpus import Text, load
 from benchmarks.lib.methods import METHODS, Setting
-from benchmarks.lib.report import PEER, Spread, machine, progress, require_peer
+from benchmarks.lib.report import PEER, Spread, as_dicts, machine, progress, require_peer, spreads
 from benchmarks.lib.train import Job, Records, calibrate, epoch
 from evenstep.cost import Cost, fit
 from evenstep.plan.update_size import AUTO, UpdateSize
@@ -159,7 +159,7 @@ def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """Medians, with spread, and ratios to `Even`'s epoch of the same repeat."""
     result: dict[str, Any] = {}
     for name, taken in runs.items():
-        result[name] = {key: Spread.of([run[key] for run in taken]).as_dict() for key in taken[0]}
+        result[name] = as_dicts(spreads(taken))
         if BASE in runs:
             pairs = list(zip(runs[BASE], taken))
             for key in RATES:
@@ -216,22 +216,14 @@ def _model(sizes: dict[str, int], seed: int) -> PaddedGPT:
     return PaddedGPT(**sizes)
 
 
-def find_data(given: Path | None) -> Path | None:
-    """The Parquet file to read: as given, or in the folder that EVENSTEP_DATA names."""
-    folder = os.environ.get("EVENSTEP_DATA")
-    path = given or (Path(folder) if folder else None)
-    return path / "t0_permissive.parquet" if path is not None and path.is_dir() else path
-
-
 def arguments() -> argparse.Namespace:
     result = argparse.ArgumentParser(
         description=__doc__,
         epilog="example: python -m benchmarks.loader.training --data text.parquet --repeats 5",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    result.add_argument("--data", type=Path, help="Parquet file with a column `text`, or a folder")
-    result.add_argument("--repeats", type=int, help="epochs of each method", default=None)
-    result.add_argument("--quick", action="store_true", help="a third of the samples, one repeat")
+    result.add_argument("--data", type=Path, help="Parquet file with a column `text`")
+    result.add_argument("--repeats", type=int, help="epochs of each method", default=3)
     result.add_argument("--json", type=Path, help="write all figures to this file")
     result.add_argument("--seed", type=int, default=0)
     result.add_argument("--methods", nargs="+", choices=list(METHODS), default=DEFAULT)
@@ -246,13 +238,26 @@ def arguments() -> argparse.Namespace:
     for name, of in SIZES.items():
         if getattr(options, name) is None:
             setattr(options, name, of[list(MODELS).index(options.model)])
-    if options.quick:
-        options.samples //= 3
-    options.repeats = options.repeats or (1 if options.quick else 3)
     options.ranks = options.ranks or (torch.cuda.device_count() if options.device == "cuda" else 2)
     if not options.ranks:
-        sys.exit("--device cuda: no GPU is at hand")
+        sys.exit("--device cuda: this machine has no GPU")
     return options
+
+
+def require_packages(methods: Sequence[str]) -> None:
+    """Stops with a remedy where a package that a method needs is not installed."""
+    if any(name.startswith("odb") for name in methods):
+        require_peer()
+    if any(name.startswith("group") for name in methods) and find_spec("transformers") is None:
+        sys.exit("group-by-length needs transformers: pip install 'evenstep[bench]'")
+
+
+def write_json(options: argparse.Namespace, **found: Any) -> None:
+    """Writes all figures to the file that ``--json`` names, if any."""
+    if options.json is not None:
+        given = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+        text = json.dumps({"options": given, **found, "machine": machine()}, indent=1)
+        options.json.write_text(text + "\n")
 
 
 def whole(task: Task, setting: Setting, ranks: int) -> Task:
@@ -261,7 +266,9 @@ def whole(task: Task, setting: Setting, ranks: int) -> Task:
     count, samples = ranks * setting.rows, len(task.lengths)
     if samples < count:
         sys.exit(f"{samples} samples make no micro-batch of {count}: give more text")
-    return task.first(samples // count * count)
+    kept = samples // count * count
+    few = Subset(task.training, range(kept))
+    return replace(task, training=few, lengths=task.lengths[:kept])
 
 
 def describe(
@@ -297,24 +304,12 @@ def describe(
 
 def main() -> None:
     options = arguments()
-    if any(name.startswith("odb") for name in options.methods):
-        require_peer()
-    modules = ["benchmarks.lib.train", "evenstep.loader", "evenstep.tools.simulate"]
-    if any(name.startswith("odb") for name in options.methods):
-        modules.append("odb")
-    if any(name.startswith("group") for name in options.methods):
-        try:
-            import transformers.trainer_pt_utils  # noqa: F401
-        except ImportError:
-            sys.exit("group-by-length needs transformers: pip install 'evenstep[bench]'")
-        modules.append("transformers.trainer_pt_utils")
-    ranks.preload(modules)
+    require_packages(options.methods)
     begin = time.perf_counter()
     model = MODELS[options.model]
-    data = find_data(options.data)
     progress("text")
     text = load(
-        data,
+        options.data,
         samples=options.samples,
         held_out=HELD_OUT,
         max_length=options.max_length,
@@ -346,17 +341,14 @@ def main() -> None:
     result = summary(measure(job, setting, options))
     print(tables(result))
     print(f"\n{time.perf_counter() - begin:,.0f} s; load of the machine {machine()['load_1min']}")
-    if options.json is not None:
-        found = {
-            "peer": PEER,
-            "facts": facts,
-            "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()},
-            "setting": asdict(setting),
-            "timed_groups": timed,
-            "methods": result,
-            "machine": machine(),
-        }
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(
+        options,
+        peer=PEER,
+        facts=facts,
+        setting=asdict(setting),
+        timed_groups=timed,
+        methods=result,
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """What plans cost and how even they are, from lengths alone.
 
 overhead         seconds that a policy takes to plan, beside the released ODB package
-quality          imbalance, padding and composition of every policy, up to many ranks
-partition        `partition` beside other libraries for number partitioning
-packing          time and evenness of packing documents, beside exact solvers
-packing_corpora  packers over real documents; writes docs/packing-corpora.md
+quality          imbalance and padding of every policy, up to many ranks
+packing_corpora  packers over real documents; updates docs/packing-corpora.md
 scale            the exchange of messages with the number of ranks
 state            size of a checkpoint's state, and seconds to make it
 plan_digests     digests of all policies' plans, to compare before and after a change

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.tools.report.picture import new_figure
+
 # Colour-blind safe; the others are grey.
 _SHADES = {"odb": "#d55e00", "even": "#0072b2", "even-packed": "#009e73"}
 _GREY = "#8c8c8c"
@@ -19,12 +21,9 @@ def plot(lines: Mapping[str, Mapping[int, float]], path: Path, *, title: str) ->
     Args:
         lines: policy -> number of ranks -> imbalance.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-    figure = Figure(figsize=(9.5, 6.0), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(9.5, 6.0)
     axis = figure.subplots()
     for policy, points in sorted(lines.items(), key=lambda line: line[0] in _SHADES):
         ranks = sorted(points)

@@ -12,11 +12,8 @@ that receiving them costs.
                                      list of steps
                            package:  grouping_data(loss_scaling=True, loss_scaling_approx=False)
 
-evenstep's loader always does the whole round. Two tables compare `TokenBudget`, which makes the
-same groups as the package. A third one has the planning of every policy, without loss scaling, in a
-round from the middle of an epoch, per sample planned: a round may leave samples in the window. A
-policy that needs all lengths in advance plans an epoch of all ranks at once, here of one window
-each.
+evenstep's loader always does the whole round, here under `TokenBudget`, which makes the same groups
+as the package.
 
 A measurement is the mean of calls in a row that take about 20 ms, or of one that takes longer.
 Measurements of both sides alternate. Times are CPU time of the thread, so that other processes
@@ -36,16 +33,12 @@ import numpy as np
 import torch
 
 from benchmarks.lib.report import PEER, Spread, parser, print_json, progress, require_peer
-from benchmarks.planning.policies import PlanningCase, build
-from evenstep.arrays import Int64Array
 from evenstep.plan import Groups, Policy, TokenBudget, Window
-from evenstep.plan.policies.by_name import POLICIES
 from evenstep.protocol import RankProtocol
 from evenstep.tools.report import text_table
-from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
+from evenstep.tools.simulate import sample_lengths
 
 MAX_TOKENS = 12_288
-POLICY_BUFFER = 1024  # the one at which every policy is measured
 BLOCK = 0.02  # seconds of calls, one after the other, that make one measurement
 CHUNK = 16  # samples that arrive at a time in evenstep's loader; in the package's, one
 Sample = dict[str, torch.Tensor]
@@ -94,8 +87,8 @@ class EvenstepCase:
         check_steps(len(plan.groups), self.steps)
         return seconds
 
-    def round(self, *, read: bool = False) -> tuple[float, int]:
-        """Seconds and steps of a round; `read` also cuts each step out of the tables."""
+    def round(self) -> tuple[float, int]:
+        """Seconds and steps of a round."""
         rank = self._protocol(0)
         rank.outgoing()
         rank.incoming(self.hellos)
@@ -106,9 +99,6 @@ class EvenstepCase:
         rank.incoming(self.proposals)
         rank.outgoing()
         steps = rank.incoming(self.receipts)
-        if read:
-            for step in steps:
-                _ = step.members, step.totals
         return time.thread_time() - begin, len(steps)
 
 
@@ -176,16 +166,6 @@ def check_steps(made: int, expected: int) -> None:
         sys.exit(f"{made} steps planned where the other side planned {expected}")
 
 
-def planning_case(name: str, lengths: Int64Array, world_size: int, seed: int) -> PlanningCase:
-    """The planning of one policy; `lengths` are those of an epoch planned offline."""
-    longest = DISTRIBUTIONS["ultrachat"].longest
-    policy = build(name, max_tokens=MAX_TOKENS, longest=longest, lengths=lengths)
-    if policy.lengths is None:
-        count = world_size * PlanningCase.WINDOWS * POLICY_BUFFER
-        lengths = sample_lengths("ultrachat", count, seed)
-    return PlanningCase(policy, lengths.reshape(world_size, -1), POLICY_BUFFER, seed)
-
-
 @dataclass
 class Case:
     """One row of the tables."""
@@ -194,7 +174,6 @@ class Case:
     buffer: int
     evenstep: EvenstepCase
     peer: PeerCase
-    policies: dict[str, PlanningCase]
 
     @classmethod
     def make(cls, world_size: int, buffer: int, seed: int) -> Case:
@@ -202,19 +181,14 @@ class Case:
         lengths = drawn.reshape(world_size, buffer)
         evenstep = EvenstepCase(lengths, seed)
         peer = PeerCase(lengths, evenstep.groups, evenstep.steps)
-        policies = {}
-        if buffer == POLICY_BUFFER:
-            policies = {name: planning_case(name, drawn, world_size, seed) for name in POLICIES}
-        return cls(world_size, buffer, evenstep, peer, policies)
+        return cls(world_size, buffer, evenstep, peer)
 
     def subjects(self) -> dict[str, Callable[[], float]]:
         return {
             "evenstep": self.evenstep.plan,
             "evenstep_exact": lambda: self.evenstep.round()[0],
-            "evenstep_exact_read": lambda: self.evenstep.round(read=True)[0],
             "odb": lambda: self.peer.run(loss_scaling=False),
             "odb_exact": lambda: self.peer.run(loss_scaling=True),
-            **{f"policy:{name}": case.run for name, case in self.policies.items()},
         }
 
     def result(self, seconds: dict[str, list[float]]) -> dict[str, Any]:
@@ -224,16 +198,9 @@ class Case:
             self.peer.run(loss_scaling=loss_scaling)
             peer_bytes.append(self.peer.sent)
         proposal, receipt = len(self.evenstep.proposals[0]), len(self.evenstep.receipts[0])
-        peer_us = 1e3 * spreads["odb"].median / self.buffer
-        policies = {}
-        for name, case in self.policies.items():
-            planned = [1e6 * s / case.planned for s in seconds[f"policy:{name}"]]
-            spread = Spread.of(planned)
-            policies[name] = {"us_per_sample": spread.as_dict(), "ratio": peer_us / spread.median}
         return {
             "world_size": self.world_size,
             "buffer": self.buffer,
-            "policies": policies,
             "steps": self.evenstep.steps,
             "ms": {name: spread.as_dict() for name, spread in spreads.items()},
             "ratio": spreads["odb"].median / spreads["evenstep"].median,
@@ -286,37 +253,6 @@ def table(rows: list[dict[str, Any]], *, exact: bool) -> str:
     return text_table(header, lines, title=f"One round on one rank, {title}: median (p10-p90)")
 
 
-def policy_table(rows: list[dict[str, Any]]) -> str:
-    """Planning time per sample, and how many times as long the package takes."""
-    rows, lines = [row for row in rows if row["policies"]], []
-    for name in POLICIES:
-        line = [name]
-        for row in rows:
-            figures = row["policies"][name]
-            us = figures["us_per_sample"]["median"]
-            line.append(f"{us:.2f} ({figures['ratio']:.1f}x)")
-        lines.append(line)
-    header = ["policy", *(f"W={row['world_size']}" for row in rows)]
-    title = f"Planning of every policy, buffer {POLICY_BUFFER:,}: µs per sample planned "
-    title += "(as many times faster than ODB)"
-    return text_table(header, lines, title=title)
-
-
-def growth(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Cost per sample at the largest buffer, over that at 1,024 or the smallest above it."""
-    result = {}
-    for name in ("evenstep", "evenstep_exact", "odb", "odb_exact"):
-        for world_size in sorted({row["world_size"] for row in rows}):
-            costs = {
-                row["buffer"]: row["ms"][name]["median"] / row["buffer"]
-                for row in rows
-                if row["world_size"] == world_size and row["buffer"] >= 1024
-            }
-            if len(costs) > 1:
-                result[f"{name}, W={world_size}"] = costs[max(costs)] / costs[min(costs)]
-    return result
-
-
 def main() -> None:
     arguments = parser(
         __doc__ or "",
@@ -334,24 +270,12 @@ def main() -> None:
         for buffer in options.buffers
     ]
     rows = measure(cases, options.repeats)
-    grown = growth(rows)
     if options.json:
-        print_json({"peer": PEER, "repeats": options.repeats, "rounds": rows, "growth": grown})
+        print_json({"peer": PEER, "repeats": options.repeats, "rounds": rows})
         return
     print(table(rows, exact=False))
     print()
     print(table(rows, exact=True))
-    print()
-    if POLICY_BUFFER in options.buffers:
-        print(policy_table(rows), end="\n\n")
-    for row in rows:
-        read = row["ms"]["evenstep_exact_read"]["median"]
-        print(
-            f"with all {row['steps']:,} steps cut out of the tables: W={row['world_size']}, buffer "
-            f"{row['buffer']:,}: {read:.3f} ms, {row['ms']['odb_exact']['median'] / read:.1f}x"
-        )
-    for name, value in grown.items():
-        print(f"cost per sample, largest buffer over 1,024: {value:.2f} ({name})")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Long documents of several kinds, packed for pretraining: before and after.
 
-Prints a page of Markdown; `--markdown docs/packing-corpora.md` writes it. `--data` is a folder of
-.npy files, each the lengths of a corpus in tokens; of those named in `KINDS` the page says what
-they hold. Each corpus is repeated until the stream is long enough, each time in a new random order,
-and `--repeats` is the number of such streams.
+`--data` is a folder of .npy files, each the lengths of a corpus in tokens. Each corpus is repeated
+until the stream is long enough, each time in a new random order, and `--repeats` is the number of
+such streams.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.report import machine, markdown, parser, print_json, progress
+from benchmarks.lib.report import markdown, parser, print_json, progress
 from evenstep.arrays import Int64Array
 from evenstep.plan.packing import DocumentCost
 from evenstep.plan.rng import generator
@@ -32,35 +31,6 @@ KINDS = {
 QUEUES = (2, 3)
 HEADER = ["", "imbalance", "by time", "1F1B", "1F1B, ordered", "delay", "longest", "tokens cv"]
 HEADER += ["cut", "plan ms"]
-
-HEAD = """# Long documents, before and after
-
-`python -m benchmarks.planning.packing_corpora --data FOLDER --markdown docs/packing-corpora.md`
-writes this page from files of lengths, `FOLDER/NAME.npy`. It shows original packing, which lays
-documents end to end and cuts them at the context window, beside evenstep's two planners, on
-documents of different kinds. Their lengths are those of real corpora, tokenized with a byte-level
-vocabulary of 32,000:
-
-{corpora}
-
-The context window is {context:,} tokens, and no micro-batch of the planners exceeds {cap:,}. The
-cost of a document of d tokens is {cost}. The planners keep documents whole; only those longer
-than the context window are split, into as few equal pieces as possible. Each corpus is gone through
-again and again, in a new random order each time, until there are {steps} steps; each
-figure is the mean over {repeats} such streams. Every token of a stream is trained on once.
-
-- *imbalance*: mean over steps of the largest micro-batch's cost over the mean. *by time*: the
-  sum of the largest over the sum of the means. Both are of the steps in which documents
-  arrive; what then still waits goes in a few more.
-- *1F1B*: time on a pipeline of four stages over that with micro-batches of equal cost, in the order
-  in which they come; *ordered*: each step in the order that suits the pipeline. A single
-  pipeline whose micro-batches are well ordered hides most of the imbalance, original packing's too.
-  Where the micro-batches of a step run side by side on several ranks, it counts in full.
-- *delay*: steps that a token waits, mean, and the *longest* of any document.
-- *tokens cv*: standard deviation over mean of the tokens of a step.
-- *cut*: documents in more than one piece.
-- *plan ms*: planning a step, on one core ({machine}).
-"""
 
 
 @dataclass(frozen=True)
@@ -171,7 +141,6 @@ def main() -> None:
     arguments.add_argument(
         "--names", nargs="+", default=list(KINDS), help=f"corpora; default: {' '.join(KINDS)}"
     )
-    arguments.add_argument("--markdown", type=Path, help="the file to write, instead of printing")
     arguments.add_argument("--context", type=int, default=32_768, help="tokens of a window")
     arguments.add_argument("--micro-batches", type=int, nargs="+", default=[4, 16])
     arguments.add_argument("--steps", type=int, default=200, help="of a stream, at least")
@@ -201,7 +170,6 @@ def main() -> None:
             }
         )
         return
-    here = machine()
     header = [
         "corpus",
         "what it holds",
@@ -212,25 +180,11 @@ def main() -> None:
         "longest",
         "over window",
     ]
-    text = HEAD.format(
-        corpora=markdown(header, [corpus.row(options.context) for corpus in corpora]),
-        context=options.context,
-        cap=5 * options.context // 4,
-        cost=f"d² + {options.linear:,} d",
-        steps=options.steps,
-        repeats=options.repeats,
-        machine=f"Python {here['python']}, numpy {here['numpy']}",
-    )
-    for corpus in corpora:
-        text += f"\n## `{corpus.name}`\n"
-        for count in options.micro_batches:
-            rows = results[corpus.name, count]
-            table = markdown(HEADER, [cells(name, row) for name, row in rows.items()])
-            text += f"\n{count} micro-batches:\n\n{table}\n"
-    if options.markdown:
-        options.markdown.write_text(text)
-    else:
-        print(text, end="")
+    parts = {"corpora": markdown(header, [corpus.row(options.context) for corpus in corpora])}
+    for (name, count), rows in results.items():
+        table = markdown(HEADER, [cells(packer, row) for packer, row in rows.items()])
+        parts[f"{name}, {count}"] = table
+    print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lib.report import Spread, parser, print_json, progress
-from benchmarks.planning.policies import exchange, make_ranks
+from evenstep.arrays import Int64Array
 from evenstep.plan import Even, Policy, TokenBudget
+from evenstep.protocol import RankProtocol
 from evenstep.tools.report import text_table
 from evenstep.tools.simulate import sample_lengths
+from evenstep.tools.simulate.rank import SimulatedRank
 
 MAX_TOKENS = 12_288
 POLICIES: dict[str, Policy] = {
@@ -29,12 +31,43 @@ POLICIES: dict[str, Policy] = {
 TIMED = 16  # ranks whose time is taken
 
 
+def make_ranks(
+    policy: Policy, lengths: Int64Array, *, buffer_size: int, seed: int
+) -> list[SimulatedRank]:
+    """Ranks at the begin of an epoch, as `simulate` runs them: where the policy says so, they share
+    one stream, which is dealt out to them on demand.
+
+    Args:
+        lengths: [ranks, samples] of each rank's share, or that make the stream.
+    """
+    world_size, share = lengths.shape
+    stream = lengths.T.ravel() if policy.deals_on_demand else None
+    return [
+        SimulatedRank(
+            RankProtocol(
+                policy=policy,
+                rank=rank,
+                world_size=world_size,
+                buffer_size=buffer_size,
+                seed=seed,
+                share=share,
+                entries=None if stream is None else len(stream),
+            ),
+            own if stream is None else own[:0],
+            stream,
+        )
+        for rank, own in enumerate(lengths)
+    ]
+
+
 def measure(name: str, world_size: int, buffer: int, rounds: int, seed: int) -> dict[str, Any]:
     # Samples for some rounds more: near the end of the epoch less is dealt out.
     drawn = sample_lengths("ultrachat", world_size * buffer * (rounds + 3), seed=seed)
     lengths = drawn.reshape(world_size, -1)
     ranks = make_ranks(POLICIES[name], lengths, buffer_size=buffer, seed=seed)
-    exchange(ranks)  # the hello
+    hellos = [rank.outgoing() for rank in ranks]
+    for rank in ranks:
+        rank.incoming(hellos)
     sent, milliseconds, steps = [], [], []
     for number in range(rounds):
         progress(f"{name}, {world_size} ranks, buffer {buffer}: round {number + 1} of {rounds}")

@@ -36,7 +36,7 @@ def measure(buffer: int | str, samples: int, seed: int) -> dict[str, Any]:
         policy=evenstep.Even(max_tokens=12_288),
         shuffle=True,
         num_workers=1,
-        buffer_size=buffer,
+        memory=evenstep.Memory(buffer_size=buffer),
     )
     milliseconds, sizes = [], []
     for _ in loader.steps():

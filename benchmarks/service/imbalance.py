@@ -7,7 +7,7 @@ data-parallel ranks. The cost is that of the paper's models, in operations; what
 it is a prediction, and no time is measured.
 
 Without `--data` the corpora are named distributions. `--data FOLDER` adds those that lie there as
-Parquet, with columns `source` and `n_tokens`. `--markdown docs/service-figures.md` writes the page.
+Parquet, with columns `source` and `n_tokens`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ from benchmarks.service.corpora import (
     pages_of,
     text_of,
 )
-from benchmarks.service.imbalance_text import CORPORA, HEAD, SUMMARY, TEXT, VISION
 from benchmarks.service.runs import (
-    ARRIVAL,
     BASES,
     BOUND,
     IN_ORDER,
@@ -194,11 +192,10 @@ def folder(path: str) -> Path:
 def main() -> None:
     arguments = parser(
         __doc__ or "",
-        "python -m benchmarks.service.imbalance --data FOLDER --markdown docs/service-figures.md",
+        "python -m benchmarks.service.imbalance --data FOLDER",
         repeats=5,
     )
     arguments.add_argument("--data", type=folder, help="folder of corpora as Parquet")
-    arguments.add_argument("--markdown", type=Path, help="file to write the page to")
     arguments.add_argument("--steps", type=int, default=3, help="of each measurement")
     options = arguments.parse_args()
     if options.data is None:
@@ -237,45 +234,28 @@ def main() -> None:
             }
         )
         return
-    last = RANKS[-1]
-    page = HEAD.format(
-        micro_batches=MICRO_BATCHES,
-        steps=options.steps,
-        repeats=options.repeats,
-        arrival=ARRIVAL,
-        in_order=IN_ORDER,
-        bound=BOUND,
-    )
-    page += SUMMARY.format(
-        ranks=last,
-        text=in_short(
+    parts = {
+        "text": in_short(
             {f"`{name}`": results for name, results in of_text.items()}, "ranks", BEST_TEXT
         ),
-        vision=in_short(of_vision, "whole", BEST_VISION),
-        worst_text=worst(of_text, "greedy, both"),
-        worst_text_kk=worst(of_text, BEST_TEXT),
-        drawn=DRAWS,
-        skew=skew(),
-        arrival=ARRIVAL,
-        in_order=IN_ORDER,
-        bound=BOUND,
-        widest_arrival=differ[ARRIVAL].text(1),
-        widest_in_order=differ[IN_ORDER].text(1),
-        paper=beside_paper(of_vision),
+        "vision": in_short(of_vision, "whole", BEST_VISION),
+        "skew": skew(),
+        "beside the paper": beside_paper(of_vision),
+        "corpora of text": overview(text),
+        "corpora of images": overview(list(vision.values())),
+    }
+    for results, measure in ((of_text, "ranks"), (of_vision, "whole")):
+        for name, by in results.items():
+            plain = name.replace("`", "")
+            parts[f"{plain}, by ranks"] = by_ranks(by, measure)
+            parts[f"{plain}, in detail"] = in_detail(by[RANKS[-1]], measure)
+    print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
+    print(
+        f"imbalance of text is at most {worst(of_text, 'greedy, both')} with greedy and "
+        f"{worst(of_text, BEST_TEXT)} with karmarkar_karp; without balance micro-batches differ by "
+        + " or ".join(f"{of.text(1)} times ({base})" for base, of in differ.items()),
+        file=sys.stderr,
     )
-    page += CORPORA.format(text=overview(text), images=overview(list(vision.values())))
-    page += TEXT.format(ranks=last)
-    for name, results in of_text.items():
-        page += f"\n### `{name}`\n\n{by_ranks(results, 'ranks')}\n"
-        page += f"\nDP={last}:\n\n{in_detail(results[last], 'ranks')}\n"
-    page += VISION.format(bound=BOUND)
-    for name, results in of_vision.items():
-        page += f"\n### {name}\n\n{by_ranks(results, 'whole')}\n"
-        page += f"\nDP={last}:\n\n{in_detail(results[last], 'whole')}\n"
-    if options.markdown:
-        options.markdown.write_text(page)
-    else:
-        print(page, end="")
 
 
 if __name__ == "__main__":

@@ -1,25 +1,23 @@
-"""Memory of the service against that of torch DataLoaders whose workers each open every source.
+"""Memory of the service, compared with torch DataLoaders whose workers each open every source.
 
-The setting is one machine with several data-parallel ranks, each a trainer process of its own, and
-a mixture of many Parquet sources. With torch each rank has its own DataLoader, and each of its
-worker processes draws from the mixture, so it has every source open: memory grows with ranks times
-workers times sources. The service has as many reading processes, Source Loaders, which share the
-sources out among them; beside them it has a planner, Data Constructors, a registry and Ray itself,
-and all of that is counted.
+The setting is one machine with several data-parallel ranks, each a trainer process, and a mixture
+of many Parquet sources. With torch, each rank has its own DataLoader, and each worker process draws
+from the whole mixture. It therefore has every source open, and memory grows with ranks, workers and
+sources. The service has as many reading processes, the Source Loaders, which share the
+sources among them. Its planner, Data Constructors, registry and Ray are counted too.
 
-All sides prepare the same samples and hand each rank the same number of rows in each step. "torch"
-holds a decoded row group of each open source in each worker, as readers of Parquet do; "torch,
-room" reads as the service does: each process keeps decoded rows up to a number of bytes and decodes
-again what found no room. Workers are made in torch's default way, by fork on Linux, by which they
-share what the trainer had imported. All hold some prepared samples ahead: torch two batches for
-each worker, the service a few of each source. Row groups are 16 MiB decoded, unless said otherwise,
-so that "torch" finds room in a machine of 24 GiB, and is left out where it does not; those of most
-corpora are several times larger, and the ratio grows with them. Every source is a file of the same
-content.
+All sides prepare the same samples and give each rank the same number of rows in each step. "torch"
+holds a decoded row group of each open source in each worker, as readers of Parquet do. "torch,
+room" reads as the service does: each process keeps decoded rows up to a number of bytes, and
+decodes again what found no room. torch forks workers on Linux, so they share what the trainer had
+imported. All sides prepare some samples ahead: torch two batches for each worker, the service a few
+of each source. Row groups are 16 MiB decoded by default, so that "torch" fits into 24 GiB; where it
+does not fit, it is left out. Row groups of most corpora are several times larger, and the ratio
+grows with them. Every source is a file of the same content.
 
-All processes of a run are measured while the trainers take steps, when every source is being read
-from: the median of a few looks at each. PSS counts a page that several processes share once over
-all of them; RSS counts it once for each. Each side and number of sources is a run of its own.
+All processes of a run are measured while the trainers take steps and every source is being read:
+the median of a few looks. PSS divides a page among the processes that share it; RSS counts it once
+for each of them. Each side and number of sources is a separate run.
 """
 
 from __future__ import annotations
@@ -46,10 +44,10 @@ from evenstep.tools.report import text_table
 TARGET = 3.6
 SLOPE = 5
 TOKEN = "EVENSTEP_BENCHMARK_MEMORY"
-"""In the environment of all processes of a run, by which they are found."""
+"""A variable in the environment of all processes of a run, to find them by."""
 TOKENS = 2048  # int32, of a sample: 8 KiB
 LOOKS = 5
-PATIENCE = 400.0  # seconds for a run to come to where it is measured
+PATIENCE = 400.0  # seconds until a run can be measured
 MEBI = 1 << 20
 SIDES = ("torch", "torch, room", "service")
 KINDS = ("trainers", "readers", "constructors", "planner, registry", "driver", "Ray")
@@ -159,16 +157,16 @@ def with_service(options: argparse.Namespace) -> dict[str, Any]:
         strategy=strategy,
         collate=as_they_are,
         max_tokens=TOKENS * options.batch * 2,
-        samples_per_step=options.batch * options.ranks,
-        buffer_size=options.ahead,
+        draws=es.DrawOptions(samples_per_step=options.batch * options.ranks),
+        memory=es.MemoryOptions(buffer_size=options.ahead),
     )
-    of_backend: dict[str, Any] = {"name": "memory", "patience": PATIENCE}
+    of_backend: dict[str, Any] = {
+        "name": "memory",
+        "faults": es.FaultOptions(patience=PATIENCE),
+    }
     if options.backend == "ray":
-        of_backend |= {
-            "cpus": 0,
-            "address": "local",
-            "ray_options": {"num_cpus": 1, "object_store_memory": 300_000_000},
-        }
+        init = {"num_cpus": 1, "object_store_memory": 300_000_000}
+        of_backend["ray"] = es.RayOptions(address="local", cpus=0, init=init)
     with es.start(
         job,
         backend=options.backend,
@@ -197,12 +195,12 @@ class Trainers:
     """One for each rank; a context that ends them."""
 
     def __init__(self, side: str, options: argparse.Namespace) -> None:
-        command = [*command_of(options), "--trainer", side]
-        if side == "service":
-            command += ["--address", options.address]
-        self._processes = [
-            subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True)
+        commands = [
+            [*command_of(options, trainer=side, rank=rank), "--trainer"]
             for rank in range(options.ranks)
+        ]
+        self._processes = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands
         ]
 
     def __enter__(self) -> None:
@@ -213,7 +211,7 @@ class Trainers:
                 sys.exit(f"trainer {rank} has failed, see above")
 
     def __exit__(self, *_: object) -> None:
-        # Not left to torch: a worker whose trainer is gone may wait for ever to be read from.
+        # Workers too: one whose trainer is gone may wait forever for somebody to read from it.
         ended = [
             each
             for process in self._processes
@@ -227,20 +225,11 @@ class Trainers:
             process.communicate()
 
 
-def command_of(options: argparse.Namespace) -> list[str]:
-    """This benchmark with the options of a run; the caller adds which part of it."""
-    given = {
-        "count": options.count,
-        "folder": options.folder,
-        "ranks": options.ranks,
-        "workers": options.workers,
-        "batch": options.batch,
-        "ahead": options.ahead,
-        "constructors": options.constructors,
-        "backend": options.backend,
-    }
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "benchmarks.service.memory", *words]
+def command_of(options: argparse.Namespace, **part: Any) -> list[str]:
+    """This benchmark with the options of a run, and which part of it."""
+    given = {name: str(v) if isinstance(v, Path) else v for name, v in vars(options).items()}
+    part_of_run = json.dumps({**given, **part})
+    return [sys.executable, "-m", "benchmarks.service.memory", "--part", part_of_run]
 
 
 def measured(kinds: Mapping[int, str]) -> dict[str, Any]:
@@ -285,9 +274,8 @@ def kind_of(process: psutil.Process) -> str:
 def run(side: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
     token = f"{os.getpid()}-{time.monotonic_ns()}"
     environment = {**os.environ, TOKEN: token, "RAY_USAGE_STATS_ENABLED": "0"}
-    given = argparse.Namespace(**{**vars(options), "count": count})
     made = subprocess.run(
-        [*command_of(given), "--side", side],
+        command_of(options, count=count, side=side),
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -300,7 +288,7 @@ def run(side: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def wait_until_gone(token: str) -> None:
-    """Workers of a trainer that was ended find that out by themselves."""
+    """Waits until all processes of a run have ended; kills them after a minute."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         left = []
@@ -334,17 +322,17 @@ def main() -> None:
     arguments.add_argument("--batch", type=int, default=30, help="samples of a rank in a step")
     arguments.add_argument("--ahead", type=int, default=4, help="samples of a source, the service")
     arguments.add_argument("--mebibytes", type=int, default=16, help="of a row group")
-    for hidden in ("--side", "--trainer", "--address"):
-        arguments.add_argument(hidden, help=argparse.SUPPRESS)
-    arguments.add_argument("--count", type=int, help=argparse.SUPPRESS)
-    arguments.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments.add_argument("--part", type=json.loads, help=argparse.SUPPRESS)
+    # `kind_of` recognizes trainers by this word.
+    arguments.add_argument("--trainer", action="store_true", help=argparse.SUPPRESS)
     options = arguments.parse_args()
-    if options.trainer:
-        return (service_trainer if options.trainer == "service" else torch_trainer)(options)
-    if options.side:
-        made = (with_service if options.side == "service" else with_torch)(options)
-        print(json.dumps({**made, "side": options.side}), flush=True)
+    if options.part:
+        part = argparse.Namespace(**options.part)
+        part.folder = Path(part.folder)
+        if part.trainer:
+            return (service_trainer if part.trainer == "service" else torch_trainer)(part)
+        made = (with_service if part.side == "service" else with_torch)(part)
+        print(json.dumps({**made, "side": part.side}), flush=True)
         return None
     counts = [int(word) for word in options.sources.split(",")]
     results = []

@@ -1,9 +1,9 @@
 """Time of planning a step at the size of a large job, and bytes of a plan.
 
 One process, no Ray, metadata only: the service's planner with 300 sources and 4,096 simulated
-clients. Its metadata come from 16 simulated Source Loaders with full buffers; what they do
-themselves is taken off, what the planner does to ask them and to send each its share of the plan is
-not. A step is drawn from all sources, dealt to micro-batches and balanced over data-parallel ranks,
+clients. Its metadata come from 16 simulated Source Loaders with full buffers. Their own time is
+subtracted; the time in which the planner asks them and sends each its share of the plan is not. A
+step is drawn from all sources, dealt to micro-batches and balanced over data-parallel ranks,
 checked, logged and divided among the loaders. Lengths of each source are lognormal, with a median
 of its own.
 
@@ -26,10 +26,10 @@ from torch.utils.data import Dataset
 
 import evenstep.service as es
 from benchmarks.lib.report import Spread, parser, print_json, progress
-from evenstep.service.handles import LocalHandle
-from evenstep.service.loader_pool import LoaderPool
-from evenstep.service.sample_measure import SUPERVISED
-from evenstep.service.source_buffer import Ahead
+from evenstep.service.job.sample_measure import SUPERVISED
+from evenstep.service.messages import LocalHandle
+from evenstep.service.planner.loader_pool import LoaderPool
+from evenstep.service.source_loader.source_buffer import Ahead
 from evenstep.strategy import DGraph, LoaderTask, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.tools.report import text_table
@@ -75,9 +75,9 @@ class Buffers:
             self.rows[name] = np.concatenate([whole, whole]).astype(np.int64)
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        return {name: {"size": None, "fingerprint": {}} for name in self.rows}
+        return {name: {"size": None, "fingerprint": {"transform": ""}} for name in self.rows}
 
-    def ahead(self, name: str, position: int, count: int) -> Ahead:
+    def ahead(self, name: str, position: int, count: int, seconds: float = 0.0) -> Ahead:
         return self.rows_of(name, position, position + count)
 
     def buffered(self, asked: Sequence[tuple[str, int]]) -> list[Ahead]:
@@ -131,10 +131,8 @@ def job_of(method: str, unit: str, options: argparse.Namespace) -> es.Job:
         strategy=Strategy(method),
         micro_batches=options.micro_batches,
         max_tokens=options.max_tokens,
-        samples_per_step=options.samples,
-        unit=unit,
+        draws=es.DrawOptions(samples_per_step=options.samples, unit=unit, stop="repeat"),
         seed=options.seed,
-        stop="repeat",
     )
 
 

@@ -72,9 +72,8 @@ def with_service(reading: Reading, backend: str) -> Steps:
         mesh=es.Mesh(DP=1),
         strategy=strategy,
         max_tokens=setting.samples * setting.most_tokens,
-        samples_per_step=setting.samples,
+        draws=es.DrawOptions(samples_per_step=setting.samples, stop="repeat"),
         seed=reading.seed,
-        stop="repeat",
     )
     more: dict[str, Any] = {"loaders": reading.loaders, "name": f"throughput-{os.getpid()}"}
     if backend == "ray":

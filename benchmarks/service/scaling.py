@@ -22,6 +22,7 @@ from benchmarks.lib.report import machine, parser, print_json, progress
 from benchmarks.service.sleeping_sources import as_they_are, asleep, strategy
 from evenstep.strategy.mixture import Staged, WarmUp
 from evenstep.tools.report import text_table
+from evenstep.tools.report.picture import new_figure
 
 USUAL = {"text": 0.9, "images": 0.1}
 COSTLY = {"text": 0.4, "images": 0.6}
@@ -43,8 +44,10 @@ def moving_job(folder: Path, options: Namespace) -> es.Job:
         mesh=es.Mesh(DP=1),
         strategy=strategy,
         collate=as_they_are,
-        schedule=Staged({0: up, 2 * part: COSTLY, 3 * part: down}),
-        samples_per_step=options.samples,
+        draws=es.DrawOptions(
+            schedule=Staged({0: up, 2 * part: COSTLY, 3 * part: down}),
+            samples_per_step=options.samples,
+        ),
         max_tokens=1 << 20,
     )
 
@@ -59,7 +62,9 @@ def run(job: es.Job, options: Namespace, **given: Any) -> dict[str, Any]:
     """By step: what the trainer waits, and which samples it gets."""
     waits, ids = [], []
     name = f"scaling-{os.getpid()}"
-    with es.start(job, backend="processes", name=name, patience=600, **given) as service:
+    with es.start(
+        job, backend="processes", name=name, faults=es.FaultOptions(patience=600), **given
+    ) as service:
         client = service.client(0)
         for _ in range(5 * options.steps):
             _, step = next(client)
@@ -80,12 +85,8 @@ def phases(waits: list[float], part: int) -> dict[str, float]:
 
 
 def draw(path: Path, runs: dict[str, dict[str, Any]], part: int) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 3.5))
+    figure = new_figure(9, 3.5)
+    axes = figure.subplots()
     for name, ran in runs.items():
         axes.plot(range(1, len(ran["waits"])), ran["waits"][1:], label=name, linewidth=1)
     for change in runs["scaled"]["changes"]:
@@ -94,8 +95,7 @@ def draw(path: Path, runs: dict[str, dict[str, Any]], part: int) -> None:
         axes.axvline(edge * part, color="lightgrey", linewidth=0.8)
     axes.set(xlabel="step", ylabel="wait of the trainer, s", ylim=(0, None))
     axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path)
 
 
 def main() -> None:
@@ -112,7 +112,7 @@ def main() -> None:
         progress("profile")
         profile = es.profile(job, samples=32, seconds=2.0)
         progress("with loaders that follow")
-        runs = {"scaled": run(job, given, scaling=scaling_of(job, profile, given))}
+        runs = {"scaled": run(job, given, loaders=scaling_of(job, profile, given))}
         progress("with those of the first step")
         runs["as at the start"] = run(job, given, loaders=scaling_of(job, profile, given).layout)
     assert runs["scaled"].pop("ids") == runs["as at the start"].pop("ids"), "batches differ"

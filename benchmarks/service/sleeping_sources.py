@@ -73,7 +73,7 @@ def sleeping_job(folder: Path, options: argparse.Namespace) -> es.Job:
         mesh=es.Mesh(DP=1),
         strategy=strategy,
         collate=as_they_are,
-        samples_per_step=options.samples,
+        draws=es.DrawOptions(samples_per_step=options.samples),
         max_tokens=1 << 20,
         seed=options.seed,
     )
@@ -101,7 +101,11 @@ def run(job: es.Job, layout: LoaderLayout, options: argparse.Namespace) -> dict[
     """Seconds of a step as fast as it goes, and what a trainer waits."""
     begin = time.perf_counter()
     with es.start(
-        job, backend="processes", loaders=layout, name=f"partitioning-{os.getpid()}", patience=600
+        job,
+        backend="processes",
+        loaders=layout,
+        name=f"partitioning-{os.getpid()}",
+        faults=es.FaultOptions(patience=600),
     ) as service:
         started = time.perf_counter() - begin
         client = service.client(0)

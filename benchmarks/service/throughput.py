@@ -37,13 +37,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.report import Spread, machine, parser, print_json, progress
+from benchmarks.lib.report import (
+    Spread,
+    as_dicts,
+    in_turn,
+    machine,
+    parser,
+    print_json,
+    spreads,
+)
 from benchmarks.service.mix import SETTINGS, Setting, setting_of, write
 from benchmarks.service.readers import NAMES, READERS, Reading, missing
 from evenstep.tools.report import text_table
@@ -179,14 +188,10 @@ def main() -> None:
     sides = [side for side in options.sides if not missing(side)]
     results = []
     for name, setting, loaders in cases_of(options):
-        runs: dict[str, list[Figures]] = {side: [] for side in sides}
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), options.sources, setting, options.seed)
-            for repeat in range(options.repeats):
-                for side in sides:
-                    progress(f"{name}, {loaders} loaders, run {repeat}: {NAMES[side]}")
-                    runs[side].append(run(side, setting, loaders, folder, options))
-        progress("")
+            measure = partial(run, setting=setting, loaders=loaders, folder=folder, options=options)
+            runs = in_turn(sides, options.repeats, measure)
         found = summary(runs)
         results.append({"case": name, "loaders": loaders, **setting.as_dict(), "sides": found})
         if not options.json:
@@ -207,7 +212,7 @@ def summary(runs: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, dict[s
     """By side, the spread of each figure, and of its ratio to torch's."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for side, own in runs.items():
-        found[side] = {name: Spread.of([f[name] for f in own]).as_dict() for name in own[0]}
+        found[side] = as_dicts(spreads(own))
         for name in ("samples_per_second", "cpu_ms_per_step"):
             base = runs.get(BASE, [])
             ratios = [f[name] / b[name] for f, b in zip(own, base) if b.get(name) and name in f]

@@ -8,7 +8,6 @@ that the client gets as one: the metadata of a step, and its samples.
                       where libzmq allows
     pyzmq, tcp        the same over the loopback
     pyzmq, tcp+CURVE  the same, authenticated and encrypted
-    gRPC              bytes in and out over the loopback
     Ray call          a method of an actor; answers over 100 KB go through the object store
     Ray graph         a compiled graph of the same method, through shared memory
 
@@ -26,12 +25,20 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
-from benchmarks.lib.report import Spread, machine, parser, print_json, progress
+from benchmarks.lib.report import (
+    Spread,
+    as_dicts,
+    in_turn,
+    machine,
+    parser,
+    print_json,
+    spreads,
+)
 from benchmarks.service.transport_roads import ROADS, SIZES, Road
 from evenstep.tools.report import text_table
 
 _WARM_UP = 20
-_NEEDS = {"pyzmq": "zmq", "gRPC": "grpc", "Ray": "ray"}
+_NEEDS = {"pyzmq": "zmq", "Ray": "ray"}
 
 Figures = dict[str, float]
 
@@ -62,7 +69,7 @@ def _measure(road: str, messages: int, results: Any) -> None:
 
 
 def in_a_process(road: str, messages: int) -> dict[str, Figures]:
-    """A process of its own for each, so that libraries do not meet."""
+    """Measures each road in a new process, so that libraries do not disturb each other."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     process = context.Process(target=_measure, args=(road, messages, results))
@@ -93,12 +100,7 @@ def main() -> None:
     options = arguments.parse_args()
     skipped = {road: missing(road) for road in options.roads if missing(road)}
     roads = [road for road in options.roads if road not in skipped]
-    runs: dict[str, list[dict[str, Figures]]] = {road: [] for road in roads}
-    for repeat in range(options.repeats):
-        for road in roads:
-            progress(f"run {repeat}: {road}")
-            runs[road].append(in_a_process(road, options.messages))
-    progress("")
+    runs = in_turn(roads, options.repeats, lambda road: in_a_process(road, options.messages))
     results = {road: _spreads(own) for road, own in runs.items()}
     if options.json:
         print_json({"machine": machine(), "skipped": skipped, "roads": results})
@@ -110,10 +112,7 @@ def main() -> None:
 
 
 def _spreads(runs: list[dict[str, Figures]]) -> dict[str, dict[str, dict[str, float]]]:
-    return {
-        size: {name: Spread.of([run[size][name] for run in runs]).as_dict() for name in figures}
-        for size, figures in runs[0].items()
-    }
+    return {size: as_dicts(spreads([run[size] for run in runs])) for size in SIZES}
 
 
 def show(results: dict[str, dict[str, dict[str, dict[str, float]]]]) -> None:

@@ -8,7 +8,6 @@ import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -145,45 +144,6 @@ def _serve_zmq(ready: Any, address: str, keys: tuple[bytes, bytes] | None) -> No
         server.send_multipart([client, answers.to(_size(question))], copy=False)
 
 
-class GrpcRoad(OpenRoad):
-    def __init__(self, folder: str) -> None:
-        import grpc
-
-        self._process, port = _started(_serve_grpc)
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=_LARGE)
-        self._call = self._channel.unary_unary("/evenstep/ask")
-
-    def ask(self, size: int) -> Any:
-        return np.frombuffer(self._call(_question(size)), np.uint8)
-
-    def close(self) -> None:
-        self._channel.close()
-        self._process.terminate()
-        self._process.join()
-
-
-_LARGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-
-
-def _serve_grpc(ready: Any) -> None:
-    import grpc
-
-    answers = Answers()
-
-    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
-        def service(self, _: Any) -> Any:
-            return grpc.unary_unary_rpc_method_handler(
-                lambda question, _: answers.to(_size(question)).tobytes()
-            )
-
-    server = grpc.server(futures.ThreadPoolExecutor(2), options=_LARGE)
-    server.add_generic_rpc_handlers((Handler(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    ready.put(port)
-    server.wait_for_termination()
-
-
 class RayRoad(OpenRoad):
     def __init__(self, folder: str, *, compiled: bool = False) -> None:
         import ray
@@ -231,7 +191,6 @@ ROADS: dict[str, Road] = {
     "pyzmq, ipc": ZmqRoad,
     "pyzmq, tcp": lambda folder: ZmqRoad(folder, tcp=True),
     "pyzmq, tcp+CURVE": lambda folder: ZmqRoad(folder, tcp=True, curve=True),
-    "gRPC": GrpcRoad,
     "Ray call": RayRoad,
     "Ray graph": lambda folder: RayRoad(folder, compiled=True),
 }

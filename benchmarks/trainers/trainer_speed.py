@@ -72,7 +72,6 @@ def main() -> None:
     given = arguments.parse_args()
     settings = Settings(**{name: getattr(given, name) for name in Settings.__dataclass_fields__})
     train, held_out = _data(given, settings)
-    ranks.preload([__name__])
     outcomes: dict[str, list[Outcome]] = {way: [] for way in WAYS}
     for repeat in range(given.repeats):
         # One that follows another finds warm caches.

@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from evenstep.errors import SampleError as SampleError
     from evenstep.errors import StorageError as StorageError
     from evenstep.loader import DataLoader as DataLoader
+    from evenstep.loader import Faults as Faults
+    from evenstep.loader import Memory as Memory
+    from evenstep.loader import SampleCounts as SampleCounts
     from evenstep.loader import merge_states as merge_states
     from evenstep.loader import read_states as read_states
     from evenstep.loader import wrap as wrap
@@ -120,7 +123,15 @@ _HOMES = {
         "SampleError",
         "StorageError",
     ),
-    "evenstep.loader": ("DataLoader", "merge_states", "read_states", "wrap"),
+    "evenstep.loader": (
+        "DataLoader",
+        "Faults",
+        "Memory",
+        "SampleCounts",
+        "merge_states",
+        "read_states",
+        "wrap",
+    ),
     "evenstep.plan": (
         "BucketedMaxTokens",
         "Even",

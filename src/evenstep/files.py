@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, and measurements that are read only as written.
+"""Files that are written whole or not at all, and files of measurements with a digest.
 
-A `MeasuredFile` names its format and version, and ends with a digest over all the rest. A damaged
-or edited file would balance a training run wrongly and silently, so it is refused.
+A `MeasuredFile` names its format and version, and ends with a digest of its content. A damaged or
+edited file would silently unbalance a training run, so it is refused.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from evenstep.errors import ConfigurationError
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives another path in the same folder to write to, which is created if it is missing. The
-    file written there replaces `path` at the end; after an exception `path` is as it was, and the
-    other file is gone.
+    """Yields a temporary path in the folder of `path`, which is created if needed. The file written
+    there replaces `path` when the block ends. After an exception `path` is unchanged, and the
+    temporary file is removed.
 
     Raises:
-        ConfigurationError: it cannot be written: the disk is full, or `path` is a folder or a
+        ConfigurationError: the file cannot be written: the disk is full, or `path` is a folder or a
             device.
     """
     target = Path(path)
     partial = target.parent / f"{target.name}.partial-{os.getpid()}"
     try:
         if target.exists() and not (target.is_file() or target.is_dir()):
-            # It would be a file from then on, /dev/null as well.
-            raise ConfigurationError(f"{path} is a device or pipe, and no file; give another path")
+            # Replacing it would turn it into a file, even /dev/null.
+            raise ConfigurationError(f"{path} is a device or pipe, not a file; give another path")
         target.parent.mkdir(parents=True, exist_ok=True)
         yield partial
         partial.replace(target)
     except OSError as error:
         raise cannot("write", path, error) from error
     finally:
-        with suppress(OSError):  # of a folder that is none
+        with suppress(OSError):  # the folder may be a file
             partial.unlink(missing_ok=True)
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file, as `replacing` does."""
+    """Writes a text file whole or not at all: see `replacing`."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -54,7 +54,7 @@ def read_json(path: str | os.PathLike[str], *, again: str) -> Any:
     """The value in a JSON file.
 
     Args:
-        again: remedy for messages: how to get a new file.
+        again: how to get a new file, for messages.
 
     Raises:
         ConfigurationError: the file cannot be read, or is not JSON.
@@ -73,7 +73,7 @@ def cannot(
     error: OSError,
     remedy: str = "check the path, and that there is space",
 ) -> ConfigurationError:
-    """What to raise where a file cannot be read or written."""
+    """The error to raise when a file cannot be read or written."""
     return ConfigurationError(f"cannot {verb} {path}: {error.strerror or error}; {remedy}")
 
 
@@ -83,12 +83,12 @@ class MeasuredFile:
 
     format: str
     name: str
-    """The name of such a file in messages: "calibration"."""
+    """Its name in messages, such as "calibration"."""
     version: int
     again: str
-    """Remedy for messages: how to get a new file."""
+    """How to get a new file, for messages."""
     by_hand: str
-    """Remedy for messages: what to do instead of editing the file."""
+    """What to do instead of editing the file, for messages."""
 
     def content(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object of the file."""
@@ -125,6 +125,6 @@ class MeasuredFile:
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """SHA-256 of the JSON text, so that it is the same before writing and after reading."""
+    """SHA-256 of the JSON text, which is the same before writing and after reading."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,11 +1,11 @@
-"""A process that ends when its parent does, however that ends.
+"""Makes a process end when its parent ends, even if the parent is killed.
 
-Nothing tells a process that its parent was killed, so it watches. A worker would notice by itself,
-but late, or never while it is blocked on a full pipe; and as long as it lives it holds its copies
-of its parent's pipes open, and readers of these pipes wait.
+The operating system does not tell a process that its parent was killed, so the process watches its
+parent. Without that, a worker would notice late, or never while it is blocked on a full pipe. As
+long as it lives, it holds copies of its parent's pipes open, and readers of these pipes wait.
 
-Children are killed, not asked: one that is stopped, or that handles SIGTERM itself, would not end,
-and at its own end multiprocessing waits for all children.
+Children are killed with SIGKILL: a child that is stopped, or that handles SIGTERM, would not end
+otherwise, and multiprocessing waits for all children before a process exits.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import NoReturn
 from evenstep.errors import LoaderDiedError, described
 
 _CHECK_INTERVAL = 0.5  # seconds between checks of the parent
-_EXIT_SECONDS = 5.0  # for the end of a process that has begun to end
+_EXIT_SECONDS = 5.0  # to wait for a process that is exiting
 
 
 def end_with_parent() -> None:
-    """Makes this process end within a second of its parent, and its children with it, however it
+    """Makes this process end within a second of its parent, and kill its children whenever it
     ends."""
     Finalize(None, kill_children, exitpriority=100)  # before multiprocessing waits for them
     threading.Thread(target=_watch, name="evenstep-watch", daemon=True).start()
@@ -41,8 +41,10 @@ def kill_children() -> None:
 
 
 def signal_that_killed(pid: int) -> str:
-    """The signal that ended a child, as in " (killed by SIGKILL)", once it has ended. Empty if none
-    did, or if nobody knows."""
+    """Waits for a child to end, and returns what killed it, as in " (killed by SIGKILL)".
+
+    Empty if no signal killed it, or if that is unknown.
+    """
     with contextlib.suppress(OSError):  # not a child, or already collected
         process = os.pidfd_open(pid)
         try:
@@ -58,7 +60,7 @@ def signal_that_killed(pid: int) -> str:
 
 @dataclass(frozen=True)
 class EndWithParent:
-    """A ``worker_init_fn`` that first makes the worker end with its parent."""
+    """A ``worker_init_fn`` that makes the worker end with its parent, then calls another one."""
 
     worker_init_fn: Callable[[int], None] | None
 
@@ -68,7 +70,7 @@ class EndWithParent:
             try:
                 self.worker_init_fn(worker)
             except BaseException as error:
-                # torch would tell nobody of what is not an `Exception`.
+                # torch does not report an error that is not an `Exception`.
                 raise LoaderDiedError(
                     f"worker {worker} could not start: worker_init_fn raised {described(error)}"
                 ) from error
@@ -88,7 +90,7 @@ def _watch() -> None:
 
 
 def end_now() -> NoReturn:
-    """Ends this process and its children. Waits for no thread, which may be stuck."""
+    """Ends this process and its children at once, without waiting for threads that may be stuck."""
     try:
         kill_children()
     finally:

@@ -5,10 +5,10 @@ The first line of a pass says what is counted; each further one is a step:
     {"started": 1731000000.0, "run": "loader", "ranks": 8, "counted": "all ranks"}
     {"at": 12.5, "wait": 0.01, "train": 0.48, "step": 24, "epoch": 0, "samples": 310, ...}
 
-`at` is when the step was handed out, in seconds since the first line; `wait`, how long it was
-waited for; `train`, the time until the next one was asked for. The line is written then, so that of
-a step after which none is asked for is missing. Later passes, and a run that is resumed, go on in
-the same file.
+`at` is when the step was delivered, in seconds since the first line of the pass; `wait` is how long
+the trainer waited for it; `train` is the time until the trainer requested the next step. The line
+is written at that request, so a step after which no other is requested has no line. Later passes
+and resumed runs append to the same file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RunLog:
     def __init__(self, path: str | os.PathLike[str], about: Mapping[str, Any]) -> None:
         """
         Args:
-            about: the pass, JSON-able.
+            about: figures of the pass for its first line, JSON-able.
 
         Raises:
             ConfigurationError: the file cannot be written.
@@ -39,7 +39,7 @@ class RunLog:
         self._write({"started": time.time(), **about})
 
     def asked(self) -> None:
-        """The trainer asks for its next step: it has trained the one before."""
+        """The trainer requests its next step, and so has trained the previous one."""
         self._asked_at = now = time.monotonic()
         if self._open is not None:
             line, self._open = self._open, None
@@ -47,7 +47,7 @@ class RunLog:
             self._write(line)
 
     def handed_out(self, step: Mapping[str, Any]) -> None:
-        """The trainer gets the step that it has asked for.
+        """The trainer receives the step that it requested.
 
         Args:
             step: JSON-able.
@@ -57,7 +57,7 @@ class RunLog:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         text = json.dumps(line, allow_nan=False) + "\n"
-        # Opened each time, so that there is nothing to close and nothing that forks share.
+        # Opened for each line, so that there is nothing to close and forks share no file.
         try:
             with open(self._path, "ab", buffering=0) as file:
                 file.write(text.encode())

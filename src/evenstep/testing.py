@@ -17,17 +17,17 @@ from evenstep.loader.dataloader import DataLoader
 def assert_exact_resume(
     make_loader: Callable[[], DataLoader], *, epochs: int = 1, every: int = 1
 ) -> int:
-    """Saves a loader's state after every step, and asserts that a new loader which loads it yields
-    the batches that would have followed, in the same order, with equal content.
+    """Saves a loader's state after every step, and asserts that a new loader that loads it yields
+    the same remaining batches, in the same order and with equal content.
 
-    Under torch.distributed call it on every rank at the same time, with the same arguments: all
-    save and load at the same steps. Batches of steps for which a rank has no samples left are not
-    compared, since they are trained on with ``loss_scale`` 0.
+    Under torch.distributed, call it on every rank at the same time with the same arguments, because
+    all ranks save and load at the same steps. Batches of filler steps, for which a rank has no
+    samples left, are not compared: they are trained on with ``loss_scale`` 0.
 
     Args:
-        make_loader: builds the loader, equal at every call; with workers if you use workers.
+        make_loader: builds the loader, the same at every call; with workers if you use workers.
         epochs: epochs to check; with two or more, the change from one to the next is checked too.
-        every: save after every `every` steps, where a whole check would take too long.
+        every: saves after every `every` steps, if checking all would take too long.
 
     Returns:
         The number of states from which the loader was resumed.

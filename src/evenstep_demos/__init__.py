@@ -5,8 +5,7 @@
     packing/   ``evenstep demo-packing``: documents packed for pretraining, in three ways
     service/   ``evenstep demo-service``: more than 100 sources to four ranks, on Ray
     models.py  the small transformers that they train
+    ranks.py   rank processes on this machine
 
-Each folder has the same files: `command` (the command line), `options`, `run` (the demo in order),
-`figures` or `compare` (the arithmetic) and `result` (table, JSON and picture). The commands reach
-``evenstep`` through the entry points ``evenstep.commands``.
+The commands reach ``evenstep`` through the entry points ``evenstep.commands``.
 """

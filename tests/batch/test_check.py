@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.batch import (
@@ -43,14 +43,12 @@ def build(docs: Any) -> tuple[list[dict[str, Any]], int]:
     return samples, int(Measure()(samples, [""] * len(samples))[:, 1].sum())
 
 
-@settings(deadline=None, max_examples=60)
 @given(documents, st.sampled_from(["right", "left"]), st.sampled_from([None, 4]))
 def test_no_false_alarm_for_padding(docs, side, multiple):
     samples, expected = build(docs)
     check_supervised(PadCollator(side=side, pad_to_multiple_of=multiple)(samples), expected, "x")
 
 
-@settings(deadline=None, max_examples=60)
 @given(documents)
 def test_no_false_alarm_for_left_padding_by_a_collator_that_keeps_first_labels(docs):
     samples, expected = build(docs)
@@ -60,7 +58,6 @@ def test_no_false_alarm_for_left_padding_by_a_collator_that_keeps_first_labels(d
     check_supervised(batch, expected, "x")
 
 
-@settings(deadline=None, max_examples=60)
 @given(documents, st.integers(0, 2**31))
 def test_more_than_one_label_masked_after_measuring_is_always_noticed(docs, seed):
     samples, expected = build([(t, 1, "copy") for t, _, _ in docs])
@@ -83,7 +80,7 @@ def test_the_error_names_the_step_both_counts_and_every_remedy():
         "step 12 on rank 1",
         "hold 2 supervised",
         "hold 3",
-        "supervised_fn=",
+        "SampleCounts(supervised=",
         "loss_scaling='sample'",
         "in the dataset",
     ):
@@ -114,13 +111,6 @@ def test_packing_that_masks_a_shifted_first_label_is_noticed():
     check_supervised(PackCollator(mask_first_label=False)(samples), expected, "x")
     with pytest.raises(CollateError, match="mask_first_label=False"):
         check_supervised(PackCollator()(samples), expected, "x")
-
-
-def test_scalar_labels_count_one_each():
-    batch = PadCollator()([{"input_ids": [1, 2], "labels": 3}, {"input_ids": [1], "labels": 0}])
-    check_supervised(batch, 2, "x")
-    with pytest.raises(CollateError):
-        check_supervised(batch, 3, "x")
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,3 @@ def test_an_update_counts_once_it_has_ended_as_the_last_of_an_epoch_does() -> No
     composition.add(last)
     assert (composition.updates, composition.tokens_per_update) == (2, 11)
     assert composition.tokens_per_update_cv == pytest.approx(2 / 11)
-
-
-def test_before_the_first_update_there_is_nothing_to_tell() -> None:
-    composition = Composition()
-    assert (composition.value, composition.updates) == (1.0, 0)
-    assert (composition.samples_per_update, composition.tokens_per_update_cv) == (0.0, 0.0)

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.testing import assert_close
 
 from evenstep.batch import PackCollator
 from evenstep.batch.formats import (
     attention_mask,
-    block_mask,
     to_hugging_face,
     to_megatron,
     to_torchtitan,
@@ -27,7 +24,6 @@ from tiny_causal import (
     TinyCausal,
     by_mask,
     by_pieces,
-    causal,
     documents,
     gradient,
     one_at_a_time,
@@ -116,62 +112,3 @@ def test_logits_and_gradients_are_those_of_every_document_alone(
     assert_close(packed_loss, loss)
     packed_loss.backward()
     assert_close(gradient(model), truth)
-
-
-def test_a_mask_that_forgets_documents_would_be_noticed() -> None:
-    model, samples = TinyCausal(), documents(LENGTHS)
-    logits, _, truth = one_at_a_time(model, samples)
-    batch = PackCollator()(samples)
-    out = model(batch["input_ids"], batch["position_ids"], causal)
-    assert (out[0] - logits).abs().max() > 0.01
-    cross_entropy(out[0], shifted(batch["labels"])[0], reduction="sum").backward()
-    assert (gradient(model) - truth).norm() > 0.01 * truth.norm()
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_gives_the_logits_and_slopes_of_every_document_alone() -> None:
-    """PyTorch has no backward pass of FlexAttention on a CPU, so the gradient is compared with
-    the slope of the loss along random directions, by central differences in float64."""
-    model, samples = TinyCausal(), documents(LENGTHS)
-    logits, loss, truth = one_at_a_time(model, samples)
-    batch = PackCollator(pad_documents_to_multiple_of=4, pad_to_multiple_of=16)(samples)
-    mask = block_mask(batch, block_size=16)
-
-    def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return flex_attention(q, k, v, block_mask=mask)
-
-    start = parameters_to_vector(model.parameters()).detach()
-
-    @torch.no_grad()
-    def run(moved: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        vector_to_parameters(start + moved, model.parameters())
-        out = model(batch["input_ids"], batch["position_ids"], flex)[0]
-        return out, cross_entropy(out, shifted(batch["labels"])[0], reduction="sum")
-
-    out, packed_loss = run(torch.zeros_like(start))
-    assert_close(out[real_places(batch)], logits)
-    assert_close(packed_loss, loss)
-    for seed in range(3):
-        made = torch.Generator().manual_seed(seed)
-        step = 1e-5 * torch.randn(start.shape, generator=made, dtype=start.dtype)
-        assert_close((run(step)[1] - run(-step)[1]) / 2, truth @ step, rtol=1e-5, atol=1e-10)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention trains on a GPU only")
-def test_flex_attention_gives_the_gradients_of_every_document_alone() -> None:
-    samples = documents([1, 130, 257, 1, 64])
-    batch = PackCollator(pad_to_multiple_of=64)(samples)
-    batch = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
-    shape = (1, 2, batch["input_ids"].shape[1], 32)
-    inputs = [torch.randn(shape, device="cuda") for _ in range(3)]
-    mask, compiled = block_mask(batch), torch.compile(flex_attention)
-    gradients = []
-    for attend in (
-        lambda q, k, v: compiled(q, k, v, block_mask=mask),
-        by_mask(attention_mask(batch)),
-    ):
-        leaves = [part.clone().requires_grad_() for part in inputs]
-        attend(*leaves).square().sum().backward()
-        gradients.append([leaf.grad for leaf in leaves])
-    for ours, theirs in zip(*gradients):
-        assert_close(ours, theirs, rtol=1e-2, atol=1e-2)

@@ -7,8 +7,6 @@ independent answer.
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 import torch
 
@@ -17,7 +15,6 @@ pytest.importorskip("PIL")
 
 from evenstep import PadCollator
 from evenstep.batch import unbatch
-from evenstep.batch.labels import IGNORE_INDEX
 from families import FAMILIES, Family
 
 GROUPS = {
@@ -36,15 +33,10 @@ CASES = [
     for group, media in GROUPS.items()
     if not family.always_media or media == [1, 1, 1]
 ]
-each_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 
 
 def rows_of(family: Family, media: list[int]) -> list[dict]:
     return [family.row(3 * number + 1, images=count) for number, count in enumerate(media)]
-
-
-def mixed_rows(family: Family) -> list[dict]:
-    return rows_of(family, [1, 1, 1] if family.always_media else GROUPS["mixed"])
 
 
 def alone(family: Family, rows: list[dict]) -> list[dict]:
@@ -57,20 +49,6 @@ def joined(family: Family, rows: list[dict]) -> dict:
     return collate([unbatch(batch) for batch in alone(family, rows)])
 
 
-def gradient(family: Family, batch: dict) -> torch.Tensor:
-    """Of the mean loss, all parameters in one vector."""
-    model = family.model(0)
-    model(**batch).loss.backward()
-    parameters = model.parameters()
-    return torch.cat(
-        [(torch.zeros_like(p) if p.grad is None else p.grad).ravel() for p in parameters]
-    )
-
-
-def assert_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
-
-
 @pytest.mark.parametrize(("family", "media"), CASES)
 def test_samples_prepared_alone_make_the_familys_own_batch(family: Family, media: list[int]):
     rows = rows_of(family, media)
@@ -79,52 +57,3 @@ def test_samples_prepared_alone_make_the_familys_own_batch(family: Family, media
     for name, value in theirs.items():
         assert ours[name].dtype == value.dtype, name
         assert torch.equal(ours[name], value), name
-
-
-@each_family
-def test_samples_prepared_alone_train_like_the_familys_own_batch(family: Family):
-    rows = mixed_rows(family)
-    assert_close(gradient(family, joined(family, rows)), gradient(family, family.collate(rows)))
-
-
-@each_family
-def test_a_joined_batch_trains_like_its_rows_one_after_the_other(family: Family):
-    rows = mixed_rows(family)
-    batches = alone(family, rows)
-    supervised = [int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches]
-    parts = [gradient(family, batch) * count for batch, count in zip(batches, supervised)]
-    assert_close(gradient(family, joined(family, rows)), sum(parts) / sum(supervised))
-
-
-@each_family
-def test_a_mixed_group_trains_the_tower_of_the_family(family: Family):
-    model = family.model(0)
-    loss = model(**family.collate(mixed_rows(family))).loss
-    loss.backward()
-    reached = [
-        name
-        for name, parameter in model.named_parameters()
-        if name.startswith(family.tower) and parameter.grad is not None and parameter.grad.any()
-    ]
-    assert loss.isfinite()
-    assert len(reached) > 10
-
-
-@each_family
-def test_rows_weights_and_collate_functions_are_the_same_in_every_process(family: Family):
-    rows = mixed_rows(family)
-    again = pickle.loads(pickle.dumps(family.collate))(mixed_rows(family))
-    for name, value in family.collate(rows).items():
-        assert torch.equal(again[name], value), name
-    pairs = zip(family.model(3).parameters(), family.model(3).parameters())
-    assert all(torch.equal(one, other) for one, other in pairs)
-
-
-@each_family
-def test_only_the_answer_is_supervised(family: Family):
-    processor = family.processor()
-    for row in mixed_rows(family):
-        labels = family.collate([row])["labels"]
-        text = processor.tokenizer.decode(labels[labels != IGNORE_INDEX], skip_special_tokens=True)
-        answer = row["text"] if "text" in row else row["messages"][-1]["content"][0]["text"]
-        assert text.strip() == answer

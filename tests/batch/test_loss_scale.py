@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.batch import LOSS_SCALING, StepTotals, loss_scale
@@ -19,7 +19,6 @@ def totals(samples: list[int], supervised: list[int]) -> StepTotals:
 ranks = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5), min_size=1, max_size=6)
 
 
-@settings(deadline=None, max_examples=60)
 @given(ranks, st.integers(0, 2**31))
 def test_token_scaling_turns_the_mean_over_ranks_into_the_mean_over_tokens(groups, seed):
     rng = np.random.default_rng(seed)
@@ -35,7 +34,6 @@ def test_token_scaling_turns_the_mean_over_ranks_into_the_mean_over_tokens(group
     assert averaged == pytest.approx(everything.mean() if len(everything) else 0.0, rel=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
 @given(ranks, st.integers(0, 2**31))
 def test_sample_scaling_turns_the_mean_over_ranks_into_the_mean_over_samples(groups, seed):
     rng = np.random.default_rng(seed)

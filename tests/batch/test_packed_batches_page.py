@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import evenstep
 from evenstep.batch import PackCollator, attention_mask
+from page_code import run_page
 from tiny_causal import (
     TinyCausal,
     by_mask,
@@ -21,17 +21,10 @@ from tiny_causal import (
     documents,
     gradient,
     one_at_a_time,
+    tiny_qwen,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "packed-batches.md"
 SAMPLES = documents([5, 1, 9, 3, 3, 12, 2, 7, 1, 4])
-
-
-def code(heading: str) -> str:
-    """The one block of code under a heading of the page."""
-    (section,) = [s for s in PAGE.read_text().split("\n## ") if s.startswith(heading + "\n")]
-    (block,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    return block
 
 
 class Watched:
@@ -63,9 +56,7 @@ def truth(model: TinyCausal, loader: Watched) -> torch.Tensor:
     return total
 
 
-def run(heading: str, **names: Any) -> dict[str, Any]:
-    exec(compile(code(heading), f"{PAGE.name}: {heading}", "exec"), names)
-    return names
+run = partial(run_page, "packed-batches.md")
 
 
 def test_with_scaled_dot_product_attention():
@@ -88,17 +79,7 @@ def test_with_flex_attention():
 
 
 def test_with_hugging_face():
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.Qwen2Config(
-        vocab_size=16,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
-    model, loader = transformers.Qwen2ForCausalLM(config).double(), Watched()
+    model, loader = tiny_qwen().double(), Watched()
     run("Hugging Face", loader=loader, model=model)
     found = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     model.zero_grad()

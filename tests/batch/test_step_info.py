@@ -86,12 +86,6 @@ def test_a_step_knows_its_place_in_its_update():
     assert [shown[name] for name in names] == [3, 1, 2, False]
 
 
-def test_a_step_without_cost_or_tokens_is_balanced_and_unpadded():
-    step = step_info(totals=totals(cost=[0, 0, 0], tokens=[0, 0, 0], padded_tokens=[0, 0, 0]))
-    assert step.imbalance == 1.0
-    assert step.padding == 0.0
-
-
 def test_to_dict_is_json_with_both_shares():
     values = json.loads(json.dumps(step_info().to_dict(per_rank=True)))
     assert values["indices"] == [4, 9, 1]
@@ -101,15 +95,6 @@ def test_to_dict_is_json_with_both_shares():
     assert values["per_rank"]["supervised_tokens"] == [10, 20, 0]
     assert "per_rank" not in step_info().to_dict()
     assert step_info(indices=None).to_dict()["indices"] is None
-
-
-def test_indices_of_any_kind_become_json():
-    keys = ("a", ("shard", 3), np.int32(5))
-    assert json.loads(json.dumps(step_info(indices=keys).to_dict()))["indices"] == [
-        "a",
-        "('shard', 3)",
-        5,
-    ]
 
 
 def test_step_info_is_frozen_and_equal_after_pickling():

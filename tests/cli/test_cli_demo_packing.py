@@ -9,9 +9,8 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("matplotlib")
 
-from evenstep.cli import main
-
-Capture = pytest.CaptureFixture[str]
+import command_line
+from command_line import Capture
 
 # What an issue or a script may rely on.
 KEYS = {
@@ -31,11 +30,7 @@ KEYS = {
 
 
 def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["demo-packing", *arguments])
-    captured = capsys.readouterr()
-    assert isinstance(stop.value.code, int)
-    return stop.value.code, captured.out, captured.err
+    return command_line.run(capsys, "demo-packing", *arguments)
 
 
 @pytest.fixture

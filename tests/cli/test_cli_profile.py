@@ -8,13 +8,12 @@ import pytest
 
 pytest.importorskip("typer")
 
-from evenstep.cli import main
+from command_line import Capture, run
+
 from evenstep.cli.cost_option import parse_cost
 from evenstep.cost import VisionLanguageCost
 from evenstep.errors import ConfigurationError
 from evenstep.tools.profile import load_calibration, read_calibration, timer
-
-Capture = pytest.CaptureFixture[str]
 
 SMALL = ("--layers", "3", "--hidden-size", "64", "--heads", "4", "--ffn-size", "96")
 QUICK = ("--device", "cpu", "--max-length", "128", "--seconds")
@@ -24,14 +23,6 @@ QUICK = ("--device", "cpu", "--max-length", "128", "--seconds")
 def _few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Much time and few repeats, so that a machine under load measures all lengths, too."""
     monkeypatch.setattr(timer, "_REPEATS", (3, 3))
-
-
-def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    captured = capsys.readouterr()
-    assert isinstance(stop.value.code, int)
-    return stop.value.code, captured.out, captured.err
 
 
 def test_a_calibration_is_written_and_is_a_cost_of_other_commands(
@@ -105,11 +96,6 @@ def test_wrong_options_are_refused_in_one_line(
     code, printed, err = run(capsys, "profile", *SMALL, *arguments, *out)
     assert (code, printed, err.count("\n")) == (2, "", 1)
     assert message in err
-
-
-def test_a_folder_is_no_file_to_write(capsys: Capture, tmp_path: Path) -> None:
-    code, _, err = run(capsys, "profile", *SMALL, "--out", str(tmp_path))
-    assert (code, err) == (2, f"evenstep: --out {tmp_path} is a folder; give a file\n")
 
 
 def test_a_cost_without_its_file_is_refused(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ import pytest
 
 pytest.importorskip("typer")
 
-from evenstep.cli import main
+from command_line import Capture, run
+
 from evenstep.context_parallel.latency import load_latency
 from evenstep.tools.profile import timer
-
-Capture = pytest.CaptureFixture[str]
 
 SMALL = ("profile", "--attention", "--quick", "--device", "cpu", "--heads", "1", "--max-length")
 SMALL += ("1024", "--head-size", "8", "--seconds", "60")
@@ -21,14 +20,6 @@ SMALL += ("1024", "--head-size", "8", "--seconds", "60")
 def _few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Much time and few repeats, so that a machine under load measures all shapes, too."""
     monkeypatch.setattr(timer, "_REPEATS", (3, 3))
-
-
-def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    captured = capsys.readouterr()
-    assert isinstance(stop.value.code, int)
-    return stop.value.code, captured.out, captured.err
 
 
 def test_a_measured_file_is_a_latency(capsys: Capture, tmp_path: Path) -> None:
@@ -59,21 +50,11 @@ def test_people_get_tables_and_a_file_in_the_folder_they_are_in(
     assert load_latency("attention-latency.json").heads == 1
 
 
-def test_the_head_size_follows_from_the_width(capsys: Capture, tmp_path: Path) -> None:
-    path = tmp_path / "attention.json"
-    arguments = [*SMALL, "--out", str(path), "--hidden-size", "16", "--heads", "2"]
-    del arguments[arguments.index("--head-size") : arguments.index("--head-size") + 2]
-    code, _, err = run(capsys, *arguments)
-    assert code == 0, err
-    latency = load_latency(path)
-    assert (latency.heads, latency.head_size) == (2, 8)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--attention", "--layers", "3"), "--layers says nothing of attention"),
-        (("--attention", "--ffn-size", "3"), "--ffn-size says nothing of attention"),
+        (("--attention", "--layers", "3"), "--layers does not apply to --attention"),
+        (("--attention", "--ffn-size", "3"), "--ffn-size does not apply to --attention"),
         (("--attention", "--no-causal"), "--attention is causal"),
         (("--attention", "--kernel", "abacus"), "kernel='abacus'"),
         (("--attention", "--device", "cpu", "--kernel", "flash"), "runs on CUDA alone"),
@@ -81,8 +62,8 @@ def test_the_head_size_follows_from_the_width(capsys: Capture, tmp_path: Path) -
         (("--attention", "--max-length", "64"), "max_length=64"),
         (("--attention", "--seconds", "0"), "seconds=0"),
         (("--attention", "--seconds", "1e-9", "--device", "cpu"), "give more --seconds"),
-        (("--quick",), "--quick is an option of --attention"),
-        (("--head-size", "8"), "--head-size is an option of --attention"),
+        (("--quick",), "--quick applies to --attention only"),
+        (("--head-size", "8"), "--head-size applies to --attention only"),
         (("--heads", "8"), "--layers, --hidden-size, --ffn-size, --out must be given"),
     ],
 )

@@ -19,12 +19,11 @@ os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
 pytest.importorskip("typer")
 pytest.importorskip("ray", reason="ray is not installed")
 
+import command_line
 import ray
+from command_line import Capture
 
-from evenstep.cli import main
 from evenstep.tools.report.run_record import read_run
-
-Capture = pytest.CaptureFixture[str]
 
 JOB = """
 import json, pathlib
@@ -41,17 +40,13 @@ def strategy(graph, mesh, step):
 
 job = es.Job(
     sources=[es.Source("rows", str(path))], mesh=es.Mesh(DP=1), strategy=strategy,
-    samples_per_step=8, max_tokens=256, stop="first_exhausted",
+    draws=es.DrawOptions(samples_per_step=8, stop="first_exhausted"), max_tokens=256,
 )
 """
 
 
 def evenstep(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["service", *arguments])
-    captured = capsys.readouterr()
-    assert isinstance(stop.value.code, int)
-    return stop.value.code, captured.out, captured.err
+    return command_line.run(capsys, "service", *arguments)
 
 
 @pytest.fixture(scope="module")

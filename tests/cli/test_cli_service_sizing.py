@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("typer")
 
-from evenstep.cli import main
+import command_line
+from command_line import Capture
+
 from evenstep.cli.service_sizing import loaders_of
 from evenstep.service.sizing import profiling
-
-Capture = pytest.CaptureFixture[str]
 
 JOB = """
 import json, pathlib
@@ -32,17 +32,13 @@ def strategy(graph, mesh, step):
 
 job = es.Job(
     sources=[es.Source(name, str(path), transform=sized) for name in ("a", "b")],
-    mesh=es.Mesh(DP=1), strategy=strategy, samples_per_step=8, max_tokens=256,
+    mesh=es.Mesh(DP=1), strategy=strategy, draws=es.DrawOptions(samples_per_step=8), max_tokens=256,
 )
 """
 
 
 def evenstep(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["service", *arguments])
-    captured = capsys.readouterr()
-    assert isinstance(stop.value.code, int)
-    return stop.value.code, captured.out, captured.err
+    return command_line.run(capsys, "service", *arguments)
 
 
 def test_a_job_is_profiled_and_sized(tmp_path: Path, capsys: Capture, monkeypatch) -> None:

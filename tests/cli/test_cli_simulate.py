@@ -11,15 +11,14 @@ import pytest
 
 pytest.importorskip("typer")
 
-from evenstep.cli import main
-from evenstep.cli.app import COMMANDS
+from command_line import Capture, figures, run
+
+from evenstep.cli.app import COMMANDS, GROUPS
 from evenstep.cli.cost_option import parse_cost
 from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.policies.by_name import POLICIES
 from evenstep.version import __version__
-
-Capture = pytest.CaptureFixture[str]
 
 # What DESIGN promises to print, at least.
 KEYS = {
@@ -44,20 +43,8 @@ KEYS = {
 }
 
 
-def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    captured = capsys.readouterr()
-    assert isinstance(stop.value.code, int)
-    return stop.value.code, captured.out, captured.err
-
-
 def simulate(capsys: Capture, *arguments: str) -> dict[str, Any]:
-    code, out, err = run(capsys, "simulate", *arguments, "--json")
-    assert code == 0, err
-    result = json.loads(out)
-    assert isinstance(result, dict)
-    return result
+    return figures(capsys, "simulate", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -127,16 +114,6 @@ def test_the_whole_file_is_used_unless_fewer_samples_are_asked_for(
     assert "holds 101 samples, fewer than 60 for each rank" in err
 
 
-def test_a_parquet_column_is_simulated(capsys: Capture, tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "documents.parquet"
-    parquet.write_table(arrow.table({"tokens": list(range(1, 51))}), path)
-    spec = f"{path}:tokens"
-    result = simulate(capsys, "fixed-batch", "--lengths", spec, "--world-size", "2")
-    assert result["samples"] == 50
-
-
 def test_default_budget_of_a_file_admits_its_longest_sample(
     capsys: Capture, tmp_path: Path
 ) -> None:
@@ -152,26 +129,6 @@ def test_gradient_accumulation_makes_an_update_of_several_steps(capsys: Capture)
     assert (one["steps"], one["samples_per_update"]) == (40, 16)
     assert (four["steps"], four["samples_per_update"], four["accumulate"]) == (40, 64, 4)
     assert four["tokens_per_update_cv"] < one["tokens_per_update_cv"]
-
-
-def test_exhausted_stop_reports_what_was_not_delivered(capsys: Capture) -> None:
-    result = simulate(
-        capsys,
-        *("token-budget", "--lengths", "sharegpt4o", "--world-size", "4", "--samples", "400"),
-        *("--buffer-size", "64", "--exhausted", "stop"),
-    )
-    assert result["filler_steps"] == 0
-    assert result["missing"] == result["undelivered"]
-
-
-def test_cost_changes_what_imbalance_is_measured_in(capsys: Capture) -> None:
-    arguments = ("fixed-batch", "--lengths", "sharegpt4o", "--world-size", "4", "--samples", "200")
-    transformer = "transformer:layers=2,hidden_size=64,heads=4,ffn_size=128"
-    padded, tokens, quadratic = (
-        simulate(capsys, *arguments, "--cost", cost)["imbalance"]
-        for cost in ("padded-tokens", "tokens", transformer)
-    )
-    assert tokens < padded < quadratic
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -275,9 +232,8 @@ def test_help_names_every_policy_and_has_an_example(capsys: Capture) -> None:
     assert "..." not in out, "every summary fits on its line"
 
 
-@pytest.mark.parametrize("module", COMMANDS)
-def test_help_of_every_command_has_an_example_and_json(capsys: Capture, module: str) -> None:
-    name = module.replace("_", "-")
+@pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
+def test_help_of_every_command_has_an_example_and_json(capsys: Capture, name: str) -> None:
     code, out, err = run(capsys, name, "--help")
     assert code == 0, err
     assert f"\n    evenstep {name}" in out

@@ -14,8 +14,6 @@ from threaded_ranks import (
     CPU,
     ThreadCollectives,
     on_ranks,
-    random_sharding,
-    shardings,
     values,
     varlen,
     whole,
@@ -26,6 +24,7 @@ from evenstep.context_parallel import PreparedSharding, attention
 from evenstep.context_parallel.collectives import OneRank
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
+from shardings import random_sharding, shardings
 
 RAGGED = [7, 1, 30, 2, 13]
 
@@ -140,7 +139,7 @@ def test_checkpointed_layers_gather_again_and_give_the_same_gradients() -> None:
     sharding = random_sharding(RAGGED, 3, seed=5)
     given_ = tensors(sharding)
 
-    def train(ranks: ThreadCollectives, reentrant: bool | None) -> list[Any]:
+    def train(ranks: ThreadCollectives, checkpointed: bool) -> list[Any]:
         own = torch.from_numpy(sharding.indices(ranks.rank))
         prepared = PreparedSharding(sharding, ranks, device=CPU)
         *inputs, grad = (x[own] for x in given_)
@@ -149,35 +148,14 @@ def test_checkpointed_layers_gather_again_and_give_the_same_gradients() -> None:
         def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             return attention(torch.tanh(attention(q, k, v, prepared)), k, v, prepared)
 
-        if reentrant is None:
-            out = layer(*inputs)
-        else:
-            out = checkpoint(layer, *inputs, use_reentrant=reentrant)
+        out = checkpoint(layer, *inputs, use_reentrant=False) if checkpointed else layer(*inputs)
         return [[out, *torch.autograd.grad(out, inputs, grad)], [name for name, _ in ranks.calls]]
 
-    plain = values(on_ranks(3, lambda ranks: train(ranks, None)))
-    again = values(on_ranks(3, lambda ranks: train(ranks, False)))
+    plain = values(on_ranks(3, lambda ranks: train(ranks, False)))
+    again = values(on_ranks(3, lambda ranks: train(ranks, True)))
     for (expected, _), (found, calls) in zip(plain, again):
         torch.testing.assert_close(found, expected)
         assert calls == ["all_gather"] * 4 + ["reduce_scatter"] * 2
-
-
-def test_without_gradients_nothing_is_kept_for_them() -> None:
-    sharding = shard_per_document(RAGGED, 2)
-    given_ = tensors(sharding)
-
-    def infer(ranks: ThreadCollectives) -> tuple[torch.Tensor, list[str]]:
-        own = torch.from_numpy(sharding.indices(ranks.rank))
-        inputs = [x[own].requires_grad_() for x in given_[:3]]
-        with torch.no_grad():
-            out = attention(*inputs, PreparedSharding(sharding, ranks, device=CPU))
-        assert out.grad_fn is None
-        return out, [name for name, _ in ranks.calls]
-
-    outs, calls = zip(*values(on_ranks(2, infer)))
-    assert calls == (["all_gather"],) * 2
-    expected = whole(*given_[:3], sharding, 8**-0.5)
-    torch.testing.assert_close(torch.cat(outs)[torch.from_numpy(sharding.restore)], expected)
 
 
 def test_autocast_casts_what_rotary_embedding_left_in_float32() -> None:
@@ -198,46 +176,6 @@ def test_autocast_casts_what_rotary_embedding_left_in_float32() -> None:
     found = in_order(values(on_ranks(2, train)), sharding)
     for one, other in zip(found, truth(sharding, [q, k, v, grad], 8**-0.5)):
         torch.testing.assert_close(one.float(), other, rtol=0.05, atol=0.05)
-
-
-def test_gradients_of_several_micro_batches_add_up() -> None:
-    weight = torch.randn(8, 8, dtype=torch.float64)
-    shardings = [shard_per_document(RAGGED, 2), shard_per_sequence([11, 4], 2)]
-
-    def train(ranks: ThreadCollectives) -> torch.Tensor:
-        parameter = weight.clone().requires_grad_()
-        for sharding in shardings:
-            own = torch.from_numpy(sharding.indices(ranks.rank))
-            q, k, v, grad = (x[own] for x in tensors(sharding))
-            prepared = PreparedSharding(sharding, ranks, device=CPU)
-            attention(q @ parameter, k @ parameter, v @ parameter, prepared).backward(grad)
-        assert parameter.grad is not None
-        return parameter.grad
-
-    found = sum(values(on_ranks(2, train)))
-    parameter = weight.clone().requires_grad_()
-    for sharding in shardings:
-        q, k, v, grad = tensors(sharding)
-        whole(q @ parameter, k @ parameter, v @ parameter, sharding, 8**-0.5).backward(grad)
-    torch.testing.assert_close(found, parameter.grad)
-
-
-@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (1, 2), (0, 2)])
-def test_inputs_that_need_no_gradient_do_without(frozen: tuple[int, ...]) -> None:
-    sharding = shard_per_document(RAGGED, 2)
-    given_ = tensors(sharding)
-    asked = [i for i in range(3) if i not in frozen]
-
-    def train(ranks: ThreadCollectives) -> list[torch.Tensor]:
-        own = torch.from_numpy(sharding.indices(ranks.rank))
-        *inputs, grad = (x[own] for x in given_)
-        inputs = [x.requires_grad_(i in asked) for i, x in enumerate(inputs)]
-        out = attention(*inputs, PreparedSharding(sharding, ranks, device=CPU))
-        return list(torch.autograd.grad(out, [inputs[i] for i in asked], grad))
-
-    found = in_order(values(on_ranks(2, train)), sharding)
-    expected = truth(sharding, given_, 8**-0.5)[1:]
-    torch.testing.assert_close(found, [expected[i] for i in asked])
 
 
 PREPARED = PreparedSharding(shard_per_sequence([5, 3], 1), OneRank(), device=CPU)

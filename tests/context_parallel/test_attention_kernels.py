@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from threaded_ranks import CPU, random_sharding, shardings, varlen, whole
+from threaded_ranks import CPU, varlen, whole
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -26,6 +26,7 @@ from evenstep.context_parallel.kernels.flex import FlexKernel
 from evenstep.context_parallel.kernels.sdpa import SdpaKernel
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
+from shardings import random_sharding, shardings
 
 CUDA = torch.device("cuda", 0)
 eager = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

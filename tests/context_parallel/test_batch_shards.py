@@ -19,7 +19,6 @@ documents = st.lists(
     min_size=1,
     max_size=6,
 )
-forms = st.sampled_from(["flash", "huggingface"])
 paddings = st.sampled_from(
     [{}, {"pad_documents_to_multiple_of": 4}, {"pad_to_multiple_of": 7}]
 )  # none, of every document, and a last document of padding only
@@ -40,12 +39,12 @@ def row(*lengths: int, **options: Any) -> dict[str, Any]:
     return PackCollator(**options)([{"input_ids": list(range(1, n + 1))} for n in lengths])
 
 
-@given(st.data(), documents, forms, paddings, st.booleans())
+@given(st.data(), documents, paddings, st.booleans())
 def test_a_token_is_asked_for_the_next_of_its_document_wherever_that_lies(
-    data, docs, form, padding, masked
+    data, docs, padding, masked
 ):
     samples = samples_of(docs)
-    batch = PackCollator(form=form, loss_mask=masked, **padding)(samples)
+    batch = PackCollator(loss_mask=masked, **padding)(samples)
     lengths = document_lengths(batch)
     sharding = data.draw(shardings(lengths.tolist()))
     for rank in range(sharding.ranks):
@@ -66,13 +65,12 @@ def test_a_token_is_asked_for_the_next_of_its_document_wherever_that_lies(
             assert shard["loss_mask"].tolist() == [[float(label != -100) for label in expected]]
 
 
-@given(st.data(), documents, forms, paddings)
-def test_shards_put_together_are_the_row_again(data, docs, form, padding):
-    batch = PackCollator(form=form, **padding)(samples_of(docs))
+@given(st.data(), documents, paddings)
+def test_shards_put_together_are_the_row_again(data, docs, padding):
+    batch = PackCollator(**padding)(samples_of(docs))
     sharding = data.draw(shardings(document_lengths(batch).tolist()))
     shards = [shard_batch(batch, sharding, rank) for rank in range(sharding.ranks)]
-    ids = "seq_idx" if form == "huggingface" else "document_ids"
-    for name in ("input_ids", "position_ids", "weights", ids):
+    for name in ("input_ids", "position_ids", "weights", "document_ids"):
         assert shards[0][name].dtype == batch[name].dtype
         assert torch.equal(unshard([shard[name] for shard in shards], sharding), batch[name])
     whole = torch.arange(3 * batch["input_ids"].shape[1]).view(3, 1, -1)
@@ -95,13 +93,12 @@ def test_labels_that_the_dataset_has_shifted_are_taken_as_they_are(data, docs):
         assert torch.equal(shard["loss_mask"], (own != -100).to(torch.float32))
 
 
-@given(documents, forms, paddings)
-def test_lengths_are_those_of_the_documents_as_they_are_in_the_row(docs, form, padding):
-    batch = PackCollator(form=form, **padding)(samples_of(docs))
+@given(documents, paddings)
+def test_lengths_are_those_of_the_documents_as_they_are_in_the_row(docs, padding):
+    batch = PackCollator(**padding)(samples_of(docs))
     lengths = document_lengths(batch)
     assert lengths.dtype == np.int64
-    ids = batch["seq_idx" if form == "huggingface" else "document_ids"][0]
-    assert lengths.tolist() == ids.bincount().tolist()
+    assert lengths.tolist() == batch["document_ids"][0].bincount().tolist()
 
 
 def test_what_is_not_per_token_goes_along_whole():

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
+import page_code
 from evenstep.batch import PackCollator, attention_mask, to_megatron
 from evenstep.context_parallel import document_lengths, shard_batch
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
-from handover_page import run_page
-from tiny_causal import TinyCausal, by_mask, by_pieces, documents, gradient, one_at_a_time
+from tiny_causal import (
+    TinyCausal,
+    by_mask,
+    by_pieces,
+    documents,
+    gradient,
+    one_at_a_time,
+    tiny_qwen,
+)
 
 SAMPLES = documents([5, 1, 9, 3, 12, 2])
 RANKS = 4
+run_page = partial(page_code.run_page, "context-handover.md")
 
 
 def whole_row(model: TinyCausal, batch: dict[str, Any]) -> torch.Tensor:
@@ -47,17 +57,7 @@ def test_the_shard_of_a_rank():
 
 
 def test_models_of_transformers():
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.Qwen2Config(
-        vocab_size=16,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
-    model = transformers.Qwen2ForCausalLM(config)
+    model = tiny_qwen()
     batch = PackCollator()(SAMPLES)
     sharding = shard_per_document(document_lengths(batch), RANKS)
     for rank in range(RANKS):

@@ -58,13 +58,6 @@ def test_indices_are_those_of_transformer_engine(sizes, ranks):
         assert indices.tolist() == of_transformer_engine(bounds, ranks, rank)
 
 
-def test_a_single_document_per_sequence_is_what_transformer_engine_takes():
-    sharding = shard_per_sequence([24], 3)
-    for rank in range(3):
-        indices = thd_partitioned_indices(sharding, rank)
-        assert indices.tolist() == of_transformer_engine([0, 24], 3, rank)
-
-
 def test_transformer_engine_gets_the_boundaries_of_the_whole_row():
     sharding = shard_per_document([4, 8, 4], 2)
     arguments = transformer_engine_arguments(sharding)

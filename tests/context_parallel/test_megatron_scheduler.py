@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.context_parallel.frameworks.megatron_scheduler import DynamicContextScheduler
@@ -42,7 +42,6 @@ def check(tokens: Any, ids: Any, samples: list[tuple[int, int]], ranks: int, lim
     assert sorted(seen) == sorted(length)
 
 
-@settings(deadline=None, max_examples=80)
 @given(
     lengths=st.lists(st.integers(1, 300), min_size=1, max_size=40),
     ranks=st.sampled_from([1, 2, 4, 8, 16]),

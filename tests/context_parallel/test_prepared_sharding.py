@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from threaded_ranks import CPU, ThreadCollectives, on_ranks
 
 from evenstep.context_parallel import PreparedSharding, prepare
@@ -128,8 +127,3 @@ def test_fingerprints_differ_for_shardings_and_not_for_names() -> None:
     one, other = shard_per_document([24], 2), shard_per_sequence([24], 2)
     assert one.method != other.method
     assert fingerprint(one) == fingerprint(other)
-
-
-def test_the_device_may_be_a_name() -> None:
-    ready = prepare(shard_per_document(LENGTHS, 1), device="cpu")
-    assert ready.device == torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Context-parallel ranks as threads of one process, and shardings of all kinds for them."""
+"""Context-parallel ranks as threads of one process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
-from evenstep.plan.sharding import METHODS, Sharding, shard
+from evenstep.plan.sharding import Sharding
 
 CPU = torch.device("cpu")
 
@@ -63,39 +62,6 @@ def values(outcomes: list[Any]) -> list[Any]:
         if isinstance(outcome, Exception):
             raise outcome
     return outcomes
-
-
-def random_sharding(lengths: list[int], ranks: int, seed: int, cuts: int = 6) -> Sharding:
-    """Chunks at random places on random ranks, the fragments of a rank in any order; ranks may
-    have very different numbers of tokens, or none."""
-    made = np.random.default_rng(seed)
-    tokens = sum(lengths)
-    inner = np.sort(made.integers(0, tokens + 1, cuts))
-    bounds = np.concatenate(([0], inner, [tokens])).astype(np.int64)
-    owners = made.integers(0, ranks, len(bounds) - 1)
-    chunks = Sharding.of_chunks(np.array(lengths, np.int64), bounds, owners, ranks, "random")
-    owner = np.arange(ranks).repeat(np.diff(chunks.offsets))
-    order = np.lexsort((made.random(len(owner)), owner))
-    return Sharding(
-        lengths=chunks.lengths,
-        document=chunks.document[order],
-        start=chunks.start[order],
-        end=chunks.end[order],
-        offsets=chunks.offsets,
-        method="random",
-    )
-
-
-@st.composite
-def shardings(draw: st.DrawFn, longest: int = 40) -> Sharding:
-    """By every method and at random, of ragged documents; ranks may have no token."""
-    ranks = draw(st.integers(1, 4))
-    lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=6))
-    method = draw(st.sampled_from((*METHODS, "random")))
-    if method == "random":
-        seed, cuts = draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 12))
-        return random_sharding(lengths, ranks, seed, cuts)
-    return shard(lengths, ranks, methods=(method,))
 
 
 def whole(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenstep.data.sized_cache import SizedCache
+from evenstep.data.row_groups import SizedCache
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:

@@ -13,8 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from evenstep.data import Source, open_reader
-from evenstep.data.content_digest import content_digest
-from evenstep.data.source_files import list_files
+from evenstep.data.source_files import content_digest, list_files
 from evenstep.errors import MismatchError
 
 

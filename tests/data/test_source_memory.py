@@ -86,13 +86,6 @@ def test_with_room_for_all_each_source_holds_one_row_group(path: Path) -> None:
     assert last < 4 * GROUP + 0.4 * SOURCES
 
 
-def test_rows_that_were_read_are_given_back_while_the_rest_of_their_row_group_is_held(
-    path: Path,
-) -> None:
-    _, reading, further, _ = resident(path, room=1024, on=3 * ROWS // 4)
-    assert further < 0.8 * reading
-
-
 def test_sources_together_hold_no_more_than_there_is_room_for(path: Path) -> None:
     room = 12
     opened, reading, further, _ = resident(path, room=room, on=ROWS // 2)
@@ -100,33 +93,6 @@ def test_sources_together_hold_no_more_than_there_is_room_for(path: Path) -> Non
     most = 1.2 * room + 0.4 * SOURCES
     assert most < 0.5 * GROUP * SOURCES
     assert max(reading, further) < most
-
-
-ONE = """
-import sys
-import psutil
-from evenstep.data import Source, open_reader
-
-process = psutil.Process()
-memory = lambda: process.memory_info().rss / 2**20
-reader = open_reader(Source("one", sys.argv[1]))
-before = memory()
-items = reader.read()
-next(items)
-print(memory() - before)
-"""
-
-
-def test_what_a_row_group_needed_to_be_decoded_is_given_back(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    table = arrow.table({"payload": [random.bytes(ROW_BYTES) for _ in range(4 * ROWS)]})
-    path = tmp_path / "a.parquet"
-    parquet.write_table(table, path)
-    ran = subprocess.run(
-        [sys.executable, "-c", ONE, str(path)], capture_output=True, text=True, check=True
-    )
-    # About 6 times as much while it is decoded; some is code of the library.
-    assert 0.9 * 4 * GROUP < float(ran.stdout) < 4 * 4 * GROUP
 
 
 def test_reading_files_loads_no_torch(tmp_path: Path) -> None:

@@ -54,21 +54,8 @@ def test_passes_seeds_and_names_have_orders_of_their_own():
     assert order(0, "a", 1) == found[1]
 
 
-def test_a_shard_has_another_order_in_each_pass():
-    order = ShardOrder([30], seed=0, name="a")
-    found = [[i for _, _, i in places(order, 30 * number, 30)] for number in range(3)]
-    assert len({tuple(f) for f in found}) == 3
-
-
 def test_without_shuffling_the_stored_order_comes():
     order = ShardOrder([2, 0, 3], seed=1, name="a", shuffle_shards=False, shuffle_samples=False)
     assert places(order, 0, 6) == [
         (0, 0, 0), (0, 0, 1), (0, 2, 0), (0, 2, 1), (0, 2, 2), (1, 0, 0),
     ]  # fmt: skip
-
-
-def test_samples_of_a_shard_may_come_as_they_lie_while_shards_are_shuffled():
-    order = ShardOrder([5] * 30, seed=1, name="a", shuffle_samples=False)
-    found = places(order, 0, 150)
-    assert [i for _, _, i in found] == list(range(5)) * 30
-    assert [s for _, s, _ in found[::5]] != list(range(30))

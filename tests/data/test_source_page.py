@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from evenstep.data import open_reader
-
-PAGE = Path(__file__).parents[2] / "docs" / "sources.md"
+from page_code import blocks
 
 
 def test_the_page_runs_from_its_beginning_to_its_end(tmp_path, monkeypatch):
@@ -25,10 +22,10 @@ def test_the_page_runs_from_its_beginning_to_its_end(tmp_path, monkeypatch):
     page = ModuleType("page_of_sources")  # functions that are pickled must be found by name
     page.folder = tmp_path
     monkeypatch.setitem(sys.modules, page.__name__, page)
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3
-    for block in blocks:
-        exec(compile(block, PAGE.name, "exec"), page.__dict__)
+    code = blocks("sources.md")
+    assert len(code) == 3
+    for block in code:
+        exec(compile(block, "sources.md", "exec"), page.__dict__)
     assert page.item.position == 5000
     with open_reader(page.tokens) as reader:
         assert len(next(reader.read()).sample["input_ids"]) == len("some text")

@@ -10,7 +10,7 @@ import pytest
 from source_checks import check_order_and_seeking, take
 
 from evenstep.data import Source, open_reader
-from evenstep.data.sized_cache import SizedCache
+from evenstep.data.row_groups import SizedCache
 from evenstep.data.source_files import SourceFile
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 
@@ -108,7 +108,7 @@ def test_a_row_group_of_another_machine_is_fetched_once(tmp_path, monkeypatch, d
 def test_a_source_goes_on_from_its_place_after_its_rows_were_dropped(corpus, monkeypatch, decoded):
     kept = SizedCache(128 << 20)
     monkeypatch.setattr("evenstep.data.parquet.DECODED", kept)
-    monkeypatch.setattr("evenstep.data.row_slice._CHUNK_ROWS", 1)
+    monkeypatch.setattr("evenstep.data.row_groups._CHUNK_ROWS", 1)
     with open_reader(Source("a", corpus.glob)) as a, open_reader(Source("b", corpus.glob)) as b:
         whole = take(a, 20)
         items = a.read()
@@ -146,26 +146,6 @@ def test_what_every_type_holds_is_what_pyarrow_gives(tmp_path, monkeypatch):
         with open_reader(Source("s", str(path))) as reader:
             for item in reader.read(passes=1):
                 assert repr(item.sample) == repr(stored[item.shard][item.index])
-
-
-@pytest.mark.parametrize("protocol", ["file", "memory"])
-def test_urls_give_what_paths_give(corpus, protocol):
-    fsspec = pytest.importorskip("fsspec")
-    if protocol == "memory":
-        memory = fsspec.filesystem("memory")
-        for path in corpus.paths:
-            memory.pipe(f"/corpus/{Path(path).name}", Path(path).read_bytes())
-        url = "memory://corpus/*.parquet"
-    else:
-        url = f"file://{corpus.glob}"
-    with open_reader(Source("s", url)) as reader, open_reader(Source("s", corpus.glob)) as plain:
-        assert take(reader, 80) == take(plain, 80)
-        assert reader.fingerprint == plain.fingerprint
-
-
-def test_only_the_columns_named_are_read(corpus):
-    with open_reader(Source("s", corpus.glob, columns=["text"])) as reader:
-        assert all(item.sample.keys() == {"text"} for item in take(reader, 5))
 
 
 def test_a_list_of_paths_is_one_source_and_no_file_comes_twice(corpus):
@@ -231,15 +211,3 @@ def test_a_file_that_goes_while_it_is_read_is_named_with_its_row_group(corpus):
         os.unlink(corpus.paths[0])
         with pytest.raises(SampleError, match=r"sample s\[\d\] \(row group \d of .*b.parquet\)"):
             list(items)
-
-
-def test_the_corpora_are_read_whole():
-    folder = os.environ.get("EVENSTEP_DATA")
-    if not folder or not (Path(folder) / "gsm8k.parquet").is_file():
-        pytest.skip("EVENSTEP_DATA names no folder with gsm8k.parquet")
-    source = Source("gsm8k", f"{folder}/gsm8k.parquet", columns=["id", "n_tokens"])
-    with open_reader(source, seed=1) as reader:
-        found = {(item.shard, item.index) for item in reader.read(passes=1)}
-        assert len(found) == reader.size == 8792
-        middle = take(reader, 50, 4000)
-        assert middle == take(open_reader(source, seed=1), 50, 4000)

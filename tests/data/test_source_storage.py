@@ -31,8 +31,8 @@ pytest.importorskip("webdataset")
 @pytest.fixture(autouse=True, scope="module")
 def short_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("evenstep.data.storage_retry._FIRST_PAUSE", 0.0005)
-        patch.setattr("evenstep.data.storage_retry._LONGEST_PAUSE", 0.002)
+        patch.setattr("evenstep.data.storage._FIRST_PAUSE", 0.0005)
+        patch.setattr("evenstep.data.storage._LONGEST_PAUSE", 0.002)
         yield
 
 
@@ -79,7 +79,7 @@ def test_whatever_fails_the_same_samples_are_read(corpus: Path, kind: str) -> No
     def check(seed: int, rate: float) -> None:
         with pytest.MonkeyPatch.context() as patch:
             if seed % 2:  # row groups are decoded several times, from a local copy
-                from evenstep.data.sized_cache import SizedCache
+                from evenstep.data.row_groups import SizedCache
 
                 patch.setattr("evenstep.data.parquet.DECODED", SizedCache(500))
             before = random.getstate()
@@ -170,7 +170,7 @@ def test_a_stale_handle_of_a_network_file_system_is_tried_again(
     if kind == "parquet":
         monkeypatch.setattr(parquet, "ParquetFile", failing(parquet.ParquetFile))
     else:
-        monkeypatch.setattr("evenstep.data.storage_file.open", failing(open), raising=False)
+        monkeypatch.setattr("evenstep.data.storage.open", failing(open), raising=False)
     if code == errno.ENOSPC:
         with pytest.raises((SampleError, ValueError), match="No space left"):
             open_reader(Source("s", f"{corpus}/*.{kind}", block=16))
@@ -183,7 +183,7 @@ def test_a_stale_handle_of_a_network_file_system_is_tried_again(
 def test_a_glob_names_what_fsspec_says(tmp_path: Path) -> None:
     import fsspec
 
-    from evenstep.data.file_listing import files_at
+    from evenstep.data.source_files import files_at
 
     for name in ("a/0.x", "a/b/1.x", "a/b/c/2.x", "a/b/c/3.y", "d/b/4.x", "5.x", "[6].x", "e/.7.x"):
         path = tmp_path / name

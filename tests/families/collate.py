@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import ProcessorMixin
+from transformers import PreTrainedModel, ProcessorMixin
+
+from families.family import Family
+from families.media import image_row
+from families.text import CHAT_ANSWER
 
 
 class ChatCollate:
@@ -54,3 +58,30 @@ def nested_images(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One list per row, for processors that want to know whose images they are."""
     images = [list(row["images"]) for row in rows]
     return {"images": images} if any(images) else {}
+
+
+def image_family(
+    name: str,
+    build: Callable[[], ProcessorMixin],
+    model: Callable[[int], PreTrainedModel],
+    gather: Callable[..., dict[str, Any]],
+    *,
+    tower: str,
+    answer: str = CHAT_ANSWER,
+    padding_side: str = "right",
+) -> Family:
+    """A family whose rows have images.
+
+    Args:
+        gather: as for `ChatCollate`.
+        answer: what begins an answer in the chat template.
+    """
+    return Family(
+        name=name,
+        processor=build,
+        model=model,
+        row=image_row,
+        collate=ChatCollate(build, answer, gather),
+        tower=tower,
+        padding_side=padding_side,
+    )

@@ -24,11 +24,9 @@ from transformers import (
     ProcessorMixin,
 )
 
-from families.collate import ChatCollate, nested_images
-from families.family import Family
-from families.media import image_row
+from families.collate import image_family, nested_images
 from families.text import byte_tokenizer
-from families.tiny import WIDTH, seeded, text_sizes
+from families.tiny import seeded, text_sizes, vision_sizes
 
 PATCH, SIDE, IMAGE_TOKENS = 8, 32, 4
 ANSWER = "<start_of_turn>model\n"
@@ -63,18 +61,9 @@ def gemma3_processor() -> ProcessorMixin:
 
 def gemma3_model(seed: int) -> PreTrainedModel:
     tokenizer = gemma_tokenizer()
-    vision = {
-        "hidden_size": WIDTH,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": SIDE,
-        "patch_size": PATCH,
-        "vision_use_head": False,
-    }
     kinds = ["sliding_attention", "full_attention"]
     config = Gemma3Config(
-        vision_config=vision,
+        vision_config=vision_sizes(SIDE, PATCH, vision_use_head=False),
         text_config=text_sizes(tokenizer, layer_types=kinds, sliding_window=48),
         mm_tokens_per_image=IMAGE_TOKENS,
         image_token_index=tokenizer.image_token_id,
@@ -84,11 +73,11 @@ def gemma3_model(seed: int) -> PreTrainedModel:
     return seeded(lambda: Gemma3ForConditionalGeneration(config), seed)
 
 
-GEMMA3 = Family(
-    name="Gemma 3",
-    processor=gemma3_processor,
-    model=gemma3_model,
-    row=image_row,
-    collate=ChatCollate(gemma3_processor, ANSWER, nested_images),
+GEMMA3 = image_family(
+    "Gemma 3",
+    gemma3_processor,
+    gemma3_model,
+    nested_images,
     tower="model.vision_tower.",
+    answer=ANSWER,
 )

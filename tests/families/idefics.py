@@ -13,7 +13,6 @@ image at all; without one, both fields are absent. The model leaves out tiles of
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from transformers import (
@@ -32,11 +31,9 @@ from transformers import (
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.video_processing_utils import BaseVideoProcessor
 
-from families.collate import ChatCollate, nested_images
-from families.family import Family
-from families.media import image_row
+from families.collate import image_family, nested_images
 from families.text import byte_tokenizer
-from families.tiny import WIDTH, seeded, text_sizes
+from families.tiny import seeded, text_sizes, vision_sizes
 from families.video import AnyVideoProcessor
 
 PATCH, SIDE, SHRINK = 8, 16, 2
@@ -90,16 +87,8 @@ def smolvlm_processor() -> ProcessorMixin:
 
 def _settings() -> dict[str, Any]:
     tokenizer = idefics_tokenizer()
-    vision = {
-        "hidden_size": WIDTH,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": SIDE,
-        "patch_size": PATCH,
-    }
     return {
-        "vision_config": vision,
+        "vision_config": vision_sizes(SIDE, PATCH),
         "text_config": text_sizes(tokenizer, model_type="llama"),
         "image_token_id": tokenizer.image_token_id,
         "pad_token_id": tokenizer.pad_token_id,
@@ -117,18 +106,6 @@ def smolvlm_model(seed: int) -> PreTrainedModel:
     return seeded(lambda: SmolVLMForConditionalGeneration(config), seed)
 
 
-def _family(
-    name: str, build: Callable[[], ProcessorMixin], model: Callable[[int], PreTrainedModel]
-) -> Family:
-    return Family(
-        name=name,
-        processor=build,
-        model=model,
-        row=image_row,
-        collate=ChatCollate(build, ANSWER, nested_images),
-        tower="model.vision_model.",
-    )
-
-
-IDEFICS3 = _family("Idefics3", idefics3_processor, idefics3_model)
-SMOLVLM = _family("SmolVLM", smolvlm_processor, smolvlm_model)
+OPTIONS = {"tower": "model.vision_model.", "answer": ANSWER}
+IDEFICS3 = image_family("Idefics3", idefics3_processor, idefics3_model, nested_images, **OPTIONS)
+SMOLVLM = image_family("SmolVLM", smolvlm_processor, smolvlm_model, nested_images, **OPTIONS)

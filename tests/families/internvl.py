@@ -23,11 +23,9 @@ from transformers import (
 )
 from transformers.video_processing_utils import BaseVideoProcessor
 
-from families.collate import ChatCollate, flat_images
-from families.family import Family
-from families.media import image_row
-from families.text import CHAT_ANSWER, byte_tokenizer, chat_template
-from families.tiny import WIDTH, seeded, text_sizes
+from families.collate import flat_images, image_family
+from families.text import byte_tokenizer, chat_template
+from families.tiny import seeded, text_sizes, vision_sizes
 from families.video import AnyVideoProcessor
 
 PATCH, SIDE = 8, 32
@@ -61,16 +59,8 @@ def internvl_processor() -> ProcessorMixin:
 
 def internvl_model(seed: int) -> PreTrainedModel:
     tokenizer = internvl_tokenizer()
-    vision = {
-        "hidden_size": WIDTH,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": SIDE,
-        "patch_size": PATCH,
-    }
     config = InternVLConfig(
-        vision_config=vision,
+        vision_config=vision_sizes(SIDE, PATCH),
         text_config=text_sizes(tokenizer, model_type="qwen2"),
         image_token_id=tokenizer.context_image_token_id,
         image_seq_length=TILE_TOKENS,
@@ -78,12 +68,11 @@ def internvl_model(seed: int) -> PreTrainedModel:
     return seeded(lambda: InternVLForConditionalGeneration(config), seed)
 
 
-INTERNVL = Family(
-    name="InternVL",
-    processor=internvl_processor,
-    model=internvl_model,
-    row=image_row,
-    collate=ChatCollate(internvl_processor, CHAT_ANSWER, flat_images),
+INTERNVL = image_family(
+    "InternVL",
+    internvl_processor,
+    internvl_model,
+    flat_images,
     tower="model.vision_tower.",
     padding_side="left",
 )

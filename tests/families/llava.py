@@ -23,8 +23,6 @@ Where the images of a sample are passed in a flat list, not in one of their own,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from transformers import (
     LlavaNextConfig,
     LlavaNextForConditionalGeneration,
@@ -40,26 +38,16 @@ from transformers import (
 )
 from transformers.video_processing_utils import BaseVideoProcessor
 
-from families.collate import ChatCollate, flat_images, nested_images
-from families.family import Family
-from families.media import image_row
-from families.text import CHAT_ANSWER, byte_tokenizer, chat_template
-from families.tiny import WIDTH, seeded, text_sizes
+from families.collate import flat_images, image_family, nested_images
+from families.text import byte_tokenizer, chat_template
+from families.tiny import seeded, text_sizes, vision_sizes
 from families.video import AnyVideoProcessor
 
 PATCH, SIDE = 8, 16
 """A tile is 2 x 2 patches: 4 tokens."""
 GRIDS = [[SIDE, 2 * SIDE], [2 * SIDE, SIDE], [2 * SIDE, 2 * SIDE]]
 TEMPLATE = chat_template(image="<image>")
-CLIP = {
-    "model_type": "clip_vision_model",
-    "hidden_size": WIDTH,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "image_size": SIDE,
-    "patch_size": PATCH,
-}
+CLIP = vision_sizes(SIDE, PATCH, model_type="clip_vision_model")
 
 
 class TorchvisionFreeLlavaOnevision(AnyVideoProcessor, LlavaOnevisionProcessor):
@@ -124,21 +112,8 @@ def onevision_model(seed: int) -> PreTrainedModel:
     return seeded(lambda: LlavaOnevisionForConditionalGeneration(config), seed)
 
 
-def _family(
-    name: str,
-    build: Callable[[], ProcessorMixin],
-    model: Callable[[int], PreTrainedModel],
-    gather: Callable[..., dict],
-) -> Family:
-    return Family(
-        name=name,
-        processor=build,
-        model=model,
-        row=image_row,
-        collate=ChatCollate(build, CHAT_ANSWER, gather),
-        tower="model.vision_tower.",
-    )
-
-
-LLAVA_NEXT = _family("LLaVA-NeXT", next_processor, next_model, flat_images)
-LLAVA_ONEVISION = _family("LLaVA-OneVision", onevision_processor, onevision_model, nested_images)
+TOWER = "model.vision_tower."
+LLAVA_NEXT = image_family("LLaVA-NeXT", next_processor, next_model, flat_images, tower=TOWER)
+LLAVA_ONEVISION = image_family(
+    "LLaVA-OneVision", onevision_processor, onevision_model, nested_images, tower=TOWER
+)

@@ -33,10 +33,9 @@ from transformers import (
 )
 from transformers.video_processing_utils import BaseVideoProcessor
 
-from families.collate import ChatCollate, flat_images
+from families.collate import flat_images, image_family
 from families.family import Family
-from families.media import image_row
-from families.text import CHAT_ANSWER, byte_tokenizer, chat_template
+from families.text import byte_tokenizer, chat_template
 from families.tiny import WIDTH, seeded, text_sizes
 from families.video import AnyVideoProcessor
 
@@ -132,15 +131,7 @@ def qwen3_vl_model(seed: int) -> PreTrainedModel:
 def _family(
     name: str, kind: type[ProcessorMixin], model: Callable[[int], PreTrainedModel]
 ) -> Family:
-    build = partial(processor, kind)
-    return Family(
-        name=name,
-        processor=build,
-        model=model,
-        row=image_row,
-        collate=ChatCollate(build, CHAT_ANSWER, flat_images),
-        tower="model.visual.",
-    )
+    return image_family(name, partial(processor, kind), model, flat_images, tower="model.visual.")
 
 
 QWEN2_VL = _family("Qwen2-VL", TorchvisionFreeQwen2VL, qwen2_vl_model)

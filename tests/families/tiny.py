@@ -28,6 +28,19 @@ def text_sizes(tokenizer: PreTrainedTokenizerFast, **more: Any) -> dict[str, Any
     }
 
 
+def vision_sizes(side: int, patch: int, **more: Any) -> dict[str, Any]:
+    """The settings of a vision tower of two layers for images of `side` pixels."""
+    return {
+        "hidden_size": WIDTH,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": side,
+        "patch_size": patch,
+        **more,
+    }
+
+
 def seeded(build: Callable[[], PreTrainedModel], seed: int) -> PreTrainedModel:
     """The model in training mode, with weights drawn from `seed`.
 

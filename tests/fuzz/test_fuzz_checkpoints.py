@@ -18,7 +18,7 @@ import evenstep
 import evenstep.service as es
 from documents import Documents
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError
-from evenstep.service.planner import Planner
+from evenstep.service.planner.planner import Planner
 from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan
 from evenstep.strategy.mixture import LengthCurriculum, Mixture
 from evenstep.strategy.sample_table import SampleTable
@@ -97,7 +97,7 @@ JOB = es.Job(
     mesh={"DP": 2},
     strategy=plan,
     max_tokens=128,
-    samples_per_step=16,
+    draws=es.DrawOptions(samples_per_step=16),
 )
 
 

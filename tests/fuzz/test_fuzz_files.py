@@ -4,11 +4,13 @@ full disk the old file stays whole."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from evenstep.data import read_lengths, write_lengths
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.files import replacing
 from evenstep.plan import Lengths
-from evenstep.service import plan_log
+from evenstep.service.planner import plan_log
 from evenstep.strategy import DGraph, from_json, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable
@@ -180,34 +182,35 @@ def test_a_measurement_with_another_content_and_its_digest(content: Any) -> None
 # A full disk
 
 
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files cannot grow beyond 64 bytes."""
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """Files of this process cannot grow beyond 64 bytes, nor can the one that pytest writes to."""
     resource = pytest.importorskip("resource")
-    import signal
-
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
 @pytest.mark.parametrize("kind", KINDS[:3], ids=lambda kind: kind.name)
-def test_a_full_disk_leaves_the_old_file(kind: Kind, tmp_path: Path, full_disk: None) -> None:
+def test_a_full_disk_leaves_the_old_file(kind: Kind, tmp_path: Path) -> None:
     path = tmp_path / kind.name
     path.write_bytes(b"old")
-    with pytest.raises(ConfigurationError, match=rf"cannot write .*{kind.name}: .*File too large"):
+    says = rf"cannot write .*{kind.name}: .*File too large"
+    with full_disk(), pytest.raises(ConfigurationError, match=says):
         kind.write(path)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == [kind.name]
 
 
-def test_a_plan_log_on_a_full_disk_keeps_whole_lines(tmp_path: Path, full_disk: None) -> None:
+def test_a_plan_log_on_a_full_disk_keeps_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "plans.jsonl"
     path.write_bytes(b"{}\n")
-    with pytest.raises(ConfigurationError, match=r"cannot write .*plans.jsonl"):
+    with full_disk(), pytest.raises(ConfigurationError, match=r"cannot write .*plans.jsonl"):
         append_plans(path)
     assert path.read_bytes() == b"{}\n"
 

@@ -1,4 +1,4 @@
-"""Sources of samples that are damaged, or hold what nobody expects: an error that names the source
+"""Sources of samples that are damaged, or hold unexpected values: an error that names the source
 or the sample, or samples; as many as the source said when it was opened."""
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def merged_from(ranks: int) -> list[dict[str, Any]]:
 
 
 def test_steps_that_were_not_received_have_trained_on_nothing() -> None:
-    """The pass would wait for ever for the samples that it takes for trained."""
+    """The pass would wait forever for the samples that it takes for trained."""
     state = json.loads(json.dumps(STATES["shares"]))
     assert state["dp_rank_0"]["trained"]
     state["epoch"]["received"] = 0

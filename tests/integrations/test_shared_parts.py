@@ -22,13 +22,14 @@ from evenstep.integrations.fillers import without_loss
 from evenstep.integrations.states import all_parts, gather_state, read_state, save_state
 from evenstep.integrations.step_estimate import estimate_steps
 from evenstep.integrations.step_values import StepValues
+from loader_options import grouped
 
 DOCUMENTS = Documents(300, longest=64)
 
 
 def loader_of(**options: Any) -> evenstep.DataLoader:
     options = {"policy": evenstep.Even(256), "shuffle": True, "buffer_size": 32} | options
-    return evenstep.DataLoader(DOCUMENTS, **options)
+    return evenstep.DataLoader(DOCUMENTS, **grouped(**options))
 
 
 @pytest.mark.parametrize(

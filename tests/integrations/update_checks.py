@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import signal
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import Job, run
 from tiny_model import TinyModel, flat
 
 import evenstep
 from documents import Documents
+from loader_options import grouped
 
 DOCUMENTS = Documents(123, longest=64, prompts=True)
 EVERYTHING = list(range(len(DOCUMENTS)))
@@ -29,7 +33,7 @@ class Update:
 
 def loader_of(accumulate: int | None = 1, **options: Any) -> evenstep.DataLoader:
     given: dict[str, Any] = {"policy": evenstep.Even(256), "buffer_size": 16, **options}
-    return evenstep.DataLoader(DOCUMENTS, shuffle=True, accumulate=accumulate, **given)
+    return evenstep.DataLoader(DOCUMENTS, shuffle=True, accumulate=accumulate, **grouped(**given))
 
 
 def sized_loader() -> evenstep.DataLoader:
@@ -102,3 +106,32 @@ def check_resumed(
             assert torch.equal(update.gradient, true_update.gradient)
     before = [i for updates in whole for i in samples_of(updates[:after])]
     assert sorted(before + samples_of(other)) == EVERYTHING
+
+
+def check_killed(folder: Path, whole: Any, hanging: Any, resumed: Any) -> None:
+    """Checks that a job which is killed after a checkpoint resumes on two ranks and on one.
+
+    Args:
+        folder: of the jobs; `hanging` and `resumed` get a path in it, for the checkpoint.
+        whole: trains two epochs; returns the updates of each.
+        hanging: says "saved" once it has saved the second update, and waits.
+        resumed: as `whole`, from the checkpoint.
+    """
+
+    def epochs(job: Any, name: str, ranks: int, *arguments: Any) -> list[list[list[Update]]]:
+        (folder / name).mkdir()
+        return run(job, ranks, *arguments, folder=folder / name)
+
+    saved = folder / "checkpoint"
+    every = [[*first, *second] for first, second in epochs(whole, "whole", 2)]
+    (folder / "killed").mkdir()
+    with Job(hanging, 2, saved, folder=folder / "killed") as job:
+        for rank in range(2):
+            job.heard(rank, "saved", within=60)
+        for rank in range(2):
+            job.signal(rank, signal.SIGKILL)
+        job.join(within=20)
+    two = [[*first, *second] for first, second in epochs(resumed, "two", 2, saved)]
+    ((rest, following),) = epochs(resumed, "one", 1, saved)
+    check_resumed(every, two, rest, after=2)
+    assert sorted(samples_of(following)) == EVERYTHING

@@ -13,6 +13,7 @@ import evenstep
 from documents import Documents
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.testing import assert_exact_resume
+from loader_options import grouped
 from worlds import Arbitrary
 
 COUNT = 70
@@ -22,7 +23,7 @@ def make(accumulate: int, *, policy=None, dataset=None, **options) -> evenstep.D
     return evenstep.DataLoader(
         Documents(COUNT, prompts=True) if dataset is None else dataset,
         policy=policy or evenstep.TokenBudget(256),
-        **{"buffer_size": 9, "shuffle": True, "accumulate": accumulate, **options},
+        **grouped(**{"buffer_size": 9, "shuffle": True, "accumulate": accumulate, **options}),
     )
 
 

@@ -7,6 +7,7 @@ from torch.utils.data import IterableDataset
 import evenstep
 from documents import Documents
 from evenstep.errors import CollateError, ConfigurationError
+from loader_options import grouped
 
 BUDGET = evenstep.TokenBudget(256)
 PACKED = evenstep.Even(500, packed=True)
@@ -34,8 +35,10 @@ class Unsized:
         ({"policy": BUDGET, "prefetch": 0}, "prefetch=0"),
         ({"policy": BUDGET, "buffer_size": 0}, "buffer_size=0"),
         ({"policy": BUDGET, "chunk_size": 0}, "chunk_size=0"),
-        ({"policy": BUDGET, "collate_threads": 0}, "collate_threads=0"),
         ({"policy": BUDGET, "seed": -1}, "seed=-1"),
+        ({"policy": BUDGET, "seed": 3, "generator": torch.Generator()}, "seed=3 contradicts"),
+        ({"policy": BUDGET, "skip_bad_samples": -1}, "skip_bad_samples=-1"),
+        ({"policy": BUDGET, "skip_bad_samples": True}, "skip_bad_samples=True"),
         ({"policy": BUDGET, "loss_scaling": "tokens"}, "loss_scaling='tokens' must be one of"),
         ({"policy": BUDGET, "exhausted": "join"}, "exhausted='join' must be one of"),
         ({"policy": BUDGET, "timeout": -1, "num_workers": 1}, "timeout=-1"),
@@ -53,7 +56,7 @@ class Unsized:
 )
 def test_every_wrong_argument_is_refused_at_construction(arguments, said):
     with pytest.raises(ConfigurationError, match=said):
-        evenstep.DataLoader(Documents(10), **arguments)
+        evenstep.DataLoader(Documents(10), **grouped(**arguments))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,7 @@ def test_every_wrong_argument_is_refused_at_construction(arguments, said):
 )
 def test_every_unfit_dataset_is_refused_at_construction(dataset, arguments, said):
     with pytest.raises(ConfigurationError, match=said):
-        evenstep.DataLoader(dataset, policy=BUDGET, **arguments)
+        evenstep.DataLoader(dataset, policy=BUDGET, **grouped(**arguments))
 
 
 def test_a_packed_policy_packs_and_refuses_what_pads():
@@ -103,3 +106,36 @@ def test_the_number_of_steps_is_known_for_fixed_batches_only():
     assert len(evenstep.DataLoader(Documents(10), batch_size=4, sampler=range(9))) == 3
     with pytest.raises(TypeError, match="depends on lengths"):
         len(evenstep.DataLoader(Documents(10), policy=BUDGET))
+
+
+def test_arguments_work_under_their_old_names_with_a_warning_that_names_the_new_ones():
+    def words(sample):
+        return len(sample["input_ids"])
+
+    with pytest.warns(DeprecationWarning, match="evenstep 0.2") as warned:
+        loader = evenstep.DataLoader(
+            Documents(10),
+            policy=BUDGET,
+            length_fn=words,
+            buffer_size=7,
+            exhausted="stop",
+            supervised_fn=words,
+            collate_threads=2,
+        )
+    assert loader.memory == evenstep.Memory(buffer_size=7)
+    assert loader.faults == evenstep.Faults(exhausted="stop")
+    assert (loader.measure.length_fn, loader.measure.supervised_fn) == (words, words)
+    assert loader.measure.patches_fn is None
+    (warning,) = warned
+    assert warning.filename == __file__
+    for said in (
+        "in place of buffer_size= pass memory=evenstep.Memory(buffer_size=...)",
+        "in place of exhausted= pass faults=evenstep.Faults(exhausted=...)",
+        "in place of supervised_fn= pass length_fn=evenstep.SampleCounts(supervised=...)",
+        "in place of collate_threads= pass nothing",
+    ):
+        assert said in str(warning.message)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_tokens'"):
+        evenstep.DataLoader(Documents(10), policy=BUDGET, max_tokens=3)
+    with pytest.raises(TypeError, match=r"memory=\{\} must be an evenstep.Memory"):
+        evenstep.DataLoader(Documents(10), policy=BUDGET, memory={})

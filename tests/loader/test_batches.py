@@ -8,11 +8,10 @@ import threading
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import IterableDataset, RandomSampler, get_worker_info
 
 import evenstep
 from documents import Documents
+from loader_options import grouped
 
 COUNT = 203
 BUDGET = evenstep.TokenBudget(512)
@@ -21,7 +20,7 @@ BUDGET = evenstep.TokenBudget(512)
 def passes(epochs: int = 1, **options) -> list[list[tuple[int, ...]]]:
     """Dataset indices of each batch of each epoch, in order."""
     options = {"policy": BUDGET, "shuffle": True, "seed": 3, "buffer_size": 48, **options}
-    loader = evenstep.DataLoader(Documents(COUNT), **options)
+    loader = evenstep.DataLoader(Documents(COUNT), **grouped(**options))
     return [[step.indices for _, step in loader.steps()] for _ in range(epochs)]
 
 
@@ -40,7 +39,6 @@ def test_every_sample_comes_once_in_each_epoch_and_epochs_differ():
         {"num_workers": 2, "chunk_size": 1, "prefetch": 1},
         {"num_workers": 2, "chunk_size": 100, "prefetch": 50, "prefetch_factor": 5},
         {"num_workers": 1, "persistent_workers": True},
-        {"num_workers": 2, "collate_threads": 3, "prefetch": 1},
         {"chunk_size": 7},
     ],
     ids=str,
@@ -54,7 +52,9 @@ def test_batches_do_not_depend_on_the_start_method():
 
 
 def test_set_epoch_chooses_the_order():
-    loader = evenstep.DataLoader(Documents(COUNT), policy=BUDGET, shuffle=True, buffer_size=48)
+    loader = evenstep.DataLoader(
+        Documents(COUNT), policy=BUDGET, shuffle=True, memory=evenstep.Memory(buffer_size=48)
+    )
     natural = [[step.indices for _, step in loader.steps()] for _ in range(3)]
     for epoch in (2, 0):
         loader.set_epoch(epoch)
@@ -65,7 +65,11 @@ def test_set_epoch_chooses_the_order():
 def test_a_batch_is_its_samples_padded_and_its_step_says_so(workers):
     documents = Documents(COUNT, prompts=True)
     loader = evenstep.DataLoader(
-        documents, policy=BUDGET, shuffle=True, num_workers=workers, buffer_size=48
+        documents,
+        policy=BUDGET,
+        shuffle=True,
+        num_workers=workers,
+        memory=evenstep.Memory(buffer_size=48),
     )
     for number, batch in enumerate(loader):
         step = evenstep.pop_step(batch)
@@ -91,7 +95,10 @@ def test_a_batch_is_its_samples_padded_and_its_step_says_so(workers):
 
 def test_packed_batches_carry_their_documents():
     loader = evenstep.DataLoader(
-        Documents(40), policy=BUDGET, collate_fn=evenstep.PackCollator(), buffer_size=16
+        Documents(40),
+        policy=BUDGET,
+        collate_fn=evenstep.PackCollator(),
+        memory=evenstep.Memory(buffer_size=16),
     )
     for batch, step in loader.steps():
         assert batch["input_ids"].shape == (1, step.tokens)
@@ -99,34 +106,14 @@ def test_packed_batches_carry_their_documents():
         assert len(batch["cu_seqlens"]) == step.samples + 1
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_fixed_batches_are_those_of_torch(workers, drop_last):
-    documents = Documents(COUNT)
-
-    def order() -> RandomSampler:
-        return RandomSampler(documents, generator=torch.Generator().manual_seed(7))
-
-    theirs = TorchDataLoader(
-        documents,
-        batch_size=8,
-        sampler=order(),
-        drop_last=drop_last,
-        collate_fn=evenstep.PadCollator(),
-    )
-    ours = evenstep.DataLoader(
-        documents, batch_size=8, sampler=order(), drop_last=drop_last, num_workers=workers
-    )
-    for expected, (batch, _) in zip(theirs, ours.steps(), strict=True):
-        assert expected.keys() == batch.keys()
-        for key, value in expected.items():
-            assert torch.equal(value, batch[key])
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_leaving_a_pass_early_disturbs_no_other(workers):
     loader = evenstep.DataLoader(
-        Documents(COUNT), policy=BUDGET, shuffle=True, num_workers=workers, buffer_size=48
+        Documents(COUNT),
+        policy=BUDGET,
+        shuffle=True,
+        num_workers=workers,
+        memory=evenstep.Memory(buffer_size=48),
     )
     whole = [[step.indices for _, step in loader.steps()] for _ in range(2)]
     loader.set_epoch(0)
@@ -137,7 +124,9 @@ def test_leaving_a_pass_early_disturbs_no_other(workers):
 
 
 def test_a_new_pass_ends_the_one_under_way():
-    loader = evenstep.DataLoader(Documents(COUNT), policy=BUDGET, buffer_size=48)
+    loader = evenstep.DataLoader(
+        Documents(COUNT), policy=BUDGET, memory=evenstep.Memory(buffer_size=48)
+    )
     first = loader.steps()
     next(first)
     assert len(list(loader.steps())) > 3
@@ -148,7 +137,12 @@ def test_a_new_pass_ends_the_one_under_way():
 def test_two_loaders_run_side_by_side():
     def make(seed: int) -> evenstep.DataLoader:
         return evenstep.DataLoader(
-            Documents(COUNT), policy=BUDGET, shuffle=True, seed=seed, num_workers=1, buffer_size=48
+            Documents(COUNT),
+            policy=BUDGET,
+            shuffle=True,
+            seed=seed,
+            num_workers=1,
+            memory=evenstep.Memory(buffer_size=48),
         )
 
     alone = [[step.indices for _, step in make(seed).steps()] for seed in (1, 2)]
@@ -163,7 +157,9 @@ def test_two_loaders_run_side_by_side():
 
 def test_a_loader_that_only_its_iterator_holds_lives_on():
     count = 0
-    for _ in evenstep.DataLoader(Documents(COUNT), policy=BUDGET, buffer_size=48):
+    for _ in evenstep.DataLoader(
+        Documents(COUNT), policy=BUDGET, memory=evenstep.Memory(buffer_size=48)
+    ):
         if count < 3:
             gc.collect()
         count += 1
@@ -172,44 +168,13 @@ def test_a_loader_that_only_its_iterator_holds_lives_on():
 
 def test_nothing_runs_after_a_loader_is_closed():
     before = threading.active_count()
-    loader = evenstep.DataLoader(Documents(COUNT), policy=BUDGET, buffer_size=48)
+    loader = evenstep.DataLoader(
+        Documents(COUNT), policy=BUDGET, memory=evenstep.Memory(buffer_size=48)
+    )
     next(loader.steps())
     loader.close()
     assert threading.active_count() == before
     assert len(list(loader.steps())) > 3  # and it can be used again
-
-
-class Shards(IterableDataset):
-    """Shares its samples among the workers, unevenly."""
-
-    def __iter__(self):
-        info = get_worker_info()
-        worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        for number in range(COUNT):
-            if min(number % 3, workers - 1) == worker:
-                yield {"input_ids": torch.full((1 + number % 50,), number)}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_iterable_datasets_give_every_sample_once(workers):
-    loader = evenstep.DataLoader(Shards(), policy=BUDGET, num_workers=workers, buffer_size=48)
-    for _ in range(2):
-        seen = []
-        for batch, step in loader.steps():
-            assert step.indices is None
-            seen += batch["input_ids"][:, 0].tolist()
-        assert sorted(seen) == list(range(COUNT))
-
-
-def test_samples_may_be_bare_tensors():
-    tensors = [torch.arange(1 + n % 9) for n in range(30)]
-    loader = evenstep.DataLoader(tensors, policy=evenstep.TokenBudget(32), buffer_size=10)
-    rows = 0
-    for batch, step in loader.steps():
-        assert isinstance(batch, torch.Tensor)
-        rows += len(batch)
-        assert step.samples == len(batch)
-    assert rows == 30
 
 
 def draw(samples):
@@ -219,7 +184,11 @@ def draw(samples):
 def test_what_a_collate_function_draws_in_the_batcher_is_a_function_of_the_epoch():
     def drawn() -> list[dict]:
         loader = evenstep.DataLoader(
-            Documents(COUNT), policy=BUDGET, collate_fn=draw, num_workers=1, buffer_size=48
+            Documents(COUNT),
+            policy=BUDGET,
+            collate_fn=draw,
+            num_workers=1,
+            memory=evenstep.Memory(buffer_size=48),
         )
         return [batch["drawn"] for batch, _ in loader.steps()]
 

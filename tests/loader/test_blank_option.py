@@ -14,7 +14,8 @@ pytest.importorskip("PIL")
 
 import evenstep
 from blank_job import FAMILY, IMAGES, ROWS, Prepared, loader_of
-from evenstep.loader.batcher.blanks import Blanks
+from evenstep.loader.batcher.batch_assembly import Blanks
+from loader_options import grouped
 from row_collate import Collate
 
 POLICY = evenstep.Even(max_tokens=256)
@@ -22,7 +23,7 @@ BLANK_TOKENS = 6
 
 
 def of(dataset: Any, **options: Any) -> evenstep.DataLoader:
-    return evenstep.DataLoader(dataset, policy=POLICY, buffer_size=8, **options)
+    return evenstep.DataLoader(dataset, policy=POLICY, **grouped(buffer_size=8, **options))
 
 
 def test_a_blank_is_found_where_the_collate_function_prepares_samples():

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset, Subset
@@ -55,45 +53,11 @@ def prepare(dataset: Any, indices: list[Any], *, skip_bad: bool = False) -> RawC
     return indexed(dataset, skip_bad=skip_bad).__getitems__([ChunkRequest(0, tuple(indices))])
 
 
-def test_samples_come_with_their_name_whatever_their_index_is() -> None:
-    raw = prepare(Words(), ["a", "bcd"])
-    assert [len(sample["input_ids"]) for sample in raw.samples] == [1, 3]
-    assert raw.names == ["sample 'a'", "sample 'bcd'"]
-    assert indexed(Words())[ChunkRequest(0, ("ab",))].names == ["sample 'ab'"]
-
-
-def test_it_is_pickled_with_its_dataset() -> None:
-    dataset = pickle.loads(pickle.dumps(indexed(Documents(5, seed=2))))
-    (sample,) = dataset[ChunkRequest(0, (3,))].samples
-    assert sample["identity"] == 3
-    assert dataset.dataset.seed == 2
-
-
 def test_a_dataset_that_fetches_in_batches_is_asked_once() -> None:
     words = InBatches()
     raw = prepare(words, ["a", "bc"])
     assert [len(sample["input_ids"]) for sample in raw.samples] == [1, 2]
     assert words.asked == [["a", "bc"]]
-
-
-@pytest.mark.parametrize("words", [Words(), InBatches()], ids=["singly", "in batches"])
-def test_an_error_names_the_sample_that_the_dataset_raises_for(words: Words) -> None:
-    with pytest.raises(
-        SampleError, match="sample '': the dataset raised LookupError: no word; fix"
-    ):
-        prepare(words, ["a", "", "b"])
-
-
-@pytest.mark.parametrize("words", [Words(), InBatches()], ids=["singly", "in batches"])
-def test_a_bad_sample_is_replaced_by_the_reason_where_skipping_is_allowed(
-    words: Words,
-) -> None:
-    raw = prepare(words, ["a", "", "bcd"], skip_bad=True)
-    first, reason, last = raw.samples
-    assert (len(first["input_ids"]), len(last["input_ids"])) == (1, 3)
-    assert isinstance(reason, SampleError)
-    assert "sample '': the dataset raised LookupError" in str(reason)
-    assert raw.names[1] == "sample ''"
 
 
 def test_a_subset_names_its_own_index() -> None:
@@ -116,27 +80,6 @@ def samples_of(chunk: Chunk) -> list[Any]:
     return (
         Reader().unpack(chunk.payload) if isinstance(chunk.payload, PackedObject) else chunk.payload
     )
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_chunk_is_measured_and_whole(packed: bool) -> None:
-    indices = [4, 2, 8]
-    documents = Documents(9, prompts=True)
-    worker = collate(packed=packed)
-    chunk = worker(prepare(documents, indices))
-    assert isinstance(chunk.payload, PackedObject) == packed
-    assert chunk.columns.dtype == np.int64
-    assert (chunk.size, chunk.positions.tolist(), chunk.bad) == (3, [0, 1, 2], ())
-    samples = samples_of(chunk)
-    for index, own, columns in zip(indices, samples, chunk.columns.tolist(), strict=True):
-        sample = documents[index]
-        assert own["identity"] == index
-        assert torch.equal(own["labels"], sample["labels"])
-        assert columns == [
-            len(sample["input_ids"]),
-            int((sample["labels"][1:] != -100).sum()),
-            *(0, 0, 0),
-        ]
 
 
 @pytest.mark.parametrize("name", ["sample 'long'", "sample number 3 of its worker"])

@@ -59,64 +59,16 @@ def picture(index: int) -> torch.Tensor:
     return torch.arange(12.0).reshape(3, 2, 2) + index
 
 
-def tensor(index: int) -> Any:
-    return picture(index)
-
-
-def empty_tensor(index: int) -> Any:
-    return torch.empty(0)
-
-
-def scalar_tensor(index: int) -> Any:
-    return torch.tensor(index, dtype=torch.int16)
-
-
-def vector(index: int) -> Any:
-    return torch.arange(5) * index
-
-
-def array(index: int) -> Any:
-    return np.ones((2, 3)) * index
-
-
-def unsigned_array(index: int) -> Any:
-    return np.full(4, index, np.uint16)
-
-
-def numpy_scalar(index: int) -> Any:
-    return np.float16(index)
-
-
 def integer(index: int) -> Any:
     return index
-
-
-def fraction(index: int) -> Any:
-    return index / 7
-
-
-def truth(index: int) -> Any:
-    return index % 3 == 0
 
 
 def text(index: int) -> Any:
     return f"sample {index}"
 
 
-def raw_bytes(index: int) -> Any:
-    return bytes([index])
-
-
 def pair(index: int) -> Any:
     return picture(index), index % 10
-
-
-def pair_of_texts(index: int) -> Any:
-    return str(index), "even" if index % 2 == 0 else "odd"
-
-
-def numbers(index: int) -> Any:
-    return [index, index + 1, index + 2]
 
 
 def nested(index: int) -> Any:
@@ -131,23 +83,32 @@ def masked(index: int) -> Any:
     return {"pixels": picture(index), "labels": torch.full((2, 2), -100 if index % 2 else 1)}
 
 
-def of_strange_labels(index: int) -> Any:
-    return {"pixels": picture(index), "labels": {"boxes": torch.ones(4), "kind": "cat"}}
-
-
-def named(index: int) -> Any:
-    return Point(place=(index, -index), name=str(index))
-
-
-def keyed(index: int) -> Any:
-    return Keyed(a=index, b=picture(index))
-
-
-KINDS: list[Callable[[int], Any]] = [
-    *(tensor, empty_tensor, scalar_tensor, vector, array, unsigned_array, numpy_scalar),
-    *(integer, fraction, truth, text, raw_bytes, pair, pair_of_texts, numbers),
-    *(nested, labelled, masked, of_strange_labels, named, keyed),
-]
+KINDS: dict[str, Callable[[int], Any]] = {
+    "tensor": picture,
+    "empty tensor": lambda index: torch.empty(0),
+    "scalar tensor": lambda index: torch.tensor(index, dtype=torch.int16),
+    "vector": lambda index: torch.arange(5) * index,
+    "array": lambda index: np.ones((2, 3)) * index,
+    "unsigned array": lambda index: np.full(4, index, np.uint16),
+    "NumPy scalar": np.float16,
+    "integer": integer,
+    "fraction": lambda index: index / 7,
+    "truth": lambda index: index % 3 == 0,
+    "text": text,
+    "bytes": lambda index: bytes([index]),
+    "pair": pair,
+    "pair of texts": lambda index: (str(index), "even" if index % 2 == 0 else "odd"),
+    "numbers": lambda index: [index, index + 1, index + 2],
+    "nested": nested,
+    "labelled": labelled,
+    "masked": masked,
+    "strange labels": lambda index: {
+        "pixels": picture(index),
+        "labels": {"boxes": torch.ones(4), "kind": "cat"},
+    },
+    "namedtuple": lambda index: Point(place=(index, -index), name=str(index)),
+    "own mapping": lambda index: Keyed(a=index, b=picture(index)),
+}
 
 
 def same(ours: Any, theirs: Any) -> bool:
@@ -177,15 +138,15 @@ def assert_same_batches(ours: Any, theirs: Any) -> None:
 # Samples
 
 
-@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
-def test_a_sample_of_any_kind_needs_neither_length_nor_label(make: Callable[[int], Any]) -> None:
-    options: dict[str, Any] = {"batch_size": 4}
-    ours = evenstep.DataLoader(Mapped(make), **options)
-    assert_same_batches(ours, TorchDataLoader(Mapped(make), **options))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_of_any_kind_needs_neither_length_nor_label(kind: str) -> None:
+    dataset = Mapped(KINDS[kind])
+    ours = evenstep.DataLoader(dataset, batch_size=4)
+    assert_same_batches(ours, TorchDataLoader(dataset, batch_size=4))
 
 
 def any_kind(index: int) -> Any:
-    return [make(index) for make in KINDS]
+    return [make(index) for make in KINDS.values()]
 
 
 def test_samples_of_all_kinds_from_two_workers() -> None:
@@ -198,12 +159,6 @@ def test_samples_of_all_kinds_from_two_workers() -> None:
 
 
 def test_batches_as_the_loop_receives_them() -> None:
-    for ours, theirs in zip(
-        evenstep.DataLoader(Mapped(pair), batch_size=5),
-        TorchDataLoader(Mapped(pair), batch_size=5),
-        strict=True,
-    ):
-        assert same(ours, theirs)
     for ours, theirs in zip(
         evenstep.DataLoader(Mapped(nested), batch_size=5),
         TorchDataLoader(Mapped(nested), batch_size=5),
@@ -248,7 +203,7 @@ def test_a_sample_counts_as_one_where_nothing_is_known_of_it() -> None:
 
 def test_other_policies_still_need_lengths() -> None:
     with pytest.raises(SampleError, match="length_fn"):
-        list(evenstep.DataLoader(Mapped(tensor), policy=evenstep.Even(64)))
+        list(evenstep.DataLoader(Mapped(picture), policy=evenstep.Even(64)))
 
 
 # Datasets
@@ -398,21 +353,7 @@ def test_every_argument(arguments: str) -> None:
 
 
 def test_arguments_by_position_are_torchs() -> None:
-    positional = (
-        Mapped(pair),
-        4,
-        False,
-        [7, 7, 1],
-        None,
-        0,
-        None,
-        False,
-        True,
-        0,
-        None,
-        None,
-        None,
-    )
+    positional = (Mapped(pair), 4, False, [7, 7, 1], None, 0, None, False, True, 0, *[None] * 3)
     assert_same_batches(evenstep.DataLoader(*positional), TorchDataLoader(*positional))
 
 
@@ -446,7 +387,12 @@ def test_arguments_of_workers() -> None:
         "multiprocessing_context": "fork",
     }
     indices, starts, workers = map(
-        torch.cat, zip(*batches(evenstep.DataLoader(Started(), chunk_size=4, **options)))
+        torch.cat,
+        zip(
+            *batches(
+                evenstep.DataLoader(Started(), memory=evenstep.Memory(chunk_size=4), **options)
+            )
+        ),
     )
     theirs = [torch.cat(column) for column in zip(*TorchDataLoader(Started(), **options))]
     assert same([indices, starts, workers], theirs)  # the workers take turns as torch's do
@@ -523,46 +469,34 @@ def a_batch_sampler() -> Any:
     return BatchSampler(SequentialSampler(range(COUNT)), 3, False)
 
 
-REFUSED: dict[str, Callable[[], dict[str, Any]]] = {
-    "negative num_workers": lambda: {"num_workers": -1},
-    "num_workers as text": lambda: {"num_workers": "2"},
-    "negative timeout": lambda: {"timeout": -1},
-    "prefetch_factor without workers": lambda: {"prefetch_factor": 2},
-    "negative prefetch_factor": lambda: {"prefetch_factor": -1, "num_workers": 1},
-    "persistent without workers": lambda: {"persistent_workers": True},
-    "context without workers": lambda: {"multiprocessing_context": "fork"},
-    "unknown context": lambda: {"multiprocessing_context": "bad", "num_workers": 1},
-    "no context": lambda: {"multiprocessing_context": object(), "num_workers": 1},
-    "sampler and shuffle": lambda: {"sampler": range(3), "shuffle": True},
-    "batch_size=0": lambda: {"batch_size": 0},
-    "batch_size=-3": lambda: {"batch_size": -3},
-    "batch_size=2.5": lambda: {"batch_size": 2.5},
-    "batch_size=True": lambda: {"batch_size": True},
-    "batch_size=None, drop_last": lambda: {"batch_size": None, "drop_last": True},
-    "batch_sampler and batch_size": lambda: {"batch_sampler": a_batch_sampler(), "batch_size": 4},
-    "batch_sampler and shuffle": lambda: {
-        "batch_sampler": a_batch_sampler(),
-        "batch_size": 1,
-        "shuffle": True,
-    },
-    "batch_sampler and drop_last": lambda: {
-        "batch_sampler": a_batch_sampler(),
-        "batch_size": 1,
-        "drop_last": True,
-    },
-    "iterable and shuffle": lambda: {"dataset": Numbers(9), "shuffle": True},
-    "iterable and sampler": lambda: {"dataset": Numbers(9), "sampler": range(3)},
-    "iterable and batch_sampler": lambda: {
-        "dataset": Numbers(9),
-        "batch_size": 1,
-        "batch_sampler": a_batch_sampler(),
-    },
-}
+REFUSED: list[dict[str, Any]] = [
+    {"num_workers": -1},
+    {"num_workers": "2"},
+    {"timeout": -1},
+    {"prefetch_factor": 2},
+    {"prefetch_factor": -1, "num_workers": 1},
+    {"persistent_workers": True},
+    {"multiprocessing_context": "fork"},
+    {"multiprocessing_context": "bad", "num_workers": 1},
+    {"multiprocessing_context": object(), "num_workers": 1},
+    {"sampler": range(3), "shuffle": True},
+    {"batch_size": 0},
+    {"batch_size": -3},
+    {"batch_size": 2.5},
+    {"batch_size": True},
+    {"batch_size": None, "drop_last": True},
+    {"batch_sampler": a_batch_sampler(), "batch_size": 4},
+    {"batch_sampler": a_batch_sampler(), "batch_size": 1, "shuffle": True},
+    {"batch_sampler": a_batch_sampler(), "batch_size": 1, "drop_last": True},
+    {"dataset": Numbers(9), "shuffle": True},
+    {"dataset": Numbers(9), "sampler": range(3)},
+    {"dataset": Numbers(9), "batch_size": 1, "batch_sampler": a_batch_sampler()},
+]
 
 
 @pytest.mark.parametrize("arguments", REFUSED)
-def test_what_torch_refuses_is_refused_with_an_error_of_its_type(arguments: str) -> None:
-    given = {"dataset": range(COUNT), "batch_size": 2, **REFUSED[arguments]()}
+def test_what_torch_refuses_is_refused_with_an_error_of_its_type(arguments: dict[str, Any]) -> None:
+    given = {"dataset": range(COUNT), "batch_size": 2, **arguments}
     with pytest.raises(Exception) as theirs:
         TorchDataLoader(**given)
     with pytest.raises(type(theirs.value)) as ours:

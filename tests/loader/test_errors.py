@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
-from torch.utils.data import get_worker_info
 
 import evenstep
 from documents import Documents
 from evenstep.errors import CollateError, LoaderDiedError, SampleError
+from loader_options import grouped
 
 COUNT = 60
 CULPRIT = 37
@@ -69,7 +67,7 @@ def truncating_collate(samples):
 
 def run(dataset, workers, **options):
     options = {"policy": evenstep.TokenBudget(512), "buffer_size": 16, **options}
-    loader = evenstep.DataLoader(dataset, num_workers=workers, **options)
+    loader = evenstep.DataLoader(dataset, num_workers=workers, **grouped(**options))
     for _ in loader:
         pass
 
@@ -96,7 +94,7 @@ def run(dataset, workers, **options):
             CollateError,
             "step 0 of epoch 0 on rank 0, samples .*: collate_fn raised RuntimeError: cannot stack",
         ),
-        (Documents(COUNT), {"collate_fn": truncating_collate}, CollateError, "supervised_fn="),
+        (Documents(COUNT), {"collate_fn": truncating_collate}, CollateError, "SampleCounts"),
         (Documents(COUNT), {"sampler": [1, 2, COUNT + 5]}, SampleError, f"sample {COUNT + 5}"),
     ],
 )
@@ -108,7 +106,10 @@ def test_what_is_wrong_with_a_sample_is_said_by_name(workers, dataset, options, 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batches_planned_before_a_bad_sample_are_still_delivered(workers):
     loader = evenstep.DataLoader(
-        Raising(COUNT), policy=evenstep.FixedBatch(4), num_workers=workers, buffer_size=8
+        Raising(COUNT),
+        policy=evenstep.FixedBatch(4),
+        num_workers=workers,
+        memory=evenstep.Memory(buffer_size=8),
     )
     seen = []
 
@@ -123,7 +124,7 @@ def test_batches_planned_before_a_bad_sample_are_still_delivered(workers):
 
 def test_a_sample_over_the_budget_trains_alone_where_that_is_allowed():
     policy = evenstep.TokenBudget(512, hard_cap=False)
-    loader = evenstep.DataLoader(Long(COUNT), policy=policy, buffer_size=16)
+    loader = evenstep.DataLoader(Long(COUNT), policy=policy, memory=evenstep.Memory(buffer_size=16))
     alone = [step for _, step in loader.steps() if CULPRIT in step.indices]
     assert [step.indices for step in alone] == [(CULPRIT,)]
     assert alone[0].padded_tokens == 1000
@@ -155,34 +156,3 @@ def broken_init(worker):
 def test_a_worker_that_cannot_start_is_said_to():
     with pytest.raises(LoaderDiedError, match="ImportError: no codec"):
         run(Documents(COUNT), 1, worker_init_fn=broken_init)
-
-
-def see_dataset(worker):
-    dataset = get_worker_info().dataset
-    assert dataset.longest_allowed == 5
-    dataset.marked = True
-
-
-class Inspected(Documents):
-    longest_allowed = 5
-    marked = False
-
-    def __getitem__(self, index):
-        assert self.marked
-        return super().__getitem__(index)
-
-
-def test_worker_init_fn_finds_and_changes_the_users_dataset():
-    run(Inspected(COUNT), 1, worker_init_fn=see_dataset)
-
-
-class Slow(Documents):
-    def __getitem__(self, index):
-        if index == CULPRIT:
-            time.sleep(30)
-        return super().__getitem__(index)
-
-
-def test_a_worker_that_takes_longer_than_the_timeout_is_an_error():
-    with pytest.raises(LoaderDiedError, match="timed out after 1"):
-        run(Slow(COUNT), 1, timeout=1)

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from evenstep.errors import MismatchError
 from evenstep.loader.batcher.index_feed import FeederError, IndexFeed
 from evenstep.loader.feeder import Feeder
-from evenstep.loader.workers.chunks import ChunkRequest
 
 Pipe = tuple[Connection, Connection]
 
@@ -67,49 +66,6 @@ def test_chunks_are_the_samplers_indices_in_order_all_full_but_the_last(count: i
     assert list(itertools.chain.from_iterable(chunks)) == list(range(count))
     assert {len(chunk) for chunk in chunks[:-1]} <= {size}
     assert all(0 < len(chunk) <= size for chunk in chunks[-1:])
-
-
-def test_a_rank_without_indices_asks_for_nothing(pipe: Pipe) -> None:
-    reader, writer = pipe
-    feed(writer, 0, [])
-    assert chunks_of(reader, 4) == []
-
-
-def test_arrival_numbers_need_not_begin_at_0_nor_be_without_gaps(pipe: Pipe) -> None:
-    reader, writer = pipe
-    Feeder(writer, 0, [(3, "a"), (7, "b"), (8, "c")], None)
-    requests = IndexFeed(reader, 2)
-    requests.epoch_seed = 5
-    assert list(requests) == [[ChunkRequest(5, ("a", "b"))], [ChunkRequest(5, ("c",))]]
-    assert list(requests.requested) == [((3, 7), ("a", "b")), ((8,), ("c",))]
-
-
-def test_what_an_abandoned_pass_left_in_the_pipe_is_thrown_away(pipe: Pipe) -> None:
-    reader, writer = pipe
-    first = feed(writer, 0, range(1000))
-    second = feed(writer, 1, range(5), first)
-    first.leave()
-    assert chunks_of(reader, 3, serial=1) == [[0, 1, 2], [3, 4]]
-    assert second is not None
-
-
-def test_passes_follow_each_other_through_one_pipe(pipe: Pipe) -> None:
-    reader, writer = pipe
-    first = feed(writer, 0, range(4))
-    feed(writer, 1, range(4, 6), first)
-    assert chunks_of(reader, 8, serial=0) == [[0, 1, 2, 3]]
-    assert chunks_of(reader, 8, serial=1) == [[4, 5]]
-
-
-def test_what_one_pass_asked_for_and_never_got_is_forgotten_in_the_next(pipe: Pipe) -> None:
-    reader, writer = pipe
-    first = feed(writer, 0, range(6))
-    feed(writer, 1, range(10, 12), first)
-    requests = IndexFeed(reader, 2)
-    next(iter(requests))
-    requests.serial = 1
-    assert list(asked_by(requests)) == [[10, 11]]
-    assert list(requests.requested) == [((0, 1), (10, 11))]
 
 
 def test_an_endless_sampler_is_read_as_far_as_the_pipe_holds_and_stops_when_left(

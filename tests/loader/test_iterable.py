@@ -35,7 +35,9 @@ class Lopsided(IterableDataset):
 
 
 def test_what_a_worker_made_outlives_it() -> None:
-    loader = evenstep.DataLoader(Lopsided(), batch_size=4, num_workers=2, chunk_size=4)
+    loader = evenstep.DataLoader(
+        Lopsided(), batch_size=4, num_workers=2, memory=evenstep.Memory(chunk_size=4)
+    )
     assert sorted(numbers_of(loader)) == [*range(8), *range(100, 164)]
 
 
@@ -46,7 +48,9 @@ class Endless(IterableDataset):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_endless_dataset_may_be_left_at_any_time(workers: int) -> None:
-    loader = evenstep.DataLoader(Endless(), batch_size=4, num_workers=workers, buffer_size=8)
+    loader = evenstep.DataLoader(
+        Endless(), batch_size=4, num_workers=workers, memory=evenstep.Memory(buffer_size=8)
+    )
     for _ in range(2):
         firsts = [int(b["input_ids"][0, 0]) for b, _ in itertools.islice(loader.steps(), 5)]
         assert firsts == [0, 4, 8, 12, 16]
@@ -63,7 +67,9 @@ SAID = "worker 0, after 10 samples: the dataset raised RuntimeError: .*shard is 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dataset_that_raises_is_at_fault_and_not_its_worker(workers: int) -> None:
-    loader = evenstep.DataLoader(Failing(), batch_size=2, num_workers=workers, buffer_size=4)
+    loader = evenstep.DataLoader(
+        Failing(), batch_size=2, num_workers=workers, memory=evenstep.Memory(buffer_size=4)
+    )
     with pytest.raises(SampleError, match=SAID):
         numbers_of(loader)
 
@@ -85,6 +91,6 @@ class Sized(Endless):
 
 
 def test_a_length_of_an_iterable_dataset_is_told_and_ends_nothing() -> None:
-    loader = evenstep.DataLoader(Sized(), batch_size=2, buffer_size=8)
+    loader = evenstep.DataLoader(Sized(), batch_size=2, memory=evenstep.Memory(buffer_size=8))
     assert len(loader) == 2
     assert len(list(itertools.islice(loader.steps(), 10))) == 10

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from evenstep.errors import EvenstepError, LoaderDiedError, PeerError, SampleError
-from evenstep.loader.batcher.ports import BatcherFailure
+from evenstep.errors import EvenstepError
 from evenstep.loader.batcher.progress import EpochEnd
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.transport.rank_exchange import LocalExchange, RankExchange
 from evenstep.loader.transport.session import Session
-from evenstep.protocol.wire import abort_message
 
 
 class Step(str):
@@ -94,16 +92,6 @@ def recording():
     exchange.close()
 
 
-def test_every_step_taken_makes_room_for_another(recording: Recording) -> None:
-    batcher = Batcher(
-        (Step("step 0"), "batch 0", "moved 0"), None, (Step("step 1"), "batch 1", "moved 1")
-    )
-    steps = iterator_over(batcher, recording)
-    assert [next(steps), next(steps)] == [("batch 0", "step 0"), ("batch 1", "step 1")]
-    assert batcher.credits == 2
-    steps.close()
-
-
 def test_the_loader_is_told_of_every_step_it_yields_and_of_none_that_is_prefetched(
     recording: Recording,
 ) -> None:
@@ -116,60 +104,6 @@ def test_the_loader_is_told_of_every_step_it_yields_and_of_none_that_is_prefetch
     next(steps)
     steps.close()
     assert received == [("step 0", "moved 0"), ("step 1", "moved 1")]
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_closing_leaves_the_session_and_ends_the_batcher_unless_it_is_kept(
-    recording: Recording, keep: bool
-) -> None:
-    batcher = Batcher()
-    steps = iterator_over(batcher, recording, keep=keep)
-    steps.close()
-    steps.close()
-    assert batcher.calls == ["begin", "abandon"] + ["close"] * (not keep)
-    assert recording.session.message(0) == b""
-    with pytest.raises(LoaderDiedError, match="pass over epoch 3 was closed"):
-        next(steps)
-
-
-def test_the_other_ranks_are_told_of_a_batcher_that_died(recording: Recording) -> None:
-    steps = iterator_over(Batcher(LoaderDiedError("killed by SIGKILL")), recording)
-    for _ in range(2):  # and every further call says the same
-        with pytest.raises(LoaderDiedError, match="killed by SIGKILL"):
-            next(steps)
-    assert recording.session.message(0) == abort_message("LoaderDiedError: killed by SIGKILL")
-    assert recording.session.message(0) == b""
-
-
-def test_a_failure_of_the_batcher_is_told_as_the_trainer_may_leave_before_it_was_heard(
-    recording: Recording,
-) -> None:
-    steps = iterator_over(Batcher(BatcherFailure(SampleError("sample 3"), "")), recording)
-    with pytest.raises(SampleError, match="sample 3"):
-        next(steps)
-    assert recording.session.message(0) == abort_message("SampleError: sample 3")
-
-
-def test_a_pass_does_not_end_before_all_ranks_are_through(recording: Recording) -> None:
-    received: list[Any] = []
-    batcher = Batcher(EpochEnd(0, ()))
-    steps = iterator_over(batcher, recording, received=received)
-    recording.session.note([b"", abort_message("CollateError: at the last step")])
-    recording.session.over.set()
-    with pytest.raises(PeerError, match="rank 1 failed: CollateError: at the last step"):
-        next(steps)
-    assert received == []
-
-
-def test_a_dead_peer_is_what_is_raised_whatever_the_batcher_makes_of_it(
-    recording: Recording,
-) -> None:
-    steps = iterator_over(
-        Batcher(BatcherFailure(PeerError("rank 1 left epoch 3 early"), "")), recording
-    )
-    recording.failure = PeerError("rank 1 (process 7) died")
-    with pytest.raises(PeerError, match="process 7"):
-        next(steps)
 
 
 def test_the_end_is_final_and_counts_what_stop_left_undone() -> None:

@@ -20,11 +20,11 @@ import datasets
 from PIL import Image
 
 import evenstep
-from evenstep.batch.images.encoded import LazyImage
-from evenstep.batch.images.opened import UndecodedRows, undecoded
+from evenstep.batch.images.lazy_images import LazyImage, UndecodedRows, undecoded
 from families import FAMILIES
 from families.media import image, messages
 from image_decodings import decodings as decodings
+from loader_options import grouped
 
 N = 30
 QWEN = FAMILIES["Qwen2-VL"]
@@ -107,7 +107,7 @@ class Collate:
 def loader_of(dataset: Any, late: bool | None = None, **options: Any) -> evenstep.DataLoader:
     collate_fn = evenstep.PreparingCollator(collate_fn=Collate(), late=late)
     options = {"shuffle": True, "policy": POLICY, **options}
-    return evenstep.DataLoader(dataset, collate_fn=collate_fn, **options)
+    return evenstep.DataLoader(dataset, collate_fn=collate_fn, **grouped(**options))
 
 
 def batches(loader: evenstep.DataLoader) -> list[dict[str, torch.Tensor]]:
@@ -213,7 +213,7 @@ def test_as_many_groups_are_collated_at_a_time_as_there_are_workers() -> None:
         (None, 0, 4, 1), (None, 3, 4, 3), (None, 3, 2, 2), (False, 3, 4, 1),
     ]:  # fmt: skip
         loader = loader_of(data, late=late, num_workers=workers, prefetch=prefetch)
-        assert loader.collate_threads == threads
+        assert loader._options.collate_threads == threads
         loader.close()
 
 

@@ -13,6 +13,7 @@ from documents import Documents
 from evenstep.errors import InvariantError
 from evenstep.plan import Groups, Plan
 from evenstep.testing import assert_exact_resume
+from loader_options import grouped
 from worlds import Arbitrary
 
 POLICY = Arbitrary(2, micro_batches=3)
@@ -20,7 +21,10 @@ POLICY = Arbitrary(2, micro_batches=3)
 
 def make(policy=POLICY, **options) -> evenstep.DataLoader:
     return evenstep.DataLoader(
-        Documents(50, prompts=True), policy=policy, shuffle=True, buffer_size=12, **options
+        Documents(50, prompts=True),
+        policy=policy,
+        shuffle=True,
+        **grouped(buffer_size=12, **options),
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 import evenstep
 from documents import Documents
 from evenstep.errors import CollateError, LoaderDiedError, SampleError
+from loader_options import grouped
 
 COUNT = 60
 WITHOUT_CULPRIT = list(range(COUNT))
@@ -53,11 +54,10 @@ def make() -> Iterator[Make]:
                 Fragile(COUNT),
                 sampler=sampler,
                 batch_size=4,
-                buffer_size=16,
                 num_workers=2,
                 multiprocessing_context="fork",
                 persistent_workers=True,
-                **options,
+                **grouped(buffer_size=16, **options),
             )
             stack.callback(loader.close)
             return loader

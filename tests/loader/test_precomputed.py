@@ -14,6 +14,7 @@ import evenstep
 from documents import Documents
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 from evenstep.testing import assert_exact_resume
+from loader_options import grouped
 
 DOCUMENTS = Documents(60, prompts=True)
 LENGTHS = DOCUMENTS.lengths
@@ -29,7 +30,7 @@ POLICIES = {
 def make(policy: evenstep.Policy, dataset: Any = DOCUMENTS, **options: Any) -> evenstep.DataLoader:
     if policy.packed:
         options = {"collate_fn": evenstep.PackCollator(), **options}
-    return evenstep.DataLoader(dataset, policy=policy, **{"buffer_size": 16, **options})
+    return evenstep.DataLoader(dataset, policy=policy, **grouped(**{"buffer_size": 16, **options}))
 
 
 def indices(loader: evenstep.DataLoader) -> list[tuple[Any, ...]]:

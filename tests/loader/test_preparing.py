@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 import evenstep
+from loader_options import grouped
 from row_collate import Collate
 
 N = 40
@@ -108,10 +109,12 @@ def test_an_iterable_dataset_takes_a_preparing_collator(workers):
 def test_a_row_that_cannot_be_prepared_is_named_or_skipped(workers):
     data = Rows(bad=(5, 30))
     options: dict[str, Any] = {"policy": POLICY, "num_workers": workers}
-    loader = evenstep.DataLoader(data, collate_fn=CorruptCollate(), **options)
+    loader = evenstep.DataLoader(data, collate_fn=CorruptCollate(), **grouped(**options))
     with pytest.raises(evenstep.SampleError, match=r"sample 5: collate_fn raised OSError: image f"):
         list(loader)
-    loader = evenstep.DataLoader(data, collate_fn=CorruptCollate(), skip_bad_samples=2, **options)
+    loader = evenstep.DataLoader(
+        data, collate_fn=CorruptCollate(), **grouped(skip_bad_samples=2, **options)
+    )
     assert sorted(told(loader)) == sorted(set(range(N)) - {5, 30})
     assert [sample.index for sample in loader.skipped] == [5, 30]
 
@@ -128,7 +131,11 @@ def test_what_is_drawn_depends_on_the_row_alone_and_the_trainers_draws_stay(kind
             collate_fn=Drawing(), collator=evenstep.PadCollator(pad_token_id=7)
         )
         loader = evenstep.DataLoader(
-            kind(), policy=POLICY, collate_fn=collate_fn, num_workers=workers, chunk_size=workers
+            kind(),
+            policy=POLICY,
+            collate_fn=collate_fn,
+            num_workers=workers,
+            memory=evenstep.Memory(chunk_size=workers),
         )
         batches = list(loader)
         return {

@@ -4,118 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
 import evenstep
 from documents import Documents
 from evenstep.errors import ConfigurationError
-from evenstep.loader.quota import until
-from evenstep.plan.rng import generator
-from worlds import KEEPING, SHARDS, World, visible
-
-
-@dataclass
-class SimulatedStep:
-    """One step of all ranks."""
-
-    epoch: int
-    seen: list[tuple]
-    samples: int
-    ends_update: bool = True
-
-
-@dataclass
-class SimulatedLoader:
-    """All ranks of a job, as far as `until` knows a loader. Each epoch has an order of its own."""
-
-    policy: Any
-    shards: list[list[int]]
-    exhausted: str
-    samples: int = 0
-    epoch: int = 0
-    checkpoints: Any = None
-    """Of the ranks after the last step, where the next pass goes on."""
-    saves: bool = False
-
-    def world(self) -> World:
-        orders = [
-            generator(self.epoch, rank).permutation(len(shard)).tolist()
-            for rank, shard in enumerate(self.shards)
-        ]
-        shards = [[shard[i] for i in order] for shard, order in zip(self.shards, orders)]
-        return World(self.policy, shards, 12, exhausted=self.exhausted, lends=True)
-
-    def steps(self) -> Iterator[tuple[None, SimulatedStep]]:
-        world = self.world()
-        if self.checkpoints is not None:
-            world, self.checkpoints = world.resumed(self.checkpoints, lends=True), None
-        skip, epoch = world.received, self.epoch
-        self.epoch += 1
-        for number, steps in enumerate(world.steps()):
-            if number < skip:
-                continue
-            samples = int(steps[0].totals.samples.sum())
-            self.samples += samples
-            if self.saves:
-                self.checkpoints = world.checkpoints(steps)
-            yield None, SimulatedStep(epoch, [visible(step) for step in steps], samples)
-        self.checkpoints = None
-
-
-@pytest.mark.filterwarnings("ignore")
-@given(
-    policy=KEEPING,
-    shards=SHARDS.filter(all),
-    exhausted=st.sampled_from(["pad", "stop"]),
-    passes=st.floats(0.1, 3),
-    data=st.data(),
-)
-def test_a_quota_is_met_and_exceeded_by_less_than_a_step(
-    policy, shards, exhausted, passes, data
-) -> None:
-    quota = max(1, int(passes * sum(map(len, shards))))
-    loader = SimulatedLoader(policy, shards, exhausted)
-    steps = [step for _, step in until(loader, quota)]
-    assert loader.samples == sum(step.samples for step in steps)
-    assert quota <= loader.samples < quota + steps[-1].samples
-    assert [step.epoch for step in steps] == sorted(step.epoch for step in steps)
-    # Within an epoch no sample comes twice, and under "pad" all come but in the last.
-    for epoch in range(loader.epoch):
-        for rank, shard in enumerate(shards):
-            seen = [step.seen[rank] for step in steps if step.epoch == epoch]
-            numbers = [number for one in seen if not one[-1] for number in one[1]]
-            assert len(set(numbers)) == len(numbers)
-            if exhausted == "pad" and epoch < loader.epoch - 1:
-                assert sorted(numbers) == list(range(len(shard)))
-
-    # A job that was stopped after any step goes on with the same steps.
-    cut = data.draw(st.integers(1, len(steps)))
-    stopped = SimulatedLoader(policy, shards, exhausted, saves=True)
-    before = []
-    for _, step in until(stopped, quota):
-        before.append(step)
-        if len(before) == cut:
-            break
-    resumed = SimulatedLoader(
-        policy,
-        shards,
-        exhausted,
-        samples=stopped.samples,
-        epoch=stopped.epoch - 1,
-        checkpoints=stopped.checkpoints,
-    )
-    assert before + [step for _, step in until(resumed, quota)] == steps
+from loader_options import grouped
 
 
 def make_loader(**options: Any) -> evenstep.DataLoader:
     given = {"policy": evenstep.TokenBudget(300), "shuffle": True, "seed": 3, "buffer_size": 16}
-    return evenstep.DataLoader(Documents(40, prompts=True), **{**given, **options})
+    return evenstep.DataLoader(Documents(40, prompts=True), **grouped(**{**given, **options}))
 
 
 def identities(steps: Iterator[tuple[Any, Any]]) -> list[tuple[int, list[int]]]:
@@ -181,7 +83,9 @@ class Nothing(IterableDataset):  # type: ignore[type-arg]
 
 
 def test_a_quota_that_cannot_be_met_is_an_error() -> None:
-    loader = evenstep.DataLoader(Nothing(), policy=evenstep.TokenBudget(300), buffer_size=16)
+    loader = evenstep.DataLoader(
+        Nothing(), policy=evenstep.TokenBudget(300), memory=evenstep.Memory(buffer_size=16)
+    )
     with pytest.raises(ConfigurationError, match=r"epochs 0 and 1 had no .* 0 of 10 samples"):
         list(loader.epochs(samples=10))
     for wrong in (0, -1, 1.5):

@@ -15,7 +15,6 @@ from evenstep.errors import PeerError
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.transport.rank_exchange import LocalExchange
 from evenstep.loader.transport.session import Session
-from evenstep.protocol.wire import abort_message, check_no_abort
 
 WAIT = 20.0
 
@@ -25,82 +24,6 @@ def pipe() -> Iterator[tuple[Connection, Connection]]:
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
         yield ours, theirs
-
-
-def reason_in(message: bytes | None) -> str:
-    assert message
-    with pytest.raises(PeerError) as caught:
-        check_no_abort([b"", message])
-    return str(caught.value)
-
-
-def test_messages_of_its_own_pass_arrive_in_order_and_then_an_end(pipe) -> None:
-    ours, theirs = pipe
-    session = Session(ours, serial=2)
-    assert session.message(0.01) is None
-    for sent in ((1, b"stale"), (2, b"one"), (1, b""), (2, b"two"), (2, b"")):
-        theirs.send(sent)
-    assert [session.message(WAIT) for _ in range(4)] == [b"one", b"two", b"", b""]
-
-
-def test_a_batcher_that_hung_up_is_reported_once(pipe) -> None:
-    ours, theirs = pipe
-    session = Session(ours, serial=0)
-    theirs.send((0, b"last words"))
-    theirs.close()
-    assert session.message(WAIT) == b"last words"
-    assert reason_in(session.message(WAIT)) == "rank 1 failed: its batcher process died"
-    assert session.message(WAIT) == b""
-
-
-def test_a_dead_batcher_is_reported_though_a_child_of_it_holds_the_pipe(pipe) -> None:
-    ours, theirs = pipe
-    theirs.send((0, b"last words"))
-    session = Session(ours, 0, alive=lambda: False)
-    assert session.message(WAIT) == b"last words"
-    assert "its batcher process died" in reason_in(session.message(WAIT))
-
-
-def test_leaving_ends_the_session_at_once_and_tells_a_reason_once(pipe) -> None:
-    ours, _ = pipe
-    quiet, loud = Session(ours, 0), Session(ours, 0)
-    quiet.leave()
-    loud.leave("LoaderDiedError: out of memory")
-    assert quiet.message(WAIT) == b""
-    assert reason_in(loud.message(WAIT)) == "rank 1 failed: LoaderDiedError: out of memory"
-    assert loud.message(WAIT) == b""
-
-
-def test_a_reason_goes_before_the_end_that_the_batcher_makes_of_it(pipe) -> None:
-    ours, theirs = pipe
-    waits = threading.Event()
-    session = Session(ours, 0, alive=lambda: waits.set() is None)
-    heard: list[bytes | None] = []
-    thread = threading.Thread(target=lambda: heard.append(session.message(WAIT)))
-    thread.start()
-    assert waits.wait(WAIT)
-    session.leave("LoaderDiedError: the sampler hangs")
-    theirs.send((0, b""))  # as the batcher does when it is told to abandon the pass
-    thread.join(WAIT)
-    assert reason_in(heard[0]) == "rank 1 failed: LoaderDiedError: the sampler hangs"
-    assert session.message(WAIT) == b""
-
-
-def test_a_rank_that_left_does_not_answer_a_batcher_that_reads_no_more(pipe) -> None:
-    ours, theirs = pipe
-    session = Session(ours, 0)
-    session.leave()
-    session.reply([b"x" * 10_000_000])  # would block for ever
-    assert not theirs.poll()
-
-
-def test_an_abort_after_the_last_exchange_is_kept_for_the_end_of_the_pass(pipe) -> None:
-    session = Session(pipe[0], 0)
-    session.note([b"", b""])
-    assert session.failure is None
-    session.note([abort_message("CollateError: ragged"), b""])
-    session.note([b"", abort_message("a later one")])
-    assert str(session.failure) == "rank 0 failed: CollateError: ragged"
 
 
 def test_one_rank_alone_hears_itself_and_sessions_follow_each_other() -> None:

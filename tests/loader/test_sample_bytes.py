@@ -13,6 +13,7 @@ import torch
 import evenstep
 from documents import Documents
 from evenstep.loader.batcher.sample_bytes import sample_bytes
+from loader_options import grouped
 
 
 @dataclass
@@ -59,7 +60,7 @@ def test_windows_grow_to_many_groups_unless_samples_are_large(num_workers: int) 
             policy=evenstep.Even(512),
             shuffle=True,
             num_workers=num_workers,
-            **options,
+            **grouped(**options),
         )
         trained, steps = 0, loader.steps()
         for batch, _ in steps:
@@ -89,9 +90,8 @@ def held_in_windows(size: int | str, memory: int) -> tuple[int, list[int]]:
     loader = evenstep.DataLoader(
         Heavy(),
         policy=evenstep.TokenBudget(40),
-        buffer_size=size,
-        buffer_bytes=memory,
         collate_fn=list,
+        memory=evenstep.Memory(buffer_size=size, buffer_bytes=memory),
     )
     starts, seen = {}, 0
     steps = loader.steps()
@@ -131,9 +131,7 @@ def test_no_more_samples_than_there_is_memory_for_are_prepared_before_the_first_
     loader = evenstep.DataLoader(
         Watched(),
         policy=evenstep.TokenBudget(40),
-        buffer_size=300,
-        buffer_bytes=2_000_000,
-        chunk_size=1,
+        memory=evenstep.Memory(buffer_size=300, buffer_bytes=2_000_000, chunk_size=1),
     )
     steps = loader.steps()
     next(steps)

@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset
 
 import evenstep
 from documents import Documents
+from loader_options import grouped
 
 COUNT = 50
 LIMIT = 32
@@ -138,9 +139,8 @@ def test_samples_of_any_kind_arrive_whole_and_once(kind: str, workers: int) -> N
         collate_fn=untouched,
         shuffle=True,
         num_workers=workers,
-        buffer_size=16,
         loss_scaling="sample",
-        **options,
+        **grouped(buffer_size=16, **options),
     )
     length = options.get("length_fn", evenstep.batch.length_of)
     seen: list[int] = []
@@ -162,7 +162,10 @@ def test_they_are_padded_by_default_where_they_hold_nothing_but_tokens(
     if kind == "dict":
         dataset = [{"input_ids": tokens} for tokens in dataset]
     loader = evenstep.DataLoader(
-        dataset, policy=evenstep.TokenBudget(LIMIT), num_workers=workers, buffer_size=16
+        dataset,
+        policy=evenstep.TokenBudget(LIMIT),
+        num_workers=workers,
+        memory=evenstep.Memory(buffer_size=16),
     )
     seen: list[int] = []
     for batch, step in loader.steps():
@@ -183,7 +186,11 @@ class Records(IterableDataset):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_iterable_dataset_may_yield_them_too(workers: int) -> None:
     loader = evenstep.DataLoader(
-        Records(), batch_size=4, collate_fn=untouched, num_workers=workers, buffer_size=16
+        Records(),
+        batch_size=4,
+        collate_fn=untouched,
+        num_workers=workers,
+        memory=evenstep.Memory(buffer_size=16),
     )
     samples = [sample for batch, _ in loader.steps() for sample in batch]
     assert len(samples) == COUNT
@@ -204,39 +211,6 @@ class Sampler:
         return f"{type(self).__name__}({self.count})"
 
 
-class SizedSampler(Sampler):
-    def __len__(self) -> int:
-        return self.count
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 1},
-        {"batch_size": 7},
-        {"batch_size": 7, "drop_last": True},
-        {"batch_size": 10, "drop_last": True},
-        {"batch_size": 51},
-        {"batch_size": 51, "drop_last": True},
-        {"policy": evenstep.FixedBatch(9)},
-        {"policy": evenstep.FixedBatch(9, drop_last=True)},
-        {"batch_size": 4, "sampler": SizedSampler(13)},
-        {"batch_size": 4, "sampler": SizedSampler(13), "drop_last": True},
-        {"batch_size": 4, "sampler": SizedSampler(13), "shard_sampler": True},
-        {"batch_size": 4, "sampler": SizedSampler(0)},
-    ],
-    ids=str,
-)
-def test_the_length_of_a_loader_of_fixed_batches_is_the_number_of_its_steps(
-    options: dict[str, Any],
-) -> None:
-    loader = evenstep.DataLoader(Documents(COUNT), buffer_size=16, **options)
-    expected = len(loader)
-    for _ in range(2):
-        assert len(list(loader)) == expected
-        assert len(loader) == expected
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -245,14 +219,16 @@ def test_the_length_of_a_loader_of_fixed_batches_is_the_number_of_its_steps(
     ],
 )
 def test_a_length_that_is_not_known_is_not_made_up(options: dict[str, Any], named: str) -> None:
-    loader = evenstep.DataLoader(Documents(COUNT), **options)
+    loader = evenstep.DataLoader(Documents(COUNT), **grouped(**options))
     with pytest.raises(TypeError, match=named):
         len(loader)
 
 
 def test_the_number_of_steps_is_estimated_from_the_steps_so_far() -> None:
     loader = evenstep.DataLoader(
-        [tokens_of(0)] * COUNT, policy=evenstep.TokenBudget(8), buffer_size=16
+        [tokens_of(0)] * COUNT,
+        policy=evenstep.TokenBudget(8),
+        memory=evenstep.Memory(buffer_size=16),
     )
     assert loader.estimated_steps is None
     samples = 0
@@ -262,18 +238,11 @@ def test_the_number_of_steps_is_estimated_from_the_steps_so_far() -> None:
     assert loader.estimated_steps == number
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_after_a_pass_the_estimate_is_its_number_of_steps(count: int) -> None:
-    loader = evenstep.DataLoader(
-        Documents(200), policy=evenstep.TokenBudget(512), shuffle=True, buffer_size=32
-    )
-    passes = [len(list(loader)) for _ in range(count)]
-    assert loader.estimated_steps == round(sum(passes) / count)
-
-
 def test_an_estimate_is_of_a_whole_pass_also_after_a_resume() -> None:
     def make() -> evenstep.DataLoader:
-        return evenstep.DataLoader(Documents(40), batch_size=4, buffer_size=8)
+        return evenstep.DataLoader(
+            Documents(40), batch_size=4, memory=evenstep.Memory(buffer_size=8)
+        )
 
     first = make()
     steps = first.steps()
@@ -291,7 +260,7 @@ def test_where_the_number_of_samples_is_not_known_nothing_is_estimated() -> None
     for options in ({"sampler": Sampler(13)}, {}):
         dataset: Any = Documents(COUNT) if options else Records()
         loader = evenstep.DataLoader(
-            dataset, batch_size=4, collate_fn=untouched, loss_scaling="sample", **options
+            dataset, batch_size=4, collate_fn=untouched, loss_scaling="sample", **grouped(**options)
         )
         assert len(list(loader.steps())) in (4, 13)
         assert loader.estimated_steps is None

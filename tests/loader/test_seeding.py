@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, Subset
 import evenstep
 from evenstep.batch.random_state import keeping_random_state
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed, sample_seed, seed_everything
+from loader_options import grouped
 
 COUNT = 40
 SEEDS = st.integers(0, 2**70)
@@ -75,7 +76,9 @@ def augmented(epochs: int = 1, dataset: Any = None, **options: Any) -> list[dict
     """By epoch, what was drawn at random for each sample."""
     loader = evenstep.DataLoader(
         Augmented() if dataset is None else dataset,
-        **{"policy": evenstep.TokenBudget(64), "buffer_size": 12, "num_workers": 1, **options},
+        **grouped(
+            **{"policy": evenstep.TokenBudget(64), "buffer_size": 12, "num_workers": 1, **options}
+        ),
     )
     passes = []
     for _ in range(epochs):

@@ -23,6 +23,7 @@ from documents import Documents
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.start import choice
 from evenstep.loader.start.limited_pickle import LimitedPickler, NotPortable
+from loader_options import grouped
 
 COUNT = 16
 SHIFT = 0
@@ -62,7 +63,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., evenstep.Dat
         def loader_with(dataset: Any = None, **options: Any) -> evenstep.DataLoader:
             loader = evenstep.DataLoader(
                 Telling() if dataset is None else dataset,
-                **{"batch_size": 4, "num_workers": 1, **options},
+                **grouped(**{"batch_size": 4, "num_workers": 1, **options}),
             )
             stack.callback(loader.close)
             return loader

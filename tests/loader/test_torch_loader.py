@@ -84,9 +84,11 @@ def test_the_default_collate_function_gives_way_to_padding():
 
 def test_options_win():
     loader = TorchDataLoader(Documents(20), sampler=[1, 2], num_workers=2, timeout=9)
-    wrapped = evenstep.wrap(loader, policy=BUDGET, num_workers=0, sampler=[4], buffer_size=7)
+    wrapped = evenstep.wrap(
+        loader, policy=BUDGET, num_workers=0, sampler=[4], memory=evenstep.Memory(buffer_size=7)
+    )
     assert wrapped.num_workers == 0
-    assert wrapped.buffer_size == 7
+    assert wrapped.memory.buffer_size == 7
     assert indices(wrapped) == [4]
     assert sorted(indices(evenstep.wrap(loader, policy=BUDGET, shuffle=True))) == list(range(20))
 

@@ -16,6 +16,7 @@ import evenstep
 from documents import Documents
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.watchdog import Watchdog
+from loader_options import grouped
 
 LIMIT = 0.4
 
@@ -111,7 +112,7 @@ def test_a_call_that_hangs_is_named_with_where_it_hangs(
 ) -> None:
     dataset, options = build(where, hang_here)
     loader = evenstep.DataLoader(
-        dataset, batch_size=4, chunk_size=8, timeout=LIMIT, group="local", **options
+        dataset, batch_size=4, timeout=LIMIT, group="local", **grouped(chunk_size=8, **options)
     )
     began = time.monotonic()
     with pytest.raises(LoaderDiedError, match=f"rank 0: {says}.* over timeout=0.4") as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,19 @@ def end_of(job: Job, everybody: list[Staff], within: float = WITHIN) -> list[Out
             assert time.monotonic() < deadline, f"somebody keeps the ports of rank {rank} open"
             time.sleep(0.05)
     return outcomes
+
+
+def assert_nothing_runs(rank: Rank, case: object, within: float = 5.0) -> None:
+    """Called on a rank: no process or thread of evenstep is left there, within seconds."""
+    deadline = time.monotonic() + within
+    while left := [*rank.children(), *own_threads()]:
+        assert time.monotonic() < deadline, f"{case} left {left}"
+        time.sleep(0.02)
+
+
+def own_threads() -> list[str]:
+    names = (thread.name for thread in threading.enumerate())
+    return sorted(name for name in names if name.startswith("evenstep"))
 
 
 def assert_died(outcome: Outcome, error: str, *says: str) -> None:

@@ -46,7 +46,6 @@ def make_passes(rank: Rank, passes: int, stays: bool) -> None:
         (1, True, "rank 1 (process "),
     ],
 )
-@pytest.mark.timeout(60)
 def test_a_rank_that_ends_without_beginning_a_pass_is_missed(
     tmp_path: Path, passes: int, stays: bool, error: str
 ) -> None:
@@ -68,7 +67,6 @@ def never_begin(rank: Rank) -> None:
         pass
 
 
-@pytest.mark.timeout(60)
 def test_a_rank_that_never_begins_is_missed_after_the_groups_time_limit(tmp_path: Path) -> None:
     with Job(never_begin, 2, folder=tmp_path) as job:
         waits, absent = job.join(WITHIN + LIMIT)
@@ -84,7 +82,6 @@ def die_while_connecting(rank: Rank) -> None:
         pass
 
 
-@pytest.mark.timeout(60)
 def test_a_rank_that_dies_while_it_connects_is_missed_after_a_time_limit(tmp_path: Path) -> None:
     with Job(die_while_connecting, 3, folder=tmp_path) as job:
         first, dead, last = job.join(WITHIN + LIMIT)

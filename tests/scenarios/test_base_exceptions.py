@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import assert_nothing_runs
 from ranks import Rank, run
 from torch.utils.data import IterableDataset
 
@@ -208,15 +207,8 @@ def fail(rank: Rank, case: Case) -> tuple[int, str, str]:
         error = caught
     FAULT = None
     loader.close()
-    begun = time.monotonic()
-    while left := rank.children() + ours():
-        assert time.monotonic() < begun + 5, f"{case} left {left}"
-        time.sleep(0.02)
+    assert_nothing_runs(rank, case)
     return steps, type(error).__name__, evenstep.errors.described(error) if error else ""
-
-
-def ours() -> list[Any]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("evenstep-")]
 
 
 def wrong(case: Case, own: Any, other: Any) -> str:
@@ -245,7 +237,6 @@ def check(cases: list[Case], folder: Path, within: float) -> None:
     assert not found, "\n".join(map(str, found))
 
 
-@pytest.mark.timeout(90)
 def test_whatever_a_function_of_the_users_raises_is_named_on_every_rank(tmp_path: Path) -> None:
     raised = itertools.cycle(RAISED)
     cases = [(where, next(raised), workers) for workers in (0, 1) for where in places(workers)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,12 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import evenstep
 from documents import VOCABULARY, Documents
+from page_code import run_page
 
-PAGE = Path(__file__).parents[2] / "docs" / "context-parallelism.md"
 DOCUMENTS = Documents(60, longest=150, prompts=True, seed=3)
 
 
-def code(heading: str) -> str:
-    """The one block of code under a heading of the page."""
-    (section,) = [s for s in PAGE.read_text().split("\n## ") if s.startswith(heading + "\n")]
-    (block,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    return block
-
-
-def run_block(heading: str, **names: Any) -> dict[str, Any]:
-    exec(compile(code(heading), f"{PAGE.name}: {heading}", "exec"), names)
-    return names
+run_block = partial(run_page, "context-parallelism.md")
 
 
 class Model(nn.Module):

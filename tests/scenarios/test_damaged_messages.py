@@ -42,15 +42,14 @@ def trains(rank: Rank, at: int, victims: Sequence[int], change) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "kind", "change"),
+    ("at", "kind", "change", "victims"),
     [
-        (0, "hello of round 0", damaged),
-        (3, "proposal of round 1", damaged),
-        (4, "receipt of round 1", damaged),
-        (4, "receipt of round 1", lied),
+        (0, "hello of round 0", damaged, (0, 1)),
+        (3, "proposal of round 1", damaged, (0,)),
+        (4, "receipt of round 1", damaged, (1,)),
+        (4, "receipt of round 1", lied, (0, 1)),
     ],
 )
-@pytest.mark.parametrize("victims", [(0, 1), (0,), (1,)])
 def test_damage_is_named_by_every_rank(tmp_path: Path, victims, at, kind, change) -> None:
     with Job(trains, 2, at, victims, change, folder=tmp_path) as job:
         outcomes = job.join(WITHIN)

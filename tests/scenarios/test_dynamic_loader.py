@@ -74,7 +74,6 @@ def epoch(rank: Rank, workers: int) -> tuple[list[Any], Counter[int]]:
     return steps, dataset.read
 
 
-@pytest.mark.timeout(100)
 @pytest.mark.parametrize(("ranks", "workers"), [(4, 0), (3, 1)])
 def test_each_document_is_read_by_one_rank_and_trained_on_whole_by_its_group(
     tmp_path: Path, ranks: int, workers: int
@@ -139,7 +138,6 @@ def gradients(rank: Rank) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]
     return found
 
 
-@pytest.mark.timeout(100)
 def test_gradients_are_those_of_one_large_batch(tmp_path: Path) -> None:
     (found, *_) = run(gradients, 4, folder=tmp_path, within=80)
     assert len(found) > 3
@@ -169,7 +167,6 @@ def goes_on_on_two(rank: Rank) -> tuple[list[Any], list[Any]]:
     return before, after
 
 
-@pytest.mark.timeout(150)
 def test_an_epoch_is_gone_on_with_exactly_and_by_fewer_ranks(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -192,7 +189,6 @@ def fails(rank: Rank, how: str) -> None:
         pass
 
 
-@pytest.mark.timeout(60)
 def test_a_sample_that_cannot_be_sent_is_named_and_all_ranks_fail(tmp_path: Path) -> None:
     with Job(fails, 4, "sample", folder=tmp_path) as job:
         outcomes = job.join(within=40)
@@ -203,7 +199,6 @@ def test_a_sample_that_cannot_be_sent_is_named_and_all_ranks_fail(tmp_path: Path
         assert "cannot be sent to the other ranks" in outcome.message
 
 
-@pytest.mark.timeout(60)
 def test_a_policy_for_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
     with Job(fails, 4, "ranks", folder=tmp_path) as job:
         outcomes = job.join(within=40)
@@ -211,7 +206,6 @@ def test_a_policy_for_another_number_of_ranks_is_refused(tmp_path: Path) -> None
     assert any("the policy has ranks=3" in outcome.message for outcome in outcomes)
 
 
-@pytest.mark.timeout(60)
 def test_a_killed_rank_is_named_on_all(tmp_path: Path) -> None:
     options = {**FORK, "policy": policy(), "collate_fn": evenstep.PackCollator()}
     with Job(train, 4, options, Documents(20_000), folder=tmp_path) as job:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch.distributed as dist
-from faults import FORK, all_training, assert_died, end_of, train
-from ranks import Job, Rank, run
+from ranks import Rank, run
 
 import evenstep
 from documents import Documents
@@ -67,7 +63,6 @@ def go_through(rank: Rank) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.timeout(150)
 def test_two_ranks_see_all_samples_in_equal_steps_and_resume_exactly(tmp_path: Path) -> None:
     ranks = run(go_through, 2, folder=tmp_path, within=120)
     for name in {**ONLINE, **PLANNED}:
@@ -102,30 +97,8 @@ def go_on_alone(rank: Rank) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.timeout(100)
 def test_one_rank_goes_on_for_three_and_sees_what_they_have_not(tmp_path: Path) -> None:
     ranks = run(go_on_alone, 3, folder=tmp_path, within=80)
     for name in ONLINE:
         counts = Counter(i for made in ranks for indices in made[name] for i in indices)
         assert counts == Counter(range(90)), name
-
-
-@pytest.mark.parametrize("kind", ["planned", "packed", "pool"])
-@pytest.mark.timeout(60)
-def test_a_killed_batcher_is_named_under_every_kind_of_policy(tmp_path: Path, kind: str) -> None:
-    dataset = Documents(20_000)
-    policy = {
-        "planned": evenstep.BucketedMaxTokens(1024, lengths=dataset.lengths),
-        "packed": evenstep.Even(1024, packed=True),
-        "pool": evenstep.PoolSort(8),
-    }[kind]
-    options = {**FORK, "policy": policy}
-    if policy.packed:
-        options["collate_fn"] = evenstep.PackCollator()
-    with Job(train, 2, options, dataset, folder=tmp_path) as job:
-        everybody = all_training(job, 2)
-        batcher = everybody[1].batcher
-        os.kill(batcher[0], signal.SIGKILL)
-        other, own = end_of(job, everybody)
-    assert_died(own, "LoaderDiedError", "rank 1", "batcher", f"{batcher[0]}", "SIGKILL")
-    assert_died(other, "PeerError", "rank 1 failed", "the batcher process", f"{batcher[0]}")

@@ -30,12 +30,7 @@ from ranks import Job, Rank
 import evenstep
 from documents import Documents
 
-with_and_without_workers = pytest.mark.parametrize(
-    "workers", [FORK, THREADS], ids=["workers", "threads"]
-)
 
-
-@pytest.mark.timeout(60)
 def test_a_killed_worker_is_named_on_every_rank(tmp_path: Path) -> None:
     with Job(train, 2, FORK, folder=tmp_path) as job:
         everybody = all_training(job, 2)
@@ -56,7 +51,6 @@ def go_before_the_first_pass(rank: Rank) -> None:
     next(loader.steps())
 
 
-@pytest.mark.timeout(60)
 def test_a_rank_that_dies_before_its_first_pass_is_missed(tmp_path: Path) -> None:
     with Job(go_before_the_first_pass, 3, folder=tmp_path) as job:
         _, *others = job.join(WITHIN)
@@ -65,7 +59,6 @@ def test_a_rank_that_dies_before_its_first_pass_is_missed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("dataset", [None, Wordy(100_000)], ids=["tokens", "text"])
-@pytest.mark.timeout(60)
 def test_a_killed_batcher_is_named_on_every_rank(tmp_path: Path, dataset: Any) -> None:
     with Job(train, 2, FORK, dataset, folder=tmp_path) as job:
         everybody = all_training(job, 2)
@@ -76,13 +69,11 @@ def test_a_killed_batcher_is_named_on_every_rank(tmp_path: Path, dataset: Any) -
     assert_died(other, "PeerError", "rank 1 failed", "batcher")
 
 
-@with_and_without_workers
 @pytest.mark.parametrize(
-    ("world_size", "number"),
-    [(2, signal.SIGKILL), (4, signal.SIGKILL), (2, signal.SIGTERM)],
-    ids=["2-SIGKILL", "4-SIGKILL", "2-SIGTERM"],
+    ("world_size", "number", "workers"),
+    [(2, signal.SIGTERM, FORK), (4, signal.SIGKILL, FORK), (2, signal.SIGKILL, THREADS)],
+    ids=["2-SIGTERM", "4-SIGKILL", "2-SIGKILL-threads"],
 )
-@pytest.mark.timeout(60)
 def test_a_killed_rank_is_named_on_every_other(
     tmp_path: Path, world_size: int, number: signal.Signals, workers: dict[str, Any]
 ) -> None:
@@ -98,7 +89,6 @@ def test_a_killed_rank_is_named_on_every_other(
             assert_died(outcome, "PeerError", f"rank {victim} (process {job.pid(victim)} ", "died")
 
 
-@pytest.mark.timeout(60)
 def test_a_rank_killed_while_all_wait_for_their_samples_is_named(tmp_path: Path) -> None:
     with Job(train, 2, FORK, Sticky(0), 0, 0, folder=tmp_path) as job:
         all_training(job, 2)
@@ -108,12 +98,8 @@ def test_a_rank_killed_while_all_wait_for_their_samples_is_named(tmp_path: Path)
     assert_died(outcome, "PeerError", f"rank 0 (process {job.pid(0)} ", "died")
 
 
-@with_and_without_workers
-@pytest.mark.timeout(60)
-def test_an_interrupt_ends_every_rank_and_all_it_started(
-    tmp_path: Path, workers: dict[str, Any]
-) -> None:
-    with Job(train, 2, workers, folder=tmp_path) as job:
+def test_an_interrupt_ends_every_rank_and_all_it_started(tmp_path: Path) -> None:
+    with Job(train, 2, FORK, folder=tmp_path) as job:
         everybody = all_training(job, 2)
         for rank in range(2):
             job.signal(rank, signal.SIGINT, children=True)
@@ -131,12 +117,13 @@ def exit_on_request(rank: Rank, workers: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "number", "error"),
-    [(train, signal.SIGINT, "KeyboardInterrupt"), (exit_on_request, signal.SIGTERM, "SystemExit")],
+    ("function", "number", "error", "workers"),
+    [
+        (train, signal.SIGINT, "KeyboardInterrupt", FORK),
+        (exit_on_request, signal.SIGTERM, "SystemExit", THREADS),
+    ],
     ids=["SIGINT", "SIGTERM with a handler"],
 )
-@with_and_without_workers
-@pytest.mark.timeout(60)
 def test_a_rank_that_is_asked_to_end_does_and_is_named_on_the_other(
     tmp_path: Path, function: Any, number: signal.Signals, error: str, workers: dict[str, Any]
 ) -> None:
@@ -155,7 +142,6 @@ def train_with_hanging(rank: Rank, hang: str) -> None:
 
 
 @pytest.mark.parametrize("hang", ["sample", "process"])
-@pytest.mark.timeout(60)
 def test_a_worker_that_hangs_longer_than_the_timeout_is_named_on_every_rank(
     tmp_path: Path, hang: str
 ) -> None:
@@ -169,12 +155,10 @@ def test_a_worker_that_hangs_longer_than_the_timeout_is_named_on_every_rank(
     assert_died(other, "PeerError", "rank 1 failed: LoaderDiedError", cause)
 
 
-@with_and_without_workers
-@pytest.mark.timeout(60)
 def test_a_rank_that_is_stopped_for_a_while_delays_the_others_and_loses_nothing(
-    tmp_path: Path, workers: dict[str, Any]
+    tmp_path: Path,
 ) -> None:
-    with Job(one_epoch, 2, workers, folder=tmp_path) as job:
+    with Job(one_epoch, 2, THREADS, folder=tmp_path) as job:
         all_training(job, 2)
         job.signal(1, signal.SIGSTOP, children=True)
         time.sleep(2.5)  # several ticks
@@ -193,13 +177,11 @@ def one_epoch(rank: Rank, workers: dict[str, Any]) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 @pytest.mark.parametrize(
-    "dataset",
-    [Documents(100_000), Wordy(100_000), Sticky(200)],
-    ids=["tokens", "text", "stuck worker"],
+    ("dataset", "number"),
+    [(Wordy(100_000), signal.SIGTERM), (Sticky(200), signal.SIGKILL)],
+    ids=["text", "stuck worker"],
 )
-@pytest.mark.timeout(60)
 def test_a_killed_trainer_leaves_nothing_behind(
     tmp_path: Path, dataset: Any, number: signal.Signals
 ) -> None:
@@ -219,7 +201,6 @@ def kill_trainer_of_spawned(folder: Path) -> None:
         job.join(WITHIN)
 
 
-@pytest.mark.timeout(90)
 def test_a_killed_trainer_of_spawned_processes_leaves_nothing_behind(tmp_path: Path) -> None:
     # In a process of its own: Python removes the semaphores of killed processes once all that
     # share a resource tracker have ended, and tests before this one may have started theirs.
@@ -232,43 +213,27 @@ def test_a_killed_trainer_of_spawned_processes_leaves_nothing_behind(tmp_path: P
     )
 
 
-def leave_alone(rank: Rank, workers: dict[str, Any]) -> int:
-    steps = 0
-    for _ in loader_over(Documents(100_000), **workers):
-        steps += 1
-        if rank.rank == 1 and steps == 5:
-            break
-    return steps
-
-
-@with_and_without_workers
-@pytest.mark.timeout(60)
-def test_a_rank_that_leaves_alone_is_named_on_the_other(
-    tmp_path: Path, workers: dict[str, Any]
-) -> None:
-    with Job(leave_alone, 2, workers, folder=tmp_path) as job:
-        stays, leaves = job.join(WITHIN)
-    assert leaves.value == 5
-    assert_died(stays, "PeerError", "rank 1 left epoch 0 early")
-
-
-def fail_in_training(rank: Rank, workers: dict[str, Any]) -> None:
+def leave(rank: Rank, workers: dict[str, Any], how: str) -> int:
     steps = loader_over(Documents(100_000), **workers).steps()  # which the traceback keeps alive
     for number, _ in enumerate(steps):
         if rank.rank == 1 and number == 5:
-            raise ZeroDivisionError("no gradient")
+            if how == "raise":
+                raise ZeroDivisionError("no gradient")
+            break
+    return number
 
 
-@with_and_without_workers
-@pytest.mark.timeout(60)
-def test_a_trainer_that_raises_amid_a_pass_ends_and_the_others_hear_of_it(
-    tmp_path: Path, workers: dict[str, Any]
+@pytest.mark.parametrize(("how", "workers"), [("raise", FORK), ("break", THREADS)])
+def test_a_rank_that_leaves_alone_is_named_on_the_other(
+    tmp_path: Path, how: str, workers: dict[str, Any]
 ) -> None:
-    with Job(fail_in_training, 2, workers, folder=tmp_path) as job:
-        other, own = job.join(WITHIN)
-    assert own.error == "ZeroDivisionError"
-    assert_died(other, "PeerError", "rank 1 left epoch 0 early")
-    assert own.log.count("Traceback (most recent call last)") == 1, own.log
+    with Job(leave, 2, workers, how, folder=tmp_path) as job:
+        stays, leaves = job.join(WITHIN)
+    assert_died(stays, "PeerError", "rank 1 left epoch 0 early")
+    assert (leaves.error, leaves.value) == (
+        ("ZeroDivisionError", None) if how == "raise" else ("", 5)
+    )
+    assert leaves.log.count("Traceback (most recent call last)") == (how == "raise"), leaves.log
 
 
 def lose_a_worker_between_passes(rank: Rank) -> list[Any]:
@@ -288,7 +253,6 @@ def lose_a_worker_between_passes(rank: Rank) -> list[Any]:
     return results
 
 
-@pytest.mark.timeout(60)
 def test_persistent_workers_that_died_between_passes_are_replaced(tmp_path: Path) -> None:
     with Job(lose_a_worker_between_passes, 2, folder=tmp_path) as job:
         outcomes = job.join(20)

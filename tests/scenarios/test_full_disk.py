@@ -71,7 +71,6 @@ def fail_and_resume(rank: Rank, workers: dict[str, Any], folder: Path) -> Any:
 
 @pytest.mark.skipif(not os.path.exists(FULL), reason=f"there is no {FULL}")
 @pytest.mark.parametrize("workers", [pytest.param(FORK, marks=pytest.mark.soak), THREADS])
-@pytest.mark.timeout(60)
 def test_a_full_disk_while_a_state_is_saved(tmp_path: Path, workers: dict[str, Any]) -> None:
     states = tmp_path / "states"
     states.mkdir()

@@ -123,29 +123,14 @@ def step_by_step(rank: Rank, model: nn.Module, form: str, num_workers: int) -> l
 
 def backward(model: Any, batch: Any, step: evenstep.StepInfo, weight: float = 1.0) -> None:
     if not step.loss_scales:
-        (model(batch) * step.loss_scale * weight).backward()
+        (model(batch) * step.loss_scale).backward()
         return
     pairs = list(zip(batch, step.loss_scales))
     with model.no_sync():
         for micro_batch, scale in pairs[:-1]:
-            (model(micro_batch) * scale * weight).backward()
+            (model(micro_batch) * scale).backward()
     micro_batch, scale = pairs[-1]
-    (model(micro_batch) * scale * weight).backward()
-
-
-def whole_epoch(rank: Rank, model: Any, form: str, num_workers: int) -> torch.Tensor:
-    """One update for an epoch: every step weighs as much as the tokens it trains on."""
-    total = 0
-    with model.no_sync():
-        for batch in loader_of(rank, form, num_workers):
-            step = evenstep.pop_step(batch)
-            total += step.global_supervised_tokens
-            backward(model, batch, step, step.global_supervised_tokens)
-    # What the last micro-step of an accumulation does: the mean over ranks.
-    for parameter in model.parameters():
-        torch.distributed.all_reduce(parameter.grad)
-        parameter.grad /= rank.world_size * total
-    return gradient(model)
+    (model(micro_batch) * scale).backward()
 
 
 def train(rank: Rank, form: str, num_workers: int) -> Any:
@@ -155,21 +140,16 @@ def train(rank: Rank, form: str, num_workers: int) -> Any:
         group = torch.distributed.new_group(range(first, first + size))
         peers = group if first <= rank.rank < first + size else peers
     model = DistributedDataParallel(Model(peers))
-    return (
-        step_by_step(rank, model, form, num_workers),
-        whole_epoch(rank, model, form, num_workers),
-    )
+    return step_by_step(rank, model, form, num_workers)
 
 
 @pytest.mark.parametrize(
     ("form", "num_workers"), [("padded", 0), ("packed", 1), ("micro-batches", 0), ("planned", 0)]
 )
-@pytest.mark.timeout(90)
-def test_gradients_of_steps_and_epochs_are_those_of_one_process(
+def test_gradients_of_steps_are_those_of_one_process(
     tmp_path: Path, form: str, num_workers: int
 ) -> None:
-    ranks = run(train, 2, form, num_workers, folder=tmp_path, within=15)
-    of_steps = [steps for steps, _ in ranks]
+    of_steps = run(train, 2, form, num_workers, folder=tmp_path, within=30)
     assert len(of_steps[0]) == len(of_steps[1]) > 3
     fillers = any(not indices for indices, _ in of_steps[1])
     assert fillers == (form != "planned")
@@ -177,10 +157,6 @@ def test_gradients_of_steps_and_epochs_are_those_of_one_process(
         truth = truth_of([i for indices, _ in same for i in indices])
         for _, value in same:
             assert relative_error(value, truth) < 1e-5
-    # What wrap-around repeats counts twice.
-    truth = truth_of([i for steps in of_steps for indices, _ in steps for i in indices])
-    for _, value in ranks:
-        assert relative_error(value, truth) < 1e-5
 
 
 def train_by_updates(rank: Rank, form: str, exhausted: str, num_workers: int) -> list[Any]:
@@ -203,9 +179,8 @@ def train_by_updates(rank: Rank, form: str, exhausted: str, num_workers: int) ->
 
 @pytest.mark.parametrize(
     ("form", "exhausted", "num_workers"),
-    [("fixed", "pad", 1), ("fixed", "stop", 0), ("micro-batches", "pad", 0)],
+    [("fixed", "stop", 1), ("micro-batches", "pad", 0)],
 )
-@pytest.mark.timeout(90)
 def test_gradients_of_accumulated_steps_are_those_of_one_process(
     tmp_path: Path, form: str, exhausted: str, num_workers: int
 ) -> None:
@@ -220,10 +195,8 @@ def test_gradients_of_accumulated_steps_are_those_of_one_process(
             assert relative_error(value, truth) < 1e-5
 
 
-@pytest.mark.timeout(90)
 def test_gradients_of_shared_micro_batches_are_those_of_one_process(tmp_path: Path) -> None:
-    ranks = run(train, 4, "shards", 0, folder=tmp_path, within=60)
-    of_steps = [steps for steps, _ in ranks]
+    of_steps = run(train, 4, "shards", 0, folder=tmp_path, within=60)
     assert len(of_steps[0]) == len(of_steps[2]) > 3
     assert any(not indices for indices, _ in of_steps[2])
     for same in zip(*of_steps):
@@ -231,6 +204,3 @@ def test_gradients_of_shared_micro_batches_are_those_of_one_process(tmp_path: Pa
         truth = truth_of([i for indices, _ in same[::2] for i in indices])
         for _, value in same:
             assert relative_error(value, truth) < 1e-5
-    truth = truth_of([i for steps in of_steps[::2] for indices, _ in steps for i in indices])
-    for _, value in ranks:
-        assert relative_error(value, truth) < 1e-5

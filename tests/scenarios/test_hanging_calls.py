@@ -31,7 +31,6 @@ def hang_in_collate(rank: Rank, workers: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("workers", [FORK, THREADS], ids=["workers", "threads"])
-@pytest.mark.timeout(60)
 def test_a_call_that_hangs_longer_than_the_timeout_is_named_on_every_rank(
     tmp_path: Path, workers: dict[str, Any]
 ) -> None:

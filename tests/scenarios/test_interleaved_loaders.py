@@ -44,7 +44,6 @@ def cross(rank: Rank) -> None:
             pass
 
 
-@pytest.mark.timeout(60)
 def test_loaders_that_ranks_begin_in_different_orders_are_not_joined(tmp_path: Path) -> None:
     with Job(cross, 2, folder=tmp_path) as job:
         outcomes = job.join(20)
@@ -57,7 +56,6 @@ def test_loaders_that_ranks_begin_in_different_orders_are_not_joined(tmp_path: P
     [{**FORK, "num_workers": 1}, pytest.param(THREADS, marks=pytest.mark.soak)],
     ids=["workers", "threads"],
 )
-@pytest.mark.timeout(60)
 def test_ranks_may_take_batches_of_two_loaders_in_different_orders(
     tmp_path: Path, workers: dict[str, Any]
 ) -> None:
@@ -74,7 +72,6 @@ def one_rank_has_more(rank: Rank) -> int:
     return sum(len(step.indices or ()) for _, step in loader_over(Documents(40)).steps())
 
 
-@pytest.mark.timeout(60)
 def test_one_rank_may_make_a_loader_that_nobody_iterates(tmp_path: Path) -> None:
     assert sum(run(one_rank_has_more, 2, folder=tmp_path)) == 40
 
@@ -89,7 +86,6 @@ def one_after_the_other(rank: Rank) -> None:
             pass
 
 
-@pytest.mark.timeout(60)
 def test_ranks_that_wait_for_each_other_in_two_loaders_say_so(tmp_path: Path) -> None:
     with Job(one_after_the_other, 2, folder=tmp_path) as job:
         deadline = time.monotonic() + 20

@@ -86,7 +86,6 @@ def starve(rank: Rank, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["worker", "lent", "copied"])
-@pytest.mark.timeout(60)
 def test_shared_memory_that_runs_out_is_named_on_every_rank(tmp_path: Path, where: str) -> None:
     with Job(starve, 2, where, folder=tmp_path) as job:
         other, own = end_of(job, all_training(job, 2))
@@ -98,7 +97,6 @@ def test_shared_memory_that_runs_out_is_named_on_every_rank(tmp_path: Path, wher
     assert own.log.count("Process ForkProcess") == 1, own.log
 
 
-@pytest.mark.timeout(60)
 def test_open_files_that_run_out_are_named_on_every_rank(tmp_path: Path) -> None:
     with Job(starve, 2, "files of a worker", folder=tmp_path) as job:
         other, own = job.join(20)

@@ -57,7 +57,6 @@ def train_until_reset(rank: Rank, workers: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("workers", "world_size"), [(FORK, 2), (THREADS, 3)], ids=["2", "3"])
-@pytest.mark.timeout(60)
 def test_connections_that_are_reset_are_an_error_on_every_rank(
     tmp_path: Path, workers: dict[str, Any], world_size: int
 ) -> None:
@@ -99,7 +98,6 @@ def on(job: Job, rank: int, *command: object) -> None:
     tell("nsenter", "-t", job.pid(rank), "-n", *command)
 
 
-@pytest.mark.timeout(60)
 def test_connections_between_hosts_that_are_reset_are_an_error_on_both(
     tmp_path: Path, hosts: None
 ) -> None:
@@ -133,7 +131,6 @@ def one_epoch(rank: Rank, cut: Path) -> tuple[list[int], float]:
 
 
 @pytest.mark.parametrize("gone", [1.0, *(pytest.param(s, marks=pytest.mark.soak) for s in (3, 10))])
-@pytest.mark.timeout(90)
 def test_a_network_that_is_gone_for_a_while_costs_time_and_no_sample(
     tmp_path: Path, hosts: None, gone: float
 ) -> None:

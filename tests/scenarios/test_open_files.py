@@ -10,14 +10,13 @@ import contextlib
 import itertools
 import os
 import resource
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from faults import loader_over
+from faults import assert_nothing_runs, loader_over
 from ranks import Job, Rank
 
 import evenstep
@@ -71,10 +70,7 @@ def go_through(rank: Rank, options: dict[str, Any], more: list[int]) -> list[Pas
         with few_files(number) if rank.rank == 1 else contextlib.nullcontext():
             passes.append(one_pass(loader))
         loader.close()
-        begun = time.monotonic()
-        while left := rank.children() + ours():
-            assert time.monotonic() < begun + 5, f"with {number} files: {left}"
-            time.sleep(0.02)
+        assert_nothing_runs(rank, f"with {number} files")
     return passes
 
 
@@ -88,12 +84,22 @@ def one_pass(loader: evenstep.DataLoader) -> Pass:
     return Pass(samples, time.monotonic() - begun, error)
 
 
-def ours() -> list[Any]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("evenstep-")]
+EVERY = [*range(40), 60]
 
 
-def check(options: dict[str, Any], more: list[int], folder: Path) -> None:
-    with Job(go_through, 2, options, more, folder=folder) as job:
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        (STARTS[0], [0, 3, 60]),
+        (STARTS[1], [8, 18, 60]),
+        *(pytest.param(options, EVERY, marks=pytest.mark.soak) for options in STARTS),
+    ],
+)
+@pytest.mark.timeout(300)
+def test_any_number_of_open_files_is_enough_or_an_error_on_every_rank(
+    tmp_path: Path, options: dict[str, Any], more: list[int]
+) -> None:
+    with Job(go_through, 2, options, more, folder=tmp_path) as job:
         outcomes = job.join(30 + 2 * len(more))
     assert not any(outcome.error for outcome in outcomes), outcomes[1].traceback
     other, own = (outcome.value for outcome in outcomes)
@@ -107,21 +113,6 @@ def check(options: dict[str, Any], more: list[int], folder: Path) -> None:
             assert "ulimit -n" in theirs.error, case
         else:
             assert (theirs.error, mine.samples + theirs.samples) == ("", COUNT), case
-
-
-@pytest.mark.parametrize(("options", "more"), [(STARTS[0], [0, 3, 60]), (STARTS[1], [8, 18, 60])])
-@pytest.mark.timeout(120)
-def test_any_number_of_open_files_is_enough_or_an_error_on_every_rank(
-    tmp_path: Path, options: dict[str, Any], more: list[int]
-) -> None:
-    check(options, more, tmp_path)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("options", STARTS, ids=["threads", "fork", "fork server"])
-@pytest.mark.timeout(300)
-def test_every_number_of_open_files(tmp_path: Path, options: dict[str, Any]) -> None:
-    check(options, [*range(40), 60], tmp_path)
 
 
 def few_from_the_start(rank: Rank) -> None:
@@ -148,7 +139,6 @@ def with_workers(rank: Rank) -> list[Pass]:
     ]
 
 
-@pytest.mark.timeout(60)
 def test_64_open_files_are_enough_for_a_rank_with_4_workers(tmp_path: Path) -> None:
     with Job(with_workers, 2, folder=tmp_path, prepare=few_from_the_start) as job:
         outcomes = job.join(40)

@@ -17,9 +17,6 @@ import evenstep
 from documents import Documents
 
 FORK = {"num_workers": 1, "multiprocessing_context": "fork"}
-with_and_without_workers = pytest.mark.parametrize(
-    "workers", [FORK, {}], ids=["workers", "threads"]
-)
 
 
 class Slow(Documents):
@@ -64,9 +61,7 @@ def one_pauses(rank: Rank, workers: dict[str, Any]) -> Any:
     return steps
 
 
-@with_and_without_workers
-@pytest.mark.parametrize("function", [one_is_slow, one_pauses])
-@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("function", "workers"), [(one_is_slow, FORK), (one_pauses, {})])
 def test_slowness_of_one_rank_changes_no_batch(
     tmp_path: Path, function: Any, workers: dict[str, Any]
 ) -> None:
@@ -95,7 +90,6 @@ def side_by_side(rank: Rank) -> Any:
     return seen
 
 
-@pytest.mark.timeout(60)
 def test_loaders_may_run_side_by_side(tmp_path: Path) -> None:
     results = run(side_by_side, 2, folder=tmp_path)
     for which, count in enumerate((120, 80, 40)):
@@ -117,7 +111,6 @@ def subgroups(rank: Rank) -> Any:
     return seen
 
 
-@pytest.mark.timeout(60)
 def test_a_loader_keeps_to_its_group(tmp_path: Path) -> None:
     results = run(subgroups, 4, folder=tmp_path)
     for which in range(3):
@@ -139,7 +132,6 @@ def loader_after_loader(rank: Rank) -> Any:
     return counts
 
 
-@pytest.mark.timeout(60)
 def test_a_new_loader_may_be_made_for_every_pass(tmp_path: Path) -> None:
     assert run(loader_after_loader, 2, folder=tmp_path) == [[20] * 6] * 2
 
@@ -151,7 +143,6 @@ def length_on_one_rank(rank: Rank) -> Any:
     return [sum(1 for _ in loader) for loader in (first, second)]
 
 
-@pytest.mark.timeout(60)
 def test_the_length_of_a_loader_takes_no_other_rank(tmp_path: Path) -> None:
     assert run(length_on_one_rank, 2, folder=tmp_path) == [[4, 6]] * 2
 
@@ -171,12 +162,10 @@ next(steps)
 
 
 @pytest.mark.parametrize(
-    ("ending", "code"),
-    [("", 0), ("sys.exit(3)", 3), ("raise ValueError('in training')", 1)],
+    ("ending", "code", "workers"),
+    [("", 0, {}), ("sys.exit(3)", 3, FORK), ("raise ValueError('in training')", 1, FORK)],
     ids=["end", "exit", "raise"],
 )
-@with_and_without_workers
-@pytest.mark.timeout(60)
 def test_a_script_may_end_amid_a_pass(ending: str, code: int, workers: dict[str, Any]) -> None:
     context = {k: v for k, v in workers.items() if k != "num_workers"}
     script = SCRIPT.format(workers=workers.get("num_workers", 0), context=context, ending=ending)

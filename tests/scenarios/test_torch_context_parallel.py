@@ -13,10 +13,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from evenstep.batch import PackCollator, attention_mask, block_mask
 from evenstep.context_parallel.frameworks import LoadBalancer
-from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
-from evenstep.plan.sharding.attention_tiles import causal_pairs
+from evenstep.plan.sharding import shard_per_document, shard_per_sequence
 from evenstep.tools.simulate import sample_lengths
-from handover_page import run_page
+from page_code import run_page
 
 theirs = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel")
 balancers = pytest.importorskip(f"{theirs.__name__}._load_balancer")
@@ -31,6 +30,7 @@ def cut(job: Rank, method: str) -> dict[str, Any]:
     """What this rank gets of buffers of several shapes, and what comes back of them."""
     total = sum(LENGTHS)
     names = run_page(
+        "context-handover.md",
         "PyTorch",
         sharding=MAKE[method](LENGTHS, job.world_size),
         mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (job.world_size,)),
@@ -94,40 +94,8 @@ def test_it_counts_as_one_of_theirs_once_registered():
     assert isinstance(balancer, balancers._LoadBalancer)
 
 
-@pytest.mark.parametrize("restore", [False, True])
-def test_on_the_sequences_that_theirs_balances_it_is_the_same(restore):
-    """One document, which both cut head and tail."""
-    ours = LoadBalancer(shard_per_sequence([48], 3))._generate_indices(restore)
-    head_tail = balancers._HeadTailLoadBalancer(48, 3, "cpu")._generate_indices(restore)
-    assert torch.equal(ours, head_tail)
-
-
 def sequence(seed: int, chunks: int, context: int = 131_072) -> list[int]:
     """Documents up to a context, each of a multiple of `chunks` tokens, which theirs demands."""
     lengths = -(-sample_lengths("pretrain-128k", 400, seed) // chunks) * chunks
     ends = np.minimum(lengths.cumsum(), context)
     return np.diff(ends[: np.searchsorted(ends, context) + 1], prepend=0).tolist()
-
-
-def imbalance(places: np.ndarray, lengths: list[int], ranks: int) -> float:
-    """Pairs of the busiest rank over the mean, of a permutation cut into equal parts."""
-    pairs = np.concatenate([np.arange(1, length + 1) for length in lengths])
-    work = pairs[places].reshape(ranks, -1).sum(1)
-    return float(work.max() / work.mean())
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_their_own_per_document_balancer_does_not_balance_documents_of_mixed_lengths(ranks):
-    ours, own = [], []
-    for seed in range(20):
-        lengths = sequence(seed, 2 * ranks)
-        sharding: Sharding = shard_per_document(lengths, ranks)
-        found = LoadBalancer(sharding)._generate_indices()[0].numpy()
-        other = balancers._PerDocumentHeadTailLoadBalancer([lengths], ranks, "cpu")
-        ours.append(imbalance(found, lengths, ranks))
-        own.append(imbalance(other._generate_indices()[0].numpy(), lengths, ranks))
-        whole = causal_pairs(np.zeros(len(lengths), np.int64), np.array(lengths, np.int64))
-        assert sharding.pairs.sum() == whole.sum()
-    print(f"{ranks} ranks: theirs {np.mean(own):.3f}, ours {np.mean(ours):.5f}")
-    assert max(ours) == 1.0
-    assert np.mean(own) > 1.2

@@ -60,7 +60,6 @@ def hold_everybody_up(rank: Rank) -> tuple[int, list[int]]:
     return os.getpid(), counts
 
 
-@pytest.mark.timeout(60)
 def test_a_rank_that_is_waited_for_is_named_with_what_it_does(tmp_path: Path) -> None:
     with Job(hold_everybody_up, 3, folder=tmp_path) as job:
         outcomes = job.join(30)
@@ -89,7 +88,6 @@ def one_epoch(rank: Rank, options: dict[str, Any]) -> int:
     return count
 
 
-@pytest.mark.timeout(60)
 def test_a_stopped_rank_is_named(tmp_path: Path) -> None:
     with Job(one_epoch, 2, {**FORK, "warn_after": 0.8}, folder=tmp_path) as job:
         for rank in range(2):
@@ -105,7 +103,6 @@ def test_a_stopped_rank_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("who", ["rank", "batcher", "worker", "all"])
-@pytest.mark.timeout(120)
 def test_a_process_that_is_stopped_for_30_seconds_costs_no_sample(tmp_path: Path, who: str) -> None:
     with Job(one_epoch, 2, FORK, folder=tmp_path) as job:
         staffs = [job.heard(rank, "training") for rank in range(2)]
@@ -124,7 +121,6 @@ def test_a_process_that_is_stopped_for_30_seconds_costs_no_sample(tmp_path: Path
     assert "rank 0 has waited 20 s for rank 1" in outcomes[0].log
 
 
-@pytest.mark.timeout(60)
 def test_nothing_is_logged_while_nobody_waits_long(tmp_path: Path) -> None:
     with Job(one_epoch, 2, {**FORK, "warn_after": 10}, folder=tmp_path) as job:
         outcomes = job.join(30)

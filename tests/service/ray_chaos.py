@@ -22,7 +22,7 @@ from service_world import job_of, sources
 
 import evenstep.service as es
 from evenstep.errors import EvenstepError
-from evenstep.service.ray import RayService
+from evenstep.service.backends.ray import RayService
 
 STEP_SECONDS = 0.5  # of training
 RANKS = 4
@@ -212,7 +212,8 @@ def run(
     expected = undisturbed(job, steps)
     name = f"chaos-{prefetch}-{standbys}"
     log = folder / "events.jsonl"
-    options = {"name": name, "loaders": 2, "standbys": standbys, "events": log, **options}
+    faults, logs = es.FaultOptions(standbys=standbys), es.LogOptions(events=log)
+    options = {"name": name, "loaders": 2, "faults": faults, "logs": logs, **options}
     with RayService(job, **options) as service:
         chaos = Chaos(service, folder, steps, far)
         try:

@@ -41,7 +41,10 @@ if __name__ == "__main__":
         workers=int(sys.argv[3]),
     )
     taken = []
-    for options in ({"backend": "local"}, {"address": address, "name": "script"}):
+    for options in (
+        {"backend": "local"},
+        {"ray": es.RayOptions(address=address), "name": "script"},
+    ):
         with es.start(job, **options) as service:
             taken.append(comparable(steps_of(service.client(1), 3)))
     print(json.dumps({"same": taken[0] == taken[1], "first": taken[1][0][7]}), flush=True)

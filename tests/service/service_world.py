@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,22 @@ def job_of(folder: Path, **options: Any) -> es.Job:
     }
     if given["sources"] is None:
         given["sources"] = sources(folder)
-    return es.Job(**given)
+    return new_job(**given)
+
+
+def new_job(**options: Any) -> es.Job:
+    """A `Job` of options that are not in their groups."""
+    kinds = {"draws": es.DrawOptions, "measures": es.MeasureOptions, "memory": es.MemoryOptions}
+    for group, kind in kinds.items():
+        own = {each.name for each in fields(kind)} & options.keys()
+        if own:
+            options[group] = kind(**{name: options.pop(name) for name in own})
+    return es.Job(**options)
+
+
+def striped(job: es.Job, loaders: int, stripe: int) -> es.SourceLayout:
+    """Loaders that share sources in stripes of so many positions."""
+    return es.SourceLayout.of(job.names, loaders, stripe=stripe)
 
 
 def steps_of(client: es.RankClient, count: int | None = None) -> Batches:

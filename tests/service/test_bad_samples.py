@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import Rows, job_of, steps_of, tokens_of_row, write_parquet
+from service_world import Rows, job_of, steps_of, striped, tokens_of_row, write_parquet
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, SampleError, StorageError
@@ -127,12 +127,10 @@ def test_all_others_come_once_in_one_order_in_any_layout_and_after_any_resume(
     taken: list[list[str]] = []
     state = None
     while len(taken) < len(expected):
-        options: dict[str, Any] = {
-            "loaders": data.draw(st.integers(1, 7)),  # from 4 on, loaders share sources
-            "stripe": data.draw(st.integers(1, 9)),
-        }
         job = job_with(folder, bad, buffer_size=data.draw(st.integers(1, 20)))
-        with es.start(job, backend="local", state=state, **options) as service:
+        # From 4 on, loaders share sources.
+        loaders = striped(job, data.draw(st.integers(1, 7)), data.draw(st.integers(1, 9)))
+        with es.start(job, backend="local", state=state, loaders=loaders) as service:
             end = data.draw(st.integers(len(taken) + 1, len(expected)))
             for number, step in enumerate(drawn(service, len(taken), end), len(taken)):
                 if data.draw(st.booleans()):
@@ -156,7 +154,8 @@ def test_more_than_the_limit_are_one_error_at_one_step_and_a_higher_limit_goes_o
         expected = list(drawn(service))
     caplog.clear()
     taken = []
-    with es.start(job_with(folder, bad, 5), backend="local", loaders=loaders, stripe=3) as service:
+    job = job_with(folder, bad, 5)
+    with es.start(job, backend="local", loaders=striped(job, loaders, 3)) as service:
         with (
             caplog.at_level(logging.WARNING, "evenstep"),
             pytest.raises(SampleError, match="source 'jsonl' has 6 bad samples") as caught,
@@ -194,9 +193,8 @@ def test_a_sample_that_is_bad_in_every_pass_counts_once(folder: Path, stop: str)
     bad = {("map", n): "read" for n in (0, 7, 19)} | {("parquet", 39): "transform"}
     outcomes = []
     for loaders in (1, 5):
-        with es.start(
-            job_with(folder, bad, 3, stop=stop), backend="local", loaders=loaders, stripe=4
-        ) as service:
+        job = job_with(folder, bad, 3, stop=stop)
+        with es.start(job, backend="local", loaders=striped(job, loaders, 4)) as service:
             taken = list(drawn(service, 0, 60))
             counts = service.status()["planner"]["bad_samples"]
             state = service.state_dict(len(taken))

@@ -12,8 +12,8 @@ import pytest
 from service_world import Rows, job_of
 
 import evenstep.service as es
-from evenstep.service.sample_bytes import sample_bytes
-from evenstep.service.source_layout import loader_tasks
+from evenstep.service.job.source_layout import loader_tasks
+from evenstep.service.source_loader.preparer import sample_bytes
 
 SIZE = 4000  # bytes of a sample
 

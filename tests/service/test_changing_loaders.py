@@ -17,7 +17,7 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
-from evenstep.service.processes.service import ProcessService
+from evenstep.service.backends.processes.service import ProcessService
 from evenstep.strategy.loaders import ScalingLimits, SourceProfile
 from evenstep.strategy.mixture import Staged
 
@@ -87,7 +87,7 @@ def test_what_is_staged_at_loaders_that_stay_is_released(tmp_path: Path) -> None
         clients = [service.client(rank) for rank in range(2)]
         taken = [steps_of(client, 2) for client in clients]
         before = processes_of(service)
-        odd, even = service._standing.layout.shares
+        odd, even = service._state.layout.shares
         service.use_loaders(es.SourceLayout(job.names, (even, odd)))
         assert processes_of(service) == before[::-1]
         for rank, client in enumerate(clients):
@@ -150,7 +150,7 @@ def test_loaders_come_before_weights_move_and_go_after(tmp_path: Path) -> None:
     job, scaling = scaled_job(tmp_path)
     assert len(scaling.layout.loaders) == 1
     taken: list[Any] = []
-    with ProcessService(job, name=f"scaled-{os.getpid()}", scaling=scaling) as service:
+    with ProcessService(job, name=f"scaled-{os.getpid()}", loaders=scaling) as service:
         client = service.client(0)
         taken += steps_of(client, 4)
         assert service.status()["scaled"] == []

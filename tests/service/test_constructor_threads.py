@@ -11,9 +11,9 @@ import os, pickle, sys
 from pathlib import Path
 from service_world import job_of, sources, tokens_of_row
 import torch
-from evenstep.service.ray.actors import RoleActor
+from evenstep.service.backends.ray.actors import RoleActor
 from evenstep.service.remote.role_makers import make_constructor
-from evenstep.service.source_layout import SourceLayout
+from evenstep.service.job.source_layout import SourceLayout
 
 class Unused:
     def using(self, **_):

@@ -13,8 +13,8 @@ import pytest
 from service_world import Rows, job_of, rows, tokens_of_row
 
 import evenstep.service as es
-from evenstep.service import source_buffer
-from evenstep.service.source_layout import loader_tasks
+from evenstep.service.job.source_layout import loader_tasks
+from evenstep.service.source_loader import source_buffer
 
 HANG = 20.0  # seconds
 

@@ -1,15 +1,6 @@
 from __future__ import annotations
 
-import numpy as np
-import torch
-
-from evenstep.service.metrics import TakenStep, WaitStatistics, payload_bytes
-
-
-def test_bytes_are_those_of_tensors_arrays_text_and_numbers() -> None:
-    batch = {"input_ids": torch.zeros(3, 4, dtype=torch.int64), "text": "four", "length": 3}
-    assert payload_bytes([batch, np.zeros(2, np.int32), b"abc", None]) == 4 * 3 * 8 + 4 + 8 + 8 + 3
-    assert payload_bytes([1] * 100) == 800
+from evenstep.service.registry.metrics import TakenStep, WaitStatistics
 
 
 def test_waits_are_those_of_the_slowest_rank() -> None:

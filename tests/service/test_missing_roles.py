@@ -19,10 +19,11 @@ from test_processes import in_one_process, loaders_of, own
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 
+import evenstep.service as es
 from evenstep.errors import EvenstepError
-from evenstep.service.processes.service import ProcessService
+from evenstep.service.backends.processes.service import ProcessService
+from evenstep.service.remote.channels import Answer, PendingAnswer, RoleGoneError
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.roads import Answer, PendingAnswer, RoleGoneError
 from evenstep.service.remote.role_place import Location, RolePlace
 
 
@@ -46,9 +47,9 @@ def test_who_waits_is_told_that_a_loader_has_died_and_is_not_followed(
 ) -> None:
     file = tmp_path / "slow"
     given = sources(tmp_path, transform=Tokens(file))
-    job = job_of(tmp_path, sources=given, warn_after=0.5, buffer_size=1)
+    job = job_of(tmp_path, sources=given, buffer_size=1)
     with (
-        ProcessService(job, name=own("missing")) as service,
+        ProcessService(job, name=own("missing"), faults=es.FaultOptions(warn_after=0.5)) as service,
         ThreadPoolExecutor(1) as trainer,
     ):
         client = service.client(0)
@@ -96,7 +97,7 @@ class Pending:
         return self.answer()
 
 
-class OneRoad:
+class OneChannel:
     def __init__(self, value: Any) -> None:
         self.value = value
 
@@ -107,18 +108,18 @@ class OneRoad:
         pass
 
 
-class LateFinder:
+class LateLocator:
     """Finds the successor when it is there."""
 
     def __init__(self) -> None:
         self.there = threading.Event()
 
-    def find(self, dead: Location | None) -> Location:
+    def locate(self, dead: Location | None) -> Location:
         assert self.there.wait(PATIENCE)
-        return Location(OneRoad("the batch"), 8, "b")
+        return Location(OneChannel("the batch"), 8, "b")
 
 
-class LateAlarm:
+class LateMonitor:
     """Rings after some time."""
 
     def __init__(self, seconds: float) -> None:
@@ -130,14 +131,14 @@ class LateAlarm:
 
 
 def test_a_client_that_waits_for_a_successor_says_so_and_takes_its_answer() -> None:
-    finder, told = LateFinder(), []
+    locator, told = LateLocator(), []
 
     def on_wait(handle: RemoteHandle, request: Any, seconds: float, awaited: Any) -> None:
         told.append((handle.name, str(request), seconds, list(awaited)))
         if len(told) == 2:
-            finder.there.set()
+            locator.there.set()
 
-    place = RolePlace("Data Constructor 0", Location(OneRoad(None), 7, "a"), finder)
+    place = RolePlace("Data Constructor 0", Location(OneChannel(None), 7, "a"), locator)
     handle = RemoteHandle(place).using(on_wait=on_wait, warn_after=0.05)
     assert handle.send("deliver", 3, 0).result() == "the batch"
     (first, _, early, nobody), (second, _, later, _) = told[:2]
@@ -148,11 +149,11 @@ def test_a_client_that_waits_for_a_successor_says_so_and_takes_its_answer() -> N
 
 
 def test_a_client_that_waits_for_a_successor_hears_the_alarm() -> None:
-    finder, alarm = LateFinder(), LateAlarm(0.2)
-    place = RolePlace("Data Constructor 0", Location(OneRoad(None), 7, "a"), finder)
-    handle = RemoteHandle(place).using(alarm=alarm)
+    locator, monitor = LateLocator(), LateMonitor(0.2)
+    place = RolePlace("Data Constructor 0", Location(OneChannel(None), 7, "a"), locator)
+    handle = RemoteHandle(place).using(monitor=monitor)
     try:
         with pytest.raises(EvenstepError, match="another role has died"):
             handle.send("deliver", 3, 0).result()
     finally:
-        finder.there.set()
+        locator.there.set()

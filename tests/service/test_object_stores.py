@@ -134,7 +134,7 @@ def test_samples_in_s3_are_those_of_files_and_credentials_are_nowhere(
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     log, job = tmp_path / "plans.jsonl", job_in(bucket, **options)
     more: dict[str, Any] = {} if backend == "local" else {"name": "s3", "loaders": 2}
-    with es.start(job, backend=backend, plan_log=log, **more) as service:
+    with es.start(job, backend=backend, logs=es.LogOptions(plans=log), **more) as service:
         taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
         shown = [repr(service), repr(service.status()), json.dumps(service.state_dict())]
     assert taken == expected

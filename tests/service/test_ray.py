@@ -1,43 +1,37 @@
 """The service on a real Ray of this machine: the same as in one process, and the same errors.
 
 Tests share one cluster, and those that need trainers one service, as an actor takes a second to
-start. What takes longer is in test_ray_deaths.py.
+start. What takes longer runs in soak runs alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import HERE, PATIENCE, Process, having, processes, small_cluster, until
+from ray_cluster import HERE, Process, having, processes, small_cluster, until
 from service_world import (
     comparable,
-    failing,
     job_of,
-    rows,
-    sources,
     steps_of,
-    tokens_of_row,
-    write_parquet,
+    striped,
 )
 
 pytest.importorskip("ray", reason="ray is not installed")
 
 import evenstep.service as es
-from evenstep.errors import ConfigurationError, EvenstepError, SampleError
-from evenstep.service.joining import attach
-from evenstep.service.ray import RayService
-from evenstep.service.ray.actor_options import cpus_per_actor
-from evenstep.service.ray.plan_cache import SHARED_BYTES
+from evenstep.errors import ConfigurationError
+from evenstep.service.backends.ray import RayService
+from evenstep.service.backends.ray.actor_options import cpus_per_actor
+from evenstep.service.client.joining import attach
 from evenstep.strategy import to_json
 
 PAGE = HERE.parents[1] / "docs" / "service-operation.md"
@@ -97,7 +91,7 @@ def test_three_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
     job = job_of(tmp_path, stop="first_exhausted")
     with es.start(job, backend="local") as service:
         plans = [to_json(plan) for plan in plans_of(service)]
-    with RayService(job, name="three", loaders=3, constructors=1, stripe=8) as service:
+    with RayService(job, name="three", loaders=striped(job, 3, 8), constructors=1) as service:
         assert [comparable(steps_of(service.client(rank))) for rank in range(2)] == in_one_process(
             job
         )
@@ -115,65 +109,8 @@ def test_three_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
         json.dumps(status, allow_nan=False)
 
 
-@pytest.mark.soak
-def test_large_plans_that_constructors_share_are_the_same(tmp_path: Path) -> None:
-    given = sources(tmp_path, counts=(900, 700, 800))
-    job = job_of(tmp_path, sources=given, samples_per_step=1500, max_tokens=20_000)
-    with RayService(job, name="large") as service:
-        plan = service.plan(1)
-        assert plan is not None
-        assert len(pickle.dumps(plan)) > SHARED_BYTES
-        taken = [comparable(steps_of(service.client(rank), 2)) for rank in range(2)]
-    assert taken == in_one_process(job, 2)
-
-
-@pytest.mark.soak
-def test_a_client_that_is_restarted_gets_the_same_steps_again(
-    service: RayService, job: es.Job
-) -> None:
-    expected = in_one_process(job, 5)[2]
-    assert comparable(steps_of(service.client(2), 5)) == expected
-    assert comparable(steps_of(service.client(2), 4)) == expected[:4]
-
-
 def test_one_loader_gives_the_same_to_four_processes(trainers: Trainers, job: es.Job) -> None:
     assert trainers.steps == plain(in_one_process(job, 3))
-
-
-def test_arrays_of_every_kind_arrive_as_they_were_and_are_the_receivers_own() -> None:
-    import numpy as np
-    import ray
-
-    def made() -> dict[str, Any]:
-        numbers = np.random.default_rng(0)
-        lists = np.empty(2, object)
-        lists[:] = [[1, 2], [3, 4]]
-        return {
-            "large": numbers.integers(0, 9, 200_000),
-            "turned": numbers.random((3, 50)).T,
-            "none": np.zeros((0, 3), np.int32),
-            "one": np.array(3),
-            "dates": np.array(["2020-01-01"], "datetime64[D]"),
-            "texts": np.array(["ab", "c"]),
-            "records": np.ones(3, [("a", "i4"), ("b", "f8")]),
-            "objects": np.array([1, "a", None], object),
-            "lists": lists,
-        }
-
-    @ray.remote(num_cpus=0)
-    def sent() -> dict[str, Any]:
-        from evenstep.service.ray.serializers import register_arrays
-
-        register_arrays()
-        return made()
-
-    arrays = ray.get(sent.remote(), timeout=PATIENCE)
-    for name, expected in made().items():
-        assert arrays[name].dtype == expected.dtype
-        assert arrays[name].shape == expected.shape
-        assert arrays[name].tolist() == expected.tolist()
-        assert arrays[name].flags.owndata
-        assert arrays[name].flags.writeable
 
 
 def test_those_who_look_see_what_the_owner_sees(service: RayService, trainers: Trainers) -> None:
@@ -212,20 +149,6 @@ def test_more_cpus_than_are_free_are_asked_for_as_the_cluster_may_grow(
     assert "CPUs free: some wait until others end or the cluster grows" in caplog.text
     with pytest.raises(ConfigurationError, match="must be at least 0"):
         cpus_per_actor(ray, -1.0, 3)
-
-
-def test_a_client_of_a_rank_that_does_not_exist_is_refused(
-    service: RayService, job: es.Job
-) -> None:
-    said = "rank 9 is not a client.*0-3"
-    with es.start(job, backend="local") as local, pytest.raises(ConfigurationError, match=said):
-        local.client(9)
-    with pytest.raises(ConfigurationError, match=said):
-        service.client(9)
-    with pytest.raises(ConfigurationError, match=said):
-        es.Client(service.address, "shared", 9)
-    with pytest.raises(ConfigurationError, match="DP=2 must be from 0 to 1"):
-        service.client(DP=2)
 
 
 ELSEWHERE = """
@@ -282,108 +205,6 @@ def test_nothing_changes_when_a_loader_and_the_registry_die(
         assert steps_of(again.client(0), 1)
 
 
-# What is wrong with a job is said alike
-
-Misuse = Callable[[Path, Callable[[es.Job], Any]], Any]
-
-
-def no_such_axis(graph: Any, mesh: Any, step: int) -> Any:
-    return graph.mix().distribute("EP").plan()
-
-
-def an_unknown_axis(folder: Path, first_step: Any) -> None:
-    first_step(job_of(folder, strategy=no_such_axis))
-
-
-def weights_of_zero(folder: Path, first_step: Any) -> None:
-    first_step(job_of(folder, schedule={"code": 0.0, "web": 0.0}))
-
-
-def another_schema(folder: Path, first_step: Any) -> None:
-    write_parquet(folder / "mixed" / "0.parquet", rows(20, 0, 9))
-    write_parquet(folder / "mixed" / "1.parquet", [{"id": 1, "words": "two"}])
-    path = str(folder / "mixed" / "*.parquet")
-    first_step(job_of(folder, sources=[es.Source("mixed", path, transform=tokens_of_row)]))
-
-
-def a_missing_file(folder: Path, first_step: Any) -> None:
-    first_step(job_of(folder, sources=[es.Source("gone", str(folder / "gone.parquet"))]))
-
-
-def a_file_that_goes_missing(folder: Path, first_step: Any) -> None:
-    path = write_parquet(folder / "here.parquet", rows(20, 0, 9))
-    job = job_of(folder, sources=[es.Source("gone", str(path), transform=tokens_of_row)])
-    path.unlink()
-    first_step(job)
-
-
-def a_mesh_of_another_world(folder: Path, first_step: Any) -> None:
-    first_step(job_of(folder, mesh=es.Mesh(DP=2, CP=2), world_size=6))
-
-
-def a_transform_that_raises(folder: Path, first_step: Any) -> None:
-    first_step(job_of(folder, sources=sources(folder, transform=failing)))
-
-
-def a_transform_that_exits(folder: Path, first_step: Any) -> None:
-    first_step(job_of(folder, sources=sources(folder, transform=exiting)))
-
-
-def exiting(row: Any) -> Any:
-    if row["id"] % 1000 == 17:
-        raise SystemExit(3)
-    return tokens_of_row(row)
-
-
-def a_collate_that_raises(folder: Path, first_step: Any) -> None:
-    first_step(job_of(folder, collate=refused))
-
-
-def refused(samples: Any) -> Any:
-    raise ValueError("no such batch")
-
-
-@pytest.mark.parametrize(
-    ("misuse", "kind", "said"),
-    [
-        pytest.param(
-            *(an_unknown_axis, ConfigurationError, r"axis 'EP' must be one of"),
-            marks=pytest.mark.soak,
-        ),
-        (weights_of_zero, ConfigurationError, r"weights.*sum to 0"),
-        (another_schema, ConfigurationError, r"mixed.*1\.parquet"),
-        (a_missing_file, ConfigurationError, r"gone\.parquet"),
-        (a_file_that_goes_missing, ConfigurationError, r"here\.parquet"),
-        (a_mesh_of_another_world, ConfigurationError, r"4 clients and the job 6"),
-        (a_transform_that_raises, SampleError, r"failing.*(code|web|books)\[\d\]\[\d+\].*bad row"),
-        pytest.param(
-            *(a_transform_that_exits, SampleError, r"exiting raised SystemExit.*\[\d\]\[\d+\]: 3"),
-            marks=pytest.mark.soak,
-        ),
-        pytest.param(
-            *(a_collate_that_raises, EvenstepError, r"micro-batch 0.*\[\d\]\[\d+\].*no such batch"),
-            marks=pytest.mark.soak,
-        ),
-    ],
-    ids=lambda each: getattr(each, "__name__", ""),
-)
-def test_misuse_raises_the_same_error_on_both(
-    misuse: Misuse, kind: type[Exception], said: str, tmp_path: Path
-) -> None:
-    def on(start: Callable[[es.Job], Any]) -> str:
-        def first_step(job: es.Job) -> None:
-            with start(job) as service:
-                steps_of(service.client(1), 30)
-
-        with pytest.raises(kind, match=said) as raised:
-            misuse(tmp_path, first_step)
-        assert type(raised.value).__module__ == "evenstep.errors"
-        return f"{type(raised.value).__name__}: {raised.value}"
-
-    expected = on(lambda job: es.start(job, backend="local"))
-    assert on(lambda job: RayService(job, name="wrong", constructors=1)) == expected
-
-
 # Where functions come from, and what is left
 
 
@@ -399,32 +220,24 @@ def test_functions_of_a_script_and_within_functions_travel(tmp_path: Path, clust
     assert {len(ids) for ids in said["first"][0]} <= {2, 3, 4}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_nothing_is_left_when_the_driver_is_asked_to_end(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    _ends_with_its_driver(tmp_path, number)
-
-
-@pytest.mark.soak
-def test_nothing_is_left_when_the_driver_is_terminated(tmp_path: Path) -> None:
-    _ends_with_its_driver(tmp_path, signal.SIGTERM)
-
-
-def _ends_with_its_driver(folder: Path, number: signal.Signals) -> None:
     token = f"EVENSTEP_TEST_{os.getpid()}_{number}"
-    driver = folder / "driver.py"
+    driver = tmp_path / "driver.py"
     driver.write_text(
         f"import signal, sys, time, pathlib\nsys.path.insert(0, {str(HERE)!r})\n"
         # A suite that is run in the background has interrupts ignored, which its children inherit.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import evenstep.service as es\nfrom service_world import job_of\n"
         "if __name__ == '__main__':\n"
-        f"    job = job_of(pathlib.Path({str(folder)!r}), workers=1)\n"
-        "    options = {'num_cpus': 2, 'object_store_memory': 100_000_000}\n"
-        "    with es.start(\n"
-        "        job, address='local', constructors=1, ray_options=options\n"
-        "    ) as service:\n"
+        f"    job = job_of(pathlib.Path({str(tmp_path)!r}), workers=1)\n"
+        "    init = {'num_cpus': 2, 'object_store_memory': 100_000_000}\n"
+        "    options = es.RayOptions(address='local', init=init)\n"
+        "    with es.start(job, constructors=1, ray=options) as service:\n"
         "        next(service.client(0))\n"
         "        print('on', flush=True)\n"
         "        time.sleep(600)\n"

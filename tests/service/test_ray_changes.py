@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from ray_cluster import PATIENCE, small_cluster, until
-from service_world import comparable, job_of, steps_of
+from service_world import comparable, job_of, steps_of, striped
 from test_changing_loaders import layouts, scaled_job
 from test_remesh import trained_by
 
@@ -21,7 +21,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 import evenstep.service as es
 from evenstep.errors import MeshChangedError
-from evenstep.service.ray import RayService
+from evenstep.service.backends.ray import RayService
 
 STEPS = 9
 SOAK = pytest.mark.soak
@@ -46,7 +46,12 @@ def test_no_batch_changes_whatever_loaders_there_are_and_whoever_dies(
     with es.start(job, backend="local") as local:
         expected = [comparable(steps_of(local.client(rank), STEPS)) for rank in range(2)]
     with (
-        RayService(job, name=f"changing-{standbys}", standbys=standbys, events=log) as service,
+        RayService(
+            job,
+            name=f"changing-{standbys}",
+            faults=es.FaultOptions(standbys=standbys),
+            logs=es.LogOptions(events=log),
+        ) as service,
         ThreadPoolExecutor(2) as threads,
     ):
         clients = [service.client(rank) for rank in range(2)]
@@ -74,7 +79,7 @@ def test_ranks_join_and_leave_though_all_that_hold_steps_die(
 ) -> None:
     job = job_of(tmp_path, mesh={"DP": 2}, stop="all_exhausted", samples_per_step=6, max_tokens=400)
     seen: list[Any] = []
-    with RayService(job, name=f"remesh-{len(meshes)}", loaders=2, stripe=4) as service:
+    with RayService(job, name=f"remesh-{len(meshes)}", loaders=striped(job, 2, 4)) as service:
         for mesh in meshes:
             old = [service.client(rank) for rank in range(len(service.job.tree))]
             taken = [steps_of(client, 1) for client in old]
@@ -105,7 +110,9 @@ def test_a_role_that_hangs_is_killed_and_made_again(tmp_path: Path) -> None:
     job, log = job_of(tmp_path), tmp_path / "events.jsonl"
     with es.start(job, backend="local") as local:
         expected = comparable(steps_of(local.client(0), 6))
-    with RayService(job, name="hangs", hung_after=4.0, events=log) as service:
+    with RayService(
+        job, name="hangs", faults=es.FaultOptions(hung_after=4.0), logs=es.LogOptions(events=log)
+    ) as service:
         client = service.client(0)
         taken = steps_of(client, 2)
         hung = [service._info.loaders[0], service._info.planner]
@@ -124,7 +131,7 @@ def test_a_role_that_hangs_is_killed_and_made_again(tmp_path: Path) -> None:
 @SOAK
 def test_loaders_come_and_go_with_the_weights(tmp_path: Path) -> None:
     job, scaling = scaled_job(tmp_path)
-    with RayService(job, name="scaled", scaling=scaling) as service:
+    with RayService(job, name="scaled", loaders=scaling) as service:
         client = service.client(0)
         taken = steps_of(client, 7)
         until(lambda: service.status()["scaled"], "more loaders")

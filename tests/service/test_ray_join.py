@@ -34,12 +34,12 @@ def strategy(graph, mesh, step):
 
 job = es.Job(
     sources=[es.Source("rows", str(path))], mesh=es.Mesh(DP=1), strategy=strategy,
-    samples_per_step=8, max_tokens=256,
+    draws=es.DrawOptions(samples_per_step=8), max_tokens=256,
 )
 """
 TRAINER = """
 import evenstep.service as es
-from evenstep.service.joining import attach
+from evenstep.service.client.joining import attach
 
 with {client} as client:
     micro_batches, step = next(client)

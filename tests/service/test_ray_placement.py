@@ -13,9 +13,10 @@ from service_world import comparable, job_of, steps_of
 
 pytest.importorskip("ray", reason="ray is not installed")
 
+import evenstep.service as es
 from evenstep.errors import ConfigurationError
-from evenstep.service.ray import RayService
-from evenstep.service.ray.placement import ActorPlacement
+from evenstep.service.backends.ray import RayService
+from evenstep.service.backends.ray.placement import ActorPlacement
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,11 @@ def test_loaders_and_constructors_are_on_the_nodes_that_are_asked_for(
     }
     job = job_of(tmp_path)
     with RayService(
-        job, name="placed", loaders=2, cpus=0.25, placement=placement, patience=PATIENCE
+        job,
+        name="placed",
+        loaders=2,
+        ray=es.RayOptions(cpus=0.25, placement=placement),
+        faults=es.FaultOptions(patience=PATIENCE),
     ) as service:
         status = service.status()
         assert [node_of(role) for role in status["loaders"]] == ["b", "b"]

@@ -23,8 +23,8 @@ pytest.importorskip("ray", reason="ray is not installed")
 import evenstep.service as es
 from evenstep.cli.service_text import print_status
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.joining import attach
-from evenstep.service.ray import RayService
+from evenstep.service.backends.ray import RayService
+from evenstep.service.client.joining import attach
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,8 +63,10 @@ def broadcast(graph: Any, mesh: Any, step: int) -> Any:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayService]:
     """Its ranks 0 and 2 take steps."""
     folder = tmp_path_factory.mktemp("sources")
-    job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), warn_after=1.0, strategy=broadcast)
-    with RayService(job, name="shared", constructors=1) as service:
+    job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast)
+    with RayService(
+        job, name="shared", constructors=1, faults=es.FaultOptions(warn_after=1.0)
+    ) as service:
         yield service
 
 
@@ -125,7 +127,9 @@ def test_clients_and_status_name_the_role_that_is_stopped(
 
 @pytest.mark.soak
 def test_a_registry_that_is_stopped_stops_no_steps_and_is_named(tmp_path: Path) -> None:
-    with RayService(job_of(tmp_path, warn_after=1.0), name="headless") as service:
+    with RayService(
+        job_of(tmp_path), name="headless", faults=es.FaultOptions(warn_after=1.0)
+    ) as service:
         client = service.client(0)
         steps_of(client, 1)
         process = process_of(service, "registry")
@@ -175,18 +179,6 @@ def test_all_ranks_save_together_and_a_resumed_job_goes_on_exactly(service: RayS
     with es.start(service.job, backend="local", state=state) as local:
         rest = [comparable(steps_of(local.client(rank), 4)) for rank in (0, 2)]
     assert rest == [steps[3:] for steps in whole]
-
-
-@pytest.mark.soak
-def test_a_job_resumed_on_ray_goes_on_exactly(service: RayService) -> None:
-    with es.start(service.job, backend="local") as local:
-        client = local.client(2)
-        steps_of(client, 3)
-        state, whole = client.common_state(), comparable(steps_of(client, 4))
-    with RayService(service.job, name="resumed", constructors=1, state=state) as resumed:
-        client = resumed.client(2)
-        assert resumed.client(0).step == client.step == 3
-        assert comparable(steps_of(client, 4)) == whole
 
 
 def test_ranks_that_save_at_different_steps_are_named(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from evenstep.service.remote.open_requests import OpenRequests, Request
-from evenstep.service.remote.wait_timer import WaitTimer
-from evenstep.service.remote.waits import blame, wait_text, waits_of
+from evenstep.service.registry.role_status import blame, wait_text, waits_of
+from evenstep.service.remote.requests import OpenRequests, Request, WaitTimer
 
 
 def asked(message: str, step: int | None, seconds: float, role: str = "", process: int = 0) -> Any:

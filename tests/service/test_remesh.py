@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import comparable, job_of, steps_of
+from service_world import comparable, job_of, steps_of, striped
 from test_stored_planner import METADATA, NAMES, lengths
 from test_stored_planner import job_of as planner_job_of
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, MeshChangedError
-from evenstep.service.planner import Planner
+from evenstep.service.planner.planner import Planner
 from evenstep.strategy import to_json
 
 MESHES = st.builds(
@@ -90,11 +90,11 @@ def test_the_next_plans_are_made_from_the_state_before_the_step() -> None:
 
 def test_a_job_that_draws_what_its_mesh_holds_does_so_on_another() -> None:
     job = planner_job_of(samples_per_step=None)
-    assert job.tokens_per_step == 460  # nine tenths of 2 x 256
-    assert job.on({"DP": 4}).tokens_per_step == 921
-    assert job.on({"DP": 4}).on({"DP": 2}).tokens_per_step == 460
+    assert job.draws.tokens_per_step == 460  # nine tenths of 2 x 256
+    assert job.on({"DP": 4}).draws.tokens_per_step == 921
+    assert job.on({"DP": 4}).on({"DP": 2}).draws.tokens_per_step == 460
     fixed = planner_job_of(samples_per_step=None, tokens_per_step=300)
-    assert fixed.on({"DP": 4}).tokens_per_step == 300
+    assert fixed.on({"DP": 4}).draws.tokens_per_step == 300
 
 
 def test_ranks_join_and_leave_in_mid_epoch(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_ranks_join_and_leave_in_mid_epoch(tmp_path: Path) -> None:
         tmp_path, mesh={"DP": 2, "CP": 2}, stop="all_exhausted", samples_per_step=6, max_tokens=400
     )
     seen: list[Any] = []
-    with es.start(job, backend="local", loaders=2, stripe=4) as service:
+    with es.start(job, backend="local", loaders=striped(job, 2, 4)) as service:
         for mesh in ({"DP": 3}, {"DP": 1, "CP": 2}, {"DP": 2}, {"DP": 3, "CP": 2}, {"DP": 1}):
             sizes = service.job.tree.sizes
             old = [service.client(rank) for rank in range(len(service.job.tree))]
@@ -157,7 +157,9 @@ def test_ranks_join_and_leave_while_all_roles_run(stored: bool, tmp_path: Path) 
     store = tmp_path / "store" if stored else None
     seen: list[Any] = []
     name = f"remesh-{os.getpid()}"
-    with es.start(job, backend="processes", name=name, loaders=2, stripe=4, store=store) as service:
+    with es.start(
+        job, backend="processes", name=name, loaders=striped(job, 2, 4), store=store
+    ) as service:
         for mesh in ({"DP": 3}, {"DP": 1, "CP": 2}, {"DP": 2}, {"DP": 1}):
             old = [service.client(rank) for rank in range(len(service.job.tree))]
             taken = [steps_of(client, 1) for client in old]

@@ -18,7 +18,7 @@ from service_world import comparable, job_of, steps_of
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
-from evenstep.service.transport.endpoint_file import path_of
+from evenstep.service.transport.endpoint import path_of
 
 NAME = f"stored-{os.getpid()}"
 

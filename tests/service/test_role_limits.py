@@ -22,10 +22,10 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, LoaderDiedError, WrongTypeError
-from evenstep.service.processes.service import ProcessService
-from evenstep.service.remote import role_limits
-from evenstep.service.remote.event_log import EventLog
-from evenstep.service.remote.role_limits import LimitWatch, RoleLimits
+from evenstep.service.backends.processes.service import ProcessService
+from evenstep.service.registry import role_limits
+from evenstep.service.registry.event_log import EventLog
+from evenstep.service.registry.role_limits import LimitWatch
 
 MEBI = 1 << 20
 LIMIT = 250 * MEBI
@@ -55,8 +55,8 @@ def test_a_loader_over_its_memory_limit_is_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job, events = leaking_job(tmp_path, 1, workers=1), tmp_path / "events.jsonl"
-    limits = {"loaders": 2, "memory_limit": LIMIT, "events": events}
-    with ProcessService(job, name=own("leaks"), **limits) as service:
+    options = {"faults": es.FaultOptions(memory_limit=LIMIT), "logs": es.LogOptions(events=events)}
+    with ProcessService(job, name=own("leaks"), loaders=2, **options) as service:
         client = service.client(0)
         taken = steps_of(client, 2)
         until(lambda: service.status()["restarts"], "a successor")
@@ -79,7 +79,12 @@ def test_a_loader_over_its_memory_limit_is_followed(
 def test_a_loader_that_is_always_over_its_memory_limit_ends_the_job(tmp_path: Path) -> None:
     job, events = leaking_job(tmp_path, 99), tmp_path / "events.jsonl"
     with (
-        ProcessService(job, name=own("huge"), memory_limit=LIMIT, events=events) as service,
+        ProcessService(
+            job,
+            name=own("huge"),
+            faults=es.FaultOptions(memory_limit=LIMIT),
+            logs=es.LogOptions(events=events),
+        ) as service,
         ThreadPoolExecutor(2) as threads,
     ):
         trainers = [threads.submit(forever, service.client(rank)) for rank in range(2)]
@@ -123,7 +128,7 @@ def test_only_what_comes_soon_ends_the_job(
     monkeypatch.setattr(role_limits, "_SOON", soon)
     loaders: Any = Loaders()
     given: tuple[Any, ...] = lambda: [loaders], lambda: {"Source Loader 0": ["a"]}, loaders.kill
-    watch = LimitWatch(RoleLimits(memory_limit=LIMIT), *given, EventLog(None))
+    watch = LimitWatch(es.FaultOptions(memory_limit=LIMIT), *given, EventLog(None))
     with pytest.raises((LoaderDiedError, KeyboardInterrupt)):
         asyncio.run(watch.memory())
     assert loaders.killed == killed
@@ -142,4 +147,8 @@ def test_limits_that_no_loader_can_keep_are_refused(
     limit: Any, workers: int, error: type[Exception], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=f"memory_limit=.*{said}"):
-        es.start(job_of(tmp_path, workers=workers), backend="processes", memory_limit=limit)
+        es.start(
+            job_of(tmp_path, workers=workers),
+            backend="processes",
+            faults=es.FaultOptions(memory_limit=limit),
+        )

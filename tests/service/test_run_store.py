@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, SupersededError
-from evenstep.service.store.run_store import RunStore
+from evenstep.service.planner.store.run_store import RunStore
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_a_state_and_reports_are_read_back_by_the_next_planner(tmp_path: Path, k
 def test_a_plain_folder_needs_no_fsspec(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['fsspec'] = None\n"
-        "from evenstep.service.store.run_store import RunStore\n"
+        "from evenstep.service.planner.store.run_store import RunStore\n"
         f"store = RunStore({str(tmp_path)!r}, 'run'); store.begin(); store.save_state(0, {{}})\n"
         "try: RunStore('s3://bucket', 'run')\n"
         "except ImportError as error: print(store.newest_state(), error)\n"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from evenstep.service.sample_columns import from_columns, to_columns
-from evenstep.service.staged_steps import Fetched
+from evenstep.service.source_loader.staged_steps import Fetched, from_columns, to_columns
 from evenstep.service.transport.frames import OWN_FRAME_BYTES, from_frames, to_frames
 
 

@@ -18,6 +18,7 @@ from service_world import (
     job_of,
     sources,
     steps_of,
+    striped,
     tokens_of_row,
     with_prompt,
 )
@@ -47,7 +48,7 @@ def alone(job: es.Job) -> dict[int, Any]:
 def test_plans_and_batches_are_the_same_with_any_number_of_loaders(
     job: es.Job, alone: dict[int, Any], loaders: int, start: Any
 ) -> None:
-    with start(job, loaders=loaders, stripe=4, constructors=1) as service:
+    with start(job, loaders=striped(job, loaders, 4), constructors=1) as service:
         assert {rank: comparable(steps_of(service.client(rank))) for rank in range(8)} == alone
         plans = [to_json(service.plan(step)) for step in range(len(alone[0]))]
     with start(job) as service:
@@ -68,7 +69,9 @@ def test_steps_do_not_depend_on_the_order_in_which_clients_ask(
     job: es.Job, alone: dict[int, Any], data: st.DataObject, start: Any
 ) -> None:
     loaders = data.draw(st.integers(1, 8), label="loaders")
-    with start(job, loaders=loaders, stripe=data.draw(st.sampled_from([1, 5, 64]))) as service:
+    with start(
+        job, loaders=striped(job, loaders, data.draw(st.sampled_from([1, 5, 64])))
+    ) as service:
         clients = [service.client(rank) for rank in range(8)]
         taken: dict[int, list[Any]] = {rank: [] for rank in range(8)}
         for rank in data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=40), label="calls"):
@@ -124,7 +127,7 @@ def test_sources_of_unknown_size_end_as_well(tmp_path: Path, start: Any) -> None
     )
     seen = []
     for loaders in (1, 3):
-        with start(job, loaders=loaders, stripe=4) as service:
+        with start(job, loaders=striped(job, loaders, 4)) as service:
             taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
             seen.append(taken)
             assert service.status()["planner"]["drawn"] == {"stream": 33, "code": 20}
@@ -146,7 +149,7 @@ def test_state_goes_on_as_if_nothing_had_happened(tmp_path: Path, start: Any) ->
             with ThreadPoolExecutor(4) as threads:
                 told = list(threads.map(lambda client: client.common_state(), clients))
             assert told == [clients[3].state_dict()] * 4 == [state] * 4
-        with start(job, loaders=5, stripe=3, state=state) as service:
+        with start(job, loaders=striped(job, 5, 3), state=state) as service:
             assert service.status()["planner"]["step"] == stopped
             for rank in range(4):
                 rest = comparable(steps_of(service.client(rank), 9 - stopped))

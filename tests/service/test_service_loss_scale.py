@@ -98,7 +98,7 @@ def test_scaled_losses_of_all_clients_give_the_gradient_of_one_big_batch(
 ) -> None:
     given = sources(tmp_path, transform=options.pop("transform", with_prompt))
     job = job_of(tmp_path, sources=given, mesh=es.Mesh(**sizes), **options)
-    model, reduction = Bigram(), job.loss_reduction
+    model, reduction = Bigram(), job.measures.loss_reduction
     with start(job) as service:
         for number in (0, 2):
             found, samples = of_clients(service, len(job.tree), number, model, reduction)

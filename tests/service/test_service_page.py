@@ -12,15 +12,9 @@ from service_world import Rows, job_of, rows, squares, tokens_of_row, write_json
 from test_service_subplans import pictured, text_of
 
 import evenstep.service as es
+from page_code import blocks, run_page
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "service.md"
-
-
-def code_of(heading: str) -> str:
-    (section,) = [s for s in PAGE.read_text().split("\n## ") if s.startswith(heading + "\n")]
-    (code,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    return str(code)
 
 
 def test_the_job_of_the_page_trains(tmp_path: Path) -> None:
@@ -32,9 +26,10 @@ def test_the_job_of_the_page_trains(tmp_path: Path) -> None:
         "tokenize": tokens_of_row,
         "train": lambda batch, scale: trained.append(scale),
     }
-    code = code_of("A job").replace("es.start(job)", 'es.start(job, backend="local")')
+    (page,) = blocks("service.md", "A job")
+    code = page.replace("es.start(job)", 'es.start(job, backend="local")')
     assert "backend" in code
-    exec(compile(code, PAGE.name, "exec"), names)
+    exec(compile(code, "service.md", "exec"), names)
     assert names["step"].step == 3
     assert len(trained) == 16
     assert {i.source for ids in names["step"].sample_ids for i in ids} == {"web"}
@@ -42,8 +37,7 @@ def test_the_job_of_the_page_trains(tmp_path: Path) -> None:
 
 
 def test_the_vision_strategy_of_the_page_plans(tmp_path: Path) -> None:
-    names: dict[str, Any] = {"vit": squares, "flops": squares}
-    exec(compile(code_of("Encoders"), PAGE.name, "exec"), names)
+    names = run_page("service.md", "Encoders", vit=squares, flops=squares)
     table = [{"id": k, "length": 3 + k % 5} for k in range(60)]
     pictures = es.Source("pictures", Rows(table), transform=pictured)
     options = {"strategy": names["vision"], "collate": text_of, "mesh": es.Mesh(DP=2, TP=2)}

@@ -20,13 +20,14 @@ from service_world import (
     rows,
     sources,
     steps_of,
+    striped,
     tokens_of_row,
     write_parquet,
 )
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
-from evenstep.service.trainer_reports import Signals
+from evenstep.service.planner.trainer_reports import Signals
 from evenstep.strategy import (
     BufferedMetadata,
     DGraph,
@@ -44,7 +45,7 @@ def errors_of(
 ) -> list[tuple[int, str]]:
     """[clients] the step at which each failed, and the error."""
     found = []
-    with start(job, loaders=loaders, stripe=4) as service:
+    with start(job, loaders=striped(job, loaders, 4)) as service:
         for loader in service._loaders if fill else ():
             for number, _ in enumerate(job.sources):
                 service._planner._metadata.ahead(number, 0, 1)
@@ -223,7 +224,7 @@ def test_what_a_constructor_cannot_build_reaches_clients_of_others(
     assert "micro-batch" in text
     assert same == text
     # What was on its way still comes, and the other rank may be a step ahead.
-    assert 0 <= second - first <= job.prefetch + 2
+    assert 0 <= second - first <= job.memory.prefetch + 2
 
 
 def collating_but_not_1004(samples: Any) -> Any:
@@ -239,7 +240,7 @@ def collating_but_not_1004(samples: Any) -> Any:
 def test_plans_are_kept_in_a_file_and_read_back_exactly(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, plans_kept=2)
     log = tmp_path / "log" / "plans.jsonl"
-    with start(job, plan_log=log) as service:
+    with start(job, logs=es.LogOptions(plans=log)) as service:
         plans = [to_json(service.plan(step)) for step in range(6)]
         assert to_json(service.plan(1)) == plans[1]
         assert len(log.read_text().splitlines()) == 6
@@ -346,7 +347,7 @@ def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path, sta
 def test_what_may_follow_reports_is_not_planned_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evenstep.service.planner._ASK_SECONDS", 60.0)
+    monkeypatch.setattr("evenstep.service.planner.planner._ASK_SECONDS", 60.0)
     weights = {"code": 1.0, "web": 1.0}
     follows = FeedbackSchedule(initial=weights, function=lambda last, signals: last)
     for schedule, most in ((weights, 2), (follows, 0)):
@@ -408,7 +409,8 @@ def test_reports_that_are_no_numbers_are_refused(tmp_path: Path, start: Any) -> 
 
 @pytest.mark.backends("local")
 def test_samples_of_a_source_come_in_its_order(tmp_path: Path, start: Any) -> None:
-    with start(job_of(tmp_path), loaders=8, stripe=3) as service:
+    job = job_of(tmp_path)
+    with start(job, loaders=striped(job, 8, 3)) as service:
         positions: dict[int, list[int]] = {}
         for number in range(8):
             plan = service.plan(number)

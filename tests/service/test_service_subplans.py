@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from service_world import Rows, job_of, squares, steps_of
+from service_world import Rows, job_of, squares, steps_of, striped
 
 import evenstep.service as es
 
@@ -49,7 +49,8 @@ def job(folder: Path, **options: Any) -> es.Job:
 def test_every_image_is_worked_on_once_and_finds_its_way_to_the_backbone(
     tmp_path: Path, start: Any
 ) -> None:
-    with start(job(tmp_path), loaders=3, stripe=4) as service:
+    made = job(tmp_path)
+    with start(made, loaders=striped(made, 3, 4)) as service:
         taken = [steps_of(service.client(rank), 3) for rank in range(4)]
         for number in range(3):
             plan = service.plan(number)

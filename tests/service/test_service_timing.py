@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from service_world import comparable, job_of, steps_of
 
 import evenstep.service as es
-from evenstep.service.backend_common import groups_of
-from evenstep.service.data_constructor import DataConstructor
-from evenstep.service.handles import Message, Reply
+from evenstep.service.constructor.data_constructor import DataConstructor
+from evenstep.service.job.roles import groups_of
+from evenstep.service.messages import Message, Reply
 
 PATIENCE = 60.0  # seconds; whoever waits longer hangs
 TWICE = ("plan", "stage", "fetch", "deliver", "release", "fill", "refresh")
@@ -50,7 +50,7 @@ class Actor:
         self.make, self.role = make, make()
         self.chance = random.Random(seed)
         self.left, self.twice = restart_at, twice
-        self.threads = ThreadPoolExecutor(4 if getattr(self.role, "in_threads", False) else 1)
+        self.threads = ThreadPoolExecutor(1 if hasattr(self.role, "plan") else 4)
 
     def send(self, message: str, *arguments: Any) -> Reply:
         sent = pickle.dumps(arguments)
@@ -104,7 +104,7 @@ def side_by_side(
             builder = actor(constructor)
             for rank in builder.role.clients:
                 clients[rank] = es.RankClient(
-                    job.tree, rank, builder, planner, prefetch=job.prefetch
+                    job.tree, rank, builder, planner, prefetch=job.memory.prefetch
                 )
         yield [clients[rank] for rank in range(len(job.tree))], having
 

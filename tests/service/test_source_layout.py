@@ -10,7 +10,7 @@ import pytest
 from service_world import job_of
 
 import evenstep.service as es
-from evenstep.service.source_layout import loader_tasks
+from evenstep.service.job.source_layout import loader_tasks
 from evenstep.strategy import loader_do_plan
 from evenstep.strategy.loaders import LoaderLayout, PlannedLoader, SourceStripe
 

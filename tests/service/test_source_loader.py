@@ -30,9 +30,9 @@ from service_world import (
 import evenstep.service as es
 from evenstep.data import open_reader
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
-from evenstep.service import source_loader
-from evenstep.service.handles import LocalHandle
-from evenstep.service.source_layout import loader_tasks
+from evenstep.service.job.source_layout import loader_tasks
+from evenstep.service.messages import LocalHandle
+from evenstep.service.source_loader import source_loader
 from evenstep.strategy.mixture import LengthCurriculum
 
 
@@ -144,23 +144,6 @@ def test_a_client_may_restart_while_others_are_behind(job: es.Job) -> None:
         assert [step for step in loader.status()["staged_steps"] if step < 7] == []
 
 
-def test_a_loader_that_is_restarted_has_its_part_staged_again(job: es.Job) -> None:
-    with es.start(job, backend="local", loaders=3) as service:
-        expected = comparable(steps_of(service.client(0), 4) + steps_of(service.client(1), 4))
-    with es.start(job, backend="local", loaders=3) as service:
-        clients = [service.client(rank) for rank in range(2)]
-        taken: list[list[Any]] = [[], []]
-        for number in range(4):
-            service.plan(number)
-            for share, loader in zip(service._planner._metadata.layout.shares, "012"):
-                place = int(loader)
-                fresh = es.SourceLoader(job.for_loader(share, place))
-                service._loaders[place].__dict__.update(fresh.__dict__)
-            for rank, client in enumerate(clients):
-                taken[rank] += comparable(steps_of(client, 1))
-    assert taken[0] + taken[1] == expected
-
-
 def test_nothing_is_held_of_steps_that_all_clients_have_behind_them(tmp_path: Path) -> None:
     job = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), prefetch=0)
     with es.start(job, backend="local", loaders=2) as service:
@@ -178,27 +161,6 @@ def test_nothing_is_held_of_steps_that_all_clients_have_behind_them(tmp_path: Pa
         staged = {s for loader in status["loaders"] for s in loader["staged_steps"]}
         # The last but one is let go of with what is fetched next.
         assert {4} <= staged <= {3, 4}
-
-
-def test_a_group_that_is_restarted_has_its_part_staged_again_beside_anothers(
-    tmp_path: Path,
-) -> None:
-    job = job_of(tmp_path, prefetch=0)
-    with es.start(job, backend="local", loaders=2) as service:
-        first = comparable(
-            steps_of(service.client(0), 4)
-        )  # while the other group's are still staged
-        assert comparable(steps_of(service.client(0), 4)) == first
-        assert len(steps_of(service.client(1), 4)) == 4
-
-
-def test_at_the_end_nothing_is_held_at_all(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path, stop="all_exhausted"), backend="local", loaders=2) as service:
-        for rank in range(2):
-            steps_of(service.client(rank))
-        status = service.status()
-        assert all(not c["steps"] for c in status["constructors"])
-        assert all(not loader["staged_samples"] for loader in status["loaders"])
 
 
 class Counting:
@@ -281,7 +243,8 @@ def strategy(graph, mesh, step):
 
 if __name__ == "__main__":
     source = es.Source("a", sys.argv[1], transform=tokens)
-    job = es.Job(sources=[source], mesh=es.Mesh(DP=1), strategy=strategy, max_tokens=64, workers=1)
+    job = es.Job(sources=[source], mesh=es.Mesh(DP=1), strategy=strategy, max_tokens=64,
+                 memory=es.MemoryOptions(workers=1))
     loader = es.SourceLoader(job.for_loader(job.names))
     print(*loader.ahead("a", 0, 3).rows[:, 3].tolist())
     loader.close()

@@ -14,9 +14,9 @@ from service_world import job_of, plain
 
 import evenstep.service as es
 from evenstep.errors import MeshChangedError, MismatchError
-from evenstep.service.data_constructor import DataConstructor
-from evenstep.service.handles import LocalHandle, Message, Reply
-from evenstep.service.remote.wait_timer import WaitTimer
+from evenstep.service.constructor.data_constructor import DataConstructor
+from evenstep.service.messages import LocalHandle, Message, Reply
+from evenstep.service.remote.requests import WaitTimer
 
 PATIENCE = 30.0  # seconds
 AT_WORK = threading.Lock()  # roles behind local handles do one thing at a time
@@ -57,7 +57,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # However busy the machine is, loaders that are asked prepare several steps.
-    monkeypatch.setattr("evenstep.service.planner._ASK_SECONDS", PATIENCE)
+    monkeypatch.setattr("evenstep.service.planner.planner._ASK_SECONDS", PATIENCE)
     job = job_of(tmp_path, mesh=es.Mesh(DP=1, CP=2), samples_per_step=12)
     with es.start(job, backend="local", loaders=2) as service:
         yield World(service)
@@ -163,7 +163,7 @@ def test_small_steps_are_fetched_together_and_are_the_same(world: World, tmp_pat
 
 
 def test_large_steps_are_fetched_one_by_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenstep.service.step_fetcher._AHEAD_BYTES", 100)
+    monkeypatch.setattr("evenstep.service.constructor.step_fetcher._AHEAD_BYTES", 100)
     deliver_all(together(world, 4), 6)
     for messages in world.loaders[0].sent:
         assert [name for name, _ in messages if name == "stage"] in (["stage"], [])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import comparable, job_of, rows, steps_of, write_jsonl, write_parquet
+from service_world import comparable, job_of, rows, steps_of, striped, write_jsonl, write_parquet
 
 import evenstep.service as es
 from chaos_storage import ControlledStorage, tokens_of_far_row
@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenstep.data.storage_retry._FIRST_PAUSE", 0.0005)
-    monkeypatch.setattr("evenstep.data.storage_retry._LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr("evenstep.data.storage._FIRST_PAUSE", 0.0005)
+    monkeypatch.setattr("evenstep.data.storage._LONGEST_PAUSE", 0.002)
 
 
 def far_job(folder: Path, *, patience: float = 60.0, bad: int = 0, **storage: Any) -> es.Job:
@@ -60,7 +60,7 @@ def test_whatever_fails_the_batches_are_the_same(folder: Path, expected: list[An
     @given(seed=st.integers(0, 2**32), rate=st.sampled_from([0.1, 0.4]), loaders=st.integers(1, 3))
     def check(seed: int, rate: float, loaders: int) -> None:
         job = far_job(folder, seed=seed, rate=rate, bad=3)
-        with es.start(job, backend="local", loaders=loaders, stripe=6) as service:
+        with es.start(job, backend="local", loaders=striped(job, loaders, 6)) as service:
             assert comparable(steps_of(service.client(0))) == expected
             assert not service.status()["planner"]["bad_samples"]
 

@@ -12,14 +12,15 @@ import pytest
 from faulty_storage import Crash, FaultyStorage, crash_after, crash_before, torn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from service_world import new_job
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, SupersededError
-from evenstep.service import stored_planner
-from evenstep.service.planner import Planner
-from evenstep.service.planner_state import PlannerState
-from evenstep.service.store.run_store import RunStore
-from evenstep.service.stored_planner import StoredPlanner
+from evenstep.service.planner import stored_planner
+from evenstep.service.planner.planner import Planner
+from evenstep.service.planner.planner_state import PlannerState
+from evenstep.service.planner.store.run_store import RunStore
+from evenstep.service.planner.stored_planner import StoredPlanner
 from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan, to_json
 from evenstep.strategy.mixture import FeedbackSchedule
 from evenstep.strategy.sample_table import SampleTable
@@ -58,7 +59,7 @@ def job_of(**options: Any) -> es.Job:
         "schedule": FeedbackSchedule(initial=dict.fromkeys(NAMES, 1.0), function=follow),
         **options,
     }
-    return es.Job(**given)
+    return new_job(**given)
 
 
 JOB, METADATA = job_of(), lengths()

@@ -26,8 +26,14 @@ import torch
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.transport.connection import ConnectionLostError, Connections, first_answered
-from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq, new_folder
-from evenstep.service.transport.endpoint_file import read_endpoint, write_endpoint
+from evenstep.service.transport.endpoint import (
+    Endpoint,
+    Keys,
+    import_zmq,
+    new_folder,
+    read_endpoint,
+    write_endpoint,
+)
 from evenstep.service.transport.frames import OWN_FRAME_BYTES, from_frames, to_frames
 from evenstep.service.transport.server import Server
 
@@ -86,9 +92,9 @@ def server() -> Iterator[Echo]:
     made.process.join()
 
 
-@pytest.mark.parametrize("road", ["ipc", "tcp"])
-def test_messages_are_answered_and_a_death_ends_all_waits(server: Echo, road: str) -> None:
-    connections = Connections(server.endpoints[road])
+@pytest.mark.parametrize("channel", ["ipc", "tcp"])
+def test_messages_are_answered_and_a_death_ends_all_waits(server: Echo, channel: str) -> None:
+    connections = Connections(server.endpoints[channel])
     large = np.arange(1_000_000)
     sent = [connections.send(to_frames(each)) for each in (["small"], {"large": large}, "never")]
     for each in sent[:2]:
@@ -126,11 +132,11 @@ def test_who_is_stopped_is_waited_for(server: Echo) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("road", ["ipc", "tcp"])
-def test_who_is_stopped_is_waited_for_by_new_connections_too(server: Echo, road: str) -> None:
+@pytest.mark.parametrize("channel", ["ipc", "tcp"])
+def test_who_is_stopped_is_waited_for_by_new_connections_too(server: Echo, channel: str) -> None:
     """ZeroMQ would wait half a minute for its first words."""
     stop(server.process.pid or 0)
-    late = Connections(server.endpoints[road]).send(to_frames("late"))
+    late = Connections(server.endpoints[channel]).send(to_frames("late"))
     assert first_answered([late], 33.0) is None
     os.kill(server.process.pid or 0, signal.SIGCONT)
     late.wait()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from simulated_mutations import Mutation
 
-from evenstep.service.client import RankClient
-from evenstep.service.data_constructor import DataConstructor
-from evenstep.service.loader_pool import LoaderPool
-from evenstep.service.planner import Planner
-from evenstep.service.ray.finder import RayFinder
-from evenstep.service.ray.loader_actor import LoaderActor
-from evenstep.service.remote.common_state import CommonState
+from evenstep.service.backends.ray.loader_actor import LoaderActor
+from evenstep.service.backends.ray.locators import RayLocator
+from evenstep.service.client.rank_client import RankClient
+from evenstep.service.constructor.data_constructor import DataConstructor
+from evenstep.service.constructor.step_fetcher import StepFetcher
+from evenstep.service.planner.loader_pool import LoaderPool
+from evenstep.service.planner.planner import Planner
+from evenstep.service.planner.stored_planner import StoredPlanner
+from evenstep.service.planner.trainer_reports import Signals
+from evenstep.service.registry.common_state import CommonState
+from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.handles import RemoteReply
-from evenstep.service.remote.registry import JobRegistry
-from evenstep.service.source_stream import SourceStream
-from evenstep.service.step_fetcher import StepFetcher
-from evenstep.service.stored_planner import StoredPlanner
-from evenstep.service.trainer_reports import Signals
+from evenstep.service.source_loader.source_stream import SourceStream
 
 SERVICE_MUTATIONS = (
     Mutation(
@@ -25,7 +25,7 @@ SERVICE_MUTATIONS = (
         "_update_taken",
         "if not any(_fetches(plan, each) for each in waiting)",
         "if len(waiting) < len(self.clients)",
-        near=125,
+        near=320,
     ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "_messages(ended)", "[]"),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
@@ -45,7 +45,9 @@ SERVICE_MUTATIONS = (
         "",
         near=42,
     ),
-    Mutation("reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=9),
+    Mutation(
+        "reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=45
+    ),
     Mutation(
         "loaders that share a source are out of step",
         LoaderPool,
@@ -74,7 +76,7 @@ SERVICE_MUTATIONS = (
         "what a dead role has not answered is not asked again",
         RemoteReply,
         "_awaited",
-        "self._pending = self._location.road.send(self._messages)",
+        "self._pending = self._location.channel.send(self._messages)",
         "pass",
     ),
     Mutation(
@@ -109,15 +111,15 @@ SERVICE_MUTATIONS = (
     Mutation(
         "a client that is announced twice is two",
         JobRegistry,
-        "begins",
+        "register_client",
         "if mark not in self._numbers",
         "if True",
-        near=1735,
+        near=1800,
     ),
     Mutation(
         "an actor that is being made again is taken for gone",
-        RayFinder,
-        "find",
+        RayLocator,
+        "locate",
         "time.sleep(_INTERVAL)",
         "raise RoleGoneError",
     ),

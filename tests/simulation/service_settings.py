@@ -62,8 +62,6 @@ class ServiceRun:
     constructors: int | None = None
     stripe: int = 3
     buffer_size: int = 4
-    shared_bytes: int = 1 << 16
-    """Plans of more bytes go through the object store."""
     saves: int = 2
     """Steps from one checkpoint to the next."""
     lives: int = 1
@@ -169,12 +167,12 @@ def job_of(setup: ServiceSetup, mesh: str, *, buffer_size: int = 4, slow: bool =
         strategy=Strategy(setup.bad_step, setup.error, setup.broadcast),
         micro_batches=micro_batches,
         max_tokens=max(_ROOM * setup.samples_per_step, 72) // 2,
-        samples_per_step=setup.samples_per_step,
-        stop=setup.stop,
-        schedule=FeedbackSchedule(initial=weights, function=follow) if setup.follows else None,
+        draws=es.DrawOptions(
+            samples_per_step=setup.samples_per_step,
+            stop=setup.stop,
+            schedule=FeedbackSchedule(initial=weights, function=follow) if setup.follows else None,
+        ),
         collate="pack" if setup.packed else Collate(setup.bad_batch, setup.error, slow),
         sharding=METHODS if setup.packed else None,
-        prefetch=setup.prefetch,
-        buffer_size=buffer_size,
-        warn_after=5.0,
+        memory=es.MemoryOptions(prefetch=setup.prefetch, buffer_size=buffer_size),
     )

@@ -39,9 +39,9 @@ import evenstep.loader
 import evenstep.processes
 import evenstep.service
 from evenstep.loader.transport import peers, presence
-from evenstep.service import source_loader, step_fetcher
-from evenstep.service.ray import actors
-from evenstep.service.remote import handles, role_host, role_makers, wait_timer
+from evenstep.service.constructor import step_fetcher
+from evenstep.service.remote import handles, requests, role_host, role_makers
+from evenstep.service.source_loader import source_loader
 
 logger = logging.getLogger("evenstep")
 
@@ -141,15 +141,13 @@ def simulated_cluster() -> Iterator[None]:
     before = {name: sys.modules.get(name) for name in simulated_ray.MODULES}
     own_folder, tempfile.tempdir = tempfile.tempdir, tempfile.mkdtemp()  # no real job is in it
     with _simulated(_modules(evenstep.service)):
-        timer = vars(wait_timer.WaitTimer)
+        timer = vars(requests.WaitTimer)
         own = {name: value for name, value in timer.items() if name not in vars(object)}
         per_thread = type("WaitTimer", (simulated.Local,), {**own, "__init__": timer["__init__"]})
-        for module in (handles, role_host, role_makers, wait_timer):
+        for module in (handles, role_host, role_makers, requests):
             module.WaitTimer = per_thread  # type: ignore
         _with_default(source_loader, "StagedStep", "lock", simulated.Lock)
         _with_default(step_fetcher, "_Step", "lock", simulated.Lock)
-        # Real actors of this process would take them for registered.
-        actors.register_arrays = actors.register_tensors = lambda: None  # type: ignore
         sys.modules.update(simulated_ray.MODULES)
         try:
             with warnings.catch_warnings():

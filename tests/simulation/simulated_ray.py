@@ -135,7 +135,6 @@ def _modules() -> dict[str, ModuleType]:
         shutdown=_shutdown,
         is_initialized=lambda: getattr(current().process, "connected", False),
         available_resources=lambda: {"CPU": 64.0},
-        ObjectRef=ObjectRef,
         cloudpickle=SimpleNamespace(dumps=pickle.dumps),
         exceptions=exceptions,
         util=util,

@@ -18,10 +18,10 @@ from simulated_actors import Cluster
 from simulated_world import World
 from undisturbed_service import Taken
 
+import evenstep.service as es
 from evenstep.errors import EvenstepError, MeshChangedError
-from evenstep.service.joining import Client
-from evenstep.service.ray import actors
-from evenstep.service.ray.service import RayService
+from evenstep.service.backends.ray.service import RayService
+from evenstep.service.client.joining import Client
 
 _LAUNCHER_SECONDS = 5.0  # after which a launcher ends the ranks that are left
 _FORGOTTEN_SECONDS = 60.0
@@ -86,11 +86,7 @@ class ServiceAttempt:
         self._begin_life(0)
 
     def run(self) -> str | None:
-        before, actors.SHARED_BYTES = actors.SHARED_BYTES, self.settings.shared_bytes
-        try:
-            return self.world.run()
-        finally:
-            actors.SHARED_BYTES = before
+        return self.world.run()
 
     def _cut(self, process: Process, fault: Fault) -> None:
         for actor in self.cluster.actors:
@@ -105,12 +101,10 @@ class ServiceAttempt:
         try:
             service = RayService(
                 self.job,
-                address="local",
-                transport="ray",
-                loaders=run.loaders,
-                standbys=run.standbys,
+                ray=es.RayOptions(address="local", transport="ray"),
+                loaders=self._layout(run.loaders),
+                faults=es.FaultOptions(standbys=run.standbys, warn_after=5.0),
                 constructors=run.constructors,
-                stripe=run.stripe,
                 state=None if self.state is None else json.loads(self.state),
             )
             change = simulated_threading.Thread(target=self._change, args=(service,), daemon=True)
@@ -134,12 +128,15 @@ class ServiceAttempt:
             self.closed_at = world.now
             service.close()
 
+    def _layout(self, loaders: int) -> es.SourceLayout:
+        return es.SourceLayout.of(self.job.names, loaders, stripe=self.settings.stripe)
+
     def _change(self, service: RayService) -> None:
         """Other loaders, and another mesh, in the middle of a life."""
         try:
             for seconds, loaders in self.settings.changes:
                 self.world.sleep(seconds)
-                service.use_loaders(loaders)
+                service.use_loaders(self._layout(loaders))
             if self.settings.remesh is not None:
                 seconds, mesh = self.settings.remesh
                 self.world.sleep(seconds)

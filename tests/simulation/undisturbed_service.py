@@ -14,7 +14,7 @@ from simulated_actors import Cluster
 from simulated_world import World
 
 import evenstep.service as es
-from evenstep.service.local import LocalService
+from evenstep.service.backends.local import LocalService
 
 
 @dataclass(frozen=True)

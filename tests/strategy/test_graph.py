@@ -399,7 +399,7 @@ def test_subplans_of_other_samples_or_without_room_are_refused() -> None:
         main.plan(subplans={"e": mixed.modality("image")})
 
 
-def test_plans_are_the_same_each_time_and_do_not_hang_on_numba() -> None:
+def test_plans_are_the_same_each_time() -> None:
     rng = np.random.Generator(np.random.PCG64(3))
     texts = rng.integers(1, 400, 9000)
     tree = ClientPlaceTree.of({"DP": 16})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,10 @@ from evenstep.strategy import BufferedMetadata, DGraph, from_json, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import Mixture
 from evenstep.strategy.sample_table import SampleTable
+from page_code import blocks, run_page
 
-PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
 SOURCES = ("web", "code")
-
-
-def blocks(heading: str, language: str) -> str:
-    (section,) = [s for s in PAGE.read_text().split("\n## ") if s.startswith(heading + "\n")]
-    (block,) = re.findall(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    return block
-
-
-def run(heading: str, names: dict[str, Any]) -> None:
-    exec(compile(blocks(heading, "python"), f"{PAGE.name}: {heading}", "exec"), names)
+run = partial(run_page, "strategies.md")
 
 
 def world() -> dict[str, Any]:
@@ -49,9 +40,7 @@ def small_plan():
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    names = world()
-    run("Text", names)
-    return names
+    return run("Text", **world())
 
 
 def test_the_text_strategy_balances(told: dict[str, Any]) -> None:
@@ -62,10 +51,9 @@ def test_the_text_strategy_balances(told: dict[str, Any]) -> None:
 
 
 def test_the_strategy_for_images_balances_both_modules() -> None:
-    names = world()
-    run("Text", names)
+    names = run("Text", **world())
     names["mixture"] = world()["mixture"]
-    run("Vision and language", names)
+    names = run("Vision and language", **names)
     plan, encoder = names["plan"], names["encoder"]
     assert plan.modality == ("text", "image")
     assert plan.imbalance < 1.02 < plan.imbalance_before
@@ -77,9 +65,8 @@ def test_a_plan_can_be_looked_at(
     told: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = {"plan": told["plan"], "small": small_plan()}
-    run("Look at a plan", names)
+    names = run("Look at a plan", plan=told["plan"], small=small_plan())
     assert (tmp_path / "plan.html").read_text().startswith("<!doctype html>")
     assert to_json(from_json((tmp_path / "plan.json").read_text())) == to_json(told["plan"])
-    assert names["chart"] == blocks("Look at a plan", "mermaid")
+    assert [names["chart"]] == blocks("strategies.md", "Look at a plan", "mermaid")
     assert names["edge"].after.state == "delivered"

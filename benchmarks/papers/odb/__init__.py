@@ -1,7 +1,5 @@
 """The ODB paper: a chapter of the book.
 
-contents      its entries, in the paper's order
-text          what the page says between the tables
 paper         what the paper prints of shapes
 shapes        Tables 13 and 14: samples, tokens and padding per update
 endings       Tables 4, 5 and 21: what an epoch leaves, and at what price

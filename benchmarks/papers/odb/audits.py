@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from benchmarks.papers.book.outcomes import Outcome, Table
 from benchmarks.papers.odb.paper import RANKS, RULE
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.plan import Even, Policy, TokenBudget
 from evenstep.tools.simulate import deal, sample_lengths
 from evenstep.tools.simulate.run import run_epoch

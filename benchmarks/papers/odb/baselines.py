@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.lib.epoch import Epoch, plan_offline
-from benchmarks.papers.book.outcomes import Outcome, Table
 from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, Cell
 from benchmarks.papers.odb.sweeps import Shares, arrivals, odb, standard
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Int64Array
 from evenstep.plan import Lengths, PoolSort, SequencePacking, Sorted
 from evenstep.tools.simulate import simulate

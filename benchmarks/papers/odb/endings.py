@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.papers.book.outcomes import Outcome, Table
 from benchmarks.papers.odb.paper import (
     BOUNDS,
     BUFFER,
@@ -15,6 +14,7 @@ from benchmarks.papers.odb.paper import (
     Bound,
     Coverage,
 )
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.plan import TokenBudget
 from evenstep.tools.simulate import deal, sample_lengths, simulate
 

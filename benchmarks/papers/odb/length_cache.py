@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 
 # Appendix I: seconds to build the cache, on one H20. Samples trained on in an epoch. Samples per
 # second of GMT-oracle, which needs the cache, and of ODB, which does not: Tables 1 and 12.

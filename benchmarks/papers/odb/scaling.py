@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.papers.book.outcomes import Outcome, Table
 from benchmarks.papers.odb.paper import BUFFER, RANKS, RULE
 from benchmarks.papers.odb.sweeps import arrivals
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Float64Array
 from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale
 from evenstep.plan import TokenBudget

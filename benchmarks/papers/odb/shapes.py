@@ -17,8 +17,8 @@ from importlib.util import find_spec
 
 from benchmarks.lib import released
 from benchmarks.lib.epoch import Epoch, in_order, plan_offline
-from benchmarks.papers.book.outcomes import Outcome, Table
 from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, RULE, Cell, Shape
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.plan import (
     BucketedMaxTokens,
     Even,
@@ -103,7 +103,7 @@ def rows(cell: Cell, seed: int) -> Iterator[Row]:
     yield row("ODB", budget, "TokenBudget", online(TokenBudget(cell.max_tokens, **RULE)))
     if find_spec("odb"):
         rule = released.run(arrivals, max_tokens=cell.max_tokens, buffer_size=BUFFER, warm_up=True)
-        yield row(PACKAGE, budget, "", Epoch.of_groups(rule.groups, arrivals))
+        yield row(PACKAGE, budget, "", Epoch.of_groups(rule, arrivals))
     else:
         print(f"{PACKAGE}: not installed, skipped", file=sys.stderr)
     for method, policy in (("GMT-oracle", MaxTokens), ("BMT-oracle", BucketedMaxTokens)):
@@ -113,18 +113,6 @@ def rows(cell: Cell, seed: int) -> Iterator[Row]:
     yield row("HFG-oracle", f"batch {grouped.batch_size}", "LengthGrouped", offline(grouped))
     limit = max(cell.max_tokens, int(drawn.max()))
     yield row("", f"budget {limit:,}", "Even", online(Even(limit)))
-
-
-def drifting(cells: Sequence[Cell]) -> str:
-    """Rows whose printed tokens do not add up to the data set, by method."""
-    found: dict[str, list[str]] = {}
-    for cell in cells:
-        whole = cell.rows["Standard"].updates * cell.rows["Standard"].tokens
-        for method, shape in cell.rows.items():
-            excess = shape.updates * shape.tokens / whole - 1
-            if abs(excess) > 0.005:
-                found.setdefault(method, []).append(f"{excess:+.1%} {cell.data} {cell.model}")
-    return "\n".join(f"  - {method}: {', '.join(rows)}" for method, rows in found.items())
 
 
 def agreement(measured: Sequence[tuple[Cell, list[Row]]]) -> list[list[str]]:

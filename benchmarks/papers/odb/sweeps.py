@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.lib.epoch import Epoch, in_order
-from benchmarks.papers.book.outcomes import Outcome, Table
 from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, RULE
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Int64Array
 from evenstep.plan import FixedBatch, TokenBudget
 from evenstep.tools.simulate import SimulationResult, deal, sample_lengths, simulate

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 import evenstep
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.tools.simulate import sample_lengths
 
 SAMPLES, BUDGET, PREPARED, STEP = 1800, 12_288, 0.004, 0.06
@@ -49,9 +49,10 @@ class Measured:
     """1 - time waited / time."""
 
 
-def measure(seed: int, **options: Any) -> Measured:
+def measure(seed: int, *, steps: int = 4, buffer: int = 512, **options: Any) -> Measured:
     policy = evenstep.TokenBudget(BUDGET, hard_cap=False, spread=False)
-    given: dict[str, Any] = {"num_workers": 2, "buffer_size": 512, "prefetch": 4, **options}
+    memory = evenstep.Memory(buffer_size=buffer, prefetch=steps)
+    given: dict[str, Any] = {"num_workers": 2, "memory": memory, **options}
     loader = evenstep.DataLoader(Prepared(seed), policy=policy, group="local", **given)
     samples, waited, start = 0, 0.0, 0.0
     asked = time.perf_counter()
@@ -71,7 +72,7 @@ def table_3(seed: int) -> Outcome:
     rows = []
     for steps in (1, 2, 8):
         for buffer in (256, 1024):
-            found = measure(seed, prefetch=steps, buffer_size=buffer)
+            found = measure(seed, steps=steps, buffer=buffer)
             row = [f"{steps}", f"{buffer:,}", f"{found.samples_per_second:.0f}"]
             rows.append([*row, f"{100 * found.overlap:.1f}"])
     paper = [[f"{depth:,}", overlap] for depth, overlap in PAPER_DEPTH.items()]

@@ -23,10 +23,10 @@ from torch.utils.data import Dataset
 
 import evenstep.service as es
 from benchmarks.lib.report import progress
-from benchmarks.papers.book.outcomes import Outcome, Table
-from evenstep.service.handles import LocalHandle, LocalReply, Message, MessageName, Reply
-from evenstep.service.loader_pool import LoaderPool
-from evenstep.service.step_fetcher import StepFetcher
+from benchmarks.papers.outcome import Outcome, Table
+from evenstep.service.constructor.step_fetcher import StepFetcher
+from evenstep.service.messages import LocalHandle, LocalReply, Message, Reply
+from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 
@@ -78,7 +78,7 @@ class CountingHandle(LocalHandle):
         super().__init__(role)
         self.load = load
 
-    def send(self, message: MessageName, *arguments: Any) -> Reply:
+    def send(self, message: str, *arguments: Any) -> Reply:
         return self._counted(arguments, super().send(message, *arguments))
 
     def send_all(self, messages: Sequence[Message]) -> Reply:
@@ -141,9 +141,8 @@ def measured(clients: int, seed: int, *, with_constructors: bool) -> Found:
         mesh=es.Mesh(DP=clients // SHARED, CP=2, TP=8),
         strategy=strategy,
         max_tokens=SAMPLES * 4096,
-        samples_per_step=SAMPLES * clients // SHARED,
+        draws=es.DrawOptions(samples_per_step=SAMPLES * clients // SHARED, stop="repeat"),
         seed=seed,
-        stop="repeat",
     )
     layout = es.SourceLayout.of(job.names, LOADERS)
     roles = [es.SourceLoader(part) for part in job.loader_jobs(layout)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from benchmarks.service.corpora import PAGES, PATCHES, VIT_1B, cells_of
 from evenstep.arrays import Int64Array
 from evenstep.strategy import image_balance

@@ -1,4 +1,4 @@
-"""Figures 4 and 5 of the OVERLORD paper: what sources at hand cost in memory and in time.
+"""Figures 4 and 5 of the OVERLORD paper: the memory and time that local sources cost.
 
 Every source of the corpora in the folder that EVENSTEP_DATA names becomes a Parquet file of its
 own, and `evenstep.service.profile` measures it in processes: memory of the open source and time to
@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 import evenstep.service as es
 from benchmarks.lib.report import progress
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 
 CORPORA = ("t0_permissive", "chat_multi", "code_repos", "mm_interleaved_docs")
 SAMPLES, SECONDS = 12, 0.3
@@ -72,7 +72,7 @@ def profiled(seed: int) -> es.JobProfile:
             sources=split(Path(folder), Path(to)),
             mesh=es.Mesh(DP=1),
             strategy=strategy,
-            samples_per_step=8,
+            draws=es.DrawOptions(samples_per_step=8),
             max_tokens=1 << 20,
             seed=seed,
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.data import PoolSortDataset
 from evenstep.plan import FixedBatch, PoolSort

@@ -1,7 +1,5 @@
 """The WLB-LLM paper: a chapter of the book.
 
-contents         its entries, in the paper's order
-text             what the page says between the tables
 latency_spread   Figures 1a and 4a: how unlike the ranks of a job are
 positions        Figure 3: lengths, by position in a window
 algorithm_1      the paper's packer line by line; queues has Table 2's rows of it
@@ -10,6 +8,6 @@ packing_windows  Figures 6 and 16: held-out loss by the window of packing
 operations       Figures 7 and 10, measured on this device
 sweep            Figures 12 and 13 under other assumptions
 sharded_layer    Figure 15 on real ranks
-table2           writes docs/wlb-table2.md
-figures          writes docs/wlb-figures.md
+table2           updates docs/wlb-table2.md
+figures          updates docs/wlb-figures.md
 """

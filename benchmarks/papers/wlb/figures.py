@@ -1,26 +1,20 @@
 """Figures 12 to 15 of the WLB-LLM paper as predictions, beside what its text says of them.
 
 Nothing here was measured on a cluster: step times follow from a stated latency model and stated
-hardware. Prints tables; `--markdown docs/wlb-figures.md` writes the page and its picture.
+hardware.
 `--repeats` is the number of streams of documents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.lib.report import markdown, parser, print_json, progress
-from benchmarks.papers.wlb.figures_plot import plot
-from benchmarks.papers.wlb.figures_run import QUEUES, SEVEN_128, TABLE_ERROR, Bench, Rates, measure
-from benchmarks.papers.wlb.figures_text import ASSUMED, HEAD, SECTIONS
-from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, Cluster
-from evenstep.tools.simulate.step_time_model import StepModel
-
-IMAGE = "wlb-figures.png"
+from benchmarks.papers.wlb.figures_run import SEVEN_128, TABLE_ERROR, Bench, Rates, measure
+from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1
 
 PAPER: Mapping[str, Mapping[str, float]] = {
     "figure 12": {"fixed": 1.03, "wlb": 1.23, "wlb, 64K": 1.15, "wlb, 128K": 1.30},
@@ -120,44 +114,21 @@ def figure_15(result: Mapping[str, Any]) -> str:
     return markdown(header, rows)
 
 
-def changed(result: Mapping[str, Any]) -> str:
-    header = ["7B-128K", "per-document", "adaptive", "WLB packing", "WLB-LLM", "evenstep"]
-    names = ("per-document", "adaptive", "packing", "wlb", "evenstep")
-    jobs = result["7B-128K, changed assumptions"]
-    rows = [[label, *(x(job[name]) for name in names)] for label, job in jobs.items()]
-    return markdown(header, rows)
-
-
-def assumptions() -> str:
-    cluster = Cluster()
-    numbers = [(m, (m.layers, m.hidden_size, m.heads, m.ffn_size)) for m in MODELS.values()]
-    models = [
-        [m.name, *(f"{number:,}" for number in row), f"{m.parameters / 1e9:.2f}"]
-        for m, row in numbers
-    ]
+def models() -> str:
     header = ["model", "layers", "width", "heads of 128", "FFN width", "parameters, 1e9"]
-    first, last = (f"{StepModel.of(s).document_cost().linear:,} for {s.name}" for s in TABLE_1[::7])
-    return ASSUMED.format(
-        models=markdown(header, models),
-        peak=f"{cluster.peak_tflops:,.0f}",
-        share=cluster.matrix_share,
-        memory=cluster.memory / 1e12,
-        elements=cluster.elementwise,
-        inside=cluster.inside / 1e9,
-        between=cluster.between / 1e9,
-        node=cluster.node,
-        collective=1e6 * cluster.collective,
-        costs=f"{first} to {last}",
-    )
+    rows = []
+    for model in MODELS.values():
+        numbers = (model.layers, model.hidden_size, model.heads, model.ffn_size)
+        rows.append([model.name, *(f"{n:,}" for n in numbers), f"{model.parameters / 1e9:.2f}"])
+    return markdown(header, rows)
 
 
 def main() -> None:
     arguments = parser(
         __doc__ or "",
-        "python -m benchmarks.papers.wlb.figures --markdown docs/wlb-figures.md",
+        "python -m benchmarks.papers.wlb.figures",
         repeats=2,
     )
-    arguments.add_argument("--markdown", type=Path, help="the page to write, with its picture")
     arguments.add_argument("--batches", type=int, default=80, help="global batches of a stream")
     options = arguments.parse_args()
     seeds = range(options.seed, options.seed + options.repeats)
@@ -167,21 +138,14 @@ def main() -> None:
     if options.json:
         print_json({"prediction": True, **result, "paper": PAPER})
         return
-    head = HEAD.format(repeats=options.repeats, batches=options.batches, queues=QUEUES)
-    tables = {
-        "12": figure_12(result),
-        "13": figure_13(result),
-        "14": figure_14(result),
-        "15": figure_15(result),
-        "changed": changed(result),
+    parts = {
+        "figure 12": figure_12(result),
+        "figure 13": figure_13(result),
+        "figure 14": figure_14(result),
+        "figure 15": figure_15(result),
+        "models": models(),
     }
-    parts = [head, *(SECTIONS[name].format(table=table) for name, table in tables.items())]
-    text = "\n\n".join([*parts, assumptions()]) + "\n"
-    if options.markdown:
-        plot(result, PAPER, options.markdown.parent / "images" / IMAGE)
-        options.markdown.write_text(text)
-    else:
-        print(text, end="")
+    print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.lib.report import progress
+from evenstep.arrays import Int64Array
 from evenstep.context_parallel.latency import AttentionLatency
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
@@ -18,7 +18,7 @@ from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.step_plan import plan_step
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
-from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, Cluster, ClusterAssumptions
+from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, ClusterAssumptions
 from evenstep.tools.simulate.packing_run import (
     ArrivingDocuments,
     Trained,
@@ -29,7 +29,6 @@ from evenstep.tools.simulate.packing_run import (
 from evenstep.tools.simulate.step_time_model import SHARDINGS, MicroBatches, StepModel
 
 LENGTHS = "pretrain-128k"
-LONG = 16_384
 QUEUES = 2
 THRESHOLD_SAMPLE = 50_000
 TABLE_ERROR = 0.2
@@ -41,26 +40,23 @@ Rates = Mapping[str, float]
 """name -> seconds per unit of cost."""
 
 
+def drawn(count: int, seed: int) -> Int64Array:
+    return np.random.default_rng(seed).permutation(sample_lengths(LENGTHS, count, seed))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """What is the same for all figures."""
 
     seeds: Sequence[int]
     batches: int
-    long_copies: int = 1
-    """How many there are of every document longer than `LONG`."""
-
-    def lengths(self, count: int, seed: int) -> npt.NDArray[np.int64]:
-        drawn = sample_lengths(LENGTHS, count, seed)
-        copies = np.where(drawn > LONG, self.long_copies, 1)
-        return np.random.default_rng(seed).permutation(drawn.repeat(copies))
 
     def streams(self, setting: ClusterAssumptions) -> list[ArrivingDocuments]:
         tokens = (self.batches + 1) * setting.micro_batches * setting.context
         count = int(tokens / DISTRIBUTIONS[LENGTHS].mean)
         return [
             ArrivingDocuments.of(
-                self.lengths(count, seed),
+                drawn(count, seed),
                 context=setting.context,
                 micro_batches=setting.micro_batches,
             )
@@ -87,7 +83,7 @@ class Bench:
         if method == "steady":
             options: PackingOptions = SteadyOptions(**common)
         else:
-            sample = self.lengths(THRESHOLD_SAMPLE, max(self.seeds) + 1)
+            sample = drawn(THRESHOLD_SAMPLE, max(self.seeds) + 1)
             thresholds = auto_thresholds(
                 np.minimum(sample, stream.context),
                 context=stream.context,
@@ -171,53 +167,17 @@ def erring(latency: AttentionLatency, seed: int) -> AttentionLatency:
     )
 
 
-def scaled(latency: AttentionLatency, *, short: float, others: float) -> AttentionLatency:
-    """The same with other throughput up to a tile of queries, and beyond."""
+def scaled(latency: AttentionLatency, factor: float) -> AttentionLatency:
+    """The same with other throughput."""
 
     def scale(table: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
-        factors = [short, *[others] * (len(table) - 1)]
-        return tuple(tuple(factor * v for v in row) for factor, row in zip(factors, table))
+        return tuple(tuple(factor * value for value in row) for row in table)
 
     return replace(
         latency,
         forward_tflops=scale(latency.forward_tflops),
         backward_tflops=scale(latency.backward_tflops),
     )
-
-
-def flat(latency: AttentionLatency) -> AttentionLatency:
-    """The same where short fragments are computed as fast as long ones: tiles alone count."""
-    return replace(
-        latency,
-        forward_tflops=(latency.forward_tflops[-1],) * len(latency.queries),
-        backward_tflops=(latency.backward_tflops[-1],) * len(latency.queries),
-    )
-
-
-def variants() -> dict[str, StepModel]:
-    """7B-128K with one assumption changed at a time."""
-    base, plain = StepModel.of(SEVEN_128), Cluster()
-    fast = {"inside": 1e15, "between": 1e15, "collective": 0.0}
-    return {
-        "as assumed": base,
-        "matrix products at 0.4 of the peak": StepModel.of(
-            SEVEN_128, cluster=replace(plain, matrix_share=0.4), latency=base.latency
-        ),
-        "matrix products at 0.8 of the peak": StepModel.of(
-            SEVEN_128, cluster=replace(plain, matrix_share=0.8), latency=base.latency
-        ),
-        "no communication": StepModel.of(SEVEN_128, cluster=replace(plain, **fast)),
-        "links half as fast": StepModel.of(
-            SEVEN_128, cluster=replace(plain, inside=plain.inside / 2, between=plain.between / 2)
-        ),
-        "attention half as fast": replace(
-            base, latency=scaled(base.latency, short=0.5, others=0.5)
-        ),
-        "short fragments as fast as long ones": replace(base, latency=flat(base.latency)),
-        "up to 128 queries half as fast": replace(
-            base, latency=scaled(base.latency, short=0.5, others=1.0)
-        ),
-    }
 
 
 def measure(bench: Bench) -> dict[str, Any]:
@@ -245,15 +205,8 @@ def measure(bench: Bench) -> dict[str, Any]:
             for part, speedups in result.items():
                 speedups[name] = other[part]["adaptive"]
         figure_15[f"{window}K"] = result
-    changed = {
-        name: table_1[SEVEN_128.name] if name == "as assumed" else bench.job(model)
-        for name, model in variants().items()
-    }
-    more = replace(bench, long_copies=2)
-    changed["twice as many long documents"] = more.job(StepModel.of(SEVEN_128))
     return {
         "figure 12": table_1,
         "figure 14": figure_14,
         "figure 15": figure_15,
-        "7B-128K, changed assumptions": changed,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Float64Array
 from evenstep.plan.sharding.adaptive import shard
 from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.tools.profile import Device, ModelShape, Timing
 from evenstep.tools.profile.attention_kernels import Heads, choose_kernel
 from evenstep.tools.profile.device import DTYPES, choose_device, choose_dtype

@@ -6,7 +6,7 @@ step differs, and when. Documents are the blocks of source files, as blank lines
 tail of their lengths reaches the context window, so do those of the paper.
 
 Finished runs are kept in out/packing-windows, by all that decides them, so that a call which is
-interrupted goes on where it was. Needs the folder with ``code_repos.parquet`` in EVENSTEP_DATA.
+interrupted resumes. Needs the folder with ``code_repos.parquet`` in EVENSTEP_DATA.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.learning.plans import how_random
 from benchmarks.learning.train import Recipe, mean_loss, one_thread, train
 from benchmarks.lib.corpus import Tokens
 from benchmarks.lib.report import progress
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from benchmarks.papers.wlb.algorithm_1 import Algorithm1
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.files import replacing

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.lib.report import progress
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from benchmarks.papers.wlb.algorithm_1 import Algorithm1
 from benchmarks.papers.wlb.table2 import CONTEXT, PAPER, Bench, planned, plural
 from evenstep.plan.packing import DocumentCost

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.lib import ranks
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.context_parallel import attention, prepare
 from evenstep.plan.packing.window_packing import cut_at_windows
@@ -84,7 +84,6 @@ def measured(context: int, seed: int) -> dict[str, Float64Array]:
 
 
 def figure_15(seed: int) -> Outcome:
-    ranks.preload([__name__])
     rows = []
     found = {name: measured(context, seed) for name, context in CONTEXTS.items()}
     labels = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.lib.report import progress
-from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.outcome import Outcome, Table
 from benchmarks.papers.wlb.table2 import CONTEXT, Bench, plural
 from evenstep.plan.packing import DocumentCost
 

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 from benchmarks.lib.report import progress
-from benchmarks.papers.book.outcomes import Outcome, Table
-from benchmarks.papers.wlb.figures_run import LENGTHS, LONG, SEVEN_128, scaled
+from benchmarks.papers.outcome import Outcome, Table
+from benchmarks.papers.wlb.figures_run import LENGTHS, SEVEN_128, scaled
 from evenstep.arrays import Float64Array
 from evenstep.plan.packing import PackingOptions, auto_thresholds, plan_step
 from evenstep.tools.simulate import sample_lengths
@@ -20,6 +20,7 @@ from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_original,
 from evenstep.tools.simulate.step_time_model import MicroBatches, StepModel
 
 BATCHES = 120
+LONG = 16_384  # tokens
 PAPER = {"imbalance": 1.44, "per-document": 1.02, "packing": 1.28, "both": 1.33}
 
 
@@ -44,7 +45,7 @@ def with_cluster(**changes: float) -> StepModel:
 
 def with_attention(factor: float) -> StepModel:
     model = StepModel.of(SEVEN_128)
-    return replace(model, latency=scaled(model.latency, short=factor, others=factor))
+    return replace(model, latency=scaled(model.latency, factor))
 
 
 def cases() -> Iterator[tuple[str, str, Assumed]]:
@@ -83,7 +84,7 @@ def cases() -> Iterator[tuple[str, str, Assumed]]:
         Assumed(model=hidden_all, lockstep=True),
     )
     free = with_cluster(inside=1e18, between=1e18, collective=0.0, memory=1e18)
-    slow = replace(free, latency=scaled(free.latency, short=0.5, others=0.5))
+    slow = replace(free, latency=scaled(free.latency, 0.5))
     yield "attention and matrix products alone", "", Assumed(model=free)
     yield "the same", "attention x 0.5", Assumed(model=slow)
     yield "the same", "and all wait in each", Assumed(model=slow, lockstep=True)

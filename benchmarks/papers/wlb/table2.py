@@ -1,6 +1,6 @@
-"""Table 2 of the WLB-LLM paper once more: imbalance of packing methods, both figures side by side.
+"""Table 2 of the WLB-LLM paper: imbalance of packing methods, the paper's figures and ours.
 
-Prints a page of Markdown; `--markdown docs/wlb-table2.md` writes it. Lengths are drawn from the
+Lengths are drawn from the
 distribution `pretrain-128k`, whose share of long documents is fitted to the table's first row.
 `--repeats` is the number of streams.
 """
@@ -11,14 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.lib.report import machine, markdown, parser, print_json, progress
-from benchmarks.papers.wlb.table2_text import CUT, HEAD, WHOLE
+from benchmarks.lib.report import markdown, parser, print_json, progress
 from evenstep.plan.packing import (
     DocumentCost,
     PackingOptions,
@@ -222,10 +220,9 @@ def table(rows: Sequence[Row]) -> str:
 def main() -> None:
     arguments = parser(
         __doc__ or "",
-        "python -m benchmarks.papers.wlb.table2 --markdown docs/wlb-table2.md",
+        "python -m benchmarks.papers.wlb.table2",
         repeats=3,
     )
-    arguments.add_argument("--markdown", type=Path, help="the file to write, instead of printing")
     arguments.add_argument("--batches", type=int, default=480, help="global batches of a stream")
     arguments.add_argument("--solver-batches", type=int, default=8, help="those for the solver")
     arguments.add_argument("--time-limit", type=float, default=2.0, help="seconds of a solution")
@@ -247,39 +244,15 @@ def main() -> None:
         tables.update({f"whole, {count}": rows for count, rows in whole.items()})
         print_json({name: [row.as_dict() for row in rows] for name, rows in tables.items()})
         return
-    here = machine()
-    text = HEAD.format(
-        cost=f"d² + {options.linear:,} d",
-        context=CONTEXT,
-        micro_batches=4,
-        cap=5 * CONTEXT // 4,
-        repeats=options.repeats,
-        batches=options.batches,
-        machine=f"Python {here['python']}, numpy {here['numpy']}",
-    )
-    solved = "\n".join(
+    statuses = [
         f"- {row.method}, {row.setting}: "
         + ", ".join(f"{count} {status}" for status, count in sorted(row.statuses.items()))
         for row in cut
         if row.statuses
-    )
-    thresholds = ", ".join(f"{length:,}" for length in four.options(3).thresholds)
-    text += "\n\n" + CUT.format(
-        context=CONTEXT,
-        thresholds=f"{thresholds} tokens for three",
-        max_delay=four.options(3).max_delay,
-        solver_batches=options.solver_batches,
-        time_limit=options.time_limit,
-        statuses=solved,
-        rows=table(cut),
-    )
-    text += f"\n\nWith 16 micro-batches:\n\n{table(more)}"
-    rows = "\n\n".join(f"{count} micro-batches:\n\n{table(r)}" for count, r in whole.items())
-    text += "\n\n" + WHOLE.format(rows=rows) + "\n"
-    if options.markdown:
-        options.markdown.write_text(text)
-    else:
-        print(text, end="")
+    ]
+    parts = {"solver": "\n".join(statuses), "cut, 4": table(cut), "cut, 16": table(more)}
+    parts |= {f"whole, {count}": table(rows) for count, rows in whole.items()}
+    print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
 
 
 if __name__ == "__main__":

@@ -1,29 +1,25 @@
 """From samples to batches: how a sample is measured, and how a group of samples becomes tensors.
 
-    count_media  images, patches and their pairs, of a sample
-    measure      `Measure`: length, supervised tokens and media of a sample
-    labels       which labels are supervised
-    pad          `PadCollator`: a group as padded rows
-    pack         `PackCollator`: a group as one row of documents
-    media        images, videos and audio of a group, joined
-    batch_of_one `unbatch`: a batch of one sample, as that sample
-    blank        `Blank`: the smallest image, for groups without one
+    labels          which labels are supervised
+    count_media     images, patches and their pairs, of a sample
+    measure         `Measure`: length, supervised tokens and media of a sample
+    columns         a group by field, as both collators take it
+    media           images, videos and audio of a group, joined
+    pad             `PadCollator`: a group as padded rows; `DefaultCollator`
+    pack            `PackCollator`: a group as one row of documents
+    layout          `RowLayout`: where documents lie in a packed row
+    memory          where collators put large tensors
+    formats/        a packed batch in the form that each training framework takes
+    batch_of_one    `unbatch`: a batch of one sample, as that sample
+    prepare         `PreparingCollator`: a collate function that prepares, run on each sample alone
+    images/         images of a sample, made once its group is known
+    blank           `Blank`: the smallest image, for groups without one
     smallest_media  the smallest blank, of a processor or of a few samples
-    prepare      `PreparingCollator`: a collate function that prepares, run on each sample alone
-    media_shape  `MediaShape`: pixels that are made later
-    rope         positions of image tokens in packed rows
-    alike        how it pads, and whether joining its samples gives its batches
-    images/      images of a sample, made once its group is known
-    random_state random state, kept while something is tried out
-    default_collate  `DefaultCollator`: a group as torch's DataLoader collates it
-    columns      a group by field, as both collators take it
-    layout       `RowLayout`: where documents lie in a packed row
-    memory       where collators put large tensors
-    check        whether a collated batch is what was planned
-    loss_scale   the factors that make averaged gradients those of one big batch
-    step_info    `StepInfo`: what a step reports about itself
-    composition  `Composition`: how like random batches the steps of a run are
-    formats/     a packed batch in the form that each training framework takes
+    check           whether a collated batch is what was planned
+    loss_scale      the factors that make averaged gradients those of one big batch
+    step_info       `StepInfo`: what a step reports about itself
+    composition     `Composition`: how like random batches the steps of a run are
+    random_state    keeps the process's random state while something is tried
 
 Each name is imported on first use: samples are measured in processes that do not need torch.
 """

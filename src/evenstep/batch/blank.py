@@ -1,17 +1,17 @@
 """`Blank`: the smallest image, for groups without one, so that their ranks run the vision tower.
 
-Under FSDP, ZeRO-3 and DDP, a rank that does not run the vision tower in a step takes no part in the
-tower's collectives, and the others wait for ever. So a sample of a group without images gets the
-tokens and the pixels of a blank behind its own:
+Under FSDP, ZeRO-3 and DDP, a rank that does not run the vision tower in a step does not join the
+tower's collectives, and the others wait forever. So in a group without images, one sample gets the
+tokens and the pixels of a blank after its own:
 
     input_ids   what it has ...  <vision_start> <image> <image> <vision_end>
     labels      what it has ...  -100           -100    -100    -100
 
-Attention is causal, so no token before it sees it; and no label asks for what it predicts. So the
-loss is what it was, and the blank's part in every gradient is exactly zero. Its ``attention_mask``
-is 1: packed rows have no other, and models of the Qwen-VL kind look only there for images.
+Attention is causal, so no token before the blank sees it, and its own labels are -100. So the loss
+does not change, and the blank adds exactly zero to every gradient. Its ``attention_mask`` is 1:
+packed rows have no other value, and models of the Qwen-VL kind look for images only where it is 1.
 
-Images and sound have a tower each: a group gets the blank if it lacks either that the blank has.
+Images and sound have a tower each: a group gets the blank if it lacks either.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evenstep.batch.columns import TOKENS, tensors_of
+from evenstep.batch.columns import TOKENS, tensor_of
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, labels_of
 from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS, join_media
@@ -39,7 +39,7 @@ _OFF = "pass blank=False to leave groups without images as they are"
 
 @dataclass(frozen=True, eq=False)
 class Blank:
-    """Tokens and media that can be put behind those of any sample."""
+    """Tokens and media that can be appended to those of any sample."""
 
     fields: Mapping[str, torch.Tensor]
     """``input_ids`` [T], other fields of T tokens, and media as a sample of one image has them."""
@@ -47,7 +47,7 @@ class Blank:
     """Names of media fields, of the blank and of samples."""
 
     def __reduce__(self) -> Any:
-        # Megabytes of white: what is large is not sent to the fork server.
+        # Megabytes of white pixels: the fork server is not sent anything large.
         packed = []
         for name, value in self.fields.items():
             data = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
@@ -63,14 +63,14 @@ class Blank:
         return towers_of(self.fields, self.media)
 
     def added_to(self, samples: Sequence[Any], *, packed: bool = False) -> list[Any]:
-        """The group, with the blank behind one of its samples; as it is, if it lacks no media.
+        """The group, with the blank appended to one sample; unchanged if it lacks no media.
 
         Args:
-            packed: put it behind the last sample, where the row ends. By default behind the
-                shortest, where the batch has most padding.
+            packed: append it to the last sample, where the row ends. By default it goes to the
+                shortest sample, where the batch has most padding.
 
         Raises:
-            CollateError: the blank would change the loss, or nobody knows whether it would.
+            CollateError: the blank would change the loss, or might.
         """
         have = {tower for sample in samples for tower in towers_of(sample, self.media)}
         if self.towers <= have:
@@ -99,16 +99,16 @@ class Blank:
             )
         longer = dict(sample)
         for name, value in sample.items():
-            tensor = None if name in self.media else tensor_of(name, value)
+            tensor = None if name in self.media else tensor_of(value)
             if tensor is not None and tensor.ndim and len(tensor) == length:
                 longer[name] = torch.cat([tensor, self._tail(name, tensor)])
         own = {name: value for name, value in self.fields.items() if name in self.media}
         # A sample may have images and lack sound.
-        both = {n: [tensor_of(n, sample[n]), own[n]] for n in own if any_of(sample.get(n))}
+        both = {n: [tensor_of(sample[n]), own[n]] for n in own if any_of(sample.get(n))}
         return longer | own | join_media(both, self.media, one_each=False)
 
     def _tail(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """What comes behind a field's values."""
+        """What is appended to a field's values."""
         shape = (self.tokens, *values.shape[1:])
         if name in LABELS:
             return values.new_full(shape, IGNORE_INDEX)
@@ -145,12 +145,6 @@ def any_of(value: Any) -> bool:
     """Whether a media field holds anything."""
     empty = isinstance(value, (list, tuple)) and not value
     return value is not None and not empty and getattr(value, "shape", (1,))[:1] != (0,)
-
-
-def tensor_of(name: str, value: Any) -> torch.Tensor | None:
-    """A field of a sample; None where it does not hold numbers."""
-    rows = tensors_of(name, [value])
-    return None if rows is None else rows[0]
 
 
 def _unpacked(packed: Iterable[Any], media: tuple[str, ...]) -> Blank:

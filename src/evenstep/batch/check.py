@@ -2,7 +2,7 @@
 
 If it supervises another number of tokens than its samples were measured to have, `loss_scale` is
 wrong, and so is every gradient. If it pads a group that was planned to be packed, memory may run
-out at some later step. Nothing else would show either.
+out at some later step. Nothing else would reveal either.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def check_supervised(batch: Any, expected: int, where: str) -> None:
         f"{where}: the collated labels hold {total:,} supervised tokens, but the samples were "
         f"measured to hold {expected:,}, so loss_scale would be wrong. The collate function makes, "
         "masks or truncates labels after they were counted. Do that in the dataset; or count what "
-        "it keeps with supervised_fn=; or weight ranks by samples with loss_scaling='sample'. If "
+        "it keeps with length_fn=evenstep.SampleCounts(supervised=...); or weight ranks by samples "
+        "with loss_scaling='sample'. If "
         "the dataset shifts labels itself and the batch is packed, set "
         "PackCollator(mask_first_label=False)"
     )

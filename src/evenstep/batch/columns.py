@@ -1,4 +1,4 @@
-"""A group of samples turned on its side: one list per field, and each list as tensors.
+"""A group of samples by field: one list per field, and each list as tensors.
 
 Mappings, named tuples, tuples, dataclasses and bare sequences all become `Columns`, so that the
 collators handle one shape of input. Nothing is padded or joined here.
@@ -87,7 +87,7 @@ def tensors_of(name: str, values: list[Any]) -> list[torch.Tensor] | None:
     Raises:
         CollateError: numbers in some samples and something else in others.
     """
-    tensors = [_tensor(value) for value in values]
+    tensors = [tensor_of(value) for value in values]
     rows = [tensor for tensor in tensors if tensor is not None]
     if len(rows) != len(tensors):
         if all(not row.numel() for row in rows):
@@ -185,7 +185,8 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, list) and (not value or isinstance(value[0], (int, float, np.number)))
 
 
-def _tensor(value: Any) -> torch.Tensor | None:
+def tensor_of(value: Any) -> torch.Tensor | None:
+    """A field of one sample as a tensor; None where it does not hold numbers."""
     if type(value) is np.ndarray and value.dtype in _SHARED:
         flags = value.flags
         if flags.writeable and flags.c_contiguous:  # as most are

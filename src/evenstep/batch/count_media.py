@@ -1,12 +1,15 @@
 """The images, videos and sounds of a sample, counted from the fields that processors make.
 
 What a vision tower computes follows from two sums over a sample's media: of their patches, and of
-the squares of these, since each image attends to itself alone. Frames of a video do so one by one.
+the squares of these, since each image, and each frame of a video, attends to itself alone.
+
+Where pixels are made later, a `MediaShape` stands in their field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +63,8 @@ def media_of(sample: Any) -> MediaCounts:
         if rows.size % 3 or (rows.size and rows.shape[-1] != 3):
             raise SampleError(
                 f"{grid_name} is {describe(grid)}, not rows of (time, height, width); pass "
-                "patches_fn=, a function from a sample to its number of patches"
+                "length_fn=evenstep.SampleCounts(patches=...), a function from a sample to its "
+                "number of patches"
             )
         frames, high, wide = rows.reshape(-1, 3).astype(np.int64).T
         each = high * wide
@@ -125,3 +129,26 @@ def _of_pixels(pixels: Any, dimensions: int = 3) -> MediaCounts:
     outer = shape[: len(shape) - dimensions]
     patches = int(np.prod(outer, dtype=np.int64))
     return MediaCounts(patches, int(outer[0]) if outer else 1, patches)
+
+
+LATE = "evenstep_images"
+"""Field of a sample with what such tensors are made of: see `evenstep.batch.images`."""
+
+
+def image_bytes(image: Any) -> int:
+    """Memory that an image of PIL takes."""
+    encoded = getattr(image, "encoded", None)
+    if encoded is not None:
+        return int(encoded.nbytes)
+    return int(image.width) * int(image.height) * len(image.getbands())
+
+
+@dataclass(frozen=True)
+class MediaShape:
+    """Stands in a sample for a tensor that is made once the sample's group is known."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)

@@ -1,8 +1,8 @@
-"""What is measured of a sample before it is collated: its length, supervised tokens and media.
+"""Measures a sample before it is collated: its length, supervised tokens and media.
 
 Policies see only these five integers of a sample, and `loss_scale` is exact only if the second is
-the number of tokens that the loss of the collated batch averages over. `Measure` runs in
-the worker processes on every sample, so the defaults take a few microseconds and copy nothing.
+the number of tokens that the loss of the collated batch averages over. `Measure` runs in the worker
+processes on every sample, so the defaults take a few microseconds and copy nothing.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def supervised_of(sample: Any, length: int) -> int:
         return count_supervised(labels, tokens)
     except (TypeError, ValueError) as error:
         raise SampleError(
-            f"its labels are {describe(labels)} ({error}); pass supervised_fn=, a function from a "
-            "sample to the number of its supervised tokens"
+            f"its labels are {describe(labels)} ({error}); pass "
+            "length_fn=evenstep.SampleCounts(supervised=...), a function from a sample to the "
+            "number of its supervised tokens"
         ) from error
 
 
@@ -169,7 +170,7 @@ class Measure:
                 raise SampleError(
                     f"{name} has {supervised:,} supervised tokens but a length of {length:,}; let "
                     "length_fn= count every supervised token (an encoder-decoder's labels too), or "
-                    "correct supervised_fn="
+                    "correct SampleCounts(supervised=...)"
                 )
             flat += (length, supervised)
             if self.count_patches:

@@ -29,11 +29,6 @@ from evenstep.batch.layout import RowLayout
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import CollateError, ConfigurationError
 
-_FORMS = {
-    "flash": ("cu_seqlens", "max_seqlen", "document_ids"),
-    "huggingface": ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"),
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class PackCollator:
@@ -42,12 +37,9 @@ class PackCollator:
     Always present: ``input_ids``, ``labels`` and ``position_ids``, int64 [1, T]. A sample's own
     ``position_ids`` are kept; otherwise they count from 0 in every document. Where samples have no
     labels, these are the tokens themselves, the first of each document -100; one scalar label per
-    sample gives labels of shape [n]. Then, by `form`:
-
-    - "flash": ``cu_seqlens`` int32 [n + 1] and ``max_seqlen`` int, as FlashAttention's
-      variable-length functions and PyTorch's take them; ``document_ids`` int32 [1, T], from 0.
-    - "huggingface": the same under the names that models of transformers take:
-      ``cu_seq_lens_q`` and ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``, ``seq_idx``.
+    sample gives labels of shape [n]. ``cu_seqlens`` int32 [n + 1] and ``max_seqlen`` int are as
+    FlashAttention's variable-length functions and PyTorch's take them; ``document_ids`` int32
+    [1, T] count from 0.
 
     Other fields: those with [length, ...] in every sample become [1, T, ...]; scalars and tensors
     of equal shape are stacked to [n, ...]; fields of images, videos and audio are joined, and
@@ -59,11 +51,9 @@ class PackCollator:
     ``max_seqlen`` count padding, a policy's ``max_tokens`` does not. Its positions continue those
     of the document; other token-long fields get 0. Then ``cu_seqlens`` has real lengths only, as
     Transformer Engine takes them, and ``cu_seqlens_padded``, of the same shape, says where
-    documents begin in the row: a kernel without support for padding takes the latter. The form
-    "huggingface" always has the latter, under its own names.
+    documents begin in the row: a kernel without support for padding takes the latter.
     """
 
-    form: str = "flash"
     mask_first_label: bool = True
     """Set the first label of each document to -100: right for labels aligned with the input, which
     the model shifts inside, and harmless where they are -100 already. Set to False if the dataset
@@ -86,8 +76,6 @@ class PackCollator:
     """Add ``loss_mask`` float32 [1, T]: 1 where the label is not -100, else 0."""
 
     def __post_init__(self) -> None:
-        if self.form not in _FORMS:
-            raise ConfigurationError(f"form={self.form!r} must be one of {tuple(_FORMS)}")
         for name in ("per_sample_fields", "media_fields"):
             if isinstance(names := getattr(self, name), str):
                 raise ConfigurationError(f"{name}={names!r} must be a tuple of names, not text")
@@ -178,16 +166,15 @@ class PackCollator:
         return flat[None]
 
     def _boundaries(self, layout: RowLayout) -> dict[str, Any]:
-        bounds, longest = layout.cu_seqlens(padded=True), layout.longest
-        documents = layout.documents()[None]
-        batch: dict[str, Any] = {"position_ids": layout.positions()[None]}
-        if self.form == "huggingface":
-            values: tuple[Any, ...] = (bounds, bounds, longest, longest, documents)
-        else:
-            values = (layout.cu_seqlens(padded=False), longest, documents)
-            if self.pad_documents_to_multiple_of or self.pad_to_multiple_of:
-                batch["cu_seqlens_padded"] = bounds
-        return batch | dict(zip(_FORMS[self.form], values))
+        batch: dict[str, Any] = {
+            "position_ids": layout.positions()[None],
+            "cu_seqlens": layout.cu_seqlens(padded=False),
+            "max_seqlen": layout.longest,
+            "document_ids": layout.documents()[None],
+        }
+        if self.pad_documents_to_multiple_of or self.pad_to_multiple_of:
+            batch["cu_seqlens_padded"] = layout.cu_seqlens(padded=True)
+        return batch
 
 
 def _token_rows(rows: list[torch.Tensor] | None) -> list[torch.Tensor]:

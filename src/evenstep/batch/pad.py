@@ -3,10 +3,13 @@
 A field is padded where its first dimension is the sample's length in every sample, or differs
 between samples. Everything else is stacked as it is, or listed if it is not numbers. Each field is
 one allocation and one copy per row.
+
+`DefaultCollator` pads samples that have tokens, and collates any others as torch's DataLoader does.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +17,17 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import default_collate
 
-from evenstep.batch.columns import Columns, columns_of, listed, media_of, shapes_text, tensors_of
+from evenstep.batch.columns import (
+    TOKENS,
+    Columns,
+    columns_of,
+    listed,
+    media_of,
+    shapes_text,
+    tensors_of,
+)
 from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, copies_inputs
 from evenstep.batch.media import MEDIA_FIELDS
@@ -187,3 +199,22 @@ def _holds(dtype: torch.dtype, value: float) -> bool:
         return value in (0, 1)
     limits = torch.iinfo(dtype)
     return value == int(value) and limits.min <= value <= limits.max
+
+
+@dataclass(frozen=True)
+class DefaultCollator:
+    """Collates a group of mappings or objects that have ``input_ids``, and of dataclasses, as
+    `PadCollator` does; of anything else as ``torch.utils.data.default_collate`` does."""
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """Collates one group.
+
+        Raises:
+            CollateError: as `PadCollator`.
+            RuntimeError, TypeError: as torch's, of tensors that differ in shape for instance.
+        """
+        first = samples[0]
+        named = TOKENS in first if isinstance(first, Mapping) else hasattr(first, TOKENS)
+        if named or dataclasses.is_dataclass(first):
+            return PadCollator()(samples)
+        return default_collate(list(samples))

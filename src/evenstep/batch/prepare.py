@@ -2,11 +2,11 @@
 
 Some collate functions make tokens and pixels out of raw rows, such as those of TRL, LLaMA-Factory
 and most scripts that call a processor. A sample's length is then known only once it has been
-collated. So each row is collated alone, in a worker process; what comes out is a sample with a
-length, pixels and labels; and a group of such samples is padded, or packed, and its media joined.
+collated. So each row is collated alone, in a worker process. The result is a sample with a length,
+pixels and labels. A group of such samples is padded or packed, and its media are joined.
 
-Whether that gives what the function itself makes of the group is checked on the first rows, before
-training: see `evenstep.batch.alike`.
+The first rows are checked before training: the group must be what the function itself makes of it.
+See `evenstep.batch.batch_of_one`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from typing import Any, Literal
 
 import torch
 
-from evenstep.batch.alike import check_alike, padding_of
-from evenstep.batch.batch_of_one import unbatch
+from evenstep.batch.batch_of_one import check_alike, padding_of, unbatch
 from evenstep.batch.blank import Blank
-from evenstep.batch.formats.hugging_face import to_hugging_face
+from evenstep.batch.count_media import LATE, MediaShape
+from evenstep.batch.formats.hugging_face import rope_positions, to_hugging_face
 from evenstep.batch.images.rules import rule_of
 from evenstep.batch.images.user_processor import user_processor
 from evenstep.batch.media import MEDIA_FIELDS
-from evenstep.batch.media_shape import LATE, MediaShape
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.random_state import keeping_random_state
-from evenstep.batch.rope import rope_positions
 from evenstep.batch.smallest_media import smallest_blank
 from evenstep.errors import CollateError, ConfigurationError, described
 
@@ -44,21 +42,21 @@ _ROW = "evenstep_row"
 class PreparingCollator:
     """Prepares rows one by one, and collates groups of prepared samples.
 
-    `evenstep.DataLoader` makes one by itself where the samples of a map-style dataset have no
-    ``input_ids`` and there is a `collate_fn`. Build it yourself for an iterable dataset, or to
-    set an option.
+    `evenstep.DataLoader` makes one itself where the samples of a map-style dataset have no
+    ``input_ids`` and there is a `collate_fn`. Build one for an iterable dataset, or to set an
+    option.
     """
 
     collate_fn: Callable[[list[Any]], Any]
     """Rows -> a mapping with ``input_ids`` [rows, tokens] and whatever the model takes."""
     again: bool = False
-    """Collate each group by `collate_fn`, from its rows. The samples are prepared twice then: once
-    to be measured, and once to be trained on."""
+    """Collate each group by `collate_fn`, from its rows. Samples are then prepared twice: once to
+    be measured, and once to be trained on."""
     media_fields: tuple[str, ...] = MEDIA_FIELDS
     """Fields of images, videos and audio: see `evenstep.batch.media`."""
     collator: PadCollator | None = None
-    """How groups are padded. None pads as `collate_fn` does, which a loader finds out on a few rows
-    of a map-style dataset; else at the right, with 0."""
+    """How groups are padded. None pads as `collate_fn` does, which a loader learns from a few rows
+    of a map-style dataset; otherwise on the right, with 0."""
     packed: bool = False
     """Pack groups into one row, as keyword arguments of a model of transformers: see
     `evenstep.to_hugging_face`. A loader sets it to what its policy says."""
@@ -66,15 +64,15 @@ class PreparingCollator:
     """The processor of transformers that `collate_fn` uses. None looks for it: on `collate_fn`, or
     among what its code refers to."""
     late: bool | None = None
-    """Plan with the sizes of images alone, and make pixels once a sample's group is collated: see
-    `evenstep.batch.images`. None does so where a loader finds, on a few rows of a map-style
-    dataset, that both ways make the same."""
+    """Plan with the sizes of images alone, and make pixels when a sample's group is collated: see
+    `evenstep.batch.images`. None does so if, on a few rows of a map-style dataset, both ways give
+    the same samples."""
     config: Any = None
     """The model's configuration (``model.config``), which packed groups with images need: some
     models, such as Qwen-VL, place image tokens in time and space."""
     blank: Blank | Literal[False] | None = None
-    """What groups without images are given in jobs of several ranks. None looks for one in a few
-    rows; False is none."""
+    """What groups without images get in jobs of several ranks. None makes one from a few rows;
+    False adds none."""
 
     def __post_init__(self) -> None:
         if not callable(self.collate_fn):
@@ -104,7 +102,7 @@ class PreparingCollator:
             raise ConfigurationError(f"late=True: {self._no_rule()}")
         if processor is None or self.again:
             return self._at_once(row)
-        from evenstep.batch.images.preparation import prepared  # needs PIL, as such processors do
+        from evenstep.batch.images.late import prepared  # needs PIL, as such processors do
 
         return prepared(
             self._at_once,
@@ -188,7 +186,7 @@ class PreparingCollator:
         they are read, if that can be avoided."""
         if not self.late:
             return dataset
-        from evenstep.batch.images.opened import undecoded
+        from evenstep.batch.images.lazy_images import undecoded
 
         return undecoded(dataset)
 
@@ -260,7 +258,7 @@ class PreparingCollator:
         if processor is None:
             why = self._no_rule()
         else:
-            from evenstep.batch.images.preparation import why_at_once
+            from evenstep.batch.images.late import why_at_once
 
             with keeping_random_state():
                 why = why_at_once(self._at_once, rows, samples, processor)

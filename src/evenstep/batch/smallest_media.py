@@ -1,7 +1,8 @@
-"""The smallest `Blank` of a job: a processor's, of the smallest image or sound, or a sample's.
+"""The smallest `Blank` of a job: made by a processor of the smallest image or sound, or cut from a
+prepared sample.
 
-A processor of transformers renders two messages, with the image and without. What only the first
-has stands for the image.
+A processor of transformers renders two messages, with the image and without. The tokens that only
+the first has represent the image.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 import torch
 
 from evenstep.batch.batch_of_one import unbatch
-from evenstep.batch.blank import LABELS, SIGHT, SOUND, Blank, labeled, tensor_of, towers_of
-from evenstep.batch.columns import TOKENS
+from evenstep.batch.blank import LABELS, SIGHT, SOUND, Blank, labeled, towers_of
+from evenstep.batch.columns import TOKENS, tensor_of
 from evenstep.batch.labels import MAPPINGS
 from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS
@@ -30,7 +31,7 @@ def smallest_blank(
 ) -> Blank | None:
     """The smallest blank for a job; None where none of its samples has media.
 
-    It is the processor's, if that has the fields that these samples have, else one of a sample's.
+    The processor makes it if its fields are those of the samples; otherwise a sample does.
 
     Args:
         samples: a few prepared ones.
@@ -79,7 +80,7 @@ def blank_of(
         wanted = {SOUND} if images is None else {SIGHT}
     given: dict[str, Any] = {}
     if SIGHT in wanted:
-        # White: a tile of zeros would be taken for padding.
+        # White, because models take a tile of zeros for padding.
         given["images"] = [np.full((_SIDE, _SIDE, 3), 255, np.uint8)]
         if getattr(images, "do_image_splitting", False):
             given["do_image_splitting"] = False
@@ -106,12 +107,12 @@ def blank_of_sample(
     without_media: Iterable[Mapping[str, Any]] = (),
     media: tuple[str, ...] = MEDIA_FIELDS,
 ) -> Blank:
-    """The media of a sample, and those of its tokens that stand for them.
+    """The media of a sample, and the tokens that represent them.
 
     Args:
         sample: with ``input_ids`` and media.
-        without_media: samples no token of which stands for media. With none of them, and
-            without ``mm_token_type_ids``, the blank has all tokens of `sample`.
+        without_media: samples of text alone. Without any, and without ``mm_token_type_ids``, the
+            blank has all tokens of `sample`.
         media: names of media fields.
 
     Raises:
@@ -124,9 +125,9 @@ def blank_of_sample(
             f"mapping with 'input_ids' and one of {media}; it is {has}"
         )
     length = length_of(sample)
-    found = {name: tensor_of(name, value) for name, value in sample.items()}
+    found = {name: tensor_of(value) for name, value in sample.items()}
     tensors = {name: value for name, value in found.items() if value is not None}
-    kept = _kept(tensors, [tensor_of(TOKENS, other[TOKENS]) for other in without_media])
+    kept = _kept(tensors, [tensor_of(other[TOKENS]) for other in without_media])
     fields = {}
     for name, value in tensors.items():
         if name in media and value.numel():
@@ -137,7 +138,7 @@ def blank_of_sample(
 
 
 def _kept(tensors: Mapping[str, torch.Tensor], without_media: Sequence[Any]) -> slice:
-    """Which tokens stand for media, and what begins and ends them."""
+    """Which tokens represent media, with those that begin and end them."""
     tokens = tensors[TOKENS]
     kinds = tensors.get("mm_token_type_ids")
     around = 0

@@ -1,4 +1,4 @@
-"""The command ``evenstep``. One command per file, each with a function ``register(app)``:
+"""The command ``evenstep``. Each command or group of commands has a file:
 
 ```
 advise     what each policy would gain on a data set, and settings to use

@@ -23,11 +23,6 @@ from evenstep.tools.report.run_record import read_run
 from evenstep.tools.simulate import DISTRIBUTIONS
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("advise")(command)
-
-
 def command(
     data: Annotated[
         str,

@@ -13,19 +13,12 @@ import typer
 from evenstep.errors import EvenstepError
 from evenstep.version import __version__
 
-COMMANDS = (
-    "advise",
-    "lengths",
-    "profile",
-    "report",
-    "service",
-    "simulate",
-    "tune",
-    "watch",
-)
+COMMANDS = ("advise", "lengths", "profile", "report", "tune", "watch")
+"""Modules of this package with a function ``command``."""
+GROUPS = ("service", "simulate")
 """Modules of this package with a function ``register(app: typer.Typer) -> None``."""
 PLUGINS = "evenstep.commands"
-"""Entry point group of further commands: each entry names a function like `register`."""
+"""Entry point group of further commands: each entry names a function like ``register``."""
 
 _HELP = """Keeps every GPU of a training job equally busy.
 
@@ -58,8 +51,10 @@ def build() -> typer.Typer:
     ) -> None:
         pass
 
-    for command in COMMANDS:
-        importlib.import_module(f"evenstep.cli.{command}").register(app)
+    for name in COMMANDS:
+        app.command(name)(importlib.import_module(f"evenstep.cli.{name}").command)
+    for name in GROUPS:
+        importlib.import_module(f"evenstep.cli.{name}").register(app)
     for plugin in sorted(entry_points(group=PLUGINS), key=lambda entry: entry.name):
         plugin.load()(app)
     return app

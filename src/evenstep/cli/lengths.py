@@ -14,11 +14,6 @@ from evenstep.cli.user_objects import load_object
 from evenstep.errors import ConfigurationError
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("lengths")(command)
-
-
 def command(
     dataset: Annotated[
         str,
@@ -33,8 +28,8 @@ def command(
     transform: Annotated[
         str,
         typer.Option(
-            help="Name of everything else that lengths depend on: tokenizer, template, truncation. "
-            "Readers of the file must give it too."
+            help="A name for everything else that lengths depend on: tokenizer, template, "
+            "truncation. Readers of the file must give the same."
         ),
     ] = "",
     length_fn: Annotated[

@@ -1,4 +1,4 @@
-"""Options that several commands have, with one spelling and one help text."""
+"""Options that several commands share, with one spelling and one help text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from evenstep.plan.packing import DocumentCost
 from evenstep.tools.simulate import DISTRIBUTIONS
 
 MOST_RANKS = 65_536
@@ -13,6 +14,15 @@ MOST_RANKS = 65_536
 
 WorldSize = Annotated[int, typer.Option(help="Data-parallel ranks.", max=MOST_RANKS)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Seed = Annotated[int, typer.Option(help="Seed of the lengths drawn.")]
+LINEAR = DocumentCost().linear
+Linear = Annotated[
+    int,
+    typer.Option(
+        help="Cost of a token apart from attention: a document of d tokens costs d x d + "
+        "linear x d."
+    ),
+]
 LengthsName = Annotated[
     str,
     typer.Option(help=f"FILE.npy, FILE.parquet:COLUMN or one of {', '.join(DISTRIBUTIONS)}."),

@@ -30,6 +30,18 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
     Console(markup=False, emoji=False).print(table)  # names may hold brackets
 
 
+def print_figures(
+    title: str, figures: Mapping[str, Any], rows: Mapping[str, tuple[str, str]]
+) -> None:
+    """Prints a table of figures.
+
+    Args:
+        rows: by name, the key of a figure and its format. Rows without their figure are left out.
+    """
+    found = {name: f"{figures[key]:{form}}" for name, (key, form) in rows.items() if key in figures}
+    print_table(title, found)
+
+
 def note(text: str) -> None:
     """Prints a line for the reader, to standard error."""
     print(text, file=sys.stderr)

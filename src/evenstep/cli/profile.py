@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,10 +12,8 @@ from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("profile")(command)
+if TYPE_CHECKING:
+    from evenstep.tools.profile.device import Device
 
 
 def command(
@@ -109,138 +107,95 @@ def command(
           --out calibration.json
       evenstep profile --attention --heads 8 --kv-heads 2 --head-size 128 --out attention.json
     """
-    common: dict[str, Any] = {"kv_heads": kv_heads, "device": device, "dtype": dtype, "json": json}
     if attention:
-        for number, name in ((layers, "--layers"), (ffn_size, "--ffn-size")):
-            if number is not None:
-                raise ConfigurationError(f"{name} says nothing of attention; leave it out")
+        _refuse("does not apply to --attention", layers=layers, ffn_size=ffn_size)
         if not (gated and causal):
             raise ConfigurationError("--attention is causal and has no feed-forward network")
+    else:
+        _refuse("applies to --attention only", quick=quick or None, head_size=head_size)
+    model = {"layers": layers, "hidden_size": hidden_size, "heads": heads, "ffn_size": ffn_size}
+    missing = [
+        f"--{name.replace('_', '-')}"
+        for name, value in {**model, "out": out}.items()
+        if value is None
+    ]
+    if missing and not attention:
+        raise ConfigurationError(
+            f"{', '.join(missing)} must be given, for the model that is measured; --attention "
+            "needs none"
+        )
+    out = out or Path("attention-latency.json")
+    if out.is_dir():
+        raise ConfigurationError(f"--out {out} is a folder; give a file")
+    from evenstep.tools.profile.device import choose_device, choose_dtype
+
+    chosen = choose_device(device)
+    common: dict[str, Any] = {
+        "device": chosen,
+        "dtype": choose_dtype(dtype, chosen),
+        "seconds": seconds if seconds is not None else 10.0 if quick else 60.0,
+    }
+    if attention:
         heads = 8 if heads is None else heads
         check_at_least(1, heads=heads)
         if head_size is None:
             head_size = 128 if hidden_size is None else hidden_size // heads
-        _attention(
-            Path("attention-latency.json") if out is None else out,
-            heads=heads,
-            head_size=head_size,
-            kernel=kernel,
-            max_length=max_length,
-            seconds=(10.0 if quick else 60.0) if seconds is None else seconds,
-            quick=quick,
-            **common,
-        )
-        return
-    for value, name in ((quick, "--quick"), (head_size, "--head-size")):
-        if value:
-            raise ConfigurationError(f"{name} is an option of --attention; give both or neither")
-    model: dict[str, Any] = {
-        "layers": layers,
-        "hidden_size": hidden_size,
-        "heads": heads,
-        "ffn_size": ffn_size,
-    }
-    missing = [name for name, value in {**model, "out": out}.items() if value is None]
-    if missing or out is None:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-        raise ConfigurationError(
-            f"{options} must be given, for the model that is measured; --attention needs none"
-        )
-    _layer(
-        out,
-        max_length=32_768 if max_length is None else max_length,
-        seconds=60.0 if seconds is None else seconds,
-        gated=gated,
-        causal=causal,
-        **model,
-        **common,
-    )
+        if max_length is None:
+            max_length = 131_072 if chosen.kind == "cuda" else 2048
+        shape = {"heads": heads, "kv_heads": kv_heads, "head_size": head_size}
+        found, text = _attention(out, shape, kernel, max_length=max_length, quick=quick, **common)
+        use = "use it with evenstep.context_parallel.latency.load_latency"
+    else:
+        layer = {**model, "kv_heads": kv_heads, "gated": gated, "causal": causal}
+        longest = 32_768 if max_length is None else max_length
+        found, text = _layer(out, layer, max_length=longest, **common)
+        use = f"use it with --cost calibration:{out}"
+    if json:
+        print_json(found)
+    else:
+        print(text)
+    note(f"written: {out}; {use}")
+
+
+def _refuse(why: str, **options: int | None) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigurationError(f"--{name.replace('_', '-')} {why}; leave it out")
 
 
 def _layer(
-    out: Path,
-    *,
-    device: str,
-    dtype: str | None,
-    max_length: int,
-    seconds: float,
-    json: bool,
-    **shape_fields: Any,
-) -> None:
+    out: Path, shape: dict[str, Any], *, device: Device, dtype: str, **limits: Any
+) -> tuple[dict[str, Any], str]:
+    """Measures a layer and writes its file; returns it as JSON and as text."""
     import torch
 
     from evenstep.tools.profile import Calibration, ModelShape, measure_layer
     from evenstep.tools.profile.calibration_text import calibration_text
-    from evenstep.tools.profile.device import choose_device, choose_dtype
 
-    shape = ModelShape(**shape_fields)
-    _check_file(out)
-    chosen = choose_device(device)
-    dtype = choose_dtype(dtype, chosen)
-    with progress_bar(f"measuring on {chosen}") as progress:
-        measurements = measure_layer(
-            shape,
-            device=chosen,
-            dtype=dtype,
-            max_length=max_length,
-            seconds=seconds,
-            progress=progress,
-        )
+    model = ModelShape(**shape)
+    with progress_bar(f"measuring on {device}") as progress:
+        measured = measure_layer(model, device=device, dtype=dtype, progress=progress, **limits)
     calibration = Calibration.of(
-        measurements, shape=shape, device=chosen, dtype=dtype, torch=torch.__version__
+        measured, shape=model, device=device, dtype=dtype, torch=torch.__version__
     )
     calibration.write(out)
-    if json:
-        print_json(calibration.as_dict())
-    else:
-        print(calibration_text(calibration))
-    note(f"written: {out}; use it with --cost calibration:{out}")
+    return calibration.as_dict(), calibration_text(calibration)
 
 
 def _attention(
-    out: Path,
-    *,
-    heads: int,
-    kv_heads: int | None,
-    head_size: int,
-    kernel: str,
-    device: str,
-    dtype: str | None,
-    max_length: int | None,
-    seconds: float,
-    quick: bool,
-    json: bool,
-) -> None:
+    out: Path, shape: dict[str, Any], kernel: str, *, device: Device, dtype: str, **limits: Any
+) -> tuple[dict[str, Any], str]:
+    """Measures attention and writes its file; returns it as JSON and as text."""
     from evenstep.tools.profile.attention import measure_attention
     from evenstep.tools.profile.attention_kernels import Heads, choose_kernel
     from evenstep.tools.profile.attention_text import attention_text
-    from evenstep.tools.profile.device import choose_device, choose_dtype
 
-    shape = Heads(heads=heads, kv_heads=kv_heads, head_size=head_size)
-    _check_file(out)
-    chosen = choose_device(device)
-    dtype = choose_dtype(dtype, chosen)
-    if max_length is None:
-        max_length = 131_072 if chosen.kind == "cuda" else 2048
-    with progress_bar(f"measuring attention on {chosen}") as progress:
+    heads = Heads(**shape)
+    chosen = choose_kernel(kernel, device, dtype)
+    with progress_bar(f"measuring attention on {device}") as progress:
         profile = measure_attention(
-            choose_kernel(kernel, chosen, dtype),
-            shape,
-            device=chosen,
-            dtype=dtype,
-            max_length=max_length,
-            seconds=seconds,
-            quick=quick,
-            progress=progress,
+            chosen, heads, device=device, dtype=dtype, progress=progress, **limits
         )
     profile.save(out)
-    if json:
-        print_json({"latency": profile.latency.as_dict(), "measured": profile.as_dict()})
-    else:
-        print(attention_text(profile))
-    note(f"written: {out}; use it with evenstep.context_parallel.latency.load_latency")
-
-
-def _check_file(out: Path) -> None:
-    if out.is_dir():
-        raise ConfigurationError(f"--out {out} is a folder; give a file")
+    found = {"latency": profile.latency.as_dict(), "measured": profile.as_dict()}
+    return found, attention_text(profile)

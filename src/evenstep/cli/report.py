@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,14 +11,6 @@ from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json, print_table
 from evenstep.errors import ConfigurationError
 from evenstep.files import write_whole
-
-if TYPE_CHECKING:
-    from evenstep.tools.report.run_record import RunRecord
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("report")(command)
 
 
 def command(
@@ -31,7 +23,7 @@ def command(
 ) -> None:
     """Report where the time of a run went.
 
-    The log has a line for each step: DataLoader(step_log="run.jsonl") writes it, and so does a
+    The log has a line for each step. DataLoader(step_log="run.jsonl") writes it, and so does a
     client of the service.
 
     \b
@@ -39,32 +31,19 @@ def command(
       evenstep report run.jsonl --html report.html
       evenstep report before.jsonl after.jsonl --html report.html
     """
-    from evenstep.tools.report.run_figures import run_figures
     from evenstep.tools.report.run_page import run_page
     from evenstep.tools.report.run_record import read_run
 
     runs = [read_run(path) for path in (log, after) if path is not None]
     if not any(map(len, runs)):
         raise ConfigurationError(
-            f"{log} has no step after the first one of a pass yet; let the run go on"
+            f"{log} has no step after the first one of a pass yet; wait until it has"
         )
     if html is not None:
         write_whole(html, run_page(runs))
         note(f"wrote {html}")
     if json:
-        print_json({"runs": [figures_of(run) for run in runs]})
+        print_json({"runs": [run.as_dict() for run in runs]})
     elif html is None:
         for run in runs:
-            print_table(run.name, run_figures(run))
-
-
-def figures_of(run: RunRecord) -> dict[str, Any]:
-    """JSON-able."""
-    return {
-        "log": run.name,
-        "steps": len(run),
-        "ranks": run.ranks,
-        "shares": run.shares,
-        "tokens_per_second": run.tokens_per_second,
-        "composition": run.composition,
-    }
+            print_table(run.name, run.figures)

@@ -87,12 +87,12 @@ def run(
         str,
         typer.Option(
             metavar="NUMBER|auto|FILE",
-            help="Source Loaders: how many; as many as the job needs on this machine; or a layout "
-            "of `advise`.",
+            help="Source Loaders: a number; auto for as many as the job needs on this machine; or "
+            "the file of a layout from `advise`.",
         ),
     ] = "1",
     standbys: Annotated[
-        int, typer.Option(min=0, help="Processes that could play any loader at once.")
+        int, typer.Option(min=0, help="Processes that stand by to replace any loader at once.")
     ] = 0,
     constructors: Annotated[
         int | None,
@@ -105,7 +105,7 @@ def run(
     ] = None,
     placement: Annotated[
         Path | None,
-        typer.Option(help="JSON file of the nodes on which Ray makes actors: see docs/deploy.md."),
+        typer.Option(help="JSON file of the nodes on which Ray places actors: see docs/deploy.md."),
     ] = None,
     resume: Annotated[
         str | None,
@@ -120,9 +120,7 @@ def run(
     ] = None,
     memory_limit: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="MiB of a loader with its workers, over which another one follows it."
-        ),
+        typer.Option(min=1, help="MiB of a loader with its workers, above which it is replaced."),
     ] = None,
     events: Annotated[
         Path | None,
@@ -134,8 +132,8 @@ def run(
     step_log: Annotated[
         Path | None,
         typer.Option(
-            help="File to which the client of rank 0 adds a line for each step, where it trains: "
-            "see `evenstep report`."
+            help="File to which the client of rank 0 appends a line for each step, on its own "
+            "machine: see `evenstep report`."
         ),
     ] = None,
     port: Annotated[
@@ -148,16 +146,16 @@ def run(
     token: Annotated[
         str | None,
         typer.Option(
-            help="Token that requests to --port must carry; other users see it here, so better set "
-            "the environment variable EVENSTEP_STATUS_TOKEN.",
+            help="Token that requests to --port must carry. Other users of this machine can see it "
+            "here; the environment variable EVENSTEP_STATUS_TOKEN hides it.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Run a job until its mixture ends, or until Ctrl-C.
 
-    Trainers connect with evenstep.service.Client(address, name), each with its own RANK. With
-    --json the last status is printed when the job has ended.
+    Trainers connect with evenstep.service.Client(address, name), each with its own RANK. --json
+    prints the last status when the job has ended.
 
     \b
     Examples:
@@ -166,13 +164,15 @@ def run(
       evenstep service run job.py --backend processes --step-log run.jsonl
       evenstep service run job.py --store s3://bucket/pretrain --resume s3://bucket/pretrain
     """
+    from evenstep.service.options import FaultOptions, LogOptions, RayOptions
     from evenstep.service.startup import start
     from evenstep.service.status_http import StatusEndpoint
 
     of_ray: dict[str, Any] = {"address": address, "cpus": cpus, "placement": placement}
     if backend is Backend.processes and any(each is not None for each in of_ray.values()):
         raise ConfigurationError(
-            "--address, --cpus and --placement are of Ray; leave them out with --backend processes"
+            "--address, --cpus and --placement configure Ray; leave them out with --backend "
+            "processes"
         )
     if placement is not None:
         of_ray["placement"] = read_json(placement, again="give options by role, as es.start takes")
@@ -189,15 +189,15 @@ def run(
                 backend=backend.value,
                 name=name,
                 loaders=loaders_of(loaders),
-                standbys=standbys,
-                memory_limit=None if memory_limit is None else memory_limit << 20,
-                events=events,
                 constructors=constructors,
                 state=state,
-                plan_log=plan_log,
-                step_log=step_log,
                 store=store,
-                **(of_ray if backend is Backend.ray else {}),
+                faults=FaultOptions(
+                    standbys=standbys,
+                    memory_limit=None if memory_limit is None else memory_limit << 20,
+                ),
+                logs=LogOptions(plans=plan_log, steps=step_log, events=events),
+                **({"ray": RayOptions(**of_ray)} if backend is Backend.ray else {}),
             )
         )
         if port is not None:
@@ -209,21 +209,21 @@ def run(
         if backend is Backend.ray:
             note(f"trainers on hosts without Ray: es.Client with a copy of {service.file}")
         last: dict[str, Any] = service.status()
-        told = 0.0
+        reported = 0.0
         try:
             with status_line() as show:
                 while not (last["ended"] or last["failed"]):
                     show(last)
                     for restart in last["restarts"]:
-                        if restart["time"] > told:
+                        if restart["time"] > reported:
                             note(restart_text(restart))
-                            told = restart["time"]
+                            reported = restart["time"]
                     time.sleep(_EVERY)
                     try:
                         last = service.status()
                     except LoaderDiedError:
                         raise
-                    except EvenstepError as error:  # the registry is stopped, and may go on
+                    except EvenstepError as error:  # the registry is paused, and may continue
                         note(str(error))
                     if last["planner"].get("failed"):
                         break
@@ -240,13 +240,14 @@ def run(
 
 def _state(job: Any, resume: str, step: int | None) -> Any:
     """The state in a file, or in a store."""
-    from evenstep.service.store.runs import stored_state
+    from evenstep.service.planner.store.runs import stored_state
 
     if not Path(resume).is_file():
         return stored_state(job, resume, step)
     if step is not None:
         raise ConfigurationError(
-            f"--step {step} is for a store, and {resume} is the state of one step; leave it out"
+            f"--step {step} selects a step of a store, but {resume} holds the state of one step; "
+            "leave it out"
         )
     return read_json(resume, again="give the file that the state was written to")
 
@@ -254,14 +255,14 @@ def _state(job: Any, resume: str, step: int | None) -> Any:
 def status(address: Address = "auto", name: Name = "job", json: Json = False) -> None:
     """Show the status of a running job.
 
-    The status has waits of trainers, queues, bytes, imbalance and the samples drawn.
+    It shows the waits of trainers, queues, bytes, imbalance and the samples drawn.
 
     \b
     Examples:
       evenstep service status
       evenstep service status --address 10.0.0.1:6379 --name pretrain --json
     """
-    from evenstep.service.joining import attach
+    from evenstep.service.client.joining import attach
 
     with attach(address, name) as service:
         found = service.status()
@@ -285,8 +286,8 @@ def plan(
 ) -> None:
     """Show the plan of a step.
 
-    The plan has the samples that the step draws, and where each of them goes. A step that no
-    trainer has requested yet is planned now.
+    The plan says which samples the step draws, and where each of them goes. A step that no trainer
+    has requested yet is planned now.
 
     \b
     Examples:
@@ -315,16 +316,16 @@ def plan(
 
 def _plan(step: int, address: str, name: str, log: Path | None) -> LoadingPlan:
     if log is not None:
-        from evenstep.service.plan_log import read_log
+        from evenstep.service.planner.plan_log import read_log
 
         if not log.is_file():
             raise ConfigurationError(f"there is no file {log}")
         found, where = read_log(log, step), str(log)
     else:
-        from evenstep.service.joining import attach
+        from evenstep.service.client.joining import attach
 
         with attach(address, name) as service:
-            found, where = service.plan(step), f"job {name!r}, whose mixture has ended before it"
+            found, where = service.plan(step), f"job {name!r}, whose mixture ended before it"
     if found is None:
         raise ConfigurationError(f"there is no step {step} in {where}")
     return found

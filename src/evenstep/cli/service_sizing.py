@@ -1,4 +1,4 @@
-"""``evenstep service profile`` and ``advise``: what sources cost, and the loaders they need."""
+"""``evenstep service profile`` and ``advise``: the cost of sources, and the loaders they need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenstep.files import read_json, write_whole
 from evenstep.strategy.loaders import LoaderLayout
 
 if TYPE_CHECKING:
-    from evenstep.service.job import Job
+    from evenstep.service.job.job import Job
     from evenstep.service.sizing.job_profile import JobProfile
     from evenstep.strategy.loaders import SourceProfile
 
@@ -40,14 +40,14 @@ def profile(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each source, at most.")] = 64,
     seconds: Annotated[float, typer.Option(help="Seconds for each source, about.")] = 5.0,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Also measure sources that have not changed.")
+    every: Annotated[
+        bool, typer.Option("--all", help="Also measure sources that have not changed.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Measure what the sources of a job cost: time and memory.
+    """Measure the time and memory that the sources of a job cost.
 
-    Of a file that exists, only sources are measured whose data or transform has changed since.
+    If the file exists, only sources whose data or transform has changed since are measured.
     Measure on the machine where loaders will run, while it does nothing else.
 
     \b
@@ -59,7 +59,7 @@ def profile(
     from evenstep.service.sizing.profiling import profile as measure
 
     made, path = load_job(job), profile or _profile_of(job)
-    known = None if anew or not path.exists() else JobProfile.read(path)
+    known = None if every or not path.exists() else JobProfile.read(path)
     note(f"measuring {len(made.sources):,} sources")
     measured: list[str] = []
 
@@ -112,10 +112,10 @@ def advise(
     picture: Annotated[Path | None, typer.Option(help="PNG file to draw the layout to.")] = None,
     json: Json = False,
 ) -> None:
-    """Say how many loaders and workers a job needs, which has what, and what would starve.
+    """Plan the loaders and workers that a job needs, and the sources of each.
 
-    Plans by the measurements of `evenstep service profile`, and refuses those of other data;
-    without any it measures a few samples of each source now.
+    Uses the measurements of `evenstep service profile`, and refuses those of other data. Without
+    measurements it measures a few samples of each source first. It also names what would starve.
 
     \b
     Examples:
@@ -165,7 +165,7 @@ def advise(
 
 
 def loaders_of(text: str) -> Any:
-    """What `--loaders` says: a number, auto, or the file of a layout."""
+    """The value of ``--loaders``: a number, auto, or a layout read from its file."""
     if text.isdecimal() or text == "auto":
         return text if text == "auto" else int(text)
     again = "give a number, auto, or a file that `evenstep service advise --layout` wrote"

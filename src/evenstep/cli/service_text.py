@@ -31,7 +31,7 @@ def print_status(status: Mapping[str, Any]) -> None:
         rows["time per stage of a step"] = ", ".join(f"{name} {s:.3f} s" for name, s in stages)
         rows["imbalance"] = f"{steps['imbalance']:.3f}, {steps['imbalance_before']:.3f} before"
     if status["restarts"]:
-        rows["roles played again"] = f"{len(status['restarts'])}, last of all:"
+        rows["roles restarted"] = f"{len(status['restarts'])}, the latest:"
         rows[""] = restart_text(status["restarts"][-1])
     if status["standbys"]:
         ready = sum(standby["ready"] for standby in status["standbys"])
@@ -46,7 +46,7 @@ def print_status(status: Mapping[str, Any]) -> None:
     print_table(f"job {status['name']}", rows)
     if status["failed"]:
         note(str(status["failed"]))
-    from evenstep.service.remote.waits import wait_text
+    from evenstep.service.registry.role_status import wait_text
 
     for text in [*status["silent"], *map(wait_text, status["waits"])]:
         note(text)
@@ -58,7 +58,7 @@ def restart_text(restart: Mapping[str, Any]) -> str:
     kind = "standby" if restart["promoted"] else "process"
     return (
         f"{restart['role']} (process {died['process']} on {died['host']}) died; {kind} "
-        f"{found['process']} on {found['host']} plays its role after {restart['seconds']:.1f} s"
+        f"{found['process']} on {found['host']} replaced it after {restart['seconds']:.1f} s"
     )
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP to commands that must end other processes before they end."""
+"""Handles SIGTERM and SIGHUP in commands that must end other processes before they exit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """Lets SIGTERM and SIGHUP end this process as Ctrl-C does, after the block has cleaned up."""
+    """Makes SIGTERM and SIGHUP end this process like Ctrl-C: after the block has cleaned up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -24,7 +24,7 @@ from evenstep.cli.options import (
     WorldSize,
     parse_buffer_size,
 )
-from evenstep.cli.output import note, print_json, print_table, progress_bar
+from evenstep.cli.output import note, print_figures, print_json, progress_bar
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
@@ -32,7 +32,6 @@ from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
 from evenstep.plan.update_size import AUTO, UpdateSize, resolve_accumulate
 from evenstep.tools.simulate import (
     DISTRIBUTIONS,
-    SimulationResult,
     deal,
     load_lengths,
     load_samples,
@@ -43,6 +42,35 @@ _SAMPLES_PER_RANK = 12_000
 _MAX_TOKENS = 16_384
 _MEASURED = 4096  # samples that decide how large groups of an update are
 
+_ROWS = {
+    "samples": ("samples", ","),
+    "steps": ("steps", ","),
+    "steps of an update": ("accumulate", ","),
+    "padding": ("padding", ".2%"),
+    "imbalance": ("imbalance", ".4f"),
+    "imbalance, 95th percentile of steps": ("imbalance_p95", ".4f"),
+    "efficiency": ("efficiency", ".2%"),
+    "samples per step": ("samples_per_step", ",.2f"),
+    "real tokens per step": ("tokens_per_step", ",.0f"),
+    "composition (1 is random)": ("composition", ".3f"),
+    "samples per update": ("samples_per_update", ",.2f"),
+    "real tokens per update, CV": ("tokens_per_update_cv", ".2%"),
+    "emitted": ("emitted", ","),
+    "missing": ("missing", ","),
+    "duplicates": ("duplicates", ","),
+    "sampler padding": ("sampler_padding", ","),
+    "dropped": ("dropped", ","),
+    "undelivered": ("undelivered", ","),
+    "filler steps": ("filler_steps", ","),
+    "longest delay of a sample, steps": ("max_delay_steps", ","),
+    "planning per sample, µs": ("plan_us_per_sample", ".2f"),
+    "message per rank and round, bytes": ("message_bytes_per_round", ",.0f"),
+    "imbalance of the language model": ("text_imbalance", ".4f"),
+    "imbalance of the vision tower": ("vision_imbalance", ".4f"),
+    "patches": ("patches", ","),
+    "images": ("images", ","),
+    "steps with images on some ranks only": ("steps_mixed", ","),
+}
 _GROUP_HELP = """Run a policy over lengths, and report what it gains. Needs no GPU.
 
 `evenstep simulate POLICY --help` lists the options of a policy.
@@ -80,7 +108,7 @@ _SUMMARIES = {
 
 
 class _Policies(TyperGroup):
-    """Names the known policies when asked for another."""
+    """Names the known policies in the error about an unknown one."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:
@@ -250,42 +278,5 @@ def _simulate(
         }
         print_json({**result.as_dict(), **setting})
     else:
-        print_table(f"{policy} over {lengths}, {world_size} ranks", _rows(result, steps))
-
-
-def _rows(result: SimulationResult, accumulate: int) -> dict[str, str]:
-    rows = {
-        "samples": f"{result.samples:,}",
-        "steps": f"{result.steps:,}",
-        "steps of an update": f"{accumulate:,}",
-        "padding": f"{result.padding:.2%}",
-        "imbalance": f"{result.imbalance:.4f}",
-        "imbalance, 95th percentile of steps": f"{result.imbalance_p95:.4f}",
-        "efficiency": f"{result.efficiency:.2%}",
-        "samples per step": f"{result.samples_per_step:,.2f}",
-        "real tokens per step": f"{result.tokens_per_step:,.0f}",
-        "composition (1 is random)": f"{result.composition:.3f}",
-        "samples per update": f"{result.samples_per_update:,.2f}",
-        "real tokens per update, CV": f"{result.tokens_per_update_cv:.2%}",
-        "emitted": f"{result.emitted:,}",
-        "missing": f"{result.missing:,}",
-        "duplicates": f"{result.duplicates:,}",
-        "sampler padding": f"{result.sampler_padding:,}",
-        "filler steps": f"{result.filler_steps:,}",
-        "longest delay of a sample": f"{result.max_delay_steps:,} steps",
-        "planning per sample": f"{result.plan_us_per_sample:.2f} µs",
-        "message per rank and round": f"{result.message_bytes_per_round:,.0f} bytes",
-    }
-    for name, part in (
-        ("imbalance of the language model", result.text_imbalance),
-        ("imbalance of the vision tower", result.vision_imbalance),
-    ):
-        if part is not None:
-            rows[name] = f"{part:.4f}"
-    if result.images is not None:
-        rows["patches"], rows["images"] = f"{result.patches:,}", f"{result.images:,}"
-        rows["steps with images on some ranks only"] = f"{result.steps_mixed:,}"
-    for name, count in (("dropped", result.dropped), ("undelivered", result.undelivered)):
-        if count:
-            rows[name] = f"{count:,}"
-    return rows
+        figures = {**result.as_dict(), "accumulate": steps}
+        print_figures(f"{policy} over {lengths}, {world_size} ranks", figures, _ROWS)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from evenstep.cli.options import MOST_RANKS, Json, LengthsName
-from evenstep.cli.output import print_json, print_table
+from evenstep.cli.options import LINEAR, MOST_RANKS, Json, LengthsName, Linear, Seed
+from evenstep.cli.output import print_figures, print_json
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import MAX_LENGTH
@@ -27,6 +27,23 @@ from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_planner
 _DOCUMENTS = 60_000
 """Drawn from a distribution by default: some 500 steps of 128K tokens and four micro-batches."""
 _QUEUES = 2
+_ROWS = {
+    "steps": ("iterations", ","),
+    "imbalance, mean of largest x micro-batches / total": ("imbalance", ".4f"),
+    "imbalance, weighted by time": ("imbalance_time_weighted", ".4f"),
+    "1F1B makespan over balanced": ("makespan_ratio", ".4f"),
+    "the same, micro-batches in arrival order": ("makespan_ratio_unordered", ".4f"),
+    "stages of the pipeline": ("stages", ","),
+    "delay of a token, steps, mean": ("token_delay_mean", ".2f"),
+    "delay of a token, steps, longest": ("token_delay_max", ","),
+    "tokens per step": ("tokens_per_step", ",.0f"),
+    "variation of tokens per step": ("tokens_per_step_cv", ".2%"),
+    "tokens of the longest micro-batch": ("max_tokens", ","),
+    "planning per step, ms": ("plan_ms", ".2f"),
+    "documents in": ("documents_in", ","),
+    "documents out": ("documents_out", ","),
+    "documents waiting": ("documents_waiting", ","),
+}
 
 
 def command(
@@ -69,13 +86,7 @@ def command(
         bool,
         typer.Option("--whole", help="Keep documents whole that original packing would cut."),
     ] = False,
-    linear: Annotated[
-        int,
-        typer.Option(
-            help="Cost of a token apart from attention: a document of d tokens costs d x d + "
-            "linear x d."
-        ),
-    ] = 24_576,
+    linear: Linear = LINEAR,
     stages: Annotated[int, typer.Option(help="Stages of the pipeline.", max=1024)] = 4,
     end: Annotated[
         str,
@@ -88,7 +99,7 @@ def command(
             show_default=f"the whole file; {_DOCUMENTS:,} from a distribution",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the lengths drawn.")] = 0,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Documents in micro-batches of equal cost.
@@ -148,25 +159,4 @@ def command(
     if json:
         print_json({**figures, "lengths": lengths, "seed": seed})
     else:
-        print_table(f"workload-packing over {lengths}", _rows(figures))
-
-
-def _rows(figures: dict[str, Any]) -> dict[str, str]:
-    return {
-        "steps": f"{figures['iterations']:,}",
-        "imbalance, mean of largest x micro-batches / total": f"{figures['imbalance']:.4f}",
-        "imbalance, weighted by time": f"{figures['imbalance_time_weighted']:.4f}",
-        f"1F1B makespan over balanced, {figures['stages']} stages": (
-            f"{figures['makespan_ratio']:.4f}"
-        ),
-        "the same, micro-batches in arrival order": f"{figures['makespan_ratio_unordered']:.4f}",
-        "delay of a token, mean": f"{figures['token_delay_mean']:.2f} steps",
-        "delay of a token, longest": f"{figures['token_delay_max']:,} steps",
-        "tokens per step": f"{figures['tokens_per_step']:,.0f}",
-        "variation of tokens per step": f"{figures['tokens_per_step_cv']:.2%}",
-        "longest micro-batch": f"{figures['max_tokens']:,} tokens",
-        "planning per step": f"{figures['plan_ms']:.2f} ms",
-        "documents in": f"{figures['documents_in']:,}",
-        "documents out": f"{figures['documents_out']:,}",
-        "documents waiting": f"{figures['documents_waiting']:,}",
-    }
+        print_figures(f"workload-packing over {lengths}", figures, _ROWS)

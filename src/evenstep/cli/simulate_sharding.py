@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from evenstep.cli.options import MOST_RANKS, Json, LengthsName
+from evenstep.cli.options import MOST_RANKS, Json, LengthsName, Seed
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.sharding import METHODS
-from evenstep.plan.sharding.attention_tiles import TILE
 from evenstep.tools.report.table import text_table
 from evenstep.tools.simulate.sharding_run import draw_sequences, run_sharding
 
@@ -26,12 +25,6 @@ def command(
     sequences: Annotated[
         int, typer.Option(help="Sequences; from a file, no more than its documents fill.")
     ] = 120,
-    tile: Annotated[
-        int, typer.Option(help="Rows and columns that an attention kernel computes together.")
-    ] = TILE,
-    methods: Annotated[
-        str, typer.Option(help="Methods that adaptive sharding chooses from, with commas.")
-    ] = ",".join(METHODS),
     latency: Annotated[
         str | None,
         typer.Option(
@@ -41,7 +34,7 @@ def command(
             show_default="the number of tiles",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the lengths drawn.")] = 0,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Documents cut over context-parallel ranks.
@@ -55,7 +48,6 @@ def command(
       evenstep simulate context-parallel --lengths lengths.npy --latency attention.json
     """
     check_at_least(0, seed=seed)
-    chosen_from = tuple(name.strip() for name in methods.split(","))
     model = None
     if latency is not None:
         from evenstep.context_parallel.latency import load_latency
@@ -65,62 +57,56 @@ def command(
     if len(drawn) < sequences:
         note(f"{lengths} fills {len(drawn):,} sequences of {context:,} tokens, not {sequences:,}")
     with progress_bar(f"{len(drawn):,} sequences on {cp} ranks") as progress:
-        result = run_sharding(
-            drawn, cp, latency=model, tile=tile, methods=chosen_from, progress=progress
-        )
+        found = run_sharding(drawn, cp, latency=model, progress=progress)
     figures = {
         "policy": "context-parallel",
-        **result.as_dict(),
+        "lengths": lengths,
+        "seed": seed,
         "context": context,
-        "methods": list(chosen_from),
-        "latency": latency or f"tiles of {tile}",
+        "methods": list(METHODS),
+        "latency": latency or f"tiles of {found['tile']}",
+        **found,
     }
     if json:
-        print_json({**figures, "lengths": lengths, "seed": seed})
+        print_json(figures)
     else:
         print(_table(figures))
 
 
 def _table(figures: dict[str, Any]) -> str:
     """The figures as text: a row for each method of sharding."""
-    header = ["", "pairs", "tiles", "at most", "latency", "fragments", "chosen"]
+    columns = {
+        "pairs": ("pair_imbalance_{}", ".4f"),
+        "tiles": ("tile_imbalance_{}", ".4f"),
+        "at most": ("tile_imbalance_{}_max", ".4f"),
+        "latency": ("latency_over_best_{}", ".4f"),
+        "fragments": ("fragments_per_rank_{}", ".1f"),
+        "chosen": ("chosen_{}", ","),
+    }
     rows = []
-    for method in (*METHODS, "adaptive"):
-        key = method.replace("-", "_")
-        rows.append(
-            [
-                method,
-                f"{figures[f'pair_imbalance_{key}']:.4f}",
-                f"{figures[f'tile_imbalance_{key}']:.4f}",
-                f"{figures[f'tile_imbalance_{key}_max']:.4f}",
-                f"{figures[f'latency_over_best_{key}']:.4f}",
-                f"{figures[f'fragments_per_rank_{key}']:.1f}",
-                f"{figures[f'chosen_{key}']:,}" if method in METHODS else "",
-            ]
-        )
-    oracle = (f"{figures[f'tile_imbalance_oracle{end}']:.4f}" for end in ("", "_max"))
-    rows.append(["oracle", "", *oracle, "", "", ""])
-    least, most = figures["tokens_per_rank_min"], figures["tokens_per_rank_max"]
-    tokens = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    for method in (*METHODS, "adaptive", "oracle"):
+        row = [method]
+        for key, form in columns.values():
+            name = key.format(method.replace("-", "_"))
+            row.append(f"{figures[name]:{form}}" if name in figures else "")
+        rows.append(row)
     table = text_table(
-        header,
+        ["", *columns],
         rows,
         title=(
             f"{figures['sequences']:,} sequences of {figures['context']:,} tokens over "
             f"{figures['cp']} context-parallel ranks"
         ),
     )
-    tile, model, plan_ms = figures["tile"], figures["latency"], figures["plan_ms"]
-    lines = (
-        table,
-        "",
-        "pairs      query-key pairs of the rank with most, over the mean of the ranks",
-        f"tiles      pairs that the slowest rank computes in tiles of {tile}, over the mean of",
-        "           the pairs needed; at most: in the worst sequence",
-        f"latency    of the slowest rank, over that of the best method; predicted from {model}",
-        "fragments  per rank; chosen: sequences for which adaptive sharding took the method",
-        "",
-        f"tokens per rank {tokens}; padding {figures['padding']:.2%}",
-        f"planning and choosing {plan_ms:.2f} ms per sequence",
-    )
-    return "\n".join(lines)
+    least, most = figures["tokens_per_rank_min"], figures["tokens_per_rank_max"]
+    tokens = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return f"""{table}
+
+pairs      query-key pairs of the rank with most, over the mean of the ranks
+tiles      pairs that the slowest rank computes in tiles of {figures["tile"]}, over the mean of
+           the pairs needed; at most: in the worst sequence
+latency    of the slowest rank, over that of the best method; predicted from {figures["latency"]}
+fragments  per rank; chosen: sequences for which adaptive sharding took the method
+
+tokens per rank {tokens}; padding {figures["padding"]:.2%}
+planning and choosing {figures["plan_ms"]:.2f} ms per sequence"""

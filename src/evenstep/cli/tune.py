@@ -15,11 +15,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.files import write_whole
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("tune")(command)
-
-
 def command(
     training: Annotated[
         list[str],
@@ -74,13 +69,13 @@ def command(
     processes of a run end with it, and when this command is interrupted or killed.
 
     The choice is the smallest value within --band of the highest samples per second. Composition
-    (1 is that of random batches) is printed beside it, and a note says where it was traded.
+    (1 is that of random batches) is printed too, and a note says if speed was bought with it.
 
-    With update_tokens= in the loader, updates hold the same for all values, and only the speed is
-    compared. Without, larger batches make fewer updates, and the model may learn less.
+    With update_tokens= in the loader, updates hold as many tokens for all values, and only the
+    speed differs. Without it, larger batches make fewer updates, and the model may learn less.
 
-    This does not show whether the value survives a whole epoch, since its largest batches may not
-    come in a short run (the next value to use in that case is printed). Losses play no part.
+    A short run does not show whether the value survives a whole epoch, whose largest batches it may
+    not reach. The value to use in that case is printed too. Losses are not compared.
 
     \b
     Examples:
@@ -91,7 +86,7 @@ def command(
     from evenstep.tools.tune.candidate import Candidate, NothingSurvivedError
     from evenstep.tools.tune.command import MAX_TOKENS, PLACEHOLDER, tune_command
     from evenstep.tools.tune.grid import check_grid
-    from evenstep.tools.tune.measured_steps import MeasuredSteps
+    from evenstep.tools.tune.measurement import MeasuredSteps
     from evenstep.tools.tune.result import candidates_table
 
     values = check_grid(_grid(grid, from_mean, up_to))

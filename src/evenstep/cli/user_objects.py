@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from evenstep.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from evenstep.service.job import Job
+    from evenstep.service.job.job import Job
 
 
 def load_object(name: str) -> Any:
-    """The object ``FILE.py:NAME`` or ``package.module:NAME``. Its module is imported under the name
-    by which worker processes can import it, and can import the modules beside it.
+    """Loads the object ``FILE.py:NAME`` or ``package.module:NAME``.
+
+    Its module is imported under a name by which worker processes can import it too, and it can
+    import the modules in its folder.
 
     Raises:
         ConfigurationError: there is no such file, module or name.
@@ -53,12 +55,12 @@ def load_object(name: str) -> Any:
 
 
 def load_job(name: str) -> Job:
-    """The job called `name`.
+    """Loads the job called `name`.
 
     Raises:
         ConfigurationError: `name` is not a job.
     """
-    from evenstep.service.job import Job
+    from evenstep.service.job.job import Job
 
     found = load_object(name if ":" in name else f"{name}:job")
     if not isinstance(found, Job):

@@ -1,4 +1,4 @@
-"""``evenstep watch``: the step log of a run that goes on, in the terminal and as a page."""
+"""``evenstep watch``: the step log of a running job, in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import typer
 
 from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json
-from evenstep.cli.report import figures_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,25 +21,20 @@ _EVERY = 1.0  # seconds
 _LAST = 30  # steps
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("watch")(command)
-
-
 def command(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="The file of step_log=.")],
     port: Annotated[
-        int | None, typer.Option(help="Port of this machine that serves a page; 0 is any.")
+        int | None, typer.Option(help="Port of this machine to serve a page on; 0 is any.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="End after so long.", show_default="at Ctrl-C")
+        float | None, typer.Option(help="Stop after this many seconds.", show_default="at Ctrl-C")
     ] = None,
     json: Json = False,
 ) -> None:
     """Show where the time of a run goes, while it runs.
 
-    The figures are those of `evenstep report`, over the whole log and over its last steps. The page
-    renews itself. As JSON they are those of now.
+    The figures are those of `evenstep report`, for the whole log and for its last steps. The page
+    of --port renews itself. --json prints the current figures once.
 
     \b
     Examples:
@@ -56,7 +50,7 @@ def command(
 
     if json:
         run = read_run(log)
-        print_json({"whole_log": figures_of(run), "last_steps": figures_of(run.last(_LAST))})
+        print_json({"whole_log": run.as_dict(), "last_steps": run.last(_LAST).as_dict()})
         return
     end = None if seconds is None else time.monotonic() + seconds
     console = Console(markup=False, emoji=False)
@@ -71,19 +65,17 @@ def command(
                 time.sleep(_EVERY if end is None else max(min(_EVERY, end - time.monotonic()), 0.0))
                 live.update(_table(read_run(log)), refresh=True)
         except KeyboardInterrupt:
-            note("ended by Ctrl-C; the run goes on")
+            note("ended by Ctrl-C; the run continues")
 
 
 def _table(run: RunRecord) -> Table:
     from rich.table import Table
 
-    from evenstep.tools.report.run_figures import run_figures
-
     table = Table(title=run.name, title_justify="left")
     table.add_column("")
     for name in ("whole log", f"last {_LAST} steps"):
         table.add_column(name, justify="right")
-    last = run_figures(run.last(_LAST))
-    for name, value in run_figures(run).items():
+    last = run.last(_LAST).figures
+    for name, value in run.figures.items():
         table.add_row(name, value, last.get(name, ""))
     return table

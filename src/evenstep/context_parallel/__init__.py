@@ -7,11 +7,10 @@ attention, and hands both to frameworks. In reading order:
 batch_shards         a packed row to what one rank trains on, and back: `document_lengths`,
                      `shard_batch`, `unshard`
 prepared_sharding    `prepare`: what attention needs, once per micro-batch: a `PreparedSharding`
-  agreement          all ranks hold the same sharding, or all raise
+  agreement          all ranks hold the same sharding or plan, or all raise
   collectives        what ranks send each other
 dynamic_groups       `DynamicGroups`: another group of ranks in every micro-batch
 causal_attention     `attention`, over the fragments of any sharding
-  gather             keys and values of all ranks, and their gradients back
 kernels/             back ends of attention, one file each: FlashAttention, FlexAttention, SDPA
 frameworks/          a sharding for the context parallelism of Megatron-LM, Transformer Engine and
                      PyTorch

@@ -1,7 +1,8 @@
-"""All ranks of a micro-batch must hold the same sharding; one small all-gather checks it.
+"""All ranks of a micro-batch must hold the same sharding, and all ranks of a step the same plan.
 
-Each rank sends 8 bytes, a hash of its sharding, or 0 if it could not prepare one. So a rank whose
-sharding differs, or that failed, makes every rank raise before any waits for keys that never come.
+One small all-gather checks it: each rank sends 8 bytes, a hash of what it holds, or 0 if it holds
+nothing. So a rank that differs, or that failed, makes every rank raise before any waits for keys
+that never come.
 """
 
 from __future__ import annotations
@@ -10,26 +11,37 @@ from hashlib import blake2b
 
 import torch
 
+from evenstep.arrays import Int64Array
 from evenstep.context_parallel.collectives import Collectives
 from evenstep.errors import MismatchError, PeerError
 from evenstep.plan.sharding import Sharding
 
-_FAILED = 0
+FAILED = 0
 
 
-def fingerprint(sharding: Sharding) -> int:
-    """Hashes a sharding to a number from 1 to 2^63 - 1. Its `method` does not count."""
+def hash_of(*parts: Int64Array) -> int:
+    """Hashes arrays to a number from 1 to 2^63 - 1."""
     digest = blake2b(digest_size=8)
-    for part in (
-        sharding.lengths,
-        sharding.document,
-        sharding.start,
-        sharding.end,
-        sharding.offsets,
-    ):
+    for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part.astype("<i8", copy=False).tobytes())
     return (int.from_bytes(digest.digest(), "little") >> 1) or 1
+
+
+def fingerprint(sharding: Sharding) -> int:
+    """`hash_of` a sharding. Its `method` does not count."""
+    documents = (sharding.lengths, sharding.document, sharding.start, sharding.end)
+    return hash_of(*documents, sharding.offsets)
+
+
+def compared(
+    collectives: Collectives, own: int, device: torch.device
+) -> tuple[list[int], list[int]]:
+    """Other ranks that have sent `FAILED`, and those that have sent another hash than `own`."""
+    sent = collectives.all_gather(torch.tensor([own], dtype=torch.int64, device=device)).tolist()
+    failed = [peer for peer, value in enumerate(sent) if value == FAILED]
+    others = [peer for peer, value in enumerate(sent) if value != own]
+    return [peer for peer in failed if peer != collectives.rank], others
 
 
 def agree(collectives: Collectives, sharding: Sharding | None, device: torch.device) -> None:
@@ -42,19 +54,17 @@ def agree(collectives: Collectives, sharding: Sharding | None, device: torch.dev
         PeerError: another rank could not, or died.
         MismatchError: shardings differ.
     """
-    own = _FAILED if sharding is None else fingerprint(sharding)
-    sent = collectives.all_gather(torch.tensor([own], dtype=torch.int64, device=device)).tolist()
-    rank = collectives.rank
-    failed = [peer for peer, value in enumerate(sent) if value == _FAILED and peer != rank]
+    own = FAILED if sharding is None else fingerprint(sharding)
+    failed, others = compared(collectives, own, device)
     if failed:
         raise PeerError(
             f"context-parallel ranks {failed} could not prepare the sharding of this micro-batch; "
             "see their own errors"
         )
-    others = [peer for peer, value in enumerate(sent) if value != own]
     if others and sharding is not None:
         raise MismatchError(
-            f"context-parallel rank {rank} has another sharding than ranks {others}: its own is "
-            f"{sharding.method}, {int(sharding.lengths.sum())} tokens in {len(sharding.lengths)} "
-            "documents; give all ranks of a group the same micro-batch, cut by the same method"
+            f"context-parallel rank {collectives.rank} has another sharding than ranks {others}: "
+            f"its own is {sharding.method}, {int(sharding.lengths.sum())} tokens in "
+            f"{len(sharding.lengths)} documents; give all ranks of a group the same micro-batch, "
+            "cut by the same method"
         )

@@ -27,10 +27,8 @@ CONTEXT_RANKS = "context_ranks"
 """The field of a shard that holds the `range` of ranks that share the row, where groups change with
 every micro-batch."""
 
-_BOUNDS = ("cu_seqlens_padded", "cu_seqlens", "cu_seq_lens_q")  # the first one present counts
-_PLAIN = {"cu_seqlens": "cu_seq_lens_q", "max_seqlen": "max_length_q", "document_ids": "seq_idx"}
-"""Fields of the format "flash", and their names in the format "huggingface"."""
-_TOKENWISE = ("input_ids", "position_ids", "document_ids", "seq_idx", "loss_mask")
+_BOUNDS = ("cu_seqlens_padded", "cu_seqlens")  # the first one present counts
+_TOKENWISE = ("input_ids", "position_ids", "document_ids", "loss_mask")
 _REPLACED = ("labels", "loss_mask")  # by those of the next token
 
 
@@ -38,7 +36,7 @@ def document_lengths(batch: Mapping[str, Any]) -> Int64Array:
     """Reads the lengths of documents, from which a `Sharding` is made.
 
     Args:
-        batch: from ``PackCollator()``, in either of its formats.
+        batch: from ``PackCollator()``.
 
     Returns:
         [documents] int64 tokens of each document in the row, padding included. If the row as a
@@ -57,8 +55,8 @@ def document_lengths(batch: Mapping[str, Any]) -> Int64Array:
     name = next((name for name in _BOUNDS if name in batch), None)
     if name is None or not isinstance(tokens, torch.Tensor):
         raise CollateError(
-            "the batch lacks input_ids, or cu_seqlens or cu_seq_lens_q, where its documents begin; "
-            "collate it with PackCollator()"
+            "the batch lacks input_ids, or cu_seqlens, where its documents begin; collate it with "
+            "PackCollator()"
         )
     if tokens.ndim != 2 or tokens.shape[0] != 1:
         raise CollateError(
@@ -100,7 +98,7 @@ def shard_batch(
     T_r may be 0 if the row has fewer tokens than there are ranks.
 
     Args:
-        batch: from ``PackCollator()``, in either of its formats. It is not changed.
+        batch: from ``PackCollator()``. It is not changed.
         sharding: made from `document_lengths` of the batch.
         rank: context-parallel rank.
         labels_shifted: whether the dataset has shifted the labels itself
@@ -120,8 +118,7 @@ def shard_batch(
             f"the row has {_documents_text(lengths)}, and the sharding was made for "
             f"{_documents_text(sharding.lengths)}; make it from document_lengths(batch)"
         )
-    known = {ours: batch[theirs] for ours, theirs in _PLAIN.items() if theirs in batch}
-    packed = read_packed(known | dict(batch))
+    packed = read_packed(batch)
     if packed.labels.dtype.is_floating_point:
         raise CollateError(
             f"labels of type {packed.labels.dtype} cannot be sharded; they must be one whole "

@@ -1,7 +1,7 @@
-"""What context-parallel ranks send each other: rows, as many on every rank, gathered or summed.
+"""What context-parallel ranks send each other: equally many rows from each, gathered or summed.
 
-Each collective is one call of the backend; one without reduce-scatter sums by all-reduce. Ranks
-that are no process group of their own send to each other one by one. If a rank dies, the others
+Each collective is one call of the backend; a backend without reduce-scatter sums by all-reduce.
+Ranges of ranks without a process group send to each other one by one. If a rank dies, the others
 raise `PeerError` as soon as the backend notices: Gloo when the connection closes, NCCL when its
 watchdog times out, after the `timeout` of `init_process_group`.
 """
@@ -164,7 +164,7 @@ def collectives_of(group: Group, ranks: int) -> Collectives:
             return OneRank()
         raise ConfigurationError(
             f"a sharding for {ranks} context-parallel ranks needs torch.distributed; call "
-            "torch.distributed.initprocess_group() before evenstep.context_parallel.prepare()"
+            "torch.distributed.init_process_group() before evenstep.context_parallel.prepare()"
         )
     collectives = GroupCollectives(process_group(group))
     if collectives.rank < 0:

@@ -1,14 +1,13 @@
 """A `ContextPlan` at run time: the group that a rank is in, micro-batch after micro-batch.
 
-All ranks compare the plan of a step before any trains on it. Then each walks the same list of
-micro-batches, and in each it exchanges with the ranks of its own group only. Groups are ranges of
-one process group, made once; none is made for a plan, so any sizes may follow each other.
+All ranks compare the plan of a step before any trains on it. Then each goes through the same list
+of micro-batches, and in each it exchanges with the ranks of its group only. Groups are ranges of
+one process group; no communicator is created for a plan, so sizes may change freely.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from evenstep.arrays import Int64Array
-from evenstep.context_parallel.agreement import agree
+from evenstep.context_parallel.agreement import FAILED, agree, compared, hash_of
 from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, SHARDING
 from evenstep.context_parallel.collectives import (
     Collectives,
@@ -31,8 +30,6 @@ from evenstep.context_parallel.prepared_sharding import PreparedSharding
 from evenstep.errors import ConfigurationError, MismatchError, PeerError
 from evenstep.plan.dynamic_context import ContextPlan
 from evenstep.plan.sharding import METHODS, KernelLatency, Sharding, TileLatency, shard
-
-_FAILED = 0
 
 
 class DynamicGroups:
@@ -87,18 +84,20 @@ class DynamicGroups:
         """
         self._plan, self._lengths = None, np.asarray(lengths, np.int64)
         fits = plan.ranks == self._all.ranks and len(plan.documents) == len(self._lengths)
-        own = _fingerprint(plan, self._lengths) if fits else _FAILED
-        sent = self._all.all_gather(torch.tensor([own], device=self._device)).tolist()
+        own = FAILED
+        if fits:
+            numbers = np.array([plan.ranks, plan.micro_batches], np.int64)
+            groups = (plan.micro_batch, plan.first, plan.size, plan.documents, plan.offsets)
+            own = hash_of(numbers, *groups, self._lengths)
+        failed, others = compared(self._all, own, self._device)
         if not fits:
             raise ConfigurationError(
                 f"the plan is for {plan.ranks} ranks and {len(plan.documents)} documents, and "
                 f"here are {self._all.ranks} ranks and {len(self._lengths)} documents; plan for "
                 "these"
             )
-        failed = [rank for rank, value in enumerate(sent) if value == _FAILED]
         if failed:
             raise PeerError(f"ranks {failed} could not start this step; see their own errors")
-        others = [rank for rank, value in enumerate(sent) if value != own]
         if others:
             raise MismatchError(
                 f"rank {self.rank} has another plan than ranks {others}: its own has "
@@ -173,14 +172,3 @@ class DynamicGroups:
         if self._plan is None:
             raise ConfigurationError("no step was started; call start(plan, lengths) on all ranks")
         return self._plan
-
-
-def _fingerprint(plan: ContextPlan, lengths: Int64Array) -> int:
-    """Hashes a plan and its documents to a number from 1 to 2^63 - 1."""
-    digest = blake2b(digest_size=8)
-    numbers = np.array([plan.ranks, plan.micro_batches], np.int64)
-    columns = (plan.micro_batch, plan.first, plan.size, plan.documents, plan.offsets)
-    for part in (numbers, *columns, lengths):
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part.astype("<i8", copy=False).tobytes())
-    return (int.from_bytes(digest.digest(), "little") >> 1) or 1

@@ -54,6 +54,12 @@ class GroupShapes:
             **({} if vision is None else _sums(vision, starts)),
         )
 
+    @classmethod
+    def of_equals(cls, samples: int, lengths: Int64Array) -> GroupShapes:
+        """Shapes of groups of `samples` equally long samples, one group for each length."""
+        count = np.full(len(lengths), samples, np.int64)
+        return cls(count, count * lengths, lengths, count * lengths * lengths)
+
     @property
     def padded(self) -> Int64Array:
         """[groups] tokens after padding every sample to the longest of its group."""

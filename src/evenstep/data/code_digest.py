@@ -5,9 +5,9 @@ It covers a function's bytecode and constants, its defaults, what it closes over
 class of the same package that these use, and the constants of their modules: numbers, text and
 tuples of them. Comments, docstrings and line numbers do not count.
 
-Not looked into: functions of other packages, known by name; their objects, by their repr; and
-mutable values of modules. A function or object that has a `fingerprint`, an attribute or a method
-that gives text, is identified by that alone.
+It does not look into functions of other packages, which count by name, into objects of other
+packages, which count by their repr, or into mutable values of modules. A function or object with a
+`fingerprint`, an attribute or a method that returns text, is identified by that alone.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 from evenstep.batch.measure import length_of
-from evenstep.data.fingerprint import dataset_fingerprint
+from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.lengths import Lengths

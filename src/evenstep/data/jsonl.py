@@ -7,22 +7,22 @@ seek away, and lines are parsed as they are yielded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.data.reader import ShardedReader, fields_of
+from evenstep.data.reader import FileReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
-from evenstep.data.source_files import SourceFile, digest, in_threads, list_files, not_opened
+from evenstep.data.source_files import SourceFile, in_threads, list_files, not_opened
 from evenstep.errors import ConfigurationError
 
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 
-class JsonLinesReader(ShardedReader):
+class JsonLinesReader(FileReader):
     """See the module docstring."""
 
     random_access = True
@@ -32,6 +32,7 @@ class JsonLinesReader(ShardedReader):
         self._files = list_files(source)
         blocks = in_threads(self._indexed, range(len(self._files)))
         self._blocks = np.concatenate(blocks)
+        self._file_of = self._blocks["file"]
         self._set_order(self._blocks["lines"].astype(np.int64))
 
     def _indexed(self, number: int) -> npt.NDArray[Any]:
@@ -70,22 +71,12 @@ class JsonLinesReader(ShardedReader):
             raise TypeError("the line is not an object with named fields")
         return fields_of(record, self.source)
 
-    def _content(self) -> Mapping[str, Any]:
-        lines = np.bincount(self._blocks["file"], self._blocks["lines"], len(self._files))
-        listed = [(f.name, f.size, int(count)) for f, count in zip(self._files, lines)]
-        return {
-            "format": "jsonl",
-            "files": len(listed),
-            "samples": self.size,
-            "digest": digest([*listed, self.source.block]),
-        }
+    def _layout(self) -> Sequence[object]:
+        return (self.source.block,)
 
     def _shard_name(self, shard: int) -> str:
         block = self._blocks[shard]
         return f"lines from byte {block['begin']:,} of {self._file(shard).path}"
-
-    def _file(self, shard: int) -> SourceFile:
-        return self._files[int(self._blocks[shard]["file"])]
 
 
 def _blocks(file: SourceFile, number: int, size: int) -> npt.NDArray[Any]:
@@ -102,5 +93,5 @@ def _blocks(file: SourceFile, number: int, size: int) -> npt.NDArray[Any]:
     if lines:
         found.append((number, begin, at, lines))
     return np.array(
-        found, [("file", np.int32), ("begin", np.int64), ("end", np.int64), ("lines", np.int64)]
+        found, [("file", np.int64), ("begin", np.int64), ("end", np.int64), ("lines", np.int64)]
     )

@@ -1,37 +1,34 @@
 """Parquet: a shard is a row group, of which as many rows are decoded at once as there is room for.
 
-The rows of a row group come in random order, so whichever rows come next, all of it has to be
-decoded; what is kept are those rows. All sources of a process share the room for them: where it is
-enough, each row group is decoded once, and otherwise once for each part of it that finds room. A
-source that is not read from loses its rows after a while, and goes on from its place by decoding
-them again. Files are open only while they are decoded.
+The rows of a row group come in random order, so reading any of them means decoding all of it; only
+the rows that come next are kept. All sources of a process share the memory for them. Where it
+suffices, each row group is decoded once, and otherwise once for each part that fits. A source that
+is not read from loses its rows after a while, and decodes them again when it resumes. Files are
+open only while they are decoded.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from evenstep.data.local_copy import LocalCopy
-from evenstep.data.reader import ShardedReader
-from evenstep.data.row_slice import RowSlice
+from evenstep.data.reader import FileReader
+from evenstep.data.row_groups import LocalCopy, RowSlice, SizedCache
 from evenstep.data.shard_order import ShardPart
-from evenstep.data.sized_cache import SizedCache
 from evenstep.data.source import Source
 from evenstep.data.source_files import (
     SourceFile,
-    digest,
     in_threads,
     list_files,
     not_opened,
     optional_package,
 )
-from evenstep.data.storage_retry import Result, retried
+from evenstep.data.storage import Result, retried
 from evenstep.errors import ConfigurationError
 
 DECODED: SizedCache[RowSlice | None] = SizedCache(128 << 20)
@@ -43,17 +40,17 @@ _FOOTERS: SizedCache[Any] = SizedCache(16 << 20)
 _FOOTER_MEMORY = 10
 """Bytes that a footer takes for each byte of it in the file."""
 _BUFFER = 1 << 20
-"""Bytes read at once of a column, so that a whole compressed column is never in memory beside the
-decoded one. `pre_buffer`, pyarrow's default, would hold all columns at once."""
+"""Bytes read at once of a column, so that memory never holds a whole compressed column in addition
+to the decoded one. `pre_buffer`, pyarrow's default, would hold all columns at once."""
 _BATCH_BYTES, _BATCH_ROWS = 1 << 20, 2048
 """Decoded at once where there is no room for all."""
 _unused = 0
 _UNUSED = 4 << 20
-"""Bytes that the allocator may keep after they were freed: to get them back from the system takes
-longer than to decode them."""
+"""Bytes that the allocator may keep after they were freed: getting them back from the system takes
+longer than decoding."""
 
 
-class ParquetReader(ShardedReader):
+class ParquetReader(FileReader):
     """See the module docstring."""
 
     def __init__(self, source: Source, seed: int) -> None:
@@ -68,6 +65,7 @@ class ParquetReader(ShardedReader):
         groups = [(n, group) for n, (_, found) in enumerate(opened) for group in range(len(found))]
         self._columns = self._checked_columns(schemas)
         self._groups = np.array(groups, np.int64).reshape(-1, 2)
+        self._file_of = self._groups[:, 0]
         self._set_order(sizes)
         DECODED.put(self._key, None, 0)
         weakref.finalize(self, DECODED.drop, self._key)
@@ -231,21 +229,11 @@ class ParquetReader(ShardedReader):
                     )
         return None if wanted is None else names
 
-    def _content(self) -> Mapping[str, Any]:
-        rows = np.bincount(self._groups[:, 0], self._order.sizes, len(self._files))
-        listed = [(file.name, file.size, int(count)) for file, count in zip(self._files, rows)]
-        return {
-            "format": "parquet",
-            "files": len(listed),
-            "samples": self.size,
-            "digest": digest([*listed, self._order.sizes.tolist()]),
-        }
+    def _layout(self) -> Sequence[object]:
+        return (self._order.sizes.tolist(),)
 
     def _shard_name(self, shard: int) -> str:
         return f"row group {self._groups[shard][1]} of {self._file(shard).path}"
-
-    def _file(self, shard: int) -> SourceFile:
-        return self._files[int(self._groups[shard][0])]
 
 
 def _sample(row: Any) -> Any:

@@ -8,14 +8,13 @@ prefer it if evenstep loads the data.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from evenstep.data.energon import EnergonMethods
-from evenstep.data.pool_order import sample_key
-from evenstep.data.pool_pass import PoolPass
+from evenstep.data.pool_pass import PoolPass, sample_key
 from evenstep.data.resumable import ResumableIterable
 from evenstep.errors import ConfigurationError, MismatchError, parsing
 from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
@@ -34,7 +33,7 @@ _PASS = {
 }
 
 
-class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg]
+class PoolSortDataset(IterableDataset):  # type: ignore[type-arg]
     """Yields the samples of another dataset in an order that gives ranks like lengths at once.
 
     Ranks stay aligned if they have equally many workers, each with a share of one dataset: pool k
@@ -74,8 +73,8 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
             warmup_pools: pools over which the size grows from it to `pool_size`, by equal amounts.
             shuffle: False yields each pool from one end to the other.
             order: "reference" shuffles as LengthPoolSortDataset of LLaVA-OneVision-2 does, sample
-                for sample, for a run that goes on from there: `seed` is then its `shuffle_seed` and
-                decides the order of the last, smaller pool only, and epochs count from 0.
+                for sample, so that a run can continue from there: `seed` is then its `shuffle_seed`
+                and decides the order of the last, smaller pool only, and epochs count from 0.
 
         Raises:
             ConfigurationError: an argument is out of range, or `dataset` can be read only once.
@@ -101,7 +100,9 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
         self._iterable = ResumableIterable(dataset)
         self._loaded: Mapping[str, Any] | None = None
         self._pass: PoolPass | None = None
-        self.register_with_energon()
+        if (energon := sys.modules.get("megatron.energon")) is not None:
+            # Its wrappers take anything but a `SavableDataset` for a list of datasets.
+            energon.SavableDataset.register(type(self))
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the epoch's permutations, here and in the wrapped dataset. Call it before a pass,
@@ -194,14 +195,51 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
             "order": self.order,
         }
 
-    # Megatron-Energon; see `EnergonMethods`
+    # The methods of a Megatron-Energon `SavableDataset`, which its loaders call in place of the two
+    # above. What concerns the samples is answered by the wrapped dataset.
+
+    @property
+    def worker_config(self) -> Any:
+        return self.dataset.worker_config
+
+    def save_state(self) -> dict[str, Any]:
+        return {"__class__": type(self).__name__, **self.state_dict()}
+
+    def restore_state(self, state: Mapping[str, Any] | None) -> None:
+        """None is the beginning."""
+        if state is None:
+            self.reset_state_own()
+        else:
+            self.load_state_dict(state)
 
     def reset_state_own(self) -> None:
-        # The wrapped dataset as well: Energon does not see it.
+        """Returns to the beginning, with the wrapped dataset, which Energon does not see."""
         self._loaded = self._pass = None
         self._iterable.rewinder.reset()
 
+    def reset_state_deep(self) -> None:
+        self.reset_state_own()
+
+    def worker_has_samples(self) -> bool:
+        return bool(self.dataset.worker_has_samples())
+
+    def len_worker(self, worker_idx: int | None = None) -> int:
+        return int(self.dataset.len_worker(worker_idx))
+
+    def len_rank(self) -> int:
+        return int(self.dataset.len_rank())
+
+    def can_restore_sample(self) -> bool:
+        return bool(self.dataset.can_restore_sample())
+
+    def assert_can_restore(self) -> None:
+        self.dataset.assert_can_restore()
+
+    def restore_sample(self, restore_key: Any) -> Any:
+        return self.dataset.restore_sample(restore_key)
+
     def config(self) -> dict[str, Any]:
+        """Describes the dataset, without its samples."""
         inner = getattr(self.dataset, "config", None)
         key_fn = self.key_fn or sample_key
         return {

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from evenstep.arrays import Int64Array
-from evenstep.data.content_digest import content_digest
 from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
 from evenstep.data.source import Source
-from evenstep.data.source_files import SourceFile
+from evenstep.data.source_files import SourceFile, content_digest, digest
 from evenstep.errors import (
     ConfigurationError,
     MismatchError,
@@ -41,7 +42,7 @@ class SourceReader(abc.ABC):
     """An open source. Use it in one thread; `close` it, or use it in a ``with`` statement."""
 
     repeat: bool = True
-    """Whether `read` begins again after the last sample."""
+    """Whether `read` starts again after the last sample."""
     random_access: bool = False
     """Whether reading one sample costs no more than that sample. False: the samples before it in
     its shard are read, or the shard is decoded as a whole."""
@@ -183,7 +184,7 @@ class ShardedReader(SourceReader):
     def _set_order(
         self, sizes: Sequence[int] | Int64Array, *, shuffle_samples: bool = True
     ) -> None:
-        """Orders shards of these sizes as the source says; refuses a source without samples."""
+        """Orders shards of these sizes as the source demands; refuses a source without samples."""
         shuffle = self.source.shuffle is not False
         self._order = ShardOrder(
             sizes,
@@ -197,6 +198,33 @@ class ShardedReader(SourceReader):
                 f"source {self.source.name!r} has no samples ({self.source.data!r}); leave it out, "
                 "or give it data"
             )
+
+
+class FileReader(ShardedReader):
+    """A source in files; each shard lies in one of them."""
+
+    _file_of: Int64Array
+    """[shards] number of its file in `_files`."""
+
+    def _file(self, shard: int) -> SourceFile:
+        return self._files[int(self._file_of[shard])]
+
+    def _content(self) -> Mapping[str, Any]:
+        counts = np.bincount(self._file_of, self._order.sizes, len(self._files)).astype(int)
+        listed = [(f.name, f.size, n) for f, n in zip(self._files, counts.tolist())]
+        return {
+            "format": self.source.kind,
+            "files": len(listed),
+            "samples": self.size,
+            "digest": digest([*listed, *self._layout()]),
+        }
+
+    def _layout(self) -> Sequence[object]:
+        """What else decides which samples a shard has."""
+        return ()
+
+    def _shard_name(self, shard: int) -> str:
+        return self._file(shard).path
 
 
 def fields_of(sample: Any, source: Source, what: str = "field") -> Any:

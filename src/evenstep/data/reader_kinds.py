@@ -27,7 +27,7 @@ def open_reader(source: Source, *, seed: int = 0, repeat: bool = True) -> Source
     Args:
         source: its description.
         seed: of the order, unless the source has its own.
-        repeat: begin again after the last sample; False ends after one pass.
+        repeat: start again after the last sample; False ends after one pass.
 
     Raises:
         ConfigurationError: no such file, no samples, a column that does not exist, or a file with
@@ -70,8 +70,7 @@ def open_readers(sources: Sequence[Source], *, seed: int = 0) -> list[SourceRead
 
 def _open_dataset(source: Source, seed: int) -> SourceReader:
     """A reader of the dataset that `Source.data` is, or makes."""
-    from evenstep.data.iterable_reader import IterableReader
-    from evenstep.data.map_reader import MapReader
+    from evenstep.data.dataset_readers import IterableReader, MapReader
     from evenstep.data.resumable import is_map_style
 
     dataset = source.data

@@ -1,8 +1,9 @@
-"""`ResumableIterable`: reads anything that yields samples, and resumes it where a reading stopped.
+"""Datasets of torch, of Hugging Face, or your own: what they can do, and how to resume them.
 
-An iterator or dataset that knows its position is asked for it: by ``state_dict`` and
+`ResumableIterable` reads anything that yields samples, and resumes it where a reading stopped. An
+iterator or dataset that knows its position is asked for it: by ``state_dict`` and
 ``load_state_dict``, or by Megatron-Energon's ``save_state`` and ``restore_state``. For any other,
-the samples read so far are counted; to resume, that many are read again and dropped, or skipped if
+the samples read so far are counted; a resume reads that many again and drops them, or skips them if
 samples have an index. Such a dataset must come in the same order each time.
 """
 
@@ -16,6 +17,25 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from evenstep.errors import ConfigurationError, MismatchError
+
+
+def dataset_size(dataset: Any, *, iterable: bool) -> int | None:
+    """Samples; None if unknown, or of an iterable dataset, whose length may be a rank's share."""
+    if iterable or not hasattr(dataset, "__len__"):
+        return None
+    return len(dataset)
+
+
+def dataset_fingerprint(dataset: Any, *, iterable: bool) -> dict[str, Any]:
+    """Type, size, and the dataset's own `fingerprint`, an attribute or a method that gives text.
+    Hugging Face datasets have one."""
+    own = getattr(dataset, "fingerprint", None) or getattr(dataset, "_fingerprint", None)
+    own = own() if callable(own) else own
+    return {
+        "type": type(dataset).__qualname__,
+        "size": dataset_size(dataset, iterable=iterable),
+        "fingerprint": None if own is None else str(own),
+    }
 
 
 def has_state(owner: Any) -> bool:
@@ -44,8 +64,8 @@ def is_map_style(dataset: Any) -> bool:
 class Rewinder:
     """Brings a dataset that keeps its own position back to its beginning before a pass.
 
-    After a pass that was abandoned, or resumed from a state, such a dataset may stand anywhere, and
-    the next pass over it would be short.
+    After a pass that was abandoned or resumed from a state, such a dataset may be at any position,
+    and the next pass over it would be short.
     """
 
     def __init__(self, dataset: Any) -> None:

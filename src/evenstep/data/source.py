@@ -54,9 +54,9 @@ class Source:
         block: samples of a shard of JSON Lines or a map-style dataset, which have no shards
             themselves.
         storage_options: for fsspec, such as credentials or an endpoint. Not in the source's repr.
-        bad_samples: how many samples may be unusable, because reading, transforming or measuring
-            one raises, before a job of the service ends. The next sample comes in place of each.
-        patience: seconds for which files are read again while their storage does not answer.
+        bad_samples: how many samples may fail to be read, transformed or measured before a job of
+            the service ends. The next sample replaces each.
+        patience: seconds for which reads are retried while the storage does not answer.
     """
 
     name: str

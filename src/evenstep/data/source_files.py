@@ -1,22 +1,33 @@
-"""Files of a source: found by fsspec, sorted, and identified by name and size. Reading one is in
-`storage_file`."""
+"""Files of a source: listed, identified by name, size and content, and opened.
+
+`files_at` lists what a path or glob names, all of it or an error: fsspec's own `glob` leaves out a
+folder that cannot be listed at the moment, and its samples with it.
+
+`content_digest` is a cheap digest of the files' content, of the same few blocks of each file. Two
+corpora with different content almost always differ in some of them: text that was tokenized,
+shuffled or rewritten differs throughout. A change of a few bytes within a large file may go
+unnoticed. Times and paths do not count, so a corpus may be copied.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
+from itertools import groupby
 from typing import Any, TypeVar
 
-from evenstep.data.file_listing import files_at
+import numpy as np
+
 from evenstep.data.source import Source
-from evenstep.data.storage_file import StorageFile, version_of
-from evenstep.data.storage_retry import retried
+from evenstep.data.storage import StorageFile, retried, version_of
 from evenstep.errors import ConfigurationError, EvenstepError, StorageError, described
 
 Item = TypeVar("Item")
@@ -151,3 +162,125 @@ def digest(parts: Sequence[object]) -> str:
 def _is_local(system: Any) -> bool:
     protocol = system.protocol
     return "file" in ([protocol] if isinstance(protocol, str) else protocol)
+
+
+_MAGIC = "*?["
+
+
+def files_at(system: Any, path: str) -> dict[str, Any]:
+    """By path, what an fsspec file system knows of each file; a folder without permission below the
+    first wildcard has none."""
+    if not _has_magic(path):
+        try:
+            info = system.info(path)
+        except FileNotFoundError:
+            return {}
+        return {path: info} if info["type"] == "file" else {}
+    parts = path.split("/")
+    first = next(n for n, part in enumerate(parts) if _has_magic(part))
+    folder = "/".join(parts[:first]) or ("/" if first else "")
+    try:
+        listed = system.ls(folder, detail=True)
+    except FileNotFoundError:
+        return {}
+    return dict(_matched(system, folder, listed, parts[first:]))
+
+
+def _matched(
+    system: Any, folder: str, listed: Sequence[Any], parts: Sequence[str]
+) -> Iterator[tuple[str, Any]]:
+    """Files below a folder that match the rest of a glob.
+
+    Args:
+        listed: what is in the folder.
+        parts: of the glob, between slashes.
+    """
+    part, rest = parts[0], parts[1:]
+    if part == "**" and rest:
+        yield from _matched(system, folder, listed, rest)
+    for info in listed:
+        path = info["name"].rstrip("/")
+        name = path.rpartition("/")[2]
+        if path == folder.rstrip("/") or not (part == "**" or fnmatchcase(name, part)):
+            continue
+        if info["type"] == "file":
+            if not rest:
+                yield info["name"], info
+        elif rest or part == "**":
+            with suppress(FileNotFoundError, PermissionError):
+                below = system.ls(path, detail=True)
+                yield from _matched(system, path, below, parts if part == "**" else rest)
+
+
+def _has_magic(path: str) -> bool:
+    return any(letter in path for letter in _MAGIC)
+
+
+_BLOCK = 4096
+"""Bytes."""
+_BLOCKS = 1024
+"""Blocks of all files of a source, shared among them; 1 to 16 of each."""
+_ENDS = 1 << 24
+"""Bytes at the ends of all files, where Parquet has the sizes and statistics of all columns, shared
+among them; 4 to 64 KiB of each."""
+_AT_ONCE = 256
+"""Files whose blocks are requested together from an object store."""
+
+_Range = tuple[int, int]
+"""First byte and end."""
+
+
+def content_digest(source: Source, files: Sequence[SourceFile]) -> str:
+    """16 hexadecimal digits.
+
+    Raises:
+        ConfigurationError, StorageError: a file cannot be read.
+    """
+    found = hashlib.sha256()
+    count = int(np.clip(_BLOCKS // len(files), 1, 16))
+    end = int(np.clip(_ENDS // len(files), _BLOCK, 1 << 16))
+    for _, together in groupby(enumerate(files), lambda each: (each[0] // _AT_ONCE, each[1].local)):
+        batch = [file for _, file in together]
+        try:
+            for content in _read(batch, [_ranges(file.size, count, end) for file in batch]):
+                found.update(content)
+        except Exception as error:  # file systems raise their own types
+            what = f"{batch[0].path} or a file after it cannot be read"
+            raise not_opened(source, what, error) from error
+    return found.hexdigest()[:16]
+
+
+def _ranges(size: int, count: int, end: int) -> list[_Range]:
+    """What is read of a file: evenly spaced blocks and its end; all of a small file."""
+    last = max(size - end, 0)
+    if last <= count * _BLOCK:
+        return [(0, size)]
+    begins = np.linspace(0, last - _BLOCK, count).astype(int).tolist()
+    return [*((begin, begin + _BLOCK) for begin in begins), (last, size)]
+
+
+def _read(files: Sequence[SourceFile], ranges: Sequence[Sequence[_Range]]) -> Iterator[bytes]:
+    """The ranges of each file, one after the other. Files are all local, or all not."""
+    if files[0].local:
+        for file, wanted in zip(files, ranges):
+            with file.open() as opened:
+                for begin, end in wanted:
+                    opened.seek(begin)
+                    yield opened.read(end - begin)
+        return
+    pairs = [(file, *each) for file, wanted in zip(files, ranges) for each in wanted]
+    for system, of_system in groupby(pairs, lambda pair: pair[0].system):
+        listed, begins, ends = zip(*of_system)
+        paths = [file.path for file in listed]
+        attempt = partial(_ranges_of, system, paths, list(begins), list(ends))
+        yield from retried(paths[0], attempt, patience=listed[0].patience)
+
+
+def _ranges_of(
+    system: Any, paths: list[str], begins: list[int], ends: list[int]
+) -> Sequence[bytes]:
+    found: list[bytes] = system.cat_ranges(paths, begins, ends, on_error="raise")
+    for path, content, begin, end in zip(paths, found, begins, ends):
+        if len(content) < end - begin:
+            raise ConnectionError(f"{path} ended at byte {begin + len(content):,} before {end:,}")
+    return found

@@ -1,24 +1,25 @@
 """WebDataset: a shard is a tar file, read in its own order through the webdataset library.
 
 A tar file does not record how many samples it holds, so each is read through once when the source
-is opened. Samples are put together from files by the library's own rules. Text, JSON, numbers and
-arrays are decoded by their suffix; anything else stays bytes. So do pickles, in which whoever made
-the file could have put a program; the library's own decoder runs them.
+is opened. The library's own rules group files into samples. Text, JSON, numbers and arrays are
+decoded by their suffix; anything else stays bytes. So do pickles, which may contain a program that
+the library's own decoder would run.
 """
 
 from __future__ import annotations
 
 import itertools
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from evenstep.data.reader import ShardedReader, fields_of
+import numpy as np
+
+from evenstep.data.reader import FileReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
 from evenstep.data.source_files import (
     SourceFile,
-    digest,
     in_threads,
     list_files,
     not_opened,
@@ -47,7 +48,7 @@ class _Member(tarfile.TarInfo):
             ) from error
 
 
-class WebDatasetReader(ShardedReader):
+class WebDatasetReader(FileReader):
     """See the module docstring."""
 
     def __init__(self, source: Source, seed: int) -> None:
@@ -55,6 +56,7 @@ class WebDatasetReader(ShardedReader):
         self._library = optional_package(source, "webdataset", "autodecode", "tariterators")
         self._decode = self._library.autodecode.Decoder([self._plain], post=[])
         self._files = list_files(source)
+        self._file_of = np.arange(len(self._files))
         self._set_order(in_threads(self._count, self._files), shuffle_samples=False)
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
@@ -105,19 +107,3 @@ class WebDatasetReader(ShardedReader):
             what = f"{file.path} cannot be read as a tar file"
             raise not_opened(self.source, what, error) from error
         return len(keys)
-
-    def _content(self) -> Mapping[str, Any]:
-        sizes = self._order.sizes.tolist()
-        listed = [(file.name, file.size, count) for file, count in zip(self._files, sizes)]
-        return {
-            "format": "webdataset",
-            "files": len(listed),
-            "samples": self.size,
-            "digest": digest(listed),
-        }
-
-    def _shard_name(self, shard: int) -> str:
-        return self._file(shard).path
-
-    def _file(self, shard: int) -> SourceFile:
-        return self._files[shard]

@@ -1,8 +1,8 @@
-"""evenstep in other people's training loops: one module for each trainer, on its public hooks.
+"""evenstep in existing trainers: one module for each, on its public hooks.
 
 ```
 transformers/    Hugging Face Trainer and what inherits from it
-accelerate       loops of one's own with Accelerate
+accelerate       custom loops with Accelerate
 lightning/       Lightning's Trainer and Fabric
 torchtitan       torchtitan's data loader
 megatron         Megatron-LM's data iterator
@@ -13,7 +13,7 @@ states           a loader's state in a trainer's checkpoint: the parts of all ra
 step_estimate    how many steps an epoch will have, before the first one
 fillers          batches that bear no loss
 step_values      what is logged beside the loss
-handed_steps     steps in a loop of one's own, whose losses are scaled, or it is stopped
+handed_steps     scales the losses of custom loops, and stops loops that train wrongly
 update_stream    micro-batches for trainers that know no epochs
 ```
 

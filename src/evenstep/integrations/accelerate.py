@@ -1,4 +1,4 @@
-"""Loops of one's own with Hugging Face Accelerate.
+"""Custom loops with Hugging Face Accelerate.
 
 from evenstep.integrations import accelerate as even
 

@@ -1,8 +1,8 @@
-"""Steps in the hands of a loop of one's own: its losses are scaled where it calls its framework's
-``backward``, and a loop that trains wrongly is stopped.
+"""Steps in a custom training loop: losses are scaled in the framework's ``backward``, and a loop
+that trains wrongly is stopped.
 
-A loss that is not scaled trains wrongly without a sign of it. So while a pass is under way, every
-step of an optimizer is followed by a look at what it was made of.
+An unscaled loss trains wrongly without any sign of it. So during a pass, a hook checks after every
+optimizer step which losses its gradients came from.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _exchanged(value: Any, group: dist.ProcessGroup | None, *, to_all: bool) -> 
     padded = own.new_zeros(max(map(abs, sizes)))
     padded[: len(own)] = own
     parts: list[torch.Tensor] | None = [torch.empty_like(padded) for _ in sizes]
-    if to_all or min(sizes) < 0:  # what is wrong is told to all
+    if to_all or min(sizes) < 0:  # all ranks raise the error
         dist.all_gather(parts, padded, group)
     else:
         parts = parts if ranks()[0] == 0 else None

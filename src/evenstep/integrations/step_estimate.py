@@ -61,8 +61,8 @@ def _estimated(loader: DataLoader, samples: int) -> tuple[int, float]:
 
 
 def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[int, float]:
-    """From epochs of the lengths measured. Where those are not all, they are drawn anew, which also
-    shows how much the number depends on what happened to be measured."""
+    """Simulates epochs of the measured lengths. If not all samples were measured, each epoch
+    resamples the lengths, so that the spread shows how much the estimate depends on the sample."""
     rng = np.random.default_rng(loader.seed)
     world_size = loader.world_size
     all_measured = len(lengths) > samples - world_size
@@ -78,7 +78,7 @@ def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[i
         run = simulate(
             loader.sized_policy,
             shards,
-            buffer_size=loader.buffer_size,
+            buffer_size=loader.memory.buffer_size,
             accumulate=loader.accumulate,
         )
         steps.append(run.steps * samples / simulated)

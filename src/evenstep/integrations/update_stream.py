@@ -1,4 +1,4 @@
-"""Micro-batches for trainers that know no epochs: they take k for every update, and count them.
+"""Micro-batches for trainers that have no epochs: they take and count k micro-batches an update.
 
 torchtitan and Megatron-LM read one iterator for the whole job. An epoch rarely ends with a whole
 update, so what an update lacks is filled with micro-batches that bear no loss: an update never
@@ -47,7 +47,7 @@ class UpdateStream:
         if loader.policy.dynamic:
             raise ConfigurationError(
                 "context_parallel='dynamic' makes another number of micro-batches in each step, "
-                f"and the trainer takes {per_update}; iterate loader.steps() in a loop of your own"
+                f"and the trainer takes {per_update}; iterate loader.steps() in a custom loop"
             )
         if loader.policy.micro_batches not in (1, per_update):
             raise ConfigurationError(

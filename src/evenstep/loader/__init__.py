@@ -24,11 +24,11 @@ The files of this folder, in reading order:
     arguments      what it refuses, and its defaults
     preparing      whether the collate function prepares the samples, found out on a few rows
     length_sample  lengths of a few samples, measured before the first step
-    options        `LoaderOptions`: its arguments, checked, as far as the batcher needs them
+    options        `LoaderOptions`: its arguments, checked; `Memory`, `Faults`, `SampleCounts`
+    old_arguments  arguments under the names that they had before
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
-    iterator       `StepIterator`: one pass
+    iterator       `StepIterator`: one pass; `until`: passes until enough samples have come
     notices        what a loader says about its pass
-    quota          `until`: passes after each other, until so many samples have been received
     feeder         `Feeder`: the sampler's indices
     trainers       those that iterate a loader without evenstep's integration
     watchdog       `Watchdog`: calls of the user's code that take longer than `timeout`
@@ -39,8 +39,18 @@ The files of this folder, in reading order:
 
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.iterator import StepIterator
+from evenstep.loader.options import Faults, Memory, SampleCounts
 from evenstep.loader.resume.dcp_states import read_states
 from evenstep.loader.resume.state import merge_states
 from evenstep.loader.torch_loader import wrap
 
-__all__ = ["DataLoader", "StepIterator", "merge_states", "read_states", "wrap"]
+__all__ = [
+    "DataLoader",
+    "Faults",
+    "Memory",
+    "SampleCounts",
+    "StepIterator",
+    "merge_states",
+    "read_states",
+    "wrap",
+]

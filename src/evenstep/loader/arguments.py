@@ -12,18 +12,15 @@ import torch
 from torch.utils.data import BatchSampler
 
 from evenstep.batch.blank import Blank
-from evenstep.batch.default_collate import DefaultCollator
 from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import PadCollator
-from evenstep.batch.prepare import PreparingCollator
+from evenstep.batch.pad import DefaultCollator, PadCollator
 from evenstep.batch.smallest_media import blank_of, blank_of_sample
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
-from evenstep.protocol.window_size import WindowSize, check_buffer_size
 
 
 def check_group(group: Any) -> None:
@@ -63,6 +60,15 @@ def check_workers(num_workers: int, **needing: Any) -> None:
             raise ConfigurationError(f"{name}={value!r} needs num_workers of at least 1")
 
 
+def check_type(kind: type, **values: Any) -> None:
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise WrongTypeError(
+                f"{name}={value!r} must be an evenstep.{kind.__name__}, such as "
+                f"{name}=evenstep.{kind.__name__}()"
+            )
+
+
 def check_replay(replay: bool, *, iterable: bool) -> None:
     if replay and not iterable:
         raise ConfigurationError(
@@ -90,6 +96,35 @@ def check_order(
         )
     if not iterable and sampler is None and not hasattr(dataset, "__len__"):
         raise ConfigurationError("a map-style dataset without __len__ needs a sampler")
+
+
+def check_planned(
+    policy: Policy, dataset: Any, *, iterable: bool, sampler: Any, shuffle: bool, drop_last: bool
+) -> None:
+    """
+    Raises:
+        ConfigurationError: `policy` plans offline, and an argument contradicts that.
+    """
+    lengths = policy.lengths
+    if lengths is None:
+        return
+    name = type(policy).__name__
+    if iterable:
+        raise ConfigurationError(
+            f"{name} plans an epoch by dataset index, and an iterable dataset has none; use a "
+            "map-style dataset, or an online policy such as evenstep.Even"
+        )
+    for argument, given in (("sampler", sampler), ("shuffle", shuffle), ("drop_last", drop_last)):
+        if given:
+            raise ConfigurationError(
+                f"{argument}={given!r} contradicts {name}, which decides the order of the whole "
+                f"epoch and which samples are in it; leave {argument} out"
+            )
+    if len(dataset) != len(lengths):
+        raise ConfigurationError(
+            f"{name} was given the lengths of {len(lengths):,} samples, and the dataset has "
+            f"{len(dataset):,}; count them again: evenstep lengths"
+        )
 
 
 def check_in_order(in_order: bool) -> None:
@@ -185,37 +220,6 @@ def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
             f"seed={seed} contradicts a generator, whose initial seed it is; pass one of them"
         )
     return int(generator.initial_seed())
-
-
-def resolve_chunk_size(
-    chunk_size: int | None,
-    *,
-    policy: Policy,
-    buffer_size: int | str,
-    num_workers: int,
-    prepares: bool,
-) -> int:
-    """
-    Args:
-        prepares: the collate function prepares samples: they take time to make, and much memory.
-    """
-    check_buffer_size(buffer_size)
-    check_at_least(1, chunk_size=chunk_size)
-    check_at_least(0, num_workers=num_workers)
-    if chunk_size is not None:
-        return int(chunk_size)
-    # Large chunks save messages; several to a window let every worker have one in the making.
-    window = WindowSize(policy, buffer_size, None).most
-    return max(1, min(2 if prepares else 16, window // max(2 * num_workers, 1)))
-
-
-def resolve_collate_threads(
-    threads: int | None, collate_fn: Any, *, num_workers: int, prefetch: int
-) -> int:
-    if threads is not None:
-        return threads
-    late = isinstance(collate_fn, PreparingCollator) and collate_fn.late
-    return max(1, min(num_workers, prefetch)) if late else 1
 
 
 def resolve_start_method(context: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import GenericAlias
@@ -12,45 +13,31 @@ from torch.utils.data import BatchSampler
 
 from evenstep.batch.measure import Measure
 from evenstep.errors import ConfigurationError
-from evenstep.loader.options import LoaderOptions
+from evenstep.loader.options import Faults, LoaderOptions, Memory
 from evenstep.loader.resume.epochs import Epochs
-from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 
 _WORKERS_PREFETCH = 2  # torch's default
 
 
-def _option(name: str) -> Any:
-    """An attribute that a loader's options hold. A new value counts from the next batcher on."""
+def _attribute(path: str, *, settable: bool = False) -> Any:
+    """An attribute that is read from one of the loader's own objects.
 
-    def read(loader: LoaderAttributes) -> Any:
-        return getattr(loader._options, name)
+    Args:
+        path: of the value, from the loader.
+        settable: whether a new value may be set: for the next batcher.
+    """
+    name = path.rpartition(".")[2].lstrip("_")
 
     def write(loader: LoaderAttributes, value: Any) -> None:
+        if not settable:
+            raise ConfigurationError(
+                f"{name} cannot be set to {value!r} on a loader that is built, as its epochs "
+                f"depend on it; build another with {name}="
+            )
         loader._options = replace(loader._options, **{name: value})
 
-    return property(read, write)
-
-
-def _fixed(name: str, read: Callable[[Any], Any]) -> Any:
-    """An attribute that cannot be set."""
-
-    def refuse(loader: LoaderAttributes, value: Any) -> None:
-        raise ConfigurationError(
-            f"{name} cannot be set to {value!r} on a loader that is built, as its epochs depend on "
-            f"it; build another with {name}="
-        )
-
-    return property(read, refuse)
-
-
-def _sized(loader: Any) -> LoaderOptions:
-    options: LoaderOptions = loader._options_for(loader.world_size)
-    return options
-
-
-def _batch_size(loader: LoaderAttributes) -> int | None:
-    return loader.policy.batch_size if isinstance(loader.policy, FixedBatch) else None
+    return property(operator.attrgetter(path), write)
 
 
 class LoaderAttributes:
@@ -63,52 +50,49 @@ class LoaderAttributes:
     _epochs: Epochs
     _batch_sampler: BatchSampler | None
 
-    dataset: Any = _fixed("dataset", lambda loader: loader._epochs.dataset)
-    policy: Policy = _fixed("policy", lambda loader: loader._epochs.policy)
-    sized_policy: Policy = _fixed("sized_policy", lambda loader: _sized(loader).policy)
+    dataset: Any = _attribute("_epochs.dataset")
+    policy: Policy = _attribute("_epochs.policy")
+    sized_policy: Policy = _attribute("_sized_options.policy")
     """The policy with the `target_tokens` that were chosen for `update_tokens`."""
-    seed: int = _fixed("seed", lambda loader: loader._epochs.seed)
-    shuffle: bool = _fixed("shuffle", lambda loader: loader._epochs.shuffle)
-    batch_size: int | None = _fixed("batch_size", _batch_size)
+    seed: int = _attribute("_epochs.seed")
+    shuffle: bool = _attribute("_epochs.shuffle")
+    batch_size: int | None = _attribute("_epochs.batch_size")
     """None under any policy but `FixedBatch`."""
-    drop_last: bool = _fixed("drop_last", lambda loader: loader._epochs.drop_last)
-    sampler: Iterable[Any] | None = _fixed("sampler", lambda loader: loader._epochs.sampler)
+    drop_last: bool = _attribute("_epochs.drop_last")
+    sampler: Iterable[Any] | None = _attribute("_epochs.sampler")
     """None where the order is the built-in one, or the dataset's own."""
-    batch_sampler: BatchSampler | None = _fixed(
-        "batch_sampler", lambda loader: loader._batch_sampler
-    )
+    batch_sampler: BatchSampler | None = _attribute("_batch_sampler")
     """The one that was given."""
-    persistent_workers: bool = _fixed(
-        "persistent_workers", lambda loader: loader._options.persistent_workers
-    )
+    persistent_workers: bool = _attribute("_options.persistent_workers")
 
-    collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
-    collate_threads: int = _option("collate_threads")
-    measure: Measure = _option("measure")
-    source: Any = _fixed("source", lambda loader: loader._options.source)
+    collate_fn: Callable[[list[Any]], Any] = _attribute("_options.collate_fn", settable=True)
+    measure: Measure = _attribute("_options.measure", settable=True)
+    source: Any = _attribute("_options.source")
     """The dataset as samples are read from it: images that are made late are not decoded."""
-    prepare: Callable[[Any, str], Any] | None = _fixed(
-        "prepare", lambda loader: loader._options.prepare
-    )
+    prepare: Callable[[Any, str], Any] | None = _attribute("_options.prepare")
     """Makes a sample of what the dataset returns; None where that is a sample."""
-    blank: Any = _fixed("blank", lambda loader: loader._options.blank)
+    blank: Any = _attribute("_options.blank")
     """An `evenstep.batch.blank.Blank`; None, or False, where there is none."""
-    num_workers: int = _option("num_workers")
-    worker_init_fn: Callable[[int], None] | None = _option("worker_init_fn")
-    timeout: float = _option("timeout")
-    prefetch: int = _option("prefetch")
-    buffer_size: int | str = _option("buffer_size")
-    buffer_bytes: int = _option("buffer_bytes")
-    update_tokens: int | str | None = _option("update_tokens")
-    exhausted: str = _option("exhausted")
-    loss_scaling: str = _option("loss_scaling")
+    num_workers: int = _attribute("_options.num_workers", settable=True)
+    worker_init_fn: Callable[[int], None] | None = _attribute(
+        "_options.worker_init_fn", settable=True
+    )
+    timeout: float = _attribute("_options.timeout", settable=True)
+    memory: Memory = _attribute("_options.memory", settable=True)
+    faults: Faults = _attribute("_options.faults", settable=True)
+    update_tokens: int | str | None = _attribute("_options.update_tokens", settable=True)
+    loss_scaling: str = _attribute("_options.loss_scaling", settable=True)
 
-    in_order: bool = _fixed("in_order", lambda loader: True)
+    in_order: bool = property(lambda loader: True)  # type: ignore[assignment]
+
+    @property
+    def _sized_options(self) -> LoaderOptions:
+        raise NotImplementedError
 
     @property
     def accumulate(self) -> int:
         """Where `update_tokens` decides, what was chosen. A new value takes the place of both."""
-        return _sized(self).accumulate
+        return self._sized_options.accumulate
 
     @accumulate.setter
     def accumulate(self, steps: int) -> None:

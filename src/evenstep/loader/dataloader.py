@@ -16,18 +16,15 @@ from torch.utils.data import BatchSampler
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.measure import Measure
-from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.step_info import StepInfo
-from evenstep.data.fingerprint import dataset_size
+from evenstep.data.resumable import dataset_size
 from evenstep.loader.arguments import (
     check_group,
     check_in_order,
     check_ranks,
     resolve_batch_sampler,
     resolve_blank,
-    resolve_chunk_size,
     resolve_collate,
-    resolve_collate_threads,
     resolve_policy,
     resolve_seed,
     resolve_start_method,
@@ -35,15 +32,15 @@ from evenstep.loader.arguments import (
 from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import LoaderSpec
-from evenstep.loader.iterator import BatchIterator, StepIterator
+from evenstep.loader.iterator import BatchIterator, StepIterator, until
 from evenstep.loader.length_sample import length_sample
 from evenstep.loader.notices import Notices
-from evenstep.loader.options import LoaderOptions
+from evenstep.loader.old_arguments import with_old_arguments
+from evenstep.loader.options import Faults, LoaderOptions, Memory, SampleCounts
 from evenstep.loader.preparing import with_preparation
-from evenstep.loader.quota import until
 from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.resume.epochs import Epochs
-from evenstep.loader.resume.resumption import Resumption, job_of
+from evenstep.loader.resume.resumption import job_of, resumption, with_chunk_size
 from evenstep.loader.resume.state import to_dict
 from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
@@ -53,10 +50,9 @@ from evenstep.loader.trainers import check_caller, refuse_trainers
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.loader.watchdog import Watchdog
-from evenstep.plan.argument_checks import check_at_least, check_seconds
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import UpdateSize, nothing_to_choose, resolve_accumulate
-from evenstep.protocol.window_size import AUTO
 from evenstep.run_log import RunLog
 
 logger = logging.getLogger("evenstep")
@@ -95,15 +91,9 @@ class DataLoader(LoaderAttributes):
             last smaller batch.
         num_workers: processes that prepare samples; 0 prepares them in a thread of this process.
         prefetch_factor: chunks prepared ahead by each worker (2 when None).
-        prefetch: finished steps kept ready.
         timeout: seconds that a worker may take for a chunk, and one call of the sampler,
             `collate_fn` or, with ``num_workers=0``, the dataset. Else it is a `LoaderDiedError`
-            that names the call and has the stacks of its process. 0 waits for ever.
-        buffer_size: samples of the planning window on each rank; up to twice as many are held.
-            "auto" lets it grow to what the policy needs: see `evenstep.protocol.window_size`.
-        buffer_bytes: memory that those samples may take on each rank, estimated from some of every
-            window. On all ranks a window holds no more than the rank with the largest samples has
-            memory for, whatever `buffer_size` says.
+            that names the call and has the stacks of its process. 0 is no limit.
         update_tokens: real tokens of an optimizer update on all ranks together, or "auto" for what
             a full group of each rank holds. The loader chooses how many steps an update has, and
             how large their groups are: see `evenstep.plan.update_size`. It reads a few samples
@@ -113,31 +103,17 @@ class DataLoader(LoaderAttributes):
             gradients are added up before the optimizer steps. They are handed out once all of them
             are planned, and `loss_scale` weighs them, so that their gradients add up to that of
             one batch of all their samples.
-        chunk_size: samples a worker hands over at a time.
         blank: in a job of several ranks, groups without images are given the smallest one, without
             a part in loss or gradients, so that every rank runs the vision tower in every step:
             see `evenstep.batch.blank`. This says which: a processor, whose smallest it is, or a
             prepared sample with an image. None finds one where `collate_fn` prepares the samples
             and a few of them have images; False adds none.
-        collate_threads: groups collated at a time, in threads. None is 1; as many as workers, but
-            no more than `prefetch`, where images are made once their group is planned.
-        length_fn, supervised_fn, patches_fn: tokens, supervised tokens and vision patches of a
-            sample; see `evenstep.batch.Measure` for the defaults.
+        length_fn: tokens of a sample, or a `SampleCounts` where its supervised tokens or patches
+            are not counted by default. None counts its ``input_ids``: see `evenstep.batch.Measure`.
         loss_scaling: "token" (exact), "approximate", "sample" or "none"; see
             `evenstep.batch.loss_scale`.
-        skip_bad_samples: how many samples each rank may skip in an epoch, because the dataset
-            raises for them, they have no tokens or they are too long. Each is logged and kept in
-            `skipped`; one more is an error. An iterable dataset that raises has ended, so that is
-            an error in any case.
-        replay: resume an iterable dataset that has no ``state_dict`` by reading the epoch again
-            from its beginning and dropping what came before.
-        warn_after: seconds that this rank waits for its next batch before it logs, as a warning of
-            the logger "evenstep", which rank it waits for and what that one does; again after twice
-            as long, and so on. None or 0 logs nothing. The same on all ranks.
         step_log: a file to which the first rank adds a line for each step: what it took and held.
             ``evenstep report`` and ``evenstep watch`` show it.
-        exhausted: "pad" or "stop", for ranks that run out before the others; see
-            `evenstep.protocol.RankProtocol`.
         multiprocessing_context: how batcher and workers start. None is a fork server that starts
             with the first loader; or a fork, where the dataset could not be sent to it or would be
             another there. See "How workers start" in docs/loader.md.
@@ -146,6 +122,9 @@ class DataLoader(LoaderAttributes):
             and those that share micro-batches with them (`WorkloadPacking.context_parallel`), next
             to each other. None is the default group where torch.distributed is initialised, else
             this process alone; "local" is this process alone in any case.
+        memory: how many samples and batches are held: see `Memory`.
+        faults: what happens to bad samples, slow ranks and ranks without samples: see `Faults`.
+        old: arguments that are now in `memory`, `faults` or `length_fn`.
 
     Raises:
         ConfigurationError: an argument is wrong or contradicts another.
@@ -174,28 +153,25 @@ class DataLoader(LoaderAttributes):
         seed: int = 0,
         shard_sampler: bool = False,
         prefetch_factor: int | None = None,
-        prefetch: int = 4,
-        buffer_size: int | str = AUTO,
-        buffer_bytes: int = 1 << 30,
         update_tokens: int | str | None = None,
         accumulate: int | None = None,
-        chunk_size: int | None = None,
         blank: Any = None,
-        collate_threads: int | None = None,
-        length_fn: Callable[[Any], int] | None = None,
-        supervised_fn: Callable[[Any], int] | None = None,
-        patches_fn: Callable[[Any], int] | None = None,
+        length_fn: Callable[[Any], int] | SampleCounts | None = None,
         loss_scaling: str = "token",
-        skip_bad_samples: int = 0,
-        replay: bool = False,
-        exhausted: str = "pad",
-        warn_after: float | None = 20.0,
+        memory: Memory | None = None,
+        faults: Faults | None = None,
         step_log: str | os.PathLike[str] | None = None,
         persistent_workers: bool = False,
         in_order: bool = True,
         group: dist.ProcessGroup | str | None = None,
+        **old: Any,
     ) -> None:
         check_in_order(in_order)
+        memory = Memory() if memory is None else memory
+        faults = Faults() if faults is None else faults
+        counts = SampleCounts.of(length_fn)
+        if old:
+            memory, faults, counts = with_old_arguments(old, memory, faults, counts)
         sampler, batch_size, drop_last = resolve_batch_sampler(
             batch_sampler,
             sampler=sampler,
@@ -206,9 +182,9 @@ class DataLoader(LoaderAttributes):
         )
         policy = resolve_policy(policy, batch_size, drop_last)
         measure = Measure(
-            length_fn=length_fn,
-            supervised_fn=supervised_fn,
-            patches_fn=patches_fn,
+            length_fn=counts.tokens,
+            supervised_fn=counts.supervised,
+            patches_fn=counts.patches,
             count_patches=policy.counts_patches,
             needs_lengths=policy.needs_lengths,
         )
@@ -223,45 +199,29 @@ class DataLoader(LoaderAttributes):
             dataset=dataset,
             policy=policy,
             seed=resolve_seed(seed, generator),
-            buffer_size=buffer_size,
-            buffer_bytes=buffer_bytes,
+            memory=memory,
+            faults=faults,
             accumulate=resolve_accumulate(accumulate, update_tokens),
             update_tokens=update_tokens,
-            exhausted=exhausted,
             loss_scaling=loss_scaling,
-            prefetch=prefetch,
             collate_fn=collate_fn,
             blank=resolve_blank(blank, collate_fn),
-            collate_threads=resolve_collate_threads(
-                collate_threads, collate_fn, num_workers=num_workers, prefetch=prefetch
-            ),
             measure=measure,
-            chunk_size=resolve_chunk_size(
-                chunk_size,
-                policy=policy,
-                buffer_size=buffer_size,
-                num_workers=num_workers,
-                prepares=isinstance(collate_fn, PreparingCollator),
-            ),
             num_workers=num_workers,
             prefetch_factor=prefetch_factor,
             timeout=timeout,
             worker_init_fn=worker_init_fn,
             start_method=resolve_start_method(multiprocessing_context),
             persistent_workers=persistent_workers,
-            skip_bad_samples=skip_bad_samples,
-            replay=replay,
+            threads=old.get("collate_threads"),
         )
         check_group(group)
-        check_seconds("logs nothing", warn_after=warn_after)
         self.pin_memory = pin_memory
         self.generator = generator
         self._batch_sampler = batch_sampler
-        self._warn_after = warn_after
         self._run_log = step_log
         self._notices = Notices(policy)
         self._group: Any = group
-        self._chunk_size_given = chunk_size is not None
         self._sized: tuple[LoaderOptions, int, LoaderOptions] | None = None
         # Where the trainer is.
         self._epochs = Epochs(
@@ -312,10 +272,10 @@ class DataLoader(LoaderAttributes):
         return BatchIterator(self.steps())
 
     def steps(self) -> StepIterator:
-        """Begins a pass that yields (batch, `StepInfo`), and abandons any other under way. The
+        """Begins a pass that yields (batch, `StepInfo`), and abandons a pass that is under way. The
         first pass after `load_state_dict` resumes the epoch of the state."""
         self._abandon()
-        exchange = self._runtime.connect(self.policy.peers, self._warn_after)
+        exchange = self._runtime.connect(self.policy.peers, self.faults.warn_after)
         close_at_exit(self)
         with self._runtime.beginning(exchange):
             check_ranks(self.policy, exchange.place.size)
@@ -343,12 +303,12 @@ class DataLoader(LoaderAttributes):
         return iterator
 
     def epochs(self, *, samples: int) -> Iterator[tuple[Any, StepInfo]]:
-        """Yields (batch, `StepInfo`) of one pass after the other, until so many samples of all
-        ranks have been received in all, those before a resume included: see `samples`.
+        """Yields (batch, `StepInfo`) of successive passes until all ranks together have received
+        this many samples, counting those before a resume: see `samples`.
 
-        The last step is the first that ends an update with as many, so all ranks end at the same
-        step, with fewer samples too many than that update has. It may end in the middle of an
-        epoch; from a state saved there, a call with more samples goes on with the rest of it.
+        It stops after the first update that reaches the number, so all ranks stop at the same step
+        and exceed the number by less than one update. That may be in the middle of an epoch. From a
+        state saved there, a call with a larger number continues with the rest of the epoch.
 
         Raises:
             ConfigurationError: `samples` is not at least 1; or, while iterating, two passes after
@@ -394,13 +354,14 @@ class DataLoader(LoaderAttributes):
     def _ended(self, end: EpochEnd) -> None:
         self._notices.bad(end.bad)
         # Where one rank's end is that of all, this rank's dataset may be anywhere.
-        self._cursor.ended(exhausted=self.exhausted != "stop")
+        self._cursor.ended(exhausted=self.faults.exhausted != "stop")
 
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer is: after the last step that it has received, whatever is prefetched.
-        JSON-able; every rank's is its own. See `evenstep.loader.resume.state` for what is in it.
+        """The position after the last step that the trainer has received; prefetched steps do not
+        count. JSON-able. Every rank has its own. For the content see
+        `evenstep.loader.resume.state`.
 
         Raises:
             ConfigurationError: an iterable dataset that has no ``state_dict`` and may not be
@@ -413,28 +374,23 @@ class DataLoader(LoaderAttributes):
         return to_dict(job, progress, rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes where a state was saved: the next pass makes the steps that would have come.
+        """Resumes from a state: the next pass makes the steps that would have followed it.
 
         On as many ranks, each with its own state, those are exactly the same batches in the same
-        order; `num_workers`, `prefetch` and, for map-style datasets, `chunk_size` may differ. With
-        another `buffer_size` or `accumulate`, or from `evenstep.merge_states` on any number of
-        ranks, batches are formed again from the samples not trained on, each of which comes once.
-        What is left of the update under way is then an update of its own.
+        order; `num_workers` and `memory` may differ, except for ``buffer_size``. With another
+        ``buffer_size`` or `accumulate`, or from `evenstep.merge_states` on any number of ranks, the
+        loader forms new batches from the samples not trained on, each of which comes once. What is
+        left of the update under way is then an update of its own.
 
         Raises:
             MismatchError: the state is of a loader with another policy, dataset, order or seed, or
                 lacks what this number of ranks needs.
         """
-        found = Resumption.of(
-            state,
-            self._options_for(self.world_size),
-            self._epochs,
-            self._rank_and_world_size(),
-            chunk_size_given=self._chunk_size_given,
-        )
+        ranks = self._rank_and_world_size()
+        found = resumption(state, self._options_for(ranks[1]), self._epochs, ranks)
         self._abandon()
         if found.chunk_size != self._options.chunk_size:
-            self._options = replace(self._options, chunk_size=found.chunk_size)
+            self._options = with_chunk_size(self._options, found.chunk_size)
             self._runtime.close_batcher()  # it was started with the other
         self._cursor.load(found.progress, found.ranks)
 
@@ -509,6 +465,10 @@ class DataLoader(LoaderAttributes):
         """Abandons the pass under way, if there is one."""
         if self._current is not None and (running := self._current()) is not None:
             running.close()
+
+    @property
+    def _sized_options(self) -> LoaderOptions:
+        return self._options_for(self.world_size)
 
     def _options_for(self, ranks: int) -> LoaderOptions:
         """The options, with the policy and `accumulate` that make updates of `update_tokens`."""

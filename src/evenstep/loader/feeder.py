@@ -99,7 +99,7 @@ class Feeder:
         except BaseException as error:
             self._unsent = error
         while self._deals is not None and self._next_deal(until_left=False) is not None:
-            pass  # the batcher may ask for more than the pipe holds, and would wait for ever
+            pass  # the batcher may ask for more than the pipe holds, and would hang
 
     def _send(self, block: Any) -> None:
         self._connection.send((self._serial, block))

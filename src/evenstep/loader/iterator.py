@@ -1,4 +1,4 @@
-"""One pass over a loader, in the trainer process."""
+"""One pass over a loader, in the trainer process, and passes after each other."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from evenstep.batch.step_info import StepInfo, attach_step
-from evenstep.errors import EvenstepError, LoaderDiedError, PeerError, described
+from evenstep.errors import (
+    ConfigurationError,
+    EvenstepError,
+    LoaderDiedError,
+    PeerError,
+    described,
+)
 from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.batcher.process import BatcherProcess
 from evenstep.loader.batcher.progress import EpochEnd, StepProgress
@@ -25,11 +31,15 @@ from evenstep.loader.transport.session import Session
 from evenstep.loader.transport.ticks import Doing
 from evenstep.run_log import RunLog
 
-_CHECK_INTERVAL = 0.25  # seconds between checks that everybody is alive
+if TYPE_CHECKING:
+    from evenstep.loader.dataloader import DataLoader
+
+_CHECK_INTERVAL = 0.25  # seconds between checks that all processes and threads live
 
 
 class StepIterator(Iterator[tuple[Any, StepInfo]]):
-    """Yields (batch, StepInfo). `close` may be called at any time, also by garbage collection."""
+    """Yields (batch, StepInfo). Any code may call `close` at any time, garbage collection
+    included."""
 
     def __init__(
         self,
@@ -47,10 +57,11 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
     ) -> None:
         """
         Args:
-            loader: the loader of this pass. Kept, since a loader without references closes itself.
-            run_log: of the steps of this pass.
-            received: called with every step that is about to be yielded.
-            ended: called when all steps have been yielded, on all ranks.
+            loader: the loader of this pass. It is kept because a loader without references closes
+                itself.
+            run_log: logs the steps of this pass.
+            received: called with every step just before it is yielded.
+            ended: called once all ranks have yielded all steps.
         """
         self._loader = loader
         self._batcher = batcher
@@ -96,14 +107,14 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             self._end(error)
             raise
         except BaseException as error:
-            # An interrupt, as a pass that is left early, needs no reason.
+            # Other ranks need no reason for an interrupt, just as for a pass that is left early.
             self._close(None if isinstance(error, KeyboardInterrupt) else described(error))
             raise
 
     def _next(self) -> tuple[Any, StepInfo]:
         while True:
             if self._exchange.failure is not None:
-                # Others may have left because of what this rank has lost.
+                # Other ranks may have left because this rank lost a message.
                 raise self._session.broken or self._exchange.failure
             result = self._batcher.get(_CHECK_INTERVAL)
             if result is None:
@@ -133,7 +144,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             return batch, step
 
     def _check_threads(self) -> None:
-        """Raises an error if a thread of this process has failed that the batcher waits for."""
+        """Raises an error if a thread that the batcher waits for has failed or hangs."""
         if self._session.broken is not None:
             raise self._session.broken
         hangs = self._feeder.overdue() if self._feeder is not None else None
@@ -144,9 +155,9 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             raise LoaderDiedError(f"the sampler's indices cannot be sent: {described(failed)}")
 
     def _await_others(self) -> None:
-        """Waits until all ranks have made their last batch. An epoch ends on all ranks or on
-        none, so a rank that fails at its last batch is heard, and one that exits now disturbs no
-        other."""
+        """Waits until all ranks have made their last batch. So an epoch ends on all ranks or on
+        none: every rank learns of a rank that fails at its last batch, and a rank that exits
+        afterwards disturbs no other."""
         while not self._session.over.wait(_CHECK_INTERVAL):
             pass
         failure = self._session.broken or self._exchange.failure or self._session.failure
@@ -155,8 +166,8 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
 
     def _end(self, outcome: Exception) -> None:
         self._outcome = outcome
-        # The other ranks are told in any case: once the pass is left, what its batcher has said of
-        # its failure may never be read.
+        # Tell the other ranks here too: once the pass is left, nobody may read what the batcher
+        # said about its failure.
         known = isinstance(outcome, (StopIteration, PeerError))
         self._close(None if known else described(outcome))
 
@@ -166,7 +177,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         return self._closed
 
     def close(self) -> None:
-        """Abandons the pass: no process, thread or memory of it remains. Idempotent."""
+        """Abandons the pass and frees its processes, threads and memory. Idempotent."""
         self._close()
 
     def _close(self, reason: str | None = None) -> None:
@@ -233,3 +244,28 @@ def pin(batch: Any) -> Any:
         fields = {f.name: pin(getattr(batch, f.name)) for f in dataclasses.fields(batch) if f.init}
         return dataclasses.replace(batch, **fields)
     return batch
+
+
+def until(loader: DataLoader, samples: int) -> Iterator[tuple[Any, StepInfo]]:
+    """The steps of successive passes: see `DataLoader.epochs`."""
+    empty = 0
+    while loader.samples < samples:
+        before, epoch = loader.samples, loader.epoch
+        steps = loader.steps()
+        try:
+            for batch, step in steps:
+                yield batch, step
+                # All ranks know the samples of all ranks, so they leave the pass after the same
+                # step.
+                if step.ends_update and loader.samples >= samples:
+                    return
+        finally:
+            steps.close()
+        # A pass that resumes at the end of an epoch may be empty, so one empty pass is no error.
+        empty = empty + 1 if loader.samples == before else 0
+        if empty == 2:
+            raise ConfigurationError(
+                f"epochs {epoch - 1} and {epoch} had no sample for a step, with {before:,} of "
+                f"{samples:,} samples received, so that number would never be reached; give every "
+                'rank samples, or use exhausted="pad"'
+            )

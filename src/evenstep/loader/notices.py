@@ -46,7 +46,7 @@ class Notices:
         Args:
             limit: samples of a window that all ranks have memory for.
         """
-        size = options.buffer_size
+        size = options.memory.buffer_size
         if isinstance(size, str) or limit is None or limit >= size or self._told_of_memory:
             return
         self._told_of_memory = True
@@ -54,7 +54,7 @@ class Notices:
             "buffer_size=%d samples do not fit in buffer_bytes=%d, of which a window has half: "
             "windows hold %d on each rank; raise buffer_bytes, or lower buffer_size",
             size,
-            options.buffer_bytes,
+            options.memory.buffer_bytes,
             options.policy.window_size(limit),
         )
 

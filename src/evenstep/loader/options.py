@@ -1,8 +1,9 @@
-"""`LoaderOptions`: what the arguments of a `DataLoader` ask for, checked."""
+"""`LoaderOptions`: the arguments of a `DataLoader`, checked; `Memory`, `Faults` and `SampleCounts`,
+which users pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,15 +16,97 @@ from evenstep.batch.prepare import PreparingCollator
 from evenstep.loader.arguments import (
     check_context_parallel,
     check_replay,
+    check_type,
     check_workers,
 )
 from evenstep.plan.argument_checks import check_at_least, check_one_of, check_seconds
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import check_update_tokens
 from evenstep.protocol import EXHAUSTED_MODES
-from evenstep.protocol.window_size import AUTO, check_buffer_size
+from evenstep.protocol.window_size import AUTO, WindowSize, check_buffer_size
 
-_INTEGERS = ("seed", "buffer_bytes", "num_workers", "accumulate", "prefetch", "skip_bad_samples")
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """How many samples and batches a `DataLoader` holds on each rank.
+
+    Raises:
+        ConfigurationError: a value is wrong.
+    """
+
+    buffer_size: int | str = AUTO
+    """Samples in a planning window; up to twice as many are held. "auto" grows the window to the
+    size that the policy needs: see `evenstep.protocol.window_size`."""
+    buffer_bytes: int = 1 << 30
+    """Bytes that these samples may take, estimated from some samples of every window. This limit
+    also holds for a fixed `buffer_size`. All ranks use the window that fits on each of them."""
+    prefetch: int = 4
+    """Finished steps that are kept ready."""
+    chunk_size: int | None = None
+    """Samples that a worker hands over at a time. None is up to 16, or up to 2 where ``collate_fn``
+    prepares the samples. Lower it if samples are huge."""
+
+    def __post_init__(self) -> None:
+        check_buffer_size(self.buffer_size)
+        check_at_least(
+            1, buffer_bytes=self.buffer_bytes, prefetch=self.prefetch, chunk_size=self.chunk_size
+        )
+        _to_int(self, "buffer_size", "buffer_bytes", "prefetch", "chunk_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """What a `DataLoader` does about bad samples, slow ranks and ranks that run out of samples.
+
+    Raises:
+        ConfigurationError: a value is wrong.
+    """
+
+    skip_bad_samples: int = 0
+    """Samples that each rank may skip in an epoch because the dataset raises for them, they have no
+    tokens, or they are too long. The loader logs each one and keeps it in `DataLoader.skipped`. One
+    more is an error. An iterable dataset that raises has ended, so this is always an error."""
+    warn_after: float | None = 20.0
+    """Seconds that a rank waits for its next batch before the logger "evenstep" warns which rank it
+    waits for and what that rank does. The next warnings follow after twice, four times and so on as
+    long. None or 0 logs nothing. All ranks need the same value."""
+    replay: bool = False
+    """Resume an iterable dataset that has no ``state_dict`` by reading the epoch again from its
+    beginning and dropping the samples that came before."""
+    exhausted: str = "pad"
+    """"pad" or "stop": what ranks do that run out of samples before the others. See
+    `evenstep.protocol.RankProtocol`."""
+
+    def __post_init__(self) -> None:
+        check_at_least(0, skip_bad_samples=self.skip_bad_samples)
+        check_seconds("logs nothing", warn_after=self.warn_after)
+        check_one_of(EXHAUSTED_MODES, exhausted=self.exhausted)
+        _to_int(self, "skip_bad_samples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleCounts:
+    """What counts a sample, where the length alone does not do: functions of a sample, or None for
+    the defaults of `evenstep.batch.Measure`."""
+
+    tokens: Callable[[Any], int] | None = None
+    """Returns its tokens."""
+    supervised: Callable[[Any], int] | None = None
+    """Returns its supervised tokens, which contribute to the loss."""
+    patches: Callable[[Any], int | Sequence[int]] | None = None
+    """Returns its vision patches, or those of each of its images."""
+
+    @classmethod
+    def of(cls, length_fn: Callable[[Any], int] | SampleCounts | None) -> SampleCounts:
+        return length_fn if isinstance(length_fn, SampleCounts) else cls(tokens=length_fn)
+
+
+def _to_int(options: Any, *names: str) -> None:
+    """Makes Python's integers of NumPy's, which a state could not hold as JSON."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value != AUTO:
+            object.__setattr__(options, name, int(value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,45 +122,38 @@ class LoaderOptions:
     dataset: Any
     policy: Policy
     seed: int
-    buffer_size: int | str
-    buffer_bytes: int
+    memory: Memory
+    faults: Faults
     accumulate: int
     update_tokens: int | str | None
-    exhausted: str
     loss_scaling: str
-    prefetch: int
     collate_fn: Callable[[list[Any]], Any]
     blank: Blank | Literal[False] | None
     """None where there is none and False where none is wanted."""
-    collate_threads: int
     measure: Measure
-    chunk_size: int
     num_workers: int
     prefetch_factor: int | None
     timeout: float
     worker_init_fn: Callable[[int], None] | None
     start_method: str | None
     persistent_workers: bool
-    skip_bad_samples: int
-    replay: bool
+    threads: int | None = None
+    """``collate_threads``, which is an argument until 0.2."""
 
     def __post_init__(self) -> None:
-        check_at_least(0, seed=self.seed, skip_bad_samples=self.skip_bad_samples)
+        check_at_least(0, seed=self.seed)
         check_at_least(
             1,
-            prefetch=self.prefetch,
             prefetch_factor=self.prefetch_factor,
             accumulate=self.accumulate,
-            buffer_bytes=self.buffer_bytes,
-            chunk_size=self.chunk_size,
-            collate_threads=self.collate_threads,
+            collate_threads=self.threads,
         )
-        check_buffer_size(self.buffer_size)
+        check_type(Memory, memory=self.memory)
+        check_type(Faults, faults=self.faults)
         check_update_tokens(self.update_tokens)
         check_one_of(LOSS_SCALING, loss_scaling=self.loss_scaling)
-        check_one_of(EXHAUSTED_MODES, exhausted=self.exhausted)
         check_context_parallel(self.policy, self.loss_scaling)
-        check_replay(self.replay, iterable=self.iterable)
+        check_replay(self.faults.replay, iterable=self.iterable)
         check_seconds("waits for ever", timeout=self.timeout)
         check_workers(
             self.num_workers,
@@ -85,10 +161,7 @@ class LoaderOptions:
             persistent_workers=self.persistent_workers,
             multiprocessing_context=self.start_method,
         )
-        for name in _INTEGERS:  # NumPy's integers would not be JSON-able in a state
-            object.__setattr__(self, name, int(getattr(self, name)))
-        if self.buffer_size != AUTO:
-            object.__setattr__(self, "buffer_size", int(self.buffer_size))
+        _to_int(self, "seed", "num_workers", "accumulate")
 
     @property
     def iterable(self) -> bool:
@@ -107,6 +180,25 @@ class LoaderOptions:
         """Makes a sample of what the dataset returns, and the name that errors call it, where the
         collate function does that: see `evenstep.PreparingCollator`. It runs in the workers."""
         return getattr(self.collate_fn, "prepare", None)
+
+    @property
+    def chunk_size(self) -> int:
+        """Samples that a worker hands over at a time."""
+        if self.memory.chunk_size is not None:
+            return self.memory.chunk_size
+        # Large chunks save messages; several to a window let every worker have one in the making.
+        window = WindowSize(self.policy, self.memory.buffer_size, None).most
+        most = 2 if isinstance(self.collate_fn, PreparingCollator) else 16
+        return max(1, min(most, window // max(2 * self.num_workers, 1)))
+
+    @property
+    def collate_threads(self) -> int:
+        """Groups that are collated at a time: several where that makes their images, which
+        releases the GIL."""
+        if self.threads is not None:
+            return self.threads
+        late = isinstance(self.collate_fn, PreparingCollator) and self.collate_fn.late
+        return max(1, min(self.num_workers, self.memory.prefetch)) if late else 1
 
     @property
     def keeps_workers(self) -> bool:

@@ -14,11 +14,10 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from evenstep.batch.blank import Blank
-from evenstep.batch.default_collate import DefaultCollator
-from evenstep.batch.images.tokens import ImageTokensError
+from evenstep.batch.images.stand_in import ImageTokensError
 from evenstep.batch.measure import Measure, length_of
 from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import PadCollator
+from evenstep.batch.pad import DefaultCollator, PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.random_state import keeping_random_state
 from evenstep.batch.smallest_media import smallest_blank

@@ -1,4 +1,5 @@
-"""`GuardedThread`: a thread that never ends in silence; `LaterInterrupt`, which has one."""
+"""`GuardedThread`: a thread whose failure is kept; `LaterInterrupt`: an interrupt after a
+finalizer."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from evenstep.errors import LoaderDiedError
 
 
 class GuardedThread:
-    """A daemon thread, so that no exit waits for it. Whatever its work raises, be it an `Exception`
-    or not, is kept for those who wait for the thread."""
+    """A daemon thread, so no exit waits for it. It keeps whatever its work raises, even what is not
+    an `Exception`, for those that wait for the thread."""
 
     def __init__(
         self,
@@ -27,7 +28,7 @@ class GuardedThread:
     ) -> None:
         """
         Args:
-            failed: called with what `work` raises, to wake those who would not look.
+            failed: called with what `work` raises, to wake threads that do not look at `failure`.
         """
         self.failure: BaseException | None = None
         self._failed = failed
@@ -38,7 +39,7 @@ class GuardedThread:
     def start(self) -> None:
         """
         Raises:
-            LoaderDiedError: there is no room for another thread.
+            LoaderDiedError: the system has no room for another thread.
         """
         try:
             self._thread.start()
@@ -61,23 +62,24 @@ class GuardedThread:
         return self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits until the thread has ended; not for itself."""
+        """Waits until the thread has ended. Does nothing in the thread itself."""
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
 
 class LaterInterrupt:
-    """Interrupts this process soon after the function has returned whose variable holds this. For
-    finalizers: what is raised in one, Python drops."""
+    """Interrupts this process soon after the function returns that holds this object in a variable.
+    For finalizers, because Python drops exceptions that a finalizer raises."""
 
     def __init__(self) -> None:
         gone: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # Called while the function's variables go, when no interrupt can be raised in it any more.
+        # Called when the function's variables are deleted, so the interrupt cannot hit the
+        # function.
         reference = weakref.ref(self, gone.put)
         GuardedThread(_interrupt, gone, reference, name="interrupt").start()
 
 
 def _interrupt(gone: queue.SimpleQueue[Any], reference: Any) -> None:
     gone.get()
-    time.sleep(0.05)  # for other finalizers that run with this one
+    time.sleep(0.05)  # lets other finalizers finish first
     os.kill(os.getpid(), signal.SIGINT)

@@ -1,4 +1,4 @@
-"""`evenstep.wrap`: takes over a torch DataLoader that somebody else has built."""
+"""`evenstep.wrap`: replaces an existing torch DataLoader."""
 
 from __future__ import annotations
 

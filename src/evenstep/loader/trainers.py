@@ -1,7 +1,7 @@
-"""Trainers that iterate a loader without its integration: told at once, with the line to write.
+"""Refuses trainers that iterate a loader without its integration, and says which line to write.
 
-Batches of theirs would be trained on all the same, with losses that nobody scales, updates that end
-elsewhere, and checkpoints that do not know where the data was.
+Such a trainer would train without an error, but with unscaled losses, with updates that end at
+other steps, and with checkpoints that do not hold the position in the data.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_caller(frame: FrameType | None) -> None:
     """`refuse_trainers` for code that iterates a loader, and a warning where an Accelerator is in
     use."""
     refuse_trainers(frame)
-    # Accelerate hands a loader that is not torch's back as it is, and its user's code iterates it.
+    # Accelerate returns a loader that is not torch's unchanged, and the user's code iterates it.
     accelerate = sys.modules.get("accelerate.state")
     if accelerate is not None and accelerate.is_initialized():
         warnings.warn(

@@ -9,14 +9,14 @@ groups/               groups as two arrays, formed under a token budget, aligned
 policies/             policies that see a window: `Even`, the default, and four others; a new policy
                       goes here, and its name into `policies.by_name`
 update_size           how many groups an optimizer update has, and how large they are
-offline/              policies that see all lengths, and the one that replays their plans online
+offline/              policies that see all lengths, and the one that replays their plans
 epoch/                which samples of an epoch are left, for any number of ranks
 packing/              documents to micro-batches of equal cost: the policy `WorkloadPacking`
 partition/            items to bins of equal load
 pipeline/             the order of micro-batches on a pipeline
 sharding/             a sequence to context-parallel ranks
-dynamic_context/      as many ranks for each document as it needs, anew in every micro-batch
-plan_checks           what every plan is checked for before it is used
+dynamic_context/      as many ranks for each document as it needs, in every micro-batch
+plan_checks           the checks of every plan before it is used
 delegating_policy     base of policies that plan as another does
 length_moments        how tokens are spread over lengths; the composition of a run
 lengths, rng          lengths of a data set; one random stream for each use of a seed
@@ -36,10 +36,10 @@ from evenstep.lazy_names import lazy_names
 if TYPE_CHECKING:
     from evenstep.plan.groups.groups import Groups as Groups
     from evenstep.plan.lengths import Lengths as Lengths
-    from evenstep.plan.offline.fixed_size import LengthGrouped as LengthGrouped
-    from evenstep.plan.offline.fixed_size import Sorted as Sorted
-    from evenstep.plan.offline.max_tokens import BucketedMaxTokens as BucketedMaxTokens
-    from evenstep.plan.offline.max_tokens import MaxTokens as MaxTokens
+    from evenstep.plan.offline.policies import BucketedMaxTokens as BucketedMaxTokens
+    from evenstep.plan.offline.policies import LengthGrouped as LengthGrouped
+    from evenstep.plan.offline.policies import MaxTokens as MaxTokens
+    from evenstep.plan.offline.policies import Sorted as Sorted
     from evenstep.plan.packing import DocumentCost as DocumentCost
     from evenstep.plan.packing import WorkloadPacking as WorkloadPacking
     from evenstep.plan.packing import auto_thresholds as auto_thresholds
@@ -57,13 +57,11 @@ if TYPE_CHECKING:
 _HOMES = {
     ".groups.groups": ("Groups",),
     ".lengths": ("Lengths",),
-    ".offline.fixed_size": (
-        "LengthGrouped",
-        "Sorted",
-    ),
-    ".offline.max_tokens": (
+    ".offline.policies": (
         "BucketedMaxTokens",
+        "LengthGrouped",
         "MaxTokens",
+        "Sorted",
     ),
     ".packing": (
         "DocumentCost",

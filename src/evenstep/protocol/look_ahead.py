@@ -103,7 +103,7 @@ class LookAhead:
         return True
 
     def begin_again(self) -> None:
-        """The first windows are to be formed anew, smaller."""
+        """Starts again with smaller first windows."""
 
     def end_round(
         self, heads: Sequence[ProposalHead], totals: RoundTotals, left: Sequence[int]

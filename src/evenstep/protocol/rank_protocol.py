@@ -325,8 +325,8 @@ class RankProtocol:
 
     def _propose(self) -> bytes:
         """Begins a round: this rank's window, and what it proposes to do with it."""
-        # Where the window is formed anew, it does not matter what this one holds, but it must not
-        # depend on what else has come.
+        # If the window will be formed again, it does not matter what this one holds. But it must
+        # not depend on what else has come.
         most = 1 if self._size.too_large(self.room, self.rounds) else None
         start = self._windows.look(self._buffer, round=self.rounds, step=self.steps, most=most)
         # By its window, not by what has arrived: messages do not depend on timing.
@@ -358,12 +358,12 @@ class RankProtocol:
             return
         self._phase = _Phase.SETTLING
         self._heads = heads
-        anew = self._size.learn(heads, self.rounds)
+        again = self._size.learn(heads, self.rounds)
         assert self._round is not None
-        # What was agreed in this round holds for whoever resumes it.
+        # What was agreed in this round holds if a job resumes it.
         self._round.start = replace(self._round.start, window_limit=self._size.limit)
         self._lending.begin(heads)
-        if anew:
+        if again:
             self._buffer.forget_window()
             self._windows.begin_again()
             return  # the round has no steps

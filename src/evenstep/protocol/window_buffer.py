@@ -148,7 +148,7 @@ class WindowBuffer:
         )
 
     def forget_window(self) -> None:
-        """No sample has been in a window: the first is to be formed anew."""
+        """Returns to the state before the first window, which will be formed again."""
         self.seen, self.taken = 0, self._first_taken
         self._seen_lengths = self._first_seen
 

@@ -8,7 +8,7 @@ length down again.
 
 In each round every rank says how many samples like those of its window it has memory for. The
 least of these limits the next windows of all ranks. If it limits the first, that window is formed
-anew: no rank has to hold it.
+again, so no rank has to hold it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class WindowSize:
         return self._policy.window_size_at(self.current, round)
 
     def too_large(self, room: int, round: int) -> bool:
-        """Whether a round's window is to be formed anew, by what a rank has memory for: only the
+        """Whether a round's window must be formed again, by what a rank has memory for: only the
         first one, as the size of the others is agreed before they are filled.
 
         Args:
@@ -108,13 +108,13 @@ class WindowSize:
             Whether the windows of this round were too large for some rank.
         """
         room = min((head.room for head in heads if head.room), default=0)
-        anew, self.fresh = self.too_large(room, round), False
+        again, self.fresh = self.too_large(room, round), False
         self.limit = room or self.limit
         samples, tokens = sum(h.samples for h in heads), sum(h.tokens for h in heads)
         size = self.current if self.grows else self._first
-        if self._tokens is not None and tokens and not anew:
+        if self._tokens is not None and tokens and not again:
             wanted = -(-self._tokens * samples // tokens)
             size = max(size, min(wanted, 2 * size))
         self.current = min(size, self.limit or size)
         self._peak = max(self._peak, self.current)
-        return anew
+        return again

@@ -26,7 +26,7 @@ version.
 
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.methods import METHODS
-from evenstep.strategy.draws import Draws, Mixes, WeightedDraws
+from evenstep.strategy.draws import Draws, Mixes
 from evenstep.strategy.graph import DGraph
 from evenstep.strategy.lineage import STATES, Edge, Flow, Node, flows, groups_of, rows_of, trace
 from evenstep.strategy.loading_plan import LoadingPlan
@@ -69,7 +69,6 @@ __all__ = [
     "Node",
     "SampleId",
     "SampleTable",
-    "WeightedDraws",
     "constructor_do_plan",
     "flows",
     "from_json",

@@ -12,19 +12,12 @@ from evenstep.strategy.sample_table import Metadata, SampleTable
 
 class Draws(Protocol):
     """Draws the samples of each step from the sources: a `Mixture` of `evenstep.strategy.mixture`,
-    or the user's own object."""
+    or the user's own object. An object that has ``weights_at(step)`` too says by which weights, by
+    source, it drew a step; the plan records them."""
 
     def draw(self, step: int, provider: Metadata) -> SampleTable:
         """Samples of a step in the order drawn: a function of the step and the mixture's state,
         never of timing. The table numbers the same sources in every step."""
-        ...
-
-
-class WeightedDraws(Draws, Protocol):
-    """`Draws` that also reports the weights by which it drew; the plan records them."""
-
-    def weights_at(self, step: int) -> Mapping[str, float]:
-        """By source, its weight in a step that has been drawn."""
         ...
 
 

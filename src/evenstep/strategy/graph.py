@@ -220,7 +220,7 @@ class DGraph:
             max_tokens: limit of a micro-batch in this graph's modality, instead of the job's. A
                 subplan has no limit by default.
             context_parallel: "dynamic" puts each sample on as many context-parallel ranks as it
-                needs, anew in every micro-batch, with equal work on all ranks. Distribute at "CP";
+                needs, in every micro-batch, with equal work on all ranks. Distribute at "CP";
                 `max_tokens` is then of a rank, all samples drawn are placed, and there are as many
                 micro-batches as they need, a multiple of `micro_batches`. The cost is a
                 `DocumentCost`, its default, or one with `per_token` and `per_pair`.

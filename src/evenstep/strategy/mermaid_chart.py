@@ -83,6 +83,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _text(name: str) -> str:
-    """Escapes the characters that end a label; a line of its own could be any statement."""
+    """Escapes the characters that end a label, after which a name could be any statement."""
     name = " ".join(name.split())
     return name.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;")

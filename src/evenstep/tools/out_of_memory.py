@@ -1,7 +1,7 @@
-"""Running out of memory: how to recognise it, and how to free what is left of the attempt.
+"""Recognises that memory ran out, and frees what a failed attempt still holds.
 
-It has many names: torch's exception, CUDA libraries that could not allocate, the operating system's
-SIGKILL, a launcher's report of it.
+Running out of memory shows in many ways: torch's exception, errors of CUDA libraries, the operating
+system's SIGKILL, or a launcher's report of it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory() -> None:
-    """Frees the tensors of a failed attempt. To be called outside the exception handler: inside it
-    the exception still holds the frames, and the frames hold the tensors."""
+    """Frees the tensors of a failed attempt. Call it outside the exception handler: inside, the
+    exception still holds the frames, and these hold the tensors."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

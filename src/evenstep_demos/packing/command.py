@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from evenstep.cli.output import note, print_json, progress_bar
+from evenstep.errors import ConfigurationError
 
 
 def register(app: typer.Typer) -> None:
@@ -41,31 +42,35 @@ def command(
         ),
     ] = None,
     documents: Annotated[
-        int | None, typer.Option(help="Documents to draw at random.", show_default="all")
+        int | None,
+        typer.Option(min=1, help="Documents to draw at random.", show_default="all"),
     ] = None,
     context: Annotated[
         int | None,
         typer.Option(
+            min=1,
             help="Context window in tokens: what a micro-batch holds on average. Longer documents "
             "are split.",
             show_default="the largest power of two that leaves 100 steps",
         ),
     ] = None,
-    micro_batches: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 4,
+    micro_batches: Annotated[int, typer.Option(min=1, help="Micro-batches of a step.")] = 4,
     max_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Tokens that no micro-batch exceeds.", show_default="1.25 x the context window"
+            min=1,
+            help="Tokens that no micro-batch exceeds.",
+            show_default="1.25 x the context window",
         ),
     ] = None,
-    queues: Annotated[int, typer.Option(help="Queues of WLB for outliers.")] = 2,
+    queues: Annotated[int, typer.Option(min=1, help="Queues of WLB for outliers.")] = 2,
     linear: Annotated[
         int,
         typer.Option(
             help="Cost of a token apart from attention; a document of d tokens costs d² more."
         ),
     ] = 24_576,
-    seed: Annotated[int, typer.Option(help="Decides the order of documents.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the order of documents.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for micro_batches.png and result.json.")] = Path(
         "out/demo-packing"
     ),
@@ -83,29 +88,31 @@ def command(
       evenstep demo-packing --data ~/src/linux --glob "*.[ch]" --context 32768
       evenstep demo-packing --data FILE.parquet --column text --tokenizer tokenizer.json --json
     """
-    from evenstep.plan.packing import DocumentCost
     from evenstep_demos.packing.documents import read_documents
-    from evenstep_demos.packing.options import PackingDemoOptions
-    from evenstep_demos.packing.run import pack_documents
+    from evenstep_demos.packing.result import pack_documents
 
-    options = PackingDemoOptions(
-        data=data,
-        glob=glob,
-        column=column,
-        tokenizer=tokenizer,
-        documents=documents,
+    if out.exists() and not out.is_dir():
+        raise ConfigurationError(f"out={out} is a file; name a folder")
+    with progress_bar("reading documents") as progress:
+        read = read_documents(
+            data,
+            glob=glob,
+            column=column,
+            tokenizer=tokenizer,
+            documents=documents,
+            seed=seed,
+            progress=progress,
+        )
+    note(str(read))
+    result = pack_documents(
+        read,
         context=context,
         micro_batches=micro_batches,
         max_tokens=max_tokens,
         queues=queues,
-        cost=DocumentCost(linear=linear),
-        seed=seed,
+        linear=linear,
         out=out,
     )
-    with progress_bar("reading documents") as progress:
-        read = read_documents(options, progress)
-    note(str(read))
-    result = pack_documents(read, options)
     if json:
         print_json(result.as_dict())
     else:

@@ -20,7 +20,6 @@ from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.advise.parquet_sample import draw_from_parquet
 from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
 from evenstep.tools.simulate.lengths import existing_file
-from evenstep_demos.packing.options import PackingDemoOptions
 
 Progress = Callable[[int, int], None]
 
@@ -45,16 +44,14 @@ class DocumentLengths:
 
     def __str__(self) -> str:
         not_drawn = self.found - self.unusable - len(self.lengths)
+        told = f"{self.name}: {self.found:,} documents"
+        if self.unusable:
+            told += f", {self.unusable:,} left out as blank, unreadable or copies of others"
+        if not_drawn:
+            told += f", {not_drawn:,} not drawn"
         lengths = self.lengths
         return (
-            f"{self.name}: {self.found:,} documents"
-            + (
-                f", {self.unusable:,} left out as blank, unreadable or copies of others"
-                if self.unusable
-                else ""
-            )
-            + (f", {not_drawn:,} not drawn" if not_drawn else "")
-            + f"; {len(lengths):,} of {int(lengths.sum()):,} tokens ({self.tokens}): median "
+            f"{told}; {len(lengths):,} of {int(lengths.sum()):,} tokens ({self.tokens}): median "
             f"{np.median(lengths):,.0f}, mean {lengths.mean():,.0f}, longest "
             f"{int(lengths.max()):,}"
         )
@@ -66,15 +63,31 @@ def count_bytes(texts: Sequence[str]) -> list[int]:
 
 
 def read_documents(
-    options: PackingDemoOptions, progress: Progress | None = None
+    data: Path | None,
+    *,
+    glob: str = "*.py",
+    column: str | None = None,
+    tokenizer: str | None = None,
+    documents: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> DocumentLengths:
-    """Reads the lengths of the documents that the options name.
+    """Reads the lengths of documents, in random order.
+
+    Args:
+        data: a folder, or a Parquet file with one document a row; None takes the standard library.
+        glob: names of the files of a folder to read, in all folders below it.
+        column: of a Parquet file; None takes `text`, `input_ids` or the only one.
+        tokenizer: a ``tokenizer.json``, a folder that has one, or a name on the Hugging Face hub;
+            None counts each byte of UTF-8 as a token, as byte-level models do.
+        documents: how many to draw at random; None takes all.
+        seed: decides which are drawn, and their order.
 
     Raises:
         ConfigurationError: there is no such file, folder or column, or nothing usable in it.
         ImportError: a package needed to read it is not installed.
     """
-    count = count_bytes if options.tokenizer is None else load_tokenizer(options.tokenizer)
+    count = count_bytes if tokenizer is None else load_tokenizer(tokenizer)
     counted = 0
 
     def count_texts(texts: Sequence[str]) -> list[int]:
@@ -82,31 +95,26 @@ def read_documents(
         counted += len(texts)
         return count(texts)
 
-    random = generator(options.seed, RandomStream.DEMO_DOCUMENTS)
-    data = options.data
+    random = generator(seed, RandomStream.DEMO_DOCUMENTS)
     if data is None or data.is_dir():
         root = data or Path(sysconfig.get_paths()["stdlib"])
-        lengths, found = read_folder(root, options.glob, count_texts, progress)
-        usable, name = len(lengths), f"{options.glob} under {root}"
+        lengths, found = read_folder(root, glob, count_texts, progress)
+        usable, name = len(lengths), f"{glob} under {root}"
     elif data.suffix == ".parquet":
         path = existing_file(str(data))
-        length_sample = draw_from_parquet(
-            path, options.column, count_texts, options.documents, random, progress
-        )
-        lengths, name = length_sample.lengths, length_sample.name
-        usable = found = length_sample.total or len(lengths)
+        drawn = draw_from_parquet(path, column, count_texts, documents, random, progress)
+        lengths, name = drawn.lengths, drawn.name
+        usable = found = drawn.total or len(lengths)
     else:
         wrong = "is neither a folder nor" if data.exists() else "does not exist; give a folder or"
         raise ConfigurationError(f"data={data} {wrong} a .parquet file")
+    tokens = "as the column has them"
     if counted:
-        tokens = "bytes" if options.tokenizer is None else f"of {options.tokenizer}"
-    else:
-        tokens = "as the column has them"
-    order = random.permutation(len(lengths))[: options.documents]
+        tokens = "bytes" if tokenizer is None else f"of {tokenizer}"
     return DocumentLengths(
         name=name,
         tokens=tokens,
-        lengths=lengths[order],
+        lengths=lengths[random.permutation(len(lengths))[:documents]],
         found=found,
         unusable=found - usable,
     )

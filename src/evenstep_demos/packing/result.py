@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,29 +12,91 @@ from typing import Any
 import numpy as np
 
 from evenstep.plan.packing import DocumentCost
-from evenstep.tools.report.packing_plot import PackingPanel
+from evenstep.tools.report.packing_plot import PackingPanel, plot_packing
 from evenstep.tools.report.table import text_table
-from evenstep_demos.packing.compare import Packed
+from evenstep_demos.packing.compare import Packed, compare
 from evenstep_demos.packing.documents import DocumentLengths
-from evenstep_demos.packing.options import STEPS, PackingDemoOptions
 
+STEPS = 100
+"""Steps that the documents should last for: in fewer, the documents that wait in queues at the end
+count for much."""
+
+_CONTEXTS = tuple(1 << power for power in range(17, 7, -1))  # 131,072 down to 256
 _COLUMNS = 96
+
+
+def suitable_context(tokens: int, micro_batches: int) -> int:
+    """The largest power of two from 256 to 131,072 with which `tokens` last for `STEPS` steps, or
+    256 if none does."""
+    for context in _CONTEXTS:
+        if tokens >= STEPS * micro_batches * context:
+            return context
+    return _CONTEXTS[-1]
+
+
+def pack_documents(
+    documents: DocumentLengths,
+    *,
+    context: int | None,
+    micro_batches: int,
+    max_tokens: int | None,
+    queues: int,
+    linear: int,
+    out: Path,
+) -> PackingDemoResult:
+    """Packs, and writes ``micro_batches.png`` and ``result.json``; for arguments, see `compare`.
+
+    Args:
+        context: None is `suitable_context`.
+        linear: see `DocumentCost`.
+
+    Raises:
+        ConfigurationError: there is too little text, or options are out of range.
+        ImportError: matplotlib is not installed.
+    """
+    lengths = documents.lengths
+    chosen = suitable_context(int(lengths.sum()), micro_batches) if context is None else context
+    cost = DocumentCost(linear=linear)
+    result = PackingDemoResult(
+        options={
+            "context_chosen": context is None,
+            "micro_batches": micro_batches,
+            "max_tokens": max_tokens,
+            "queues": queues,
+        },
+        documents=documents,
+        context=chosen,
+        cost=cost,
+        packed=compare(
+            lengths,
+            context=chosen,
+            micro_batches=micro_batches,
+            queues=(queues,),
+            max_tokens=max_tokens,
+            cost=cost,
+        ),
+        picture=out / "micro_batches.png",
+    )
+    plot_packing(result.panels(), result.picture, title="Cost of every micro-batch in each step")
+    (out / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackingDemoResult:
     """The documents, and all packers' figures."""
 
-    options: PackingDemoOptions
+    options: Mapping[str, Any]
     documents: DocumentLengths
     context: int
+    cost: DocumentCost
     packed: Sequence[Packed]
     """Original packing first."""
     picture: Path
 
     def as_dict(self) -> dict[str, Any]:
         """One object with all figures."""
-        documents, options = self.documents, self.options
+        documents = self.documents
         lengths = documents.lengths
         return {
             "documents": {
@@ -49,13 +112,9 @@ class PackingDemoResult:
                 "over_context": int((lengths > self.context).sum()),
             },
             "context": self.context,
-            "context_chosen": options.context is None,
-            "micro_batches": options.micro_batches,
-            "max_tokens": options.max_tokens,
-            "queues": options.queues,
-            "linear": options.cost.linear,
-            "quadratic": options.cost.quadratic,
-            "seed": options.seed,
+            **self.options,
+            "linear": self.cost.linear,
+            "quadratic": self.cost.quadratic,
             "packers": {packed.name: packed.as_dict() for packed in self.packed},
             "picture": str(self.picture),
         }
@@ -82,7 +141,7 @@ class PackingDemoResult:
         cells = [_cells(packed) for packed in self.packed]
         title = (
             f"{len(self.documents.lengths):,} documents in steps of "
-            f"{self.options.micro_batches} micro-batches of {self.context:,} tokens"
+            f"{self.options['micro_batches']} micro-batches of {self.context:,} tokens"
         )
         header = ["", *(packed.name for packed in self.packed)]
         rows = [[name, *(column[name] for column in cells)] for name in cells[0]]
@@ -92,13 +151,13 @@ class PackingDemoResult:
     def meaning(self) -> str:
         """How the documents were packed, in sentences."""
         original, wlb, steady = self.packed[0], self.packed[1], self.packed[-1]
-        cost = self.options.cost
+        cost = self.cost
         text = []
         text.append(
             "Imbalance is the largest cost of a micro-batch over the mean, 1 at best; a document "
             f"of d tokens costs {_work(cost)}."
         )
-        if self.options.context is None:
+        if self.options["context_chosen"]:
             enough = original.arriving.steps >= STEPS
             text.append(
                 f"The context of {self.context:,} tokens is "

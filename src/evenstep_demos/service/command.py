@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.output import note, print_json, progress_bar
-
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `app`."""
@@ -27,7 +25,9 @@ def command(
     source_column: Annotated[
         str, typer.Option(help="Column of --data that names the source of each row.")
     ] = "source",
-    sources: Annotated[int, typer.Option(help="Sources at most; the largest are taken.")] = 120,
+    sources: Annotated[
+        int, typer.Option(min=1, help="Sources at most; the largest are taken.")
+    ] = 120,
     vision: Annotated[
         bool,
         typer.Option(
@@ -39,23 +39,29 @@ def command(
         bool, typer.Option("--live", help="Let weights follow the losses that ranks report.")
     ] = False,
     steps: Annotated[
-        int | None, typer.Option(help="Steps of each run.", show_default="16, or 8 with --vision")
+        int | None,
+        typer.Option(min=1, help="Steps of each run.", show_default="16, or 8 with --vision"),
     ] = None,
     samples_per_step: Annotated[
         int | None,
         typer.Option(
-            help="Samples of a step, on all ranks together.", show_default="24, or 32 with --vision"
+            min=1,
+            help="Samples of a step, on all ranks together.",
+            show_default="24, or 32 with --vision",
         ),
     ] = None,
     max_length: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of text in a sample, which are bytes; longer documents are cut.",
+            min=64,
+            help="Tokens of text in a sample, which are bytes; longer documents are cut off.",
             show_default="4096, or 1024 with --vision",
         ),
     ] = None,
-    loaders: Annotated[int, typer.Option(help="Source Loaders.")] = 2,
-    seed: Annotated[int, typer.Option(help="Decides samples, their order and the model.")] = 0,
+    loaders: Annotated[int, typer.Option(min=1, help="Source Loaders.")] = 2,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Decides samples, their order and the model.")
+    ] = 0,
     out: Annotated[Path, typer.Option(help="Folder for sources, pictures and result.json.")] = Path(
         "out/demo-service"
     ),
@@ -76,9 +82,6 @@ def command(
     """
     from evenstep_demos.service.options import ServiceDemoOptions
     from evenstep_demos.service.run import run_demo
-    from evenstep_demos.service.settings import prepare
-    from evenstep_demos.text.progress import Display
-    from evenstep_demos.text.ranks import RankFailedError
 
     options = ServiceDemoOptions(
         data=tuple(data or ()),
@@ -87,24 +90,11 @@ def command(
         sources=sources,
         vision=vision,
         live=live,
-        steps=steps,
-        samples_per_step=samples_per_step,
-        max_length=max_length,
+        steps=steps or (8 if vision else 16),
+        samples_per_step=samples_per_step or (32 if vision else 24),
+        max_length=max_length or (1024 if vision else 4096),
         loaders=loaders,
         seed=seed,
         out=out,
     )
-    with progress_bar("writing sources") as progress:
-        setting = prepare(options, progress)
-    try:
-        with Display() as display:
-            result = run_demo(setting, display)
-    except RankFailedError as error:
-        if error.details:
-            note(error.details)
-        raise
-    if json:
-        print_json(result.as_dict())
-    else:
-        print(result.table())
-    note("".join(f"picture: {path}\n" for path in result.pictures) + f"figures: {out}/result.json")
+    run_demo(options, as_json=json)

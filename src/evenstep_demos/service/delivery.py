@@ -15,7 +15,41 @@ import numpy.typing as npt
 from evenstep.errors import InvariantError
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.sample_table import SampleId, SampleTable
-from evenstep_demos.service.messages import ReceivedMicroBatch, StepRecord
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReceivedMicroBatch:
+    """A micro-batch as received: the rank's tokens, in any order, with document and position."""
+
+    samples: SampleTable
+    document: npt.NDArray[np.int32]
+    """[tokens] row of `samples`."""
+    position: npt.NDArray[np.int32]
+    """[tokens] within the document."""
+    token: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepRecord:
+    """One step on one rank."""
+
+    step: int
+    micro_batches: Sequence[ReceivedMicroBatch]
+    wait: float
+    """Seconds that the rank waited for its data."""
+    processor: dict[str, float]
+    """Processor seconds of forward and backward passes, by module."""
+    loss: float
+    """Summed over this rank's supervised tokens."""
+    supervised: int
+    seconds: float
+    """Seconds of the whole step, data included."""
+    encoded: tuple[SampleTable, ...] = ()
+    """Samples whose pictures this rank has encoded."""
+
+
+Records = Mapping[int, Sequence[StepRecord]]
+"""The steps of each rank that fetches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +67,7 @@ class Checked:
 
 def check_delivery(
     plans: Sequence[LoadingPlan],
-    records: Mapping[int, Sequence[StepRecord]],
+    records: Records,
     stored: Callable[[SampleId], npt.NDArray[np.integer]],
 ) -> Checked:
     """Compares plans, the ranks' records and the stored samples.
@@ -118,3 +152,27 @@ def _check_whole(
         if not np.array_equal(token[mine], tokens):
             raise InvariantError(f"{where}: tokens of sample {name} are not those stored")
     return len(order)
+
+
+def check_encoded(plans: Sequence[LoadingPlan], records: Records) -> None:
+    """Checks that each picture of a step was encoded once, by the rank that the plan names.
+
+    Raises:
+        InvariantError: a picture was encoded never, twice, or by another rank.
+    """
+    for number, plan in enumerate(plans):
+        encoder = plan.subplans["encoder"]
+        planned = 0
+        for bucket in range(encoder.buckets):
+            members = encoder.members(bucket, 0)
+            planned += len(members)
+            (rank,) = encoder.delivery.clients_of(bucket).tolist()
+            if list(records[rank][number].encoded) != [members]:
+                raise InvariantError(
+                    f"rank {rank} has encoded other pictures in step {plan.step} than planned"
+                )
+        pictures = int((plan.assignment.placed & (plan.samples.lengths["image"] > 0)).sum())
+        if planned != pictures:
+            raise InvariantError(
+                f"step {plan.step} has {pictures} pictures, and {planned} were encoded"
+            )

@@ -1,4 +1,4 @@
-"""The strategies that the text demo compares, and the weights that both draw by.
+"""The strategies that the text demo compares, the weights that both draw by, and their jobs.
 
 Planners and loaders run this, so it needs no torch.
 """
@@ -9,18 +9,37 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 import evenstep.service as es
+from evenstep.cost import TransformerCost
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import FeedbackSchedule, WarmUp
-from evenstep_demos.service.encode import tokens_of
-from evenstep_demos.service.options import CONTEXT, DATA, ServiceDemoOptions
-from evenstep_demos.service.sizes import gpt_cost
-from evenstep_demos.service.stored import StoredSources
+from evenstep_demos.service.options import CONTEXT, DATA, MICRO_BATCHES, ServiceDemoOptions
+from evenstep_demos.service.sources import StoredSources
 
-_COST = gpt_cost()
-_BUFFER = 16  # samples prepared ahead of each source: there are many sources
+BYTES = 256
+"""Tokens of a byte-level model."""
+
+LAYERS, HIDDEN = 2, 64
+SHAPE: dict[str, Any] = {"layers": LAYERS, "hidden_size": HIDDEN, "heads": 2}
+"""The shape of the models: about 0.1 million parameters, so that four of them train on a laptop."""
+
 _PUSH = 0.5
+
+
+def gpt_cost(vocabulary: int) -> TransformerCost:
+    """The cost of a document in the language model, by its length."""
+    return TransformerCost(**SHAPE, ffn_size=4 * HIDDEN, vocab_size=vocabulary, gated=False)
+
+
+_COST = gpt_cost(BYTES)
+
+
+def tokens_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Turns a stored document into a sample, whose tokens are bytes of UTF-8."""
+    return {"input_ids": np.frombuffer(row["text"].encode(), np.uint8)}
 
 
 def vanilla(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
@@ -48,24 +67,31 @@ def follow_losses(weights: Mapping[str, float], signals: Mapping[str, Any]) -> d
     }
 
 
+def common(options: ServiceDemoOptions) -> dict[str, Any]:
+    """What all jobs of the demo share."""
+    return {
+        "mesh": es.Mesh(DP=DATA, CP=CONTEXT),
+        "micro_batches": MICRO_BATCHES,
+        "seed": options.seed,
+        # 16 samples of each source: there are many sources.
+        "memory": es.MemoryOptions(buffer_size=16, plans_kept=options.steps + 8),
+    }
+
+
 def text_job(stored: StoredSources, options: ServiceDemoOptions, run: str) -> es.Job:
     """The job of a run; runs differ only in the strategy."""
     proportional = {name: float(count) for name, count in stored.samples.items()}
     tempered = {name: math.sqrt(count) for name, count in stored.samples.items()}
     return es.Job(
         sources=stored.sources(tokens_of),
-        mesh=es.Mesh(DP=DATA, CP=CONTEXT),
         strategy=TEXT_RUNS[run],
-        schedule=(
-            FeedbackSchedule(initial=tempered, function=follow_losses)
+        draws=es.DrawOptions(
+            schedule=FeedbackSchedule(initial=tempered, function=follow_losses)
             if options.live
-            else WarmUp(start=proportional, end=tempered, steps=max(options.step_count // 2, 1))
+            else WarmUp(start=proportional, end=tempered, steps=max(options.steps // 2, 1)),
+            samples_per_step=options.samples_per_step,
         ),
-        micro_batches=options.micro_batches,
+        measures=es.MeasureOptions(loss_reduction="sum"),
         max_tokens=options.max_tokens,
-        samples_per_step=options.sample_count,
-        seed=options.seed,
-        loss_reduction="sum",
-        buffer_size=_BUFFER,
-        plans_kept=options.step_count + 8,
+        **common(options),
     )

@@ -1,26 +1,17 @@
 """``evenstep demo``: a small GPT trained on real text, with fixed batches and with `evenstep.Even`.
 
     command        the command line
-    options        what a user may choose
     corpus         functions and classes of the standard library, or a Parquet file's documents
     prepared_text  tokenizer trained on them, lengths, training and held-out documents
     task           what the ranks are given: samples, a collate function and a model
     budget         how many samples fit the time; a batch size and a budget that make as many steps
     batches        the two ways of forming batches, behind one interface
-    train          one epoch of DDP on one rank, timed step by step (clock: when compute ends)
-    job            what a rank does: calibrate, then both runs several times
-    ranks          starts the rank processes, passes on their messages, ends them all if one fails
-    messages       the messages of ranks
-    interval       the difference of two losses, and how far chance may move it
-    progress       what the user sees meanwhile
-    figures        records of all ranks -> the figures of a run
-    result         the table, the verdict and the JSON object
-    train_both     both runs, from the start of the ranks to the picture
+    train          both runs on one rank, timed step by step
+    result         figures of all ranks, the table, the verdict and the JSON object
     run            all of it, in order
 
 Both runs get the same samples, each once, the same initial weights, optimizer, collator and number
-of worker processes, and take about as many steps: the budget of `Even` is chosen so that it makes
-as many as the fixed batches. Gradients are added up over a few steps, so that an update of two
-ranks holds as many groups as a step of more. Both runs are made several times, with other initial
-weights and orders, so that losses have an interval.
+of worker processes, and take about as many steps. Gradients are added up over a few steps, so that
+an update of two ranks holds as many groups as a step of more. Both runs are made several times,
+with other initial weights and orders, so that losses have an interval.
 """

@@ -1,25 +1,27 @@
 """The two ways of forming batches, behind one interface, so that one training loop serves both.
 
-Both shuffle the same samples, use the same collator and as many worker processes. Both scale the
+Both shuffle the same samples, use the same collator and as many worker processes, and scale the
 loss so that the gradient of an update, added up over its steps and averaged over ranks, is that of
-the token mean over all its samples: evenstep's StepInfo brings the scale, the fixed batches add up
-a count over the steps of the update and all ranks.
+the token mean over all its samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
 import evenstep
-from evenstep_demos.text.options import TrainingOptions
+from evenstep_demos.text.budget import ACCUMULATE
 from evenstep_demos.text.task import Task
+
+_WORKERS = 1  # loader processes per rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,84 +39,52 @@ class RankBatch:
     """Whether the optimizer steps after this batch."""
 
 
-class Batches(Protocol):
-    """One epoch of batches on one rank."""
+def fixed_batches(
+    task: Task, batch_size: int, seed: int, waits: list[float]
+) -> Iterator[RankBatch]:
+    """One epoch of torch's DataLoader and DistributedSampler. All ranks must iterate together.
 
-    def __iter__(self) -> Iterator[Any]:
-        """Batches as the loader yields them; time spent in it is waiting for data."""
-        ...
-
-    def rank_batch(self, item: Any) -> RankBatch:
-        """A yielded batch as the training loop needs it. All ranks must call it together."""
-        ...
-
-
-class FixedBatches:
-    """torch's DataLoader and DistributedSampler, with a batch size."""
-
-    def __init__(self, task: Task, batch_size: int, options: TrainingOptions, seed: int) -> None:
-        self._accumulate = options.accumulate
-        self._totals = torch.empty(0)
-        self._sampler: DistributedSampler[Any] = DistributedSampler(task.training, seed=seed)
-        self._loader = DataLoader(
-            task.training,
-            batch_size=batch_size,
-            sampler=self._sampler,
-            collate_fn=task.collate,
-            num_workers=options.num_workers,
-        )
-
-    def __iter__(self) -> Iterator[Any]:
-        self._sampler.set_epoch(0)
-        batches = iter(self._loader)
-        while update := list(islice(batches, self._accumulate)):
-            for micro_step in range(len(update)):
-                yield update, micro_step
-
-    def rank_batch(self, item: Any) -> RankBatch:
-        update, micro_step = item
-        if micro_step == 0:
-            self._totals = torch.tensor([[_supervised(one), len(one["labels"])] for one in update])
-            dist.all_reduce(self._totals)
-        batch = update[micro_step]
-        mask = batch["attention_mask"]
-        global_supervised = int(self._totals[:, 0].sum())
-        return RankBatch(
-            batch=batch,
-            loss_scale=dist.get_world_size() * _supervised(batch) / global_supervised,
-            samples=len(mask),
-            tokens=int(mask.sum()),
-            padded_tokens=mask.numel(),
-            global_samples=int(self._totals[micro_step, 1]),
-            ends_update=micro_step == len(update) - 1,
-        )
+    Args:
+        waits: takes the seconds spent in the loader.
+    """
+    loader = DataLoader(
+        task.training,
+        batch_size=batch_size,
+        sampler=DistributedSampler(task.training, seed=seed),
+        collate_fn=task.collate,
+        num_workers=_WORKERS,
+    )
+    batches = _timed(loader, waits)
+    while update := list(islice(batches, ACCUMULATE)):
+        # Supervised tokens and samples of each step, of all ranks.
+        totals = torch.tensor([[_supervised(one), len(one["labels"])] for one in update])
+        dist.all_reduce(totals)
+        for number, batch in enumerate(update):
+            mask = batch["attention_mask"]
+            yield RankBatch(
+                batch=batch,
+                loss_scale=dist.get_world_size() * _supervised(batch) / int(totals[:, 0].sum()),
+                samples=len(mask),
+                tokens=int(mask.sum()),
+                padded_tokens=mask.numel(),
+                global_samples=int(totals[number, 1]),
+                ends_update=number == len(update) - 1,
+            )
 
 
-def _supervised(batch: Mapping[str, torch.Tensor]) -> int:
-    return int((batch["labels"][:, 1:] >= 0).sum())
-
-
-class EvenBatches:
-    """evenstep's DataLoader with its default policy, `Even`."""
-
-    def __init__(self, task: Task, max_tokens: int, options: TrainingOptions, seed: int) -> None:
-        self._loader = evenstep.DataLoader(
-            task.training,
-            policy=evenstep.Even(max_tokens=max_tokens, cost=task.cost),
-            collate_fn=task.collate,
-            shuffle=True,
-            seed=seed,
-            num_workers=options.num_workers,
-            accumulate=options.accumulate,
-        )
-
-    def __iter__(self) -> Iterator[Any]:
-        self._loader.set_epoch(0)
-        return iter(self._loader.steps())
-
-    def rank_batch(self, item: Any) -> RankBatch:
-        batch, step = item
-        return RankBatch(
+def even_batches(task: Task, max_tokens: int, seed: int, waits: list[float]) -> Iterator[RankBatch]:
+    """One epoch of evenstep's DataLoader with its default policy; see `fixed_batches`."""
+    loader = evenstep.DataLoader(
+        task.training,
+        policy=evenstep.Even(max_tokens=max_tokens, cost=task.cost),
+        collate_fn=task.collate,
+        shuffle=True,
+        seed=seed,
+        num_workers=_WORKERS,
+        accumulate=ACCUMULATE,
+    )
+    for batch, step in _timed(loader.steps(), waits):
+        yield RankBatch(
             batch=batch,
             loss_scale=step.loss_scale,
             samples=step.samples,
@@ -123,3 +93,19 @@ class EvenBatches:
             global_samples=step.global_samples,
             ends_update=step.ends_update,
         )
+
+
+def _timed(batches: Iterable[Any], waits: list[float]) -> Iterator[Any]:
+    asked = time.perf_counter()
+    stream = iter(batches)
+    while True:
+        item = next(stream, None)
+        waits.append(time.perf_counter() - asked)
+        if item is None:
+            return
+        yield item
+        asked = time.perf_counter()
+
+
+def _supervised(batch: Mapping[str, torch.Tensor]) -> int:
+    return int((batch["labels"][:, 1:] >= 0).sum())

@@ -1,9 +1,8 @@
 """Chooses the samples to train on, and a batch size and a budget that are fair to compare.
 
-All follow from simulating the policies over the known lengths, which a user would have to do by
-hand to choose a batch size. Losses can be compared only after equally many updates; so the budget
-of `Even` is lowered until it makes as many steps as a whole number of samples in fixed batches.
-Nothing here trains or reads a clock.
+Both follow from simulating the policies over the known lengths. Losses can be compared only after
+equally many updates, so the budget of `Even` is lowered until it makes as many steps as a whole
+number of samples in fixed batches. Nothing here trains or reads a clock.
 """
 
 from __future__ import annotations
@@ -15,13 +14,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Policy
 from evenstep.tools.simulate import SimulationResult, deal, simulate
-from evenstep_demos.text.options import TrainingOptions
+
+REPEATS = 3
+"""How often both runs are made, each time with initial weights and an order of their own."""
+
+ACCUMULATE = 4
+"""Steps to an update: an update of few ranks then holds as many groups as a step of more ranks."""
 
 _PREDICTED = ("steps", "padding", "imbalance", "imbalance_p95", "efficiency", "samples_per_step")
 _FEWEST = 8  # samples per rank; with fewer there is nothing to compare
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """Options of a demo that trains a model with fixed batches and with `Even`."""
+
+    world_size: int = 2
+    max_tokens: int = 1536
+    """Token budget of a batch on one rank, padding included."""
+    seed: int = 0
+    seconds: float = 100.0
+    """About how long all runs may take together; decides the number of samples."""
+    samples: int | None = None
+    """Samples to train on, rounded down to a multiple of `world_size`; overrides `seconds`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +46,7 @@ class Choice:
     """The samples of the runs, the fixed batch size, and the budget of `Even`."""
 
     samples: int
-    """A multiple of the number of ranks, so that nothing is trained on twice."""
+    """A multiple of the number of ranks, so that each is trained on once."""
     batch_size: int
     """Samples per rank and step of the fixed batches."""
     max_tokens: int
@@ -39,74 +56,52 @@ class Choice:
 
 
 def choose(
-    lengths: npt.NDArray[np.int64], options: TrainingOptions, seconds_per_token: float | None = None
+    lengths: npt.NDArray[np.int64], options: TrainingOptions, seconds_per_token: float
 ) -> Choice:
-    """Chooses how many samples to train on, from the first one on, the batch size and the budget.
+    """Chooses how many of the first samples to train on, the batch size and the budget.
 
     Args:
-        lengths: [samples] tokens of all samples to train on.
-        options: `samples` decides if it is set, and `seconds` otherwise; at most all of them.
-        seconds_per_token: measured time of one padded token on one rank; needed unless `samples`
-            is set.
-
-    Raises:
-        ConfigurationError: neither is known.
+        lengths: [samples] tokens of all samples.
+        seconds_per_token: measured time of one padded token on one rank.
     """
     ranks = options.world_size
-    available = len(lengths) - len(lengths) % ranks
+    available = len(lengths) // ranks * ranks
     if options.samples is not None:
         samples = min(options.samples, available) // ranks * ranks
-    elif seconds_per_token is None:
-        raise ConfigurationError("seconds_per_token=None: needed where options.samples is not set")
     else:
-        once = _seconds(_both(lengths[:available], options)) * seconds_per_token
-        seconds = options.repeats * once
-        affordable = int(available * min(1.0, options.seconds / seconds)) // ranks * ranks
+        # A step lasts as long as its slowest rank.
+        _, both = _fixed_and_even(lengths[:available], options)
+        tokens = sum(float(result.costs.max(axis=1).sum()) for result in both)
+        share = options.seconds / (REPEATS * tokens * seconds_per_token)
+        affordable = int(available * min(1.0, share)) // ranks * ranks
         samples = min(available, max(affordable, _FEWEST * ranks))
-    fixed, even = _both(lengths[:samples], options)
-    batch_size = _batch_size(even)
-    budget, even = _as_many_steps(fixed.steps, even, lengths[:samples], options)
-    return Choice(
-        samples=samples,
-        batch_size=batch_size,
-        max_tokens=budget,
-        predicted={"fixed": _prediction(fixed), "evenstep": _prediction(even)},
-    )
-
-
-def _prediction(result: SimulationResult) -> dict[str, Any]:
-    return {name: getattr(result, name) for name in _PREDICTED}
-
-
-def _as_many_steps(
-    steps: int, even: SimulationResult, lengths: npt.NDArray[np.int64], options: TrainingOptions
-) -> tuple[int, SimulationResult]:
-    """The budget with which `Even` makes `steps` steps, or comes closest; and what it makes.
-
-    Args:
-        steps: at least those of `even`.
-        even: with the budget of the options.
-    """
+    lengths = lengths[:samples]
+    batch_size, (fixed, even) = _fixed_and_even(lengths, options)
     tried = {options.max_tokens: even}
     low, high = int(lengths.max()), options.max_tokens
     while low < high:
         middle = (low + high) // 2
         tried[middle] = _simulate(Even(middle), lengths, options)
-        low, high = (middle + 1, high) if tried[middle].steps > steps else (low, middle)
-    best = min(tried, key=lambda budget: (abs(tried[budget].steps - steps), -budget))
-    return best, tried[best]
+        low, high = (middle + 1, high) if tried[middle].steps > fixed.steps else (low, middle)
+    budget = min(tried, key=lambda tokens: (abs(tried[tokens].steps - fixed.steps), -tokens))
+    return Choice(
+        samples=samples,
+        batch_size=batch_size,
+        max_tokens=budget,
+        predicted={
+            run: {name: getattr(result, name) for name in _PREDICTED}
+            for run, result in (("fixed", fixed), ("evenstep", tried[budget]))
+        },
+    )
 
 
-def _batch_size(result: SimulationResult) -> int:
-    """Whole samples of a rank's step."""
-    return max(1, int(result.samples_per_step / result.world_size))
-
-
-def _both(
+def _fixed_and_even(
     lengths: npt.NDArray[np.int64], options: TrainingOptions
-) -> tuple[SimulationResult, SimulationResult]:
+) -> tuple[int, tuple[SimulationResult, SimulationResult]]:
+    """Fixed batches as large as those of `Even`, rounded down; and both simulations."""
     even = _simulate(Even(options.max_tokens), lengths, options)
-    return _simulate(FixedBatch(_batch_size(even)), lengths, options), even
+    batch_size = max(1, int(even.samples_per_step / options.world_size))
+    return batch_size, (_simulate(FixedBatch(batch_size), lengths, options), even)
 
 
 def _simulate(
@@ -116,12 +111,7 @@ def _simulate(
     return simulate(
         policy,
         [lengths[shard] for shard in shards],
-        accumulate=options.accumulate,
+        accumulate=ACCUMULATE,
         seed=options.seed,
         identities=shards,
     )
-
-
-def _seconds(results: tuple[SimulationResult, SimulationResult]) -> float:
-    """Seconds of both runs at one per padded token: a step lasts as long as its slowest rank."""
-    return sum(float(result.costs.max(axis=1).sum()) for result in results)

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.output import note, print_json
-
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `app`."""
@@ -27,24 +25,28 @@ def command(
     out: Annotated[Path, typer.Option(help="Folder for step_times.png and result.json.")] = Path(
         "out/demo"
     ),
-    world_size: Annotated[int, typer.Option(help="Data-parallel processes.")] = 2,
+    world_size: Annotated[int, typer.Option(min=2, help="Data-parallel processes.")] = 2,
     max_tokens: Annotated[
-        int, typer.Option(help="Token budget of a batch on one rank, padding included.")
+        int, typer.Option(min=64, help="Token budget of a batch on one rank, padding included.")
     ] = 1536,
     max_length: Annotated[
         int | None,
         typer.Option(
-            help="Documents of more tokens are left out.", show_default="two thirds of --max-tokens"
+            min=64,
+            help="Documents of more tokens are left out.",
+            show_default="two thirds of --max-tokens",
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="About how long all training runs may take together.")
+        float, typer.Option(min=1, help="About how long all training runs may take together.")
     ] = 100.0,
     samples: Annotated[
         int | None,
-        typer.Option(help="Documents to train on.", show_default="what fits --seconds"),
+        typer.Option(min=2, help="Documents to train on.", show_default="what fits --seconds"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides documents, their order and the model.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Decides documents, their order and the model.")
+    ] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train a small GPT with fixed batches and with Even.
@@ -59,31 +61,20 @@ def command(
       evenstep demo
       evenstep demo --data FILE.parquet --column text --json
     """
-    from evenstep_demos.text.options import DemoOptions
-    from evenstep_demos.text.progress import Display
-    from evenstep_demos.text.ranks import RankFailedError
+    from evenstep_demos.text.budget import TrainingOptions
     from evenstep_demos.text.run import run_demo
 
-    options = DemoOptions(
+    run_demo(
+        TrainingOptions(
+            world_size=world_size,
+            max_tokens=max_tokens,
+            seed=seed,
+            seconds=seconds,
+            samples=samples,
+        ),
         data=data,
         column=column,
-        out=out,
-        world_size=world_size,
-        max_tokens=max_tokens,
         max_length=max_length,
-        seed=seed,
-        seconds=seconds,
-        samples=samples,
+        out=out,
+        as_json=json,
     )
-    try:
-        with Display() as display:
-            result = run_demo(options, display)
-    except RankFailedError as error:
-        if error.details:
-            note(error.details)
-        raise
-    if json:
-        print_json(result.as_dict())
-    else:
-        print(result.table())
-    note(f"picture: {result.picture}\nfigures: {out / 'result.json'}")

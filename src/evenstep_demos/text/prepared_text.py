@@ -18,7 +18,6 @@ from torch.utils.data import Dataset
 
 from evenstep.errors import ConfigurationError
 from evenstep_demos.text.corpus import Corpus
-from evenstep_demos.text.options import DemoOptions
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -70,30 +69,31 @@ class TokenizedDocuments(Dataset[dict[str, torch.Tensor]]):
         return {**self.__dict__, "_loaded": None}
 
 
-def prepare(corpus: Corpus, options: DemoOptions) -> PreparedText:
+def prepare(
+    corpus: Corpus, limit: int, vocab_size: int, *, ranks: int, samples: int | None = None
+) -> PreparedText:
     """Trains the tokenizer, measures every document and sets some aside.
+
+    Args:
+        limit: tokens of a document; longer ones are left out.
+        ranks: each needs a document to train on and one to evaluate.
+        samples: documents to train on, if more are needed.
 
     Raises:
         ConfigurationError: too few documents are within the limit.
         ImportError: the tokenizers package is not installed.
     """
     pool = len(corpus.documents) // _HELD_OUT_SHARE
-    tokenizer = train_tokenizer(corpus.documents[pool:], options.vocab_size)
-    lengths = _lengths(corpus.documents, tokenizer, options.length_limit)
-    kept = np.flatnonzero(lengths <= options.length_limit)
+    tokenizer = train_tokenizer(corpus.documents[pool:], vocab_size)
+    lengths = _lengths(corpus.documents, tokenizer, limit)
+    kept = np.flatnonzero(lengths <= limit)
     held_out, training = kept[kept < pool][:_HELD_OUT], kept[kept >= pool]
-    for role, chosen in (("to train on", training), ("to hold out", held_out)):
-        if len(chosen) < options.world_size:
-            raise ConfigurationError(
-                f"{corpus.name}: of {len(lengths):,} documents, {len(kept):,} have at most "
-                f"{options.length_limit:,} tokens, which leaves {len(chosen)} {role}; give more "
-                "text, or raise --max-tokens and --max-length"
-            )
-    if options.samples is not None and options.samples > len(training):
+    if len(training) < max(ranks, samples or 0) or len(held_out) < ranks:
         raise ConfigurationError(
-            f"samples={options.samples:,}, but {corpus.name} has only {len(training):,} documents "
-            f"of at most {options.length_limit:,} tokens to train on; give more text, lower "
-            "--samples, or raise --max-tokens and --max-length"
+            f"{corpus.name}: of {len(lengths):,} documents, {len(kept):,} have at most {limit:,} "
+            f"tokens: {len(training):,} to train on and {len(held_out):,} to hold out, for {ranks} "
+            f"ranks and samples={samples}; give more text, lower --samples, or raise --max-tokens "
+            "and --max-length"
         )
     return PreparedText(
         tokenizer=tokenizer,

@@ -1,4 +1,4 @@
-"""What the demo found: as one JSON-able object, and as a table with a verdict in words.
+"""What the demo found: figures of both runs, a table with a verdict in words, and a JSON object.
 
 The verdict states only what was measured, and what limits it: other programs on the machine make
 times wrong, and losses after short epochs of a few seeds differ by chance.
@@ -7,36 +7,96 @@ times wrong, and losses after short epochs of a few seeds differ by chance.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.errors import InvariantError
 from evenstep.tools.report.steps_plot import StepPanel
 from evenstep.tools.report.table import text_table
-from evenstep_demos.text.budget import Choice
-from evenstep_demos.text.figures import TextRunFigures
-from evenstep_demos.text.interval import PairedDifference
-from evenstep_demos.text.options import TrainingOptions
+from evenstep_demos.text.budget import ACCUMULATE, REPEATS, TrainingOptions
 from evenstep_demos.text.prepared_text import describe_lengths
+from evenstep_demos.text.train import RUNS, BothTrained, StepRecords
 
 _COLUMNS = 88
 _PROCESSOR_SHARE = 0.9  # below it, the verdict warns of other programs
-_POLICY = "even"
+_T_95 = 4.303  # Student's t at 97.5 % with two degrees of freedom: those of three repeats
+assert REPEATS == 3
+
+Figures = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repeats:
-    """A run, made several times, each with initial weights and an order of its own."""
+def figures(repeats: Sequence[Sequence[StepRecords]], held_out_losses: Sequence[float]) -> Figures:
+    """Figures of the repeats of a run, one after the other.
 
-    whole: TextRunFigures
-    """One after the other; the held-out loss is their mean."""
-    first: TextRunFigures
-    held_out_losses: tuple[float, ...]
-    """[repeats]"""
+    Args:
+        repeats: [repeats][ranks]
+        held_out_losses: [repeats]
+
+    Returns:
+        Counts of tokens and samples are over all ranks, times are seconds, fractions are not
+        percent:
+
+        - ``seconds``: of the slowest rank, from asking for the first batch to the last step.
+        - ``padding``: 1 - real tokens / padded tokens.
+        - ``imbalance``: sum over steps of the slowest rank's processor seconds, over the sum of the
+          mean. Not wall seconds: other programs take the processor from one rank or another.
+        - ``imbalance_in_tokens``: the same in padded tokens.
+        - ``wait``: fraction of its time that a rank waits for its loader, mean over ranks; with the
+          first batch, for which the loader's processes have to start.
+        - ``first_wait``: seconds until the first batch, of the slowest rank.
+        - ``processor_share``: fraction of its compute seconds in which a rank had a processor. Well
+          below 1, other programs were running, and seconds mean little.
+        - ``processor_seconds``: of the slowest rank, summed over steps.
+        - ``most_padded_tokens``: of the largest group on a rank, which decides the memory needed.
+        - ``rank_seconds``: [ranks] compute seconds, summed over steps.
+        - ``compute_seconds``: [steps, ranks] processor seconds of forward and backward passes.
+
+    Raises:
+        InvariantError: the ranks made different numbers of steps.
+    """
+    for ranks in repeats:
+        if len({len(record.compute) for record in ranks}) > 1:
+            raise InvariantError(f"the ranks made {[len(r.compute) for r in ranks]} steps")
+    padded, compute, cpu = (
+        np.concatenate([np.array([getattr(r, name) for r in ranks]).T for ranks in repeats])
+        for name in ("padded_tokens", "compute", "compute_cpu")
+    )
+    records = [record for ranks in repeats for record in ranks]
+    tokens = sum(sum(record.tokens) for record in records)
+    samples = sum(sum(record.samples) for record in records)
+    # A rank that is late in one repeat may be early in the next.
+    by_rank = list(zip(*repeats))
+    totals = [sum(record.total for record in rank) for rank in by_rank]
+    waits = [sum(sum(record.wait) for record in rank) for rank in by_rank]
+    return {
+        "steps": len(padded),
+        "samples": samples,
+        "tokens": tokens,
+        "padded_tokens": int(padded.sum()),
+        "seconds": max(totals),
+        "tokens_per_second": tokens / max(totals),
+        "padding": float(1 - tokens / padded.sum()),
+        "imbalance": _imbalance(cpu),
+        "imbalance_in_tokens": _imbalance(padded),
+        "samples_per_step": samples / len(padded),
+        "wait": float(np.mean(np.divide(waits, totals))),
+        "first_wait": max(record.wait[0] for record in repeats[0]),
+        "processor_share": float(cpu.sum() / compute.sum()),
+        "processor_seconds": float(cpu.max(axis=1).sum()),
+        "most_padded_tokens": int(padded.max()),
+        "held_out_loss": float(np.mean(held_out_losses)),
+        "rank_seconds": compute.sum(axis=0).tolist(),
+        "compute_seconds": np.round(cpu, 5).tolist(),
+    }
+
+
+def _imbalance(costs: npt.NDArray[Any]) -> float:
+    """Sum over steps of the largest of [steps, ranks] costs, over the sum of their mean."""
+    return float(costs.max(axis=1).sum() / costs.mean(axis=1).sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,153 +110,152 @@ class DemoResult:
     """The source of the samples, and how many of them were used."""
     lengths: npt.NDArray[np.int64]
     """[samples] tokens of the samples that were trained on."""
-    choice: Choice
-    seconds_per_token: float
-    initial_loss: float
-    """Held-out loss before training, the same for both runs of the first repeat."""
-    fixed: Repeats
-    even: Repeats
-    picture: Path
+    trained: BothTrained
+    picture: str
     seconds: float
     """Seconds of the whole demo."""
 
-    @property
-    def speedup(self) -> float:
-        """Real tokens per second, evenstep's over the fixed batches'."""
-        return self.even.whole.tokens_per_second / self.fixed.whole.tokens_per_second
+    def __post_init__(self) -> None:
+        for run, repeats in self.trained.records.items():
+            counts = {sum(sum(record.samples) for record in ranks) for ranks in repeats}
+            if counts != {len(self.lengths)}:
+                raise InvariantError(
+                    f"{run} trained on {counts} samples, and not on the {len(self.lengths)} that "
+                    "were chosen"
+                )
 
-    @property
-    def processor_speedup(self) -> float:
-        """The fixed batches' processor seconds over evenstep's, for the same samples."""
-        return self.fixed.whole.processor_seconds / self.even.whole.processor_seconds
-
-    @property
-    def loss_difference(self) -> PairedDifference:
-        """Held-out loss of evenstep minus that of fixed batches, repeat by repeat."""
-        pairs = zip(self.even.held_out_losses, self.fixed.held_out_losses)
-        return PairedDifference.of([even - fixed for even, fixed in pairs])
+    def figures(self, run: str) -> Figures:
+        """Figures of all repeats of a run."""
+        return figures(self.trained.records[run], self.trained.held_out_losses[run])
 
     def as_dict(self) -> dict[str, Any]:
         """One object with all figures."""
-        options = {k: v for k, v in asdict(self.options).items() if not isinstance(v, Path)}
+        fixed, even = (self.figures(run) for run in RUNS)
+        choice = self.trained.choice
         return {
             "corpus": dict(self.corpus),
             "lengths": describe_lengths(self.lengths),
             "options": {
-                **options,
-                "policy": _POLICY,
-                "batch_size": self.choice.batch_size,
-                "fitted_max_tokens": self.choice.max_tokens,
-                "samples": self.choice.samples,
+                **asdict(self.options),
+                "repeats": REPEATS,
+                "accumulate": ACCUMULATE,
+                "policy": "even",
+                "batch_size": choice.batch_size,
+                "fitted_max_tokens": choice.max_tokens,
+                "samples": choice.samples,
             },
-            "seconds_per_token": self.seconds_per_token,
-            "predicted": {run: dict(values) for run, values in self.choice.predicted.items()},
-            "initial_loss": self.initial_loss,
-            "fixed": self.fixed.whole.as_dict(),
-            "evenstep": self.even.whole.as_dict(),
-            "held_out_losses": {
-                "fixed": list(self.fixed.held_out_losses),
-                "evenstep": list(self.even.held_out_losses),
-            },
-            "loss_difference": asdict(self.loss_difference),
-            "speedup": self.speedup,
-            "processor_speedup": self.processor_speedup,
-            "picture": str(self.picture),
+            "seconds_per_token": self.trained.seconds_per_token,
+            "predicted": {run: dict(values) for run, values in choice.predicted.items()},
+            "initial_loss": self.trained.initial_loss,
+            "fixed": fixed,
+            "evenstep": even,
+            "held_out_losses": dict(self.trained.held_out_losses),
+            "loss_difference": self.loss_difference(),
+            "speedup": even["tokens_per_second"] / fixed["tokens_per_second"],
+            "processor_speedup": fixed["processor_seconds"] / even["processor_seconds"],
+            "picture": self.picture,
             "seconds": self.seconds,
+        }
+
+    def loss_difference(self) -> dict[str, float]:
+        """Held-out loss of evenstep minus that of fixed batches, repeat by repeat: the mean, its
+        standard error, and the ends of its 95 % interval if differences are normally
+        distributed."""
+        fixed, even = (np.array(self.trained.held_out_losses[run]) for run in RUNS)
+        mean = float((even - fixed).mean())
+        error = float((even - fixed).std(ddof=1) / REPEATS**0.5)
+        return {
+            "mean": mean,
+            "standard_error": error,
+            "low": mean - _T_95 * error,
+            "high": mean + _T_95 * error,
         }
 
     def panels(self) -> list[StepPanel]:
         """The two panels of the picture: the first repeat."""
-        names = (f"fixed batches of {self.choice.batch_size}", "evenstep.Even")
-        return [
-            StepPanel(
-                title=f"{name}: {run.tokens_per_second:,.0f} real tokens/s, "
-                f"{run.padding:.1%} padding, imbalance {run.imbalance:.2f}",
-                seconds=run.compute_seconds,
+        panels = []
+        names = (f"fixed batches of {self.trained.choice.batch_size}", "evenstep.Even")
+        for run, name in zip(RUNS, names):
+            first = figures(self.trained.records[run][:1], self.trained.held_out_losses[run][:1])
+            title = (
+                f"{name}: {first['tokens_per_second']:,.0f} real tokens/s, "
+                f"{first['padding']:.1%} padding, imbalance {first['imbalance']:.2f}"
             )
-            for name, run in zip(names, (self.fixed.first, self.even.first))
-        ]
+            panels.append(StepPanel(title=title, seconds=np.array(first["compute_seconds"])))
+        return panels
 
     def table(self) -> str:
         """The table and its meaning, for people."""
-        fixed, even = self.fixed.whole, self.even.whole
-        time_ratio, loss = even.seconds / fixed.seconds, self.loss_difference
-        processor_ratio = 1 / self.processor_speedup
+        found = self.as_dict()
+        fixed, even, loss = found["fixed"], found["evenstep"], found["loss_difference"]
+        ranks = [" + ".join(f"{s:.1f}" for s in run["rank_seconds"]) for run in (fixed, even)]
+        changes = {
+            "tokens_per_second": f"x {found['speedup']:.2f}",
+            "seconds": f"x {even['seconds'] / fixed['seconds']:.2f}",
+            "processor_seconds": f"x {1 / found['processor_speedup']:.2f}",
+            "held_out_loss": f"{loss['mean']:+.3f} ± {loss['standard_error']:.3f}",
+        }
         rows = [
-            ("real tokens per second", "tokens_per_second", ",.0f", f"x {self.speedup:.2f}"),
-            ("seconds, all repeats", "seconds", ".1f", f"x {time_ratio:.2f}"),
-            (
-                "processor seconds",
-                "processor_seconds",
-                ".1f",
-                f"x {processor_ratio:.2f}",
-            ),
-            ("seconds to the first batch", "first_wait", ".2f", ""),
-            ("padding", "padding", ".1%", ""),
-            ("imbalance of ranks", "imbalance", ".3f", ""),
-            ("imbalance in padded tokens", "imbalance_in_tokens", ".3f", ""),
-            ("wait for data", "wait", ".1%", ""),
-            ("steps, all repeats", "steps", ",d", ""),
-            ("samples per step", "samples_per_step", ".2f", ""),
-            ("most padded tokens in a batch", "most_padded_tokens", ",d", ""),
-            (
-                "held-out loss",
-                "held_out_loss",
-                ".3f",
-                f"{loss.mean:+.3f} ± {loss.standard_error:.3f}",
-            ),
+            ("real tokens per second", "tokens_per_second", ",.0f"),
+            ("seconds, all repeats", "seconds", ".1f"),
+            ("processor seconds", "processor_seconds", ".1f"),
+            ("seconds to the first batch", "first_wait", ".2f"),
+            ("padding", "padding", ".1%"),
+            ("imbalance of ranks", "imbalance", ".3f"),
+            ("imbalance in padded tokens", "imbalance_in_tokens", ".3f"),
+            ("wait for data", "wait", ".1%"),
+            ("steps, all repeats", "steps", ",d"),
+            ("samples per step", "samples_per_step", ".2f"),
+            ("most padded tokens in a batch", "most_padded_tokens", ",d"),
+            ("held-out loss", "held_out_loss", ".3f"),
         ]
         cells = [
-            (name, f"{getattr(fixed, field):{form}}", f"{getattr(even, field):{form}}", change)
-            for name, field, form, change in rows
+            (name, f"{fixed[key]:{form}}", f"{even[key]:{form}}", changes.get(key, ""))
+            for name, key, form in rows
         ]
-        own = [" + ".join(f"{s:.1f}" for s in run.rank_seconds) for run in (fixed, even)]
-        cells.insert(2, ("compute seconds of each rank", own[0], own[1], ""))
+        cells.insert(2, ("compute seconds of each rank", ranks[0], ranks[1], ""))
         title = (
-            f"{self.choice.samples:,} {self.samples}, {int(self.lengths.sum()):,} tokens, each "
-            f"once in each of {self.options.repeats} repeats, on {self.options.world_size} ranks"
+            f"{len(self.lengths):,} {self.samples}, {int(self.lengths.sum()):,} tokens, each once "
+            f"in each of {REPEATS} repeats, on {self.options.world_size} ranks"
         )
         table = text_table(["", "fixed batches", "evenstep.Even", "change"], cells, title=title)
         return f"{table}\n\n{self.verdict()}"
 
     def verdict(self) -> str:
         """What was measured, in sentences."""
-        choice, speedup = self.choice, self.speedup
+        found, choice = self.as_dict(), self.trained.choice
+        fixed, even, loss = found["fixed"], found["evenstep"], found["loss_difference"]
         text = (
             f"Compared on the same {self.samples}: fixed batches of {choice.batch_size} samples, "
             f"and evenstep's default policy, Even(max_tokens={choice.max_tokens:,}), the budget "
-            f"with which both take about as many steps, {self.options.accumulate} to an update. In "
-            f"real tokens per second evenstep was {speedup:.2f} times as fast, and "
-            f"{self.processor_speedup:.2f} times by the processor time of the slowest ranks. "
+            f"with which both take about as many steps, {ACCUMULATE} to an update. In real tokens "
+            f"per second evenstep was {found['speedup']:.2f} times as fast, and "
+            f"{found['processor_speedup']:.2f} times by the processor time of the slowest ranks. "
         )
-        share = min(self.fixed.whole.processor_share, self.even.whole.processor_share)
+        share = min(fixed["processor_share"], even["processor_share"])
         if share < _PROCESSOR_SHARE:
             text += (
                 "But other programs ran on this machine: in one of the runs a rank had a processor "
                 f"for only {share:.0%} of the time it computed, so rely on processor time alone. "
             )
-        if self.processor_speedup <= 1.0:
+        if found["processor_speedup"] <= 1.0:
             text += "So it was no faster here; where lengths vary little, there is little to gain. "
         text += (
             "Imbalance is the processor time of the slowest rank over the mean, summed over steps; "
-            "at 1 no rank waits for another. "
+            "at 1 no rank waits for another."
         )
-        return f"{textwrap.fill(text, _COLUMNS)}\n\n{self._losses()}"
-
-    def _losses(self) -> str:
-        loss, repeats = self.loss_difference, self.options.repeats
-        mean = f"{abs(loss.mean):.3f} {'higher' if loss.mean > 0 else 'lower'}"
-        text = (
-            f"Held-out loss, {self.initial_loss:.3f} before training, fell to "
-            f"{self.fixed.whole.held_out_loss:.3f} with fixed batches and to "
-            f"{self.even.whole.held_out_loss:.3f} with evenstep, means of {repeats} repeats, each "
-            f"with its own initial weights and order. Evenstep's is {mean}, with a standard error "
-            f"of {loss.standard_error:.3f}; the 95% interval of the difference is {loss.low:+.3f} "
-            f"to {loss.high:+.3f}. "
+        losses = (
+            f"Held-out loss, {found['initial_loss']:.3f} before training, fell to "
+            f"{fixed['held_out_loss']:.3f} with fixed batches and to {even['held_out_loss']:.3f} "
+            f"with evenstep, means of {REPEATS} repeats, each with its own initial weights and "
+            f"order. Evenstep's is {abs(loss['mean']):.3f} "
+            f"{'higher' if loss['mean'] > 0 else 'lower'}, with a standard error of "
+            f"{loss['standard_error']:.3f}; the 95% interval of the difference is "
+            f"{loss['low']:+.3f} to {loss['high']:+.3f}. "
         )
-        if loss.within_chance:
-            text += "The interval has 0 in it, so these runs do not tell which is lower. "
+        if loss["low"] <= 0 <= loss["high"]:
+            losses += "The interval contains 0, so these runs do not tell which is lower. "
         else:
-            text += "The interval has no 0 in it: this is more than chance does between repeats. "
-        text += "docs/learning.md has longer runs of more seeds, which say more."
-        return textwrap.fill(text, _COLUMNS)
+            losses += "The interval does not contain 0: this is more than chance does. "
+        losses += "docs/learning.md has longer runs of more seeds, which say more."
+        return "\n\n".join(textwrap.fill(part, _COLUMNS) for part in (text, losses))

@@ -1,15 +1,15 @@
-"""What a demo trains, and on what: all that its ranks are given, beside the options."""
+"""What a demo trains, and on what."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 from evenstep.cost import Cost, PaddedTokenCost
 
@@ -46,8 +46,3 @@ class Task:
             held_out_lengths=counts[1],
             **others,
         )
-
-    def first(self, samples: int) -> Task:
-        """The task with fewer training samples."""
-        few = Subset(self.training, range(samples))
-        return replace(self, training=few, lengths=self.lengths[:samples])

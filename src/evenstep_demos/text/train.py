@@ -1,29 +1,36 @@
-"""One epoch of data-parallel training on one rank, timed step by step, and the held-out loss.
+"""Both runs of a demo on one rank: data-parallel training, timed step by step.
 
-*Wait* is the time that the rank spends in its loader. *Compute* is the forward and backward pass up
-to the moment when its last gradient is ready; the rest of the backward call is waiting for other
-ranks and the exchange. Gradients are exchanged in every step, as sharded training does, and added
-up over the steps of an update.
+*Wait* is the time that a rank spends in its loader. *Compute* is the forward and backward pass up
+to the moment when its last gradient is ready; the rest of the backward call is the exchange of
+gradients and waiting for other ranks.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: DDP reads the types in its hook's annotations.
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Subset
 
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
-from evenstep_demos.text.batches import Batches
-from evenstep_demos.text.clock import GradientClock
+from evenstep_demos.ranks import ProgressLines
+from evenstep_demos.text.batches import RankBatch, even_batches, fixed_batches
+from evenstep_demos.text.budget import ACCUMULATE, REPEATS, Choice, TrainingOptions, choose
 from evenstep_demos.text.task import Task
+
+RUNS = ("fixed", "evenstep")
+"""Names of the two runs, in the order of the first repeat; the next repeat reverses it."""
 
 _LEARNING_RATE, _WARM_UP = 3e-3, 0.1
 _GRADIENT_NORM = 1.0
+_TIMED_GROUPS = 4
 
 
 @dataclass(kw_only=True)
@@ -39,36 +46,116 @@ class StepRecords:
     wait: list[float] = field(default_factory=list)
     """In the loader: the first includes its start, and one more is for the end of the epoch."""
     total: float = 0.0
-    """The whole epoch, from the moment when the loader is asked for an iterator."""
+    """The whole epoch."""
 
 
-def train_epoch(
-    model: torch.nn.Module, batches: Batches, samples: int, on_step: Callable[[int, float], None]
-) -> StepRecords:
-    """Trains `model` on one epoch. All ranks must call it together.
+@dataclass(frozen=True, kw_only=True)
+class BothTrained:
+    """Both runs, as rank 0 returns them."""
+
+    choice: Choice
+    seconds_per_token: float
+    """Measured time of a padded token on one rank."""
+    initial_loss: float
+    """Held-out loss before training, of the first repeat."""
+    records: Mapping[str, list[list[StepRecords]]]
+    """Run -> [repeats][ranks]"""
+    held_out_losses: Mapping[str, list[float]]
+    """Run -> [repeats]"""
+
+
+def train_both(send: Callable[[str], None], options: TrainingOptions, task: Task) -> BothTrained:
+    """The whole demo on one rank, inside an initialised process group. All ranks return the same.
 
     Args:
-        model: returns its mean loss.
-        batches: the epoch.
-        samples: in the epoch, on all ranks. The learning rate follows the samples done, not the
-            step, so it is a function of the data alone and ends at the same value in both runs.
-        on_step: called after each step with the samples that all ranks have done, and this rank's
-            loss.
+        send: takes lines for the user.
+        options, task: equal on all ranks.
+    """
+    # One thread a rank, as every rank competes for the same cores. Denormal numbers, of which the
+    # softmax of a trained model makes many, would make the later run slower than the earlier.
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    tell = send if dist.get_rank() == 0 else _ignore
+
+    # Also warms up the allocator and the kernels for the first run.
+    speed = _seconds_per_token(task, options)
+    choice = choose(task.lengths, options, speed)
+    initial_loss = held_out_loss(task.model(options.seed), task, options.max_tokens)
+    tell(
+        f"training on {choice.samples:,} samples, {REPEATS} times each: fixed batches of "
+        f"{choice.batch_size}, and evenstep.Even(max_tokens={choice.max_tokens:,}); {ACCUMULATE} "
+        "steps to an update"
+    )
+    task = replace(task, training=Subset(task.training, range(choice.samples)))
+    records: dict[str, list[list[StepRecords]]] = {run: [] for run in RUNS}
+    losses: dict[str, list[float]] = {run: [] for run in RUNS}
+    for repeat in range(REPEATS):
+        for run in RUNS if repeat % 2 == 0 else RUNS[::-1]:
+            seed = options.seed + repeat
+            model, record = task.model(seed), StepRecords()
+            batches = (
+                fixed_batches(task, choice.batch_size, seed, record.wait)
+                if run == "fixed"
+                else even_batches(task, choice.max_tokens, seed, record.wait)
+            )
+            progress = ProgressLines(f"{run} {repeat + 1}", choice.samples, tell)
+            _train_epoch(model, batches, record, progress)
+            gathered: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, record)
+            records[run].append(gathered)
+            losses[run].append(held_out_loss(model, task, options.max_tokens))
+    return BothTrained(
+        choice=choice,
+        seconds_per_token=speed,
+        initial_loss=initial_loss,
+        records=records,
+        held_out_losses=losses,
+    )
+
+
+class GradientClock:
+    """Notes when a rank's own backward pass is done, before the exchange of gradients ends.
+
+    DDP calls its communication hook with each bucket of gradients as soon as this rank has computed
+    them; the last bucket ends the pass. The hook then does what DDP does without one.
+    """
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        self.ready = 0.0
+        """`time.perf_counter` when the last gradient of the latest backward pass was computed."""
+        self.ready_cpu = 0.0
+        """`time.thread_time` at that moment: backward runs in the thread that calls it."""
+        model.register_comm_hook(self, _note_and_reduce)
+
+
+def _note_and_reduce(
+    clock: GradientClock,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
+    if bucket.is_last():
+        clock.ready_cpu = time.thread_time()
+        clock.ready = time.perf_counter()
+    return allreduce_hook(dist.group.WORLD, bucket)  # type: ignore[arg-type]
+
+
+def _train_epoch(
+    model: torch.nn.Module,
+    batches: Iterator[RankBatch],
+    records: StepRecords,
+    progress: ProgressLines,
+) -> None:
+    """Trains `model` on one epoch. All ranks must call it together.
+
+    The learning rate follows the samples done, not the step, so it is a function of the data alone
+    and ends at the same value in both runs.
     """
     parallel = DistributedDataParallel(model)
     clock = GradientClock(parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
-    records = StepRecords()
     done = 0
     dist.barrier()
-    start = asked = time.perf_counter()
-    stream = iter(batches)
-    while True:
-        item = next(stream, None)
-        records.wait.append(time.perf_counter() - asked)
-        if item is None:
-            break
-        batch = batches.rank_batch(item)
+    start = time.perf_counter()
+    for number, batch in enumerate(batches):
         begin, begin_cpu = time.perf_counter(), time.thread_time()
         loss = parallel(**batch.batch)
         (loss * batch.loss_scale).backward()
@@ -78,16 +165,14 @@ def train_epoch(
         if batch.ends_update:
             torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
             for group in optimizer.param_groups:
-                group["lr"] = _learning_rate(done / samples)
+                group["lr"] = _learning_rate(done / progress.total)
             optimizer.step()
             optimizer.zero_grad()
         records.samples.append(batch.samples)
         records.tokens.append(batch.tokens)
         records.padded_tokens.append(batch.padded_tokens)
-        on_step(done, float(loss.detach()))
-        asked = time.perf_counter()
+        progress.step(number + 1, done, float(loss.detach()))
     records.total = time.perf_counter() - start
-    return records
 
 
 def _learning_rate(progress: float) -> float:
@@ -116,3 +201,23 @@ def held_out_loss(model: torch.nn.Module, task: Task, budget: int, device: str =
     model.train()
     dist.all_reduce(sums)
     return float(sums[0] / sums[1])
+
+
+def _seconds_per_token(task: Task, options: TrainingOptions) -> float:
+    """Time of a padded token, forward and backward, while all ranks compute; the slowest rank's."""
+    groups = token_budget_groups(task.lengths, options.max_tokens)
+    model = task.model(options.seed)
+    rates = []
+    for index in np.linspace(0, len(groups) - 1, _TIMED_GROUPS).astype(int).tolist():
+        batch = task.collate([task.training[int(i)] for i in groups.group(index)])
+        dist.barrier()
+        begin = time.perf_counter()
+        model(**batch).backward()
+        rates.append((time.perf_counter() - begin) / batch["input_ids"].numel())
+    slowest = torch.tensor(np.mean(rates[1:]), dtype=torch.float64)  # the first is for warming up
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return float(slowest)
+
+
+def _ignore(line: str) -> None:
+    pass

@@ -50,36 +50,28 @@ class _Processor(Qwen2VLProcessor):
         return super().check_argument_for_proper_class(argument_name, argument)
 
 
-def tokenizer(trained: Tokenizer | None = None) -> PreTrainedTokenizerFast:
-    """A token for each byte, or what was trained, and the special tokens."""
-    special = [_PAD, _START, _END, *NAMED.values()]
-    if trained is None:
-        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-        trained = Tokenizer(models.BPE(vocab={x: i for i, x in enumerate(letters)}, merges=[]))
-        trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        trained.decoder = decoders.ByteLevel()
-    trained.add_special_tokens(special)
+def _tokenizer() -> PreTrainedTokenizerFast:
+    """A token for each byte, and the special tokens."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = Tokenizer(models.BPE(vocab={x: i for i, x in enumerate(letters)}, merges=[]))
+    tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokens.decoder = decoders.ByteLevel()
+    tokens.add_special_tokens([_PAD, _START, _END, *NAMED.values()])
     return PreTrainedTokenizerFast(
-        tokenizer_object=trained, pad_token=_PAD, eos_token=_END, extra_special_tokens=NAMED
+        tokenizer_object=tokens, pad_token=_PAD, eos_token=_END, extra_special_tokens=NAMED
     )
 
 
-def processor(
-    tokens: PreTrainedTokenizerFast | None = None,
-    *,
-    patch: int = _PATCH,
-    max_pixels: int = _MAX_PIXELS,
-) -> Qwen2VLProcessor:
+def processor(*, patch: int = _PATCH, max_pixels: int = _MAX_PIXELS) -> Qwen2VLProcessor:
     """
     Args:
-        tokens: a tokenizer; one of bytes by default.
         patch: pixels of a side of a patch; a token stands for 2 x 2 patches.
         max_pixels: larger images are made smaller.
     """
     size = {"shortest_edge": (2 * patch) ** 2, "longest_edge": max_pixels}
     return _Processor(
         image_processor=Qwen2VLImageProcessorPil(patch_size=patch, size=size),
-        tokenizer=tokens or tokenizer(),
+        tokenizer=_tokenizer(),
         video_processor=BaseVideoProcessor(),
         chat_template=_TEMPLATE,
     )

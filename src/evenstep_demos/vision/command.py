@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.output import note, print_json
-
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `app`."""
@@ -19,17 +17,18 @@ def command(
     out: Annotated[Path, typer.Option(help="Folder for step_times.png and result.json.")] = Path(
         "out/demo-vision"
     ),
-    world_size: Annotated[int, typer.Option(help="Data-parallel processes.")] = 2,
+    world_size: Annotated[int, typer.Option(min=2, help="Data-parallel processes.")] = 2,
     max_tokens: Annotated[
-        int, typer.Option(help="Token budget of a batch on one rank, padding included.")
+        int, typer.Option(min=64, help="Token budget of a batch on one rank, padding included.")
     ] = 1536,
     seconds: Annotated[
-        float, typer.Option(help="About how long all training runs may take together.")
+        float, typer.Option(min=1, help="About how long all training runs may take together.")
     ] = 100.0,
     samples: Annotated[
-        int | None, typer.Option(help="Rows to train on.", show_default="what fits --seconds")
+        int | None,
+        typer.Option(min=2, help="Rows to train on.", show_default="what fits --seconds"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides rows, their order and the model.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Decides rows, their order and the model.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train a small Qwen2-VL on photographs, with fixed batches and with Even.
@@ -45,27 +44,14 @@ def command(
       evenstep demo-vision
       evenstep demo-vision --seconds 300 --json
     """
-    from evenstep_demos.text.progress import Display
-    from evenstep_demos.text.ranks import RankFailedError
-    from evenstep_demos.vision.run import VisionDemoOptions, run_vision_demo
+    from evenstep_demos.text.budget import TrainingOptions
+    from evenstep_demos.vision.run import run_vision_demo
 
-    options = VisionDemoOptions(
-        out=out,
+    options = TrainingOptions(
         world_size=world_size,
         max_tokens=max_tokens,
         seconds=seconds,
         samples=samples,
         seed=seed,
     )
-    try:
-        with Display() as display:
-            result = run_vision_demo(options, display)
-    except RankFailedError as error:
-        if error.details:
-            note(error.details)
-        raise
-    if json:
-        print_json(result.as_dict())
-    else:
-        print(result.table())
-    note(f"picture: {result.picture}\nfigures: {out / 'result.json'}")
+    run_vision_demo(options, out=out, as_json=json)

@@ -16,19 +16,17 @@ _VISION_HIDDEN, _VISION_LAYERS = 64, 2
 class VisionLanguageModel(nn.Module):
     """Called with a batch, it returns its mean loss."""
 
-    def __init__(
-        self, processor: Qwen2VLProcessor, *, hidden_size: int = _HIDDEN, layers: int = _LAYERS
-    ) -> None:
+    def __init__(self, processor: Qwen2VLProcessor) -> None:
         super().__init__()
         names = processor.tokenizer
         heads = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), _HEADS)
         config = Qwen2VLConfig(
             text_config={
                 **heads,
-                "hidden_size": hidden_size,
+                "hidden_size": _HIDDEN,
                 "vocab_size": len(names),
-                "intermediate_size": 3 * hidden_size,
-                "num_hidden_layers": layers,
+                "intermediate_size": 3 * _HIDDEN,
+                "num_hidden_layers": _LAYERS,
                 "use_cache": False,
                 "rope_parameters": {
                     "rope_type": "default",
@@ -42,7 +40,7 @@ class VisionLanguageModel(nn.Module):
             vision_config={
                 "depth": _VISION_LAYERS,
                 "embed_dim": _VISION_HIDDEN,
-                "hidden_size": hidden_size,
+                "hidden_size": _HIDDEN,
                 "num_heads": _HEADS,
                 "patch_size": processor.image_processor.patch_size,
             },

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep_demos.packing.documents import count_bytes, read_documents, read_folder
-from evenstep_demos.packing.options import PackingDemoOptions
+from evenstep_demos.packing.documents import read_documents
 
 FILES = {
     "a.py": b"x = 1\n",
@@ -39,22 +38,14 @@ def parquet(path: Path, columns: dict[str, list]) -> Path:
 
 
 def test_files_of_a_tree_are_documents_and_what_cannot_be_one_is_counted(tree: Path) -> None:
-    documents = read_documents(PackingDemoOptions(data=tree))
+    seen: list[tuple[int, int]] = []
+    documents = read_documents(tree, progress=lambda *done: seen.append(done))
     # The accent is two bytes.
     assert sorted(documents.lengths.tolist()) == [6, 8]
     assert (documents.found, documents.unusable) == (6, 4)
     assert "6 documents, 4 left out" in str(documents)
-
-
-def test_other_files_are_read_where_the_glob_says_so(tree: Path) -> None:
-    lengths, found = read_folder(tree, "*.txt", count_bytes)
-    assert (lengths.tolist(), found) == ([10], 1)
-
-
-def test_progress_ends_with_all_files(tree: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    read_folder(tree, "*.py", count_bytes, lambda *done: seen.append(done))
     assert seen[-1] == (6, 6)
+    assert read_documents(tree, glob="*.txt").lengths.tolist() == [10]
 
 
 def test_tokens_are_those_of_the_tokenizer(tree: Path, tmp_path: Path) -> None:
@@ -63,7 +54,7 @@ def test_tokens_are_those_of_the_tokenizer(tree: Path, tmp_path: Path) -> None:
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0, "=": 1, "1": 2, "?": 3}, "?"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     words.save(str(path))
-    documents = read_documents(PackingDemoOptions(data=tree, tokenizer=str(path)))
+    documents = read_documents(tree, tokenizer=str(path))
     assert sorted(documents.lengths.tolist()) == [2, 3]
     assert str(path) in documents.tokens
 
@@ -72,8 +63,8 @@ def test_the_seed_decides_the_order_and_what_is_drawn(tmp_path: Path) -> None:
     path = parquet(tmp_path / "t.parquet", {"n": list(range(1, 41))})
 
     def read(seed: int, documents: int | None = None) -> list[int]:
-        options = PackingDemoOptions(data=path, column="n", seed=seed, documents=documents)
-        return read_documents(options).lengths.tolist()
+        found = read_documents(path, column="n", seed=seed, documents=documents)
+        return found.lengths.tolist()
 
     assert read(0) == read(0) != read(1)
     assert sorted(read(0)) == sorted(read(1)) == list(range(1, 41))
@@ -92,7 +83,7 @@ def test_a_parquet_column_holds_text_or_token_ids_or_lengths(
     tmp_path: Path, column: str, values: list, tokens: str
 ) -> None:
     path = parquet(tmp_path / "t.parquet", {column: values})
-    documents = read_documents(PackingDemoOptions(data=path))
+    documents = read_documents(path)
     assert sorted(documents.lengths.tolist()) == [1, 2, 3]
     assert (documents.found, documents.unusable) == (3, 0)
     assert documents.tokens == tokens
@@ -107,10 +98,10 @@ def test_data_that_cannot_be_read_is_refused_by_name(tree: Path) -> None:
         (tree, "blank.py", "has any text"),
     ):
         with pytest.raises(ConfigurationError, match=told):
-            read_documents(PackingDemoOptions(data=data, glob=glob))
+            read_documents(data, glob=glob)
 
 
 def test_the_running_interpreter_has_documents() -> None:
-    documents = read_documents(PackingDemoOptions(documents=50, glob="a*.py"))
+    documents = read_documents(None, documents=50, glob="a*.py")
     assert 5 < len(documents.lengths) <= 50
     assert documents.lengths.dtype == np.int64

@@ -11,14 +11,17 @@ import pytest
 
 import evenstep.service as es
 from evenstep.errors import InvariantError
-from evenstep_demos.service.delivery import check_delivery, check_drawn
-from evenstep_demos.service.encode import tokens_of
-from evenstep_demos.service.figures import draws_of, measure, planned_costs
-from evenstep_demos.service.messages import ReceivedMicroBatch, StepRecord
+from evenstep_demos.service.delivery import (
+    ReceivedMicroBatch,
+    StepRecord,
+    check_delivery,
+    check_drawn,
+)
 from evenstep_demos.service.options import RANKS, ServiceDemoOptions
-from evenstep_demos.service.stored import StoredSources, write_sources
-from evenstep_demos.service.strategies import TEXT_RUNS, follow_losses, text_job
-from evenstep_demos.service.trainer import received
+from evenstep_demos.service.result import ServedRun, SourceDraws, figures
+from evenstep_demos.service.sources import StoredSources, write_sources
+from evenstep_demos.service.strategies import TEXT_RUNS, follow_losses, text_job, tokens_of
+from evenstep_demos.service.trainer import micro_batch_of
 
 STEPS = 3
 Records = dict[int, list[StepRecord]]
@@ -30,9 +33,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredSources:
         (f"s{n}", [{"text": f"{n} {k} " + "x" * (7 * k * n % 90)} for k in range(20 + 9 * n)])
         for n in range(5)
     )
-    return write_sources(
-        tmp_path_factory.mktemp("sources"), rows, name="made up", made_of="this", facts={}
-    )
+    return write_sources(tmp_path_factory.mktemp("sources"), rows, "made up", {})
 
 
 @pytest.fixture(scope="module", params=TEXT_RUNS)
@@ -51,7 +52,7 @@ def run(request: pytest.FixtureRequest, stored: StoredSources) -> tuple[list[Any
 def record(rank: int, micro_batches: list[Any], step: es.ServiceStep) -> StepRecord:
     return StepRecord(
         step=step.step,
-        micro_batches=[received(b, t) for b, t in zip(micro_batches, step.samples)],
+        micro_batches=[micro_batch_of(b, t) for b, t in zip(micro_batches, step.samples)],
         wait=0.1 * (rank + 1),
         processor={"backbone": 1.0 + (rank == 2)},
         loss=2.0 * sum(step.supervised),
@@ -69,12 +70,12 @@ def test_a_run_that_is_right_is_found_right(
     assert checked.tokens == sum(int(plan.tokens.sum()) for plan in plans)
 
 
-def changed(records: Records, rank: int, change: Callable[[ReceivedMicroBatch], Any]) -> Records:
-    """With the first micro-batch of a rank's second step changed."""
-    step = records[rank][1]
+def damaged(records: Records, change: Callable[[ReceivedMicroBatch], Any]) -> Records:
+    """With the first micro-batch of rank 3's second step changed."""
+    step = records[3][1]
     first, *rest = step.micro_batches
     new = dataclasses.replace(step, micro_batches=[change(first), *rest])
-    return {**records, rank: [records[rank][0], new, *records[rank][2:]]}
+    return {**records, 3: [records[3][0], new, *records[3][2:]]}
 
 
 def without_last_token(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
@@ -83,55 +84,34 @@ def without_last_token(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
     )
 
 
-def with_another_token(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
-    return dataclasses.replace(part, token=np.append(part.token[:-1], part.token[-1] ^ 1))
+DAMAGES: dict[str, Callable[[Records], Records]] = {
+    "is on no rank": lambda records: damaged(records, without_last_token),
+    "not those stored": lambda records: damaged(
+        records, lambda part: dataclasses.replace(part, token=part.token ^ 1)
+    ),
+    "not in it": lambda records: damaged(
+        records, lambda p: dataclasses.replace(p, document=p.document + len(p.samples))
+    ),
+    "rank 3 got other samples": lambda records: damaged(
+        records, lambda part: dataclasses.replace(part, samples=part.samples[::-1])
+    ),
+    # Both context-parallel ranks with the same shard.
+    "on no rank, or on several": lambda records: damaged(
+        records, lambda _: records[2][1].micro_batches[0]
+    ),
+    r"ranks \[0, 1, 2, 3\]": lambda records: {r: of for r, of in records.items() if r != 1},
+}
 
 
-def with_a_strange_document(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
-    return dataclasses.replace(part, document=part.document + len(part.samples))
-
-
-def with_other_samples(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
-    return dataclasses.replace(part, samples=part.samples[::-1])
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (without_last_token, "is on no rank"),
-        (with_another_token, "not those stored"),
-        (with_a_strange_document, "not in it"),
-        (with_other_samples, "rank 3 got other samples"),
-    ],
-)
+@pytest.mark.parametrize("words", DAMAGES)
 def test_a_damaged_delivery_is_found(
-    run: tuple[list[Any], Records], stored: StoredSources, change: Any, words: str
+    run: tuple[list[Any], Records], stored: StoredSources, words: str
 ) -> None:
     plans, records = run
     with pytest.raises(InvariantError, match=words):
         check_delivery(
-            plans,
-            changed(records, 3, change),
-            lambda name: tokens_of(stored.row(name))["input_ids"],
+            plans, DAMAGES[words](records), lambda name: tokens_of(stored.row(name))["input_ids"]
         )
-
-
-def test_ranks_with_the_same_shard_are_found(
-    run: tuple[list[Any], Records], stored: StoredSources
-) -> None:
-    plans, records = run
-    doubled = changed(records, 3, lambda _: records[2][1].micro_batches[0])
-    with pytest.raises(InvariantError, match="on no rank, or on several"):
-        check_delivery(plans, doubled, lambda name: tokens_of(stored.row(name))["input_ids"])
-
-
-def test_a_rank_that_is_missing_is_found(
-    run: tuple[list[Any], Records], stored: StoredSources
-) -> None:
-    plans, records = run
-    fewer = {rank: each for rank, each in records.items() if rank != 1}
-    with pytest.raises(InvariantError, match=r"ranks \[0, 1, 2, 3\]"):
-        check_delivery(plans, fewer, lambda name: tokens_of(stored.row(name))["input_ids"])
 
 
 def test_a_sample_that_no_plan_places_is_found(run: tuple[list[Any], Records]) -> None:
@@ -143,23 +123,23 @@ def test_a_sample_that_no_plan_places_is_found(run: tuple[list[Any], Records]) -
 
 def test_figures_are_sums_over_steps(run: tuple[list[Any], Records]) -> None:
     plans, records = run
-    figures = measure(plans, records, {"backbone": planned_costs(plans)})
-    assert figures.measured["backbone"] == pytest.approx(2.0 / 1.25)
-    assert figures.slowest == pytest.approx(2.0 * STEPS)
-    assert figures.processor == pytest.approx(5.0 * STEPS)
-    assert figures.slowest_share == pytest.approx(2 / 5)
-    assert figures.wait_median == pytest.approx(0.4)
-    assert figures.first_loss == figures.last_loss == pytest.approx(2.0)
-    assert figures.samples == STEPS * 16
-    assert figures.tokens == sum(plan.samples.lengths["supervised"].sum() for plan in plans)
+    found = figures(ServedRun(plans=plans, records=records))
     worst = sum(plan.cost_after.sum(axis=1).max() for plan in plans)
     mean = sum(plan.cost_after.sum(axis=1).mean() for plan in plans)
-    assert figures.planned["backbone"] == pytest.approx(worst / mean)
+    assert found["planned"]["backbone"] == pytest.approx(worst / mean)
+    assert found["measured"]["backbone"] == pytest.approx(2.0 / 1.25)
+    assert found["slowest"] == pytest.approx(2.0 * STEPS)
+    assert found["processor"] == pytest.approx(5.0 * STEPS)
+    assert found["slowest_share"] == pytest.approx(2 / 5)
+    assert found["wait_median"] == pytest.approx(0.4)
+    assert found["first_loss"] == found["last_loss"] == pytest.approx(2.0)
+    assert found["samples"] == STEPS * 16
+    assert found["tokens"] == sum(plan.samples.lengths["supervised"].sum() for plan in plans)
 
 
 def test_draws_are_held_against_the_weights_of_each_step(run: tuple[list[Any], Records]) -> None:
     plans, _ = run
-    draws = draws_of(plans)
+    draws = SourceDraws.of(plans)
     assert draws.drawn.sum() == STEPS * 16
     assert draws.expected.sum() == pytest.approx(STEPS * 16)
     assert draws.first.sum() == draws.last.sum() == pytest.approx(1.0)

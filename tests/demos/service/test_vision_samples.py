@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,19 @@ from hypothesis import strategies as st
 
 import evenstep.service as es
 from evenstep.batch.count_media import patches_of
-from evenstep_demos.service.options import CONTEXT, DATA, RANKS, ServiceDemoOptions
-from evenstep_demos.service.vision.encode import (
+from evenstep_demos.service.options import RANKS, ServiceDemoOptions
+from evenstep_demos.service.vision.pictures import KINDS, picture_sources
+from evenstep_demos.service.vision.routes import routes_of
+from evenstep_demos.service.vision.strategies import (
     CELLS,
     PATCH,
     PICTURE,
+    VISION_RUNS,
     cells_of,
     pictured,
     supervised,
+    vision_job,
 )
-from evenstep_demos.service.vision.pictures import KINDS, picture_sources, samples_of
-from evenstep_demos.service.vision.routes import Routes, routes_of_group, routes_of_subplan
-from evenstep_demos.service.vision.strategies import ENCODER, encoder_cost, vision_job
 
 SIDES = st.integers(1, 20_000)
 
@@ -57,38 +60,6 @@ def test_a_sample_has_a_token_for_each_cell_and_four_patches(w: int, h: int, tex
     assert (other["pixel_values"] != sample["pixel_values"]).any()
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("no picture", [("no picture", None)]),
-        ("before <image> a <image> b", [("before", None), ("a", [1, 2]), ("b", [3, 4])]),
-        ("<image> one", [("", None), ("one", [1, 2]), ("", [3, 4])]),
-        ("a <image> b <image> c <image> d", [("a", None), ("b", [1, 2]), ("c <image> d", [3, 4])]),
-    ],
-)
-def test_a_picture_goes_with_the_text_behind_it(text: str, found: list[Any]) -> None:
-    sizes = [(1, 2), (3, 4)] if "<image>" in text else []
-    assert samples_of(text, sizes) == found
-
-
-def test_pictures_of_parquet_files_are_samples_of_their_sources(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    told = [
-        ("docs", "intro <image> first " + "x" * 200, [100], [50]),
-        ("docs", "<image>", [10], [10]),
-        ("laws", "only text", [], []),
-    ]
-    rows = [dict(zip(("source", "text", "image_w", "image_h"), each)) for each in told]
-    data = tmp_path / "a.parquet"
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), data)
-    options = ServiceDemoOptions(vision=True, data=[data], max_length=64, out=tmp_path / "out")
-    stored = picture_sources(options)
-    assert stored.samples == {"docs": 2, "laws": 1}
-    assert stored.facts == {"found": 3, "pictures": 1, "unusable": 2, "shortened": 1}
-
-
 def test_made_up_pictures_are_of_every_kind_and_the_same_each_time(tmp_path: Path) -> None:
     made = [
         picture_sources(ServiceDemoOptions(vision=True, out=tmp_path / name)) for name in ("a", "b")
@@ -106,38 +77,26 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     )
     stored = picture_sources(options)
     found = {}
-    for run in ("jointly", "apart"):
+    for run in VISION_RUNS:
         with es.start(vision_job(stored, options, run), backend="local") as service:
             found[run] = [next(service.client(rank)) for rank in range(RANKS)]
     return found
 
 
-@pytest.mark.parametrize("run", ["jointly", "apart"])
+@pytest.mark.parametrize("run", VISION_RUNS)
 def test_every_embedding_comes_to_all_ranks_that_need_it(
     steps: dict[str, list[Any]], run: str
 ) -> None:
-    clients_of = [[0, 1], [2, 3]]
-    assert (DATA, CONTEXT) == (2, 2)
-    routes: list[Routes] = []
-    embeddings: list[list[tuple[Any, int]]] = []  # of each rank: sample and cell
-    for rank, (_, step) in enumerate(steps[run]):
-        if run == "apart":
-            part = step.subplans[ENCODER]
-            routes.append(routes_of_subplan(part, step.samples, clients_of, RANKS, range(RANKS)))
-            mine = list(part.samples)
-        else:
-            costs = [encoder_cost(table.lengths["image"]) for table in step.samples]
-            made, rows = routes_of_group(step.samples, step.bucket, rank, clients_of, RANKS, costs)
-            routes.append(made)
-            mine = [table[each] for table, each in zip(step.samples, rows)]
-        embeddings.append(
-            [
-                (table.identity(row), cell)
-                for table in mine
-                for row in range(len(table))
-                for cell in range(int(table.lengths["image"][row]) // 4)
-            ]
-        )
+    routes = [routes_of(step.subplans["encoder"], step.samples) for _, step in steps[run]]
+    embeddings = [  # of each rank: sample and cell
+        [
+            (table.identity(row), cell)
+            for table in step.subplans["encoder"].samples
+            for row in range(len(table))
+            for cell in range(int(table.lengths["image"][row]) // 4)
+        ]
+        for _, step in steps[run]
+    ]
     assert [sum(each.sent_to) for each in routes] == [len(each.sent) for each in routes]
     for rank, (_, step) in enumerate(steps[run]):
         got = []
@@ -155,22 +114,11 @@ def test_every_embedding_comes_to_all_ranks_that_need_it(
                 expected = [(table.identity(row), cell) for cell in range(cells)]
                 assert got[max(begins[row], 0) :][:cells] == expected
         assert wanted == len(got)
-    if run == "apart":
-        assert all(len(each) > 0 for each in embeddings)
+    assert all(len(each) > 0 for each in embeddings)
 
 
-def test_the_page_lists_the_kinds_that_are_made_up() -> None:
-    page = Path(__file__).parents[3] / "docs" / "demo-service.md"
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in page.read_text(encoding="utf-8").splitlines()
-        if line.startswith("|")
-    ]
-    listed = {row[0]: row[1:] for row in cells if row[0] in KINDS}
-    assert list(listed) == list(KINDS)
-    for name, kind in KINDS.items():
-        samples, side, side_spread, text, text_spread = listed[name]
-        assert int(samples) == kind.samples
-        assert (None if side == "none" else float(side)) == kind.side
-        assert float(side_spread or 0) == kind.side_spread
-        assert (float(text), float(text_spread)) == (kind.text, kind.text_spread)
+@pytest.mark.parametrize("module", ["strategies", "vision.strategies"])
+def test_what_planners_and_loaders_run_needs_no_torch(module: str) -> None:
+    program = f"import sys, evenstep_demos.service.{module}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

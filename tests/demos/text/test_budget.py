@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.errors import ConfigurationError
-from evenstep_demos.text.budget import choose
-from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.budget import REPEATS, TrainingOptions, choose
+
+SPEED = 1e-4
 
 LENGTHS = st.lists(st.integers(2, 200), min_size=60, max_size=150).map(np.array)
 
@@ -18,15 +18,15 @@ def test_every_rank_gets_equally_many_samples_and_none_twice(
     lengths: np.ndarray, world_size: int, samples: int
 ) -> None:
     samples = max(samples, world_size)
-    options = DemoOptions(max_tokens=300, max_length=200, world_size=world_size, samples=samples)
+    options = TrainingOptions(max_tokens=300, world_size=world_size, samples=samples)
     wanted = min(samples, len(lengths))
-    assert choose(lengths, options).samples == wanted - wanted % world_size
+    assert choose(lengths, options, SPEED).samples == wanted - wanted % world_size
 
 
 @pytest.mark.parametrize("max_tokens", [1000, 1536, 3072])
 def test_both_runs_take_about_as_many_steps(max_tokens: int) -> None:
     lengths = np.random.default_rng(2).lognormal(5, 1, 800).astype(np.int64).clip(2, 600)
-    choice = choose(lengths, DemoOptions(max_tokens=max_tokens, samples=800))
+    choice = choose(lengths, TrainingOptions(max_tokens=max_tokens, samples=800), SPEED)
     fixed, even = (choice.predicted[run]["steps"] for run in ("fixed", "evenstep"))
     assert fixed == -(-choice.samples // 2 // choice.batch_size)
     assert lengths.max() <= choice.max_tokens <= max_tokens
@@ -37,29 +37,26 @@ def test_twice_the_time_trains_about_twice_the_samples() -> None:
     lengths = np.random.default_rng(0).lognormal(5, 1, 4000).astype(np.int64).clip(2, 2000)
     counts = []
     for seconds in (20.0, 40.0):
-        options = DemoOptions(max_tokens=3072, seconds=seconds)
-        counts.append(choose(lengths, options, seconds_per_token=1e-4).samples)
+        options = TrainingOptions(max_tokens=3072, seconds=seconds)
+        counts.append(choose(lengths, options, SPEED).samples)
     assert 1.9 < counts[1] / counts[0] < 2.1
 
 
 def test_predicted_time_is_near_the_time_allowed() -> None:
     lengths = np.random.default_rng(1).lognormal(5, 1, 4000).astype(np.int64).clip(2, 2000)
-    options = DemoOptions(max_tokens=3072, seconds=90.0)
-    choice = choose(lengths, options, seconds_per_token=1e-4)
+    options = TrainingOptions(max_tokens=3072, seconds=90.0)
+    choice = choose(lengths, options, SPEED)
     tokens = float(lengths[: choice.samples].sum())
     # Useful tokens / efficiency / ranks is the sum over steps of the slowest rank's tokens.
-    seconds = 1e-4 * 3 * sum(tokens / run["efficiency"] / 2 for run in choice.predicted.values())
+    seconds = (
+        SPEED * REPEATS * sum(tokens / run["efficiency"] / 2 for run in choice.predicted.values())
+    )
     # Not exactly, as the fixed batch size is an integer and follows from the samples.
     assert seconds == pytest.approx(90.0, rel=0.25)
 
 
 def test_slow_machines_still_compare_something_and_fast_ones_use_all() -> None:
     lengths = np.full(101, 50)
-    options = DemoOptions(max_tokens=300)
+    options = TrainingOptions(max_tokens=300)
     assert choose(lengths, options, seconds_per_token=1e9).samples == 16
     assert choose(lengths, options, seconds_per_token=1e-9).samples == 100
-
-
-def test_without_samples_the_speed_must_be_known() -> None:
-    with pytest.raises(ConfigurationError, match="seconds_per_token"):
-        choose(np.full(100, 50), DemoOptions())

@@ -15,21 +15,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 from evenstep_demos.models import PaddedGPT
-from evenstep_demos.text.batches import Batches, EvenBatches, FixedBatches
-from evenstep_demos.text.clock import GradientClock
-from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.ranks import run_ranks
+from evenstep_demos.text.batches import even_batches, fixed_batches
+from evenstep_demos.text.budget import ACCUMULATE
 from evenstep_demos.text.prepared_text import (
     END,
     TokenizedDocuments,
     load_tokenizer,
     train_tokenizer,
 )
-from evenstep_demos.text.ranks import run_ranks
 from evenstep_demos.text.task import Task
-from evenstep_demos.text.train import held_out_loss
+from evenstep_demos.text.train import GradientClock, held_out_loss
 
 Send = Callable[[Any], None]
-OPTIONS = DemoOptions(max_tokens=96, max_length=64, vocab_size=300, accumulate=3)
 TEXTS = tuple(f"{i}:" + "ab" * (1 + 7 * i % 29) for i in range(50))
 
 
@@ -39,7 +37,7 @@ def _model(seed: int) -> PaddedGPT:
 
 
 def _task() -> Task:
-    documents = TokenizedDocuments(TEXTS, train_tokenizer(["1234567890:"], OPTIONS.vocab_size))
+    documents = TokenizedDocuments(TEXTS, train_tokenizer(["1234567890:"], 300))
     lengths = np.array([len(documents[i]["input_ids"]) for i in range(len(TEXTS))])
     return Task(
         training=documents,
@@ -53,13 +51,12 @@ def _task() -> Task:
 
 def one_epoch_of_both(send: Send) -> None:
     task = _task()
-    ways: dict[str, Batches] = {
-        "fixed": FixedBatches(task, 3, OPTIONS, 0),
-        "evenstep": EvenBatches(task, OPTIONS.max_tokens, OPTIONS, 0),
+    ways = {
+        "fixed": fixed_batches(task, 3, 0, []),
+        "evenstep": even_batches(task, 96, 0, []),
     }
     for name, batches in ways.items():
-        for step, item in enumerate(batches):
-            part = batches.rank_batch(item)
+        for step, part in enumerate(batches):
             mask, labels = part.batch["attention_mask"], part.batch["labels"][:, 1:]
             send((name, "counts", dist.get_rank(), part.samples, part.tokens, part.padded_tokens))
             send((name, "rows", part.batch["input_ids"].tolist(), int(mask.sum()), mask.numel()))
@@ -82,8 +79,8 @@ def test_both_ways_train_on_every_sample_once_with_scales_of_the_token_mean() ->
         steps = [sum(rank == wanted for rank, _, _, _ in counts) for wanted in (0, 1)]
         assert steps[0] == steps[1] > 3
         # The mean over ranks of scale x mean loss, in sum, is the update's token mean: W t / T.
-        for update in range(0, steps[0], 3):
-            last = min(update + 3, steps[0]) - 1
+        for update in range(0, steps[0], ACCUMULATE):
+            last = min(update + ACCUMULATE, steps[0]) - 1
             parts = [m for m in heard if m[0] == name and m[1] in range(update, last + 1)]
             supervised = sum(m[3] for m in parts)
             assert len(parts) == 2 * (last + 1 - update)

@@ -3,22 +3,19 @@ from __future__ import annotations
 import pickle
 import random
 
-import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
 from evenstep_demos.text.corpus import Corpus
-from evenstep_demos.text.options import DemoOptions
 from evenstep_demos.text.prepared_text import (
     END,
     TokenizedDocuments,
-    describe_lengths,
     load_tokenizer,
     prepare,
     train_tokenizer,
 )
 
-OPTIONS = DemoOptions(max_tokens=96, max_length=64, vocab_size=300)
+LIMIT, VOCABULARY = 64, 300
 
 
 def _corpus(count: int) -> Corpus:
@@ -32,28 +29,19 @@ def _corpus(count: int) -> Corpus:
 
 def test_documents_are_trained_on_held_out_or_too_long() -> None:
     corpus = _corpus(200)
-    prepared = prepare(corpus, OPTIONS)
+    prepared = prepare(corpus, LIMIT, VOCABULARY, ranks=2)
     used = [*prepared.documents, *prepared.held_out]
     assert len(set(used)) == len(used)
     assert len(used) + prepared.too_long == len(corpus.documents)
     encode = load_tokenizer(prepared.tokenizer).encode
     for text in corpus.documents:
-        assert (len(encode(text).ids) + 1 <= OPTIONS.length_limit) == (text in used)
-
-
-def test_lengths_are_those_of_the_samples() -> None:
-    prepared = prepare(_corpus(100), OPTIONS)
-    for texts, lengths in (
-        (prepared.documents, prepared.lengths),
-        (prepared.held_out, prepared.held_out_lengths),
-    ):
-        samples = TokenizedDocuments(texts, prepared.tokenizer)
-        assert [len(samples[i]["input_ids"]) for i in range(len(samples))] == lengths.tolist()
-    assert prepared.lengths.max() <= OPTIONS.length_limit
+        assert (len(encode(text).ids) + 1 <= LIMIT) == (text in used)
+    samples = TokenizedDocuments(prepared.documents, prepared.tokenizer)
+    assert [len(sample["input_ids"]) for sample in samples] == prepared.lengths.tolist()
 
 
 def test_samples_end_with_the_end_token_and_survive_pickling() -> None:
-    prepared = prepare(_corpus(100), OPTIONS)
+    prepared = prepare(_corpus(100), LIMIT, VOCABULARY, ranks=2)
     samples = TokenizedDocuments(prepared.documents, prepared.tokenizer)
     tokens = samples[0]["input_ids"]
     assert tokens[-1] == END
@@ -77,29 +65,23 @@ def test_a_long_text_of_few_tokens_is_kept() -> None:
     rules = ["-" * (n * 64) for n in range(1, 40)]
     corpus = _corpus(60)
     corpus.documents.extend(rules)
-    prepared = prepare(corpus, OPTIONS)
+    prepared = prepare(corpus, LIMIT, VOCABULARY, ranks=2)
     encode = load_tokenizer(prepared.tokenizer).encode
-    kept = [text for text in rules if len(encode(text).ids) + 1 <= OPTIONS.length_limit]
-    assert len(max(kept)) > 8 * OPTIONS.length_limit
+    kept = [text for text in rules if len(encode(text).ids) + 1 <= LIMIT]
+    assert len(max(kept)) > 8 * LIMIT
     assert [text for text in rules if text in prepared.documents] == kept
 
 
-def test_too_little_text_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ConfigurationError, match="leaves 0 to train on"):
-        prepare(_corpus(0), OPTIONS)
-    with pytest.raises(ConfigurationError, match="to hold out"):
-        prepare(_corpus(9), OPTIONS)
-
-
-def test_more_samples_than_there_are_is_refused() -> None:
-    options = DemoOptions(max_tokens=96, max_length=64, vocab_size=300, samples=1000)
-    with pytest.raises(ConfigurationError, match="samples=1,000, but words has only"):
-        prepare(_corpus(100), options)
-
-
-def test_the_description_of_lengths_is_right() -> None:
-    facts = describe_lengths(np.array([1, 1, 2, 4]))
-    assert facts["mean"] == 2.0
-    assert facts["median"] == 1.5
-    assert facts["max"] == 4.0
-    assert facts["cv"] == pytest.approx(np.sqrt(1.5) / 2)
+@pytest.mark.parametrize(
+    ("documents", "samples", "words"),
+    [
+        (0, None, "0 to train on and 0 to hold out, for 2 ranks"),
+        (9, None, "0 to hold out"),
+        (100, 1000, "words: of 100 documents, .* samples=1000; give more text, lower --samples"),
+    ],
+)
+def test_too_little_text_is_refused_with_the_numbers(
+    documents: int, samples: int | None, words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        prepare(_corpus(documents), LIMIT, VOCABULARY, ranks=2, samples=samples)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -17,18 +16,16 @@ pytest.importorskip("accelerate")
 
 import accelerate
 from accelerate_job import accelerator_of, train
-from ranks import Job, Rank, run
+from ranks import Rank, run
 from script_jobs import torchrun
 from tiny_model import TinyModel
 from update_checks import (
     DOCUMENTS,
-    EVERYTHING,
     Update,
     check_epoch,
-    check_resumed,
+    check_killed,
     loader_of,
     one_batch,
-    samples_of,
 )
 
 import evenstep
@@ -74,20 +71,7 @@ def uninterrupted(rank: Rank) -> list[list[Update]]:
 
 @pytest.mark.integrations
 def test_a_killed_job_goes_on_where_it_saved(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("whole", "killed", "two", "one")]
-    for folder in folders:
-        folder.mkdir()
-    saved = tmp_path / "checkpoint"
-    whole = [[*first, *second] for first, second in run(uninterrupted, 2, folder=folders[0])]
-    with Job(hanging, 2, saved, folder=folders[1]) as job:
-        for rank in range(2):
-            job.heard(rank, "saved", within=60)
-            job.signal(rank, signal.SIGKILL)
-        job.join(within=20)
-    two = [[*first, *second] for first, second in run(resumed, 2, saved, folder=folders[2])]
-    ((rest, following),) = run(resumed, 1, saved, folder=folders[3])
-    check_resumed(whole, two, rest, after=2)
-    assert sorted(samples_of(following)) == EVERYTHING
+    check_killed(tmp_path, uninterrupted, hanging, resumed)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,15 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning_job import Log, Module, trained, trainer_of
-from ranks import Job, Rank, run
+from ranks import Rank, run
 from script_jobs import torchrun
 from tiny_model import TinyModel
 from torch.distributed.fsdp import fully_shard
 from update_checks import (
     DOCUMENTS,
-    EVERYTHING,
     Update,
     check_epoch,
-    check_resumed,
+    check_killed,
     loader_of,
     one_batch,
     samples_of,
@@ -144,42 +143,26 @@ class Hanging(ModelCheckpoint):
             self.rank.heard(self.rank.rank, "never", within=60)
 
 
-def hanging(rank: Rank, folder: Path, saved: Path) -> None:
+def hanging(rank: Rank, saved: Path) -> None:
     callback = Hanging(dirpath=saved, every_n_train_steps=2, filename="{step}")
     callback.rank = rank
-    fit(rank, folder, 3, max_epochs=2, callbacks=[callback])
+    fit(rank, saved, 3, max_epochs=2, callbacks=[callback])
 
 
 def whole(rank: Rank, folder: Path) -> list[list[Update]]:
     return fit(rank, folder, 3, max_epochs=2)[0]
 
 
-def resumed(rank: Rank, folder: Path, path: Path) -> list[list[Update]]:
+def resumed(rank: Rank | None, saved: Path) -> list[list[Update]]:
     module = Module()
-    trainer = trainer_of(rank, folder, accumulate_grad_batches=3, max_epochs=2)
+    path = saved / "step=2.ckpt" if saved.is_dir() else saved
+    trainer = trainer_of(rank, saved.parent, accumulate_grad_batches=3, max_epochs=2)
     even.fit(trainer, module, loader_of(3), ckpt_path=path)
     return trained(module)
 
 
 def test_a_killed_job_goes_on_where_it_saved(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("whole", "killed", "two", "one")]
-    for folder in folders:
-        folder.mkdir()
-    saved = tmp_path / "checkpoints"
-    every = [[*first, *second] for first, second in run(whole, 2, tmp_path, folder=folders[0])]
-    with Job(hanging, 2, tmp_path, saved, folder=folders[1]) as job:
-        for rank in range(2):
-            job.heard(rank, "saved", within=60)
-        for rank in range(2):
-            job.signal(rank, signal.SIGKILL)
-        job.join(within=20)
-    path = saved / "step=2.ckpt"
-    two = [
-        [*first, *second] for first, second in run(resumed, 2, tmp_path, path, folder=folders[2])
-    ]
-    ((rest, following),) = run(resumed, 1, tmp_path, path, folder=folders[3])
-    check_resumed(every, two, rest, after=2)
-    assert sorted(samples_of(following)) == EVERYTHING
+    check_killed(tmp_path, partial(whole, folder=tmp_path), hanging, resumed)
 
 
 def test_every_checkpoint_is_followed_by_what_followed_it(tmp_path: Path) -> None:
@@ -198,7 +181,7 @@ def test_every_checkpoint_is_followed_by_what_followed_it(tmp_path: Path) -> Non
     assert len(paths) == len(samples) + 2
     for path in paths:
         steps = torch.load(path)["global_step"]
-        after = [u.samples for epoch in resumed(None, tmp_path, path) for u in epoch]
+        after = [u.samples for epoch in resumed(None, path) for u in epoch]
         assert after == samples[steps:], path.name
 
 

@@ -30,7 +30,7 @@ def main(folder: str, *, stop: int | None = None, **options: Any) -> None:
             self.add_callback(Reporter(self, folder, stop))
 
     workflow.CustomSeq2SeqTrainer = even.trainer_class(
-        Telling, policy=evenstep.Even(max_tokens=256), collate_threads=2
+        Telling, policy=evenstep.Even(max_tokens=256)
     )
     run_exp(options)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +17,8 @@ from evenstep.plan.dynamic_context import (
     Exchange,
     least_step,
     plan_dynamic_context,
-    planner,
 )
 from evenstep.plan.packing import DocumentCost
-from evenstep.plan.partition import greedy_numba
 from evenstep.plan.sharding import shard
 from evenstep.plan.sharding.attention_tiles import TILE
 from evenstep.tools.simulate import sample_lengths
@@ -161,21 +158,6 @@ def test_groups_within_a_node_do_not_reach_into_the_next() -> None:
     assert (reaches & inside).sum() <= 0.2 * inside.sum()
 
 
-def test_a_plan_is_the_same_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
-    lengths = np.random.default_rng(0).integers(1, 2000, 12_000)
-    options = DynamicContext(ranks=600, tokens_per_rank=TOKENS)
-    monkeypatch.setattr(planner, "COMPILE_FROM", 1)
-    fast = plan_dynamic_context(lengths, options)
-    monkeypatch.setitem(sys.modules, "numba", None)
-    greedy_numba.compiled.cache_clear()
-    try:
-        plain = plan_dynamic_context(lengths, options)
-    finally:
-        greedy_numba.compiled.cache_clear()
-    assert all(np.array_equal(value, vars(plain)[name]) for name, value in vars(fast).items())
-
-
 def test_micro_batches_of_a_pipeline_cost_equally_much() -> None:
     lengths = np.random.default_rng(5).lognormal(np.log(1500), 1.4, 1500).astype(int)
     lengths = lengths.clip(1, 40_000)
@@ -191,28 +173,6 @@ def test_micro_batches_of_a_pipeline_cost_equally_much() -> None:
         costs = np.bincount(plan.micro_batch[of_group], costs)
         spread[pipeline] = costs.max() / costs.mean()
     assert spread[True] < 1.1 < 1.3 < spread[False]
-
-
-def test_groups_merge_alike_with_numba_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
-    made = np.random.default_rng(1)
-    merged = 0
-    for _ in range(25):
-        ranks, tokens = int(made.integers(3, 150)), int(made.integers(500, 20_000))
-        count = ranks * int(made.integers(2, 9))
-        lengths = made.lognormal(np.log(tokens / 8), 1.3, count).astype(int)
-        lengths = lengths.clip(1, ranks * tokens)
-        exchange = Exchange(
-            within=int(made.integers(400)), between=int(made.integers(3000)), node=4
-        )
-        options = DynamicContext(ranks=ranks, tokens_per_rank=tokens, exchange=exchange)
-        plans = []
-        for least in (1, 10**9):
-            monkeypatch.setattr(planner, "COMPILE_FROM", least)
-            plans.append(vars(plan_dynamic_context(lengths, options)))
-        assert all(np.array_equal(value, plans[1][name]) for name, value in plans[0].items())
-        merged += int((plans[0]["size"] > 1).sum())
-    assert merged > 100
 
 
 @pytest.mark.parametrize(

@@ -1,41 +1,12 @@
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dealt_epochs import LENGTHS, SEEDS, WORLDS, deal, few, listed
-from evenstep.errors import ConfigurationError
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.offline.fixed_size import LengthGrouped, Sorted, shares, sorted_runs
-from evenstep.plan.offline.policy import OfflinePolicy
-
-
-@st.composite
-def policies(draw: st.DrawFn) -> OfflinePolicy:
-    lengths, batch_size = draw(LENGTHS), draw(st.integers(1, 9))
-    if draw(st.booleans()):
-        return Sorted(batch_size, lengths=lengths, ascending=draw(st.booleans()))
-    return LengthGrouped(
-        batch_size, lengths=lengths, megabatch=draw(st.none() | st.integers(1, 60))
-    )
-
-
-# What batches are dealt out by
-
-
-@few
-@given(st.integers(1, 60), WORLDS)
-def test_batches_are_dealt_in_turn_and_the_leading_ones_again_to_fill_the_last_step(
-    count: int, world_size: int
-) -> None:
-    dealt = shares(Groups(np.arange(count), np.arange(count + 1)), world_size)
-    in_turn = [share.members[step] for step in range(len(dealt[0])) for share in dealt]
-    steps = -(-count // world_size)
-    assert in_turn == [i % count for i in range(steps * world_size)]
+from dealt_epochs import LENGTHS, SEEDS, WORLDS, deal, few
+from evenstep.plan.offline.policies import LengthGrouped, Sorted, sorted_runs
 
 
 @few
@@ -59,49 +30,6 @@ def test_runs_of_the_longest_samples_allowed_are_sorted() -> None:
     assert sorted_runs(np.arange(3), lengths, 3, longest_first=True).tolist() == [0, 2, 1]
 
 
-# Both policies
-
-
-@few
-@given(policies(), WORLDS, SEEDS)
-def test_all_ranks_get_equally_many_batches_of_which_none_is_too_large(
-    policy: OfflinePolicy, world_size: int, seed: int
-) -> None:
-    dealt = deal(policy, world_size, seed)
-    assert len(dealt) == world_size
-    assert len({len(share) for share in dealt}) == 1
-    assert all(share.sizes.min() >= 1 for share in dealt)
-    assert all(share.sizes.max() <= policy.largest_group for share in dealt)
-
-
-@few
-@given(policies(), WORLDS, SEEDS)
-def test_no_rank_gets_a_sample_twice(policy: OfflinePolicy, world_size: int, seed: int) -> None:
-    for share in deal(policy, world_size, seed):
-        assert len(np.unique(share.members)) == len(share.members)
-
-
-@few
-@given(policies(), WORLDS, SEEDS, st.integers(0, 100))
-def test_equal_seed_and_epoch_give_equal_batches(
-    policy: OfflinePolicy, world_size: int, seed: int, epoch: int
-) -> None:
-    one, other = (deal(policy, world_size, seed, epoch) for _ in range(2))
-    assert [listed(share) for share in one] == [listed(share) for share in other]
-
-
-@pytest.mark.parametrize("kind", [Sorted, LengthGrouped])
-def test_bad_options_are_named(kind: type[Sorted] | type[LengthGrouped]) -> None:
-    with pytest.raises(ConfigurationError, match="batch_size=0 must be at least 1"):
-        kind(0, lengths=np.array([1]))
-    with pytest.raises(ConfigurationError, match="batch_size=None"):
-        kind(None, lengths=np.array([1]))  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="lengths"):
-        kind(1, lengths=np.array([0.5]))  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="megabatch=0 must be at least 1"):
-        LengthGrouped(1, lengths=np.array([1]), megabatch=0)
-
-
 # Sorted
 
 
@@ -118,31 +46,7 @@ def test_sorted_batches_run_through_all_lengths_in_one_direction(
     assert (once == (expected if ascending else expected[::-1])).all()
 
 
-@few
-@given(LENGTHS, st.integers(1, 9), WORLDS)
-def test_sorted_repeats_leading_batches_and_nothing_else(
-    lengths: np.ndarray, batch_size: int, world_size: int
-) -> None:
-    dealt = deal(Sorted(batch_size, lengths=lengths), world_size)
-    batches = Counter(tuple(batch) for share in dealt for batch in listed(share))
-    count = -(-len(lengths) // batch_size)
-    assert len(batches) == count
-    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
-    assert sum(batches.values()) - count == -count % world_size
-
-
 # Length grouped
-
-
-@few
-@given(LENGTHS, st.integers(1, 9), WORLDS, SEEDS)
-def test_length_grouped_repeats_fewer_samples_than_there_are_ranks(
-    lengths: np.ndarray, batch_size: int, world_size: int, seed: int
-) -> None:
-    dealt = deal(LengthGrouped(batch_size, lengths=lengths), world_size, seed)
-    times = Counter(int(i) for share in dealt for i in share.members)
-    assert sorted(times) == list(range(len(lengths)))
-    assert sum(times.values()) - len(lengths) == -len(lengths) % world_size
 
 
 @few

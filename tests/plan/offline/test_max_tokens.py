@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dealt_epochs import LENGTHS, SEEDS, WORLDS, deal, few, listed
-from evenstep.errors import ConfigurationError
-from evenstep.plan.offline.max_tokens import BucketedMaxTokens, MaxTokens, fill_ascending
+from dealt_epochs import LENGTHS, SEEDS, deal, few, listed
+from evenstep.plan.offline.policies import BucketedMaxTokens, MaxTokens, fill_ascending
 
 
 @st.composite
@@ -23,36 +19,6 @@ def policies(draw: st.DrawFn) -> MaxTokens:
 def batches(policy: MaxTokens, seed: int = 0, epoch: int = 0) -> list[list[int]]:
     """In the order in which they are dealt out."""
     return listed(deal(policy, 1, seed, epoch)[0])
-
-
-@few
-@given(policies(), WORLDS, SEEDS)
-def test_every_sample_comes_and_only_leading_batches_come_again(
-    policy: MaxTokens, world_size: int, seed: int
-) -> None:
-    each_once = batches(policy, seed)
-    assert sorted(i for batch in each_once for i in batch) == list(range(len(policy.lengths)))
-    dealt = deal(policy, world_size, seed)
-    times = Counter(tuple(batch) for share in dealt for batch in listed(share))
-    count = len(each_once)
-    padded = -(-count // world_size) * world_size
-    assert times == Counter(tuple(each_once[i % count]) for i in range(padded))
-    assert sum(times.values()) - count < world_size
-
-
-@few
-@given(policies(), WORLDS, SEEDS)
-def test_all_ranks_make_equally_many_steps(policy: MaxTokens, world_size: int, seed: int) -> None:
-    dealt = deal(policy, world_size, seed)
-    assert len(dealt) == world_size
-    assert len({len(share) for share in dealt}) == 1
-
-
-@few
-@given(policies(), WORLDS, SEEDS)
-def test_no_rank_gets_a_sample_twice(policy: MaxTokens, world_size: int, seed: int) -> None:
-    for share in deal(policy, world_size, seed):
-        assert len(np.unique(share.members)) == len(share.members)
 
 
 @few
@@ -134,15 +100,3 @@ def test_larger_buckets_pad_less_down_to_the_whole_set() -> None:
     paddings.append(padding(MaxTokens(12_288, lengths=lengths)))
     assert paddings == sorted(paddings, reverse=True)
     assert paddings[-1] < 0.005
-
-
-def test_bad_options_are_named() -> None:
-    lengths = np.array([1, 2])
-    with pytest.raises(ConfigurationError, match="max_tokens=0 must be at least 1"):
-        MaxTokens(0, lengths=lengths)
-    with pytest.raises(ConfigurationError, match="max_tokens=None"):
-        BucketedMaxTokens(None, lengths=lengths)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="bucket_size=0 must be at least 1"):
-        BucketedMaxTokens(10, lengths=lengths, bucket_size=0)
-    with pytest.raises(ConfigurationError, match="bucket_size=None"):
-        BucketedMaxTokens(10, lengths=lengths, bucket_size=None)  # type: ignore[arg-type]

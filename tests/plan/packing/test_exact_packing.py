@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.packing.exact_packing import exact_packing
-from evenstep.plan.packing.lpt_fill import lpt_fill
+from evenstep.plan.partition.greedy import lpt_fill
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 

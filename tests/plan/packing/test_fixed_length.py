@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
 from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.fixed_length import fixed_length
+from evenstep.plan.packing.window_packing import fixed_length
 from evenstep.tools.simulate import sample_lengths
 
 COST = DocumentCost(linear=20)

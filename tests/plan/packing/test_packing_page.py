@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evenstep.tools.simulate import sample_lengths
-
-PAGE = Path(__file__).parents[3] / "docs" / "packing.md"
+from page_code import run_page
 
 
 def test_a_planner_of_ones_own_gives_every_rank_equal_cost() -> None:
-    (section,) = [
-        s for s in PAGE.read_text().split("\n## ") if s.startswith("Planning it yourself")
-    ]
-    (code,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     lengths = sample_lengths("pretrain-128k", 1500, 0)
     shown: list[tuple[Any, ...]] = []
     names: dict[str, Any] = {
@@ -25,7 +18,7 @@ def test_a_planner_of_ones_own_gives_every_rank_equal_cost() -> None:
         "ages": np.zeros_like(lengths),
         "print": lambda *values: shown.append(values),
     }
-    exec(compile(code, PAGE.name, "exec"), names)
+    run_page("packing.md", "Planning it yourself", **names)
     assert len(shown) == 8
     members = [groups for groups, *_ in shown]
     assert {len(groups) for groups in members} == {4}

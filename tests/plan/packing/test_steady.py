@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import SteadyOptions
-from evenstep.plan.packing.steady import plan_steady
+from evenstep.plan.packing.step_plan import plan_steady
 
 OPTIONS = SteadyOptions(
     context=40, micro_batches=3, max_delay=6, thresholds=(20,), cost=DocumentCost(linear=10)

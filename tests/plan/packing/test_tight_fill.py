@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.lpt_fill import lpt_fill
 from evenstep.plan.packing.tight_fill import tight_fill
 from evenstep.plan.packing.window_packing import cut_at_windows
+from evenstep.plan.partition.greedy import lpt_fill
 from evenstep.tools.simulate import sample_lengths
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=40).map(lambda v: np.array(v, np.int64))

@@ -1,18 +1,12 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.partition import best_fit
-from evenstep.plan.partition.best_fit import best_fit_decreasing, place_compiled, place_plain
-
-needs_numba = pytest.mark.skipif(place_compiled() is None, reason="numba is not installed")
+from evenstep.plan.partition.best_fit import best_fit_decreasing
 
 
 @st.composite
@@ -78,34 +72,6 @@ def test_no_two_groups_would_fit_into_one(world: tuple[np.ndarray, int]) -> None
     assert len(tokens) < 2 or tokens[0] + tokens[1] > capacity
 
 
-@needs_numba
-@given(inputs())
-def test_compiled_and_plain_place_every_sample_alike(world: tuple[np.ndarray, int]) -> None:
-    lengths, capacity = world
-    if not len(lengths):
-        return
-    descending = np.sort(lengths)[::-1].copy()
-    compiled = place_compiled()
-    assert compiled is not None
-    placed = compiled(descending, capacity)
-    assert placed.dtype == np.int64
-    assert placed.tolist() == place_plain(descending, capacity).tolist()
-
-
-@needs_numba
-@pytest.mark.parametrize("longest", [131_072, 8192])
-def test_compiled_and_plain_pack_many_documents_alike(
-    longest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths = documents(best_fit._COMPILE_FROM, longest)
-    compiled = best_fit_decreasing(lengths, longest)
-    with monkeypatch.context() as patch:
-        patch.setattr(best_fit, "place_compiled", lambda: None)
-        plain = best_fit_decreasing(lengths, longest)
-    assert (compiled.members == plain.members).all()
-    assert (compiled.offsets == plain.offsets).all()
-
-
 @pytest.mark.parametrize("longest", [131_072, 8192])
 @pytest.mark.parametrize("count", [256, 10_000, 100_000])
 def test_documents_fill_as_few_groups_as_can_hold_them(count: int, longest: int) -> None:
@@ -123,18 +89,6 @@ def test_any_capacity_is_packed_alike() -> None:
     )
 
 
-@needs_numba
-def test_a_capacity_too_large_for_a_table_is_packed_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lengths = documents(300, 8192)
-    expected = best_fit_decreasing(lengths, 100_000)
-    monkeypatch.setattr(best_fit, "_COMPILE_FROM", 1)
-    monkeypatch.setattr(best_fit, "_LARGEST_TABLE", 99_999)
-    monkeypatch.setattr(best_fit, "place_compiled", lambda: pytest.fail("compiled"))
-    assert best_fit_decreasing(lengths, 100_000).members.tolist() == expected.members.tolist()
-
-
 def test_a_sample_over_the_capacity_is_refused_with_its_place_length_and_limit() -> None:
     with pytest.raises(ConfigurationError, match="sample 1 has 2,000 tokens, over the capacity"):
         best_fit_decreasing(np.array([5, 2000, 7]), 1999)
@@ -147,22 +101,3 @@ def test_packing_changes_nothing_it_is_given(world: tuple[np.ndarray, int]) -> N
     before = lengths.copy()
     best_fit_decreasing(lengths, capacity)
     assert (lengths == before).all()
-
-
-WINDOW = """
-import sys
-import numpy as np
-from evenstep.plan.partition.best_fit import best_fit_decreasing
-best_fit_decreasing(np.arange(1, 2000), 8192)
-print("numba" in sys.modules)
-"""
-
-
-def test_packing_a_window_does_not_load_numba() -> None:
-    ran = subprocess.run([sys.executable, "-c", WINDOW], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "False"
-
-
-def test_without_numba_there_is_no_compiled_writing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)  # makes the import fail
-    assert place_compiled.__wrapped__() is None

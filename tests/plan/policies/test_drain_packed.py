@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenstep.cost import MemoryLimit
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policies.even.drain_packed import first_fit, next_fit, share_out
 from evenstep.plan.policy import Window
@@ -23,6 +24,10 @@ def windows(draw: st.DrawFn) -> Window:
 LIMITS = st.none() | st.integers(1, 40)
 
 
+def memory(max_patches: int | None) -> MemoryLimit:
+    return MemoryLimit(max_tokens=300, max_patches=max_patches, packed=True)
+
+
 def check(window: Window, groups: Groups, max_patches: int | None) -> None:
     """All samples, each once, within the limits."""
     assert sorted(groups.members.tolist()) == list(range(len(window)))
@@ -35,13 +40,13 @@ def check(window: Window, groups: Groups, max_patches: int | None) -> None:
 
 @given(windows(), LIMITS)
 def test_packing_takes_every_sample_and_keeps_the_limits(window: Window, limit: int | None) -> None:
-    for groups in (next_fit(window, 300, limit), first_fit(window, 300, limit)):
+    for groups in (next_fit(window, memory(limit)), first_fit(window, memory(limit))):
         check(window, groups, limit)
 
 
 @given(windows())
 def test_no_two_groups_of_a_first_fit_could_be_one(window: Window) -> None:
-    tokens = np.sort(first_fit(window, 300, None).shapes(window.lengths).tokens)
+    tokens = np.sort(first_fit(window, memory(None)).shapes(window.lengths).tokens)
     assert len(tokens) < 2 or tokens[0] + tokens[1] > 300
 
 
@@ -49,10 +54,10 @@ def test_no_two_groups_of_a_first_fit_could_be_one(window: Window) -> None:
 def test_all_is_shared_out_in_as_many_groups_as_asked_for(
     window: Window, limit: int | None, data: st.DataObject
 ) -> None:
-    packed = first_fit(window, 300, limit)
+    packed = first_fit(window, memory(limit))
     steps = data.draw(st.integers(len(packed), len(window)))
     added = window.lengths.astype(np.float64) ** 2
-    groups = share_out(window, added, packed, steps, max_tokens=300, max_patches=limit)
+    groups = share_out(window, added, packed, steps, memory(limit))
     check(window, groups, limit)
     assert len(groups) == steps
     costs = np.add.reduceat(added[groups.members], groups.offsets[:-1])
@@ -61,10 +66,10 @@ def test_all_is_shared_out_in_as_many_groups_as_asked_for(
 
 @given(windows(), st.data())
 def test_fewer_groups_than_needed_keep_to_the_limit(window: Window, data: st.DataObject) -> None:
-    packed = first_fit(window, 300, None)
+    packed = first_fit(window, memory(None))
     steps = data.draw(st.integers(1, len(packed)))
     added = window.lengths.astype(np.float64)
-    groups = share_out(window, added, packed, steps, max_tokens=300, max_patches=None)
+    groups = share_out(window, added, packed, steps, memory(None))
     assert len(groups) == steps
     assert len(np.unique(groups.members)) == len(groups.members)
     assert (groups.shapes(window.lengths).tokens <= 300).all()
@@ -76,9 +81,9 @@ def test_what_is_shared_out_costs_the_same(seed: int, fill: float) -> None:
     # Up to the point where groups have to be full: then one may be less so.
     lengths = np.random.default_rng(seed).integers(1, 60, 400).astype(np.int64)
     window = Window(lengths=lengths, ages=np.zeros_like(lengths))
-    packed = first_fit(window, 300, None)
+    packed = first_fit(window, memory(None))
     steps = max(int(np.ceil(lengths.sum() / 300 / fill)), len(packed))
     added = lengths.astype(np.float64)
-    groups = share_out(window, added, packed, steps, max_tokens=300, max_patches=None)
+    groups = share_out(window, added, packed, steps, memory(None))
     costs = groups.shapes(lengths).tokens
     assert costs.max() <= 1.06 * costs.mean()

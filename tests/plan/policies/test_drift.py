@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import evenstep
-from evenstep.plan.policies.even.drift import drift
+from evenstep.plan.policies.even.padded_round import drift
 from evenstep.plan.policy import Window
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths
 from evenstep.tools.simulate.run import run_epoch

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from evenstep.arrays import Int64Array
 from evenstep.cost import TransformerCost, VisionLanguageCost
 from evenstep.plan import Even, Window
-from evenstep.plan.policies.even.best_runs import Target
 from evenstep.plan.policies.even.exchanges import Goal, exchange
-from evenstep.plan.policies.even.padded_runs import LENGTH, RunLimits
-from evenstep.plan.policies.even.two_part_runs import take_two_part_runs
-from evenstep.plan.policies.even.two_part_window import TwoPartWindow
+from evenstep.plan.policies.even.sorted_window import IMAGES, LENGTH, RunLimits, SortedWindow
+from evenstep.plan.policies.even.two_part_runs import Target, take_two_part_runs
 from evenstep.tools.simulate import SimulationResult, deal, simulate
 from evenstep.tools.simulate.images import drawn_images
 from evenstep.tools.simulate.lengths import load_lengths
@@ -96,7 +94,7 @@ def test_a_message_does_not_grow_with_the_buffer(packed: bool) -> None:
     assert sizes == {37 if packed else 68}  # int64 each
 
 
-def window_of(seed: int, count: int) -> TwoPartWindow:
+def window_of(seed: int, count: int) -> SortedWindow:
     draw = np.random.default_rng(seed)
     patches = draw.integers(0, 60, count) * (draw.random(count) < 0.7)
     window = Window(
@@ -104,7 +102,7 @@ def window_of(seed: int, count: int) -> TwoPartWindow:
         ages=np.sort(draw.integers(0, 14, count))[::-1].copy(),
         **images_of(patches),
     )
-    return TwoPartWindow.of(window, COST)
+    return SortedWindow.of(window, COST)
 
 
 @given(st.data())
@@ -125,12 +123,12 @@ def test_runs_hold_each_sample_at_most_once_and_keep_to_their_target(data: st.Da
         due=data.draw(st.integers(0, 20)),
     )
     oldest = data.draw(st.booleans())
-    taken, ends = take_two_part_runs(window, targets, limits, oldest=oldest)
-    assert len(ends) == len(targets) + 1
-    assert np.diff(ends).min() >= 1
-    assert len(set(taken.tolist())) == len(taken)
-    for target, begin, end in zip(targets, ends[:-1], ends[1:]):
-        group = taken[begin:end]
+    groups = take_two_part_runs(window, targets, limits, oldest=oldest)
+    assert len(groups) == len(targets)
+    assert groups.sizes.min() >= 1
+    assert len(set(groups.members.tolist())) == len(groups.members)
+    for index, target in enumerate(targets):
+        group = groups.group(index)
         assert (np.diff(group) > 0).all()  # ascending, so the longest is the last
         if len(group) == 1:
             continue
@@ -139,7 +137,7 @@ def test_runs_hold_each_sample_at_most_once_and_keep_to_their_target(data: st.Da
         assert len(group) * longest <= limits.max_tokens
         assert single + (len(group) - 1) * each <= target.cost * (1 + 1e-8)
         assert limits.max_patches is None or window.numbers[3, group].sum() <= limits.max_patches
-        assert limits.max_images is None or window.images[group].sum() <= limits.max_images
+        assert limits.max_images is None or window.numbers[IMAGES, group].sum() <= limits.max_images
 
 
 def test_the_example_of_the_docstring() -> None:

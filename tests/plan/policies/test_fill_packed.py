@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TransformerCost
+from evenstep.cost import (
+    Cost,
+    FittedCost,
+    GroupShapes,
+    MemoryLimit,
+    PaddedTokenCost,
+    TransformerCost,
+)
 from evenstep.plan.policies.even.fill_packed import CostSplit, PackedStepFiller, even_costs
 from evenstep.plan.policy import Window
 from evenstep.tools.simulate import sample_lengths
@@ -87,7 +94,9 @@ def test_every_target_gets_a_group_within_the_limits(
     )
     split = CostSplit.of(window.lengths, cost)
     targets = np.sort(shares[: len(lengths)])[::-1] * float(split.fixed + 300 * split.per_token)
-    filler = PackedStepFiller(tokens=300, max_patches=max_patches, max_wait=max_wait)
+    filler = PackedStepFiller(
+        limit=MemoryLimit(max_tokens=300, max_patches=max_patches), max_wait=max_wait
+    )
     groups = filler.fill(window, split, targets)
     assert len(groups) == len(targets)
     assert len(np.unique(groups.members)) == len(groups.members)
@@ -107,7 +116,7 @@ def test_groups_are_full_and_cost_what_was_asked_for(name: str) -> None:
     split = CostSplit.of(lengths, MODEL)
     full = lengths.sum() / 12_288
     targets = even_costs(split, 12_288, int(full) + 1)[::2]
-    filler = PackedStepFiller(tokens=12_288, max_patches=None, max_wait=5)
+    filler = PackedStepFiller(limit=MemoryLimit(max_tokens=12_288), max_wait=5)
     shapes = filler.fill(window, split, targets).shapes(lengths)
     assert shapes.tokens.mean() > 0.998 * 12_288
     off = np.abs(MODEL(shapes, packed=True) / targets - 1)

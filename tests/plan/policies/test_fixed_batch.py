@@ -1,14 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
-
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.cost import TokenCost
-from evenstep.errors import ConfigurationError
 from evenstep.plan import FixedBatch
 from plan_world import play
 
@@ -86,36 +80,6 @@ def test_the_rest_is_dropped_with_the_last_batch_and_costs_no_further_round() ->
     (turns,) = play(FixedBatch(2, drop_last=True), sources_of([5]), buffer_size=8)
     assert turns[0].emitted == [[0, 1], [2, 3]]
     assert turns[0].dropped == [4]
-
-
-def test_message_is_one_number_whatever_the_window() -> None:
-    for count in (1, 5, 1000):
-        (turns,) = play(FixedBatch(1000), sources_of([count]), buffer_size=1000)
-        assert turns[0].proposal.message.tolist() == [1]
-
-
-@pytest.mark.parametrize("batch_size", [0, -4, 2.0, "8", True, None])
-def test_batch_size_must_be_a_positive_integer(batch_size: object) -> None:
-    with pytest.raises(ConfigurationError, match=f"batch_size={batch_size!r} must be"):
-        FixedBatch(batch_size)
-
-
-def test_options_are_plain_values_and_name_every_field() -> None:
-    policy = FixedBatch(np.int64(8), drop_last=True, cost=TokenCost(), packed=True)
-    assert policy.name == "fixed-batch"
-    assert policy.options() == {
-        "batch_size": 8,
-        "drop_last": True,
-        "cost": "TokenCost()",
-        "packed": True,
-    }
-    assert type(policy.options()["batch_size"]) is int
-    assert set(policy.options()) == {field.name for field in dataclasses.fields(policy)}
-
-
-def test_a_policy_cannot_be_changed_after_it_was_checked() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        FixedBatch(8).batch_size = 0  # type: ignore[misc]
 
 
 def test_any_length_is_accepted_and_patches_are_not_counted() -> None:

@@ -12,7 +12,7 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.even.last_runs import fill_last, levels, targets_of
 from evenstep.plan.policies.even.padded_end import LastSamples
-from evenstep.plan.policies.even.padded_runs import SortedWindow
+from evenstep.plan.policies.even.sorted_window import SortedWindow
 from evenstep.plan.policy import Window
 from evenstep.tools.simulate import deal, sample_lengths, simulate
 
@@ -21,7 +21,7 @@ LIMIT = 4096
 
 def last_of(lengths: np.ndarray, limit: int = LIMIT) -> LastSamples:
     window = Window(lengths=lengths, ages=np.zeros_like(lengths))
-    return LastSamples.of(SortedWindow.of(window, PaddedTokenCost()), limit, None)
+    return LastSamples.of(SortedWindow.of(window, PaddedTokenCost()), limit, None, None)
 
 
 def costs_of(groups: Groups, lengths: np.ndarray) -> np.ndarray:
@@ -85,7 +85,7 @@ def test_costs_of_nothing() -> None:
     lengths = np.array([4_000] + [16] * 400, np.int64)
     window = Window(lengths=lengths, ages=np.zeros_like(lengths))
     samples = SortedWindow.of(window, lambda shapes, packed: np.zeros(len(shapes.samples)))
-    last = LastSamples.of(samples, 512, None)
+    last = LastSamples.of(samples, 512, None, None)
     costs = levels(last, 512, 2, 28)
     assert (costs == 0).all()
     targets = targets_of(costs[None], np.zeros(1), least=last.needed(), most=401)

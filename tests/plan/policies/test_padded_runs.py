@@ -1,4 +1,4 @@
-"""Runs of the sorted window: within target and limits, of the oldest, and the same with numba."""
+"""Runs of the sorted window: within target and limits, and of the oldest."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TransformerCost
 from evenstep.plan import Window
 from evenstep.plan.policies.even.padded_round import pack_runs, unpack_runs
-from evenstep.plan.policies.even.padded_runs import (
+from evenstep.plan.policies.even.padded_runs import take_runs
+from evenstep.plan.policies.even.sorted_window import (
     AGE,
     POSITION,
     SINGLE,
     RunLimits,
     SortedWindow,
-    fill_runs,
-    take_runs,
 )
-from evenstep.plan.policies.even.padded_runs_numba import NO_LIMIT, compiled
 
 
 def per_longest(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
@@ -64,6 +62,7 @@ def problems(draw: st.DrawFn) -> tuple[SortedWindow, np.ndarray, np.ndarray, Run
     limits = RunLimits(
         max_tokens=draw(st.sampled_from([100, 300, 1000])),
         max_patches=draw(st.sampled_from([None, 60, 300])),
+        max_images=None,
         due=draw(st.integers(0, 14)),
     )
     return samples, targets, np.array(wishes[: len(shares)]), limits
@@ -75,8 +74,8 @@ def test_runs_are_disjoint_and_within_target_and_limits(
     problem: Any, tilt: float, oldest: bool
 ) -> None:
     samples, targets, wishes, limits = problem
-    taken, ends = take_runs(samples, targets, limits, oldest=oldest, wishes=wishes, tilt=tilt)
-    sizes = np.diff(ends)
+    runs = take_runs(samples, targets, limits, oldest=oldest, wishes=wishes, tilt=tilt)
+    taken, ends, sizes = runs.members, runs.offsets, runs.sizes
     assert len(sizes) == len(targets)
     assert (sizes > 0).all()
     assert len(np.unique(taken)) == len(taken)
@@ -94,24 +93,10 @@ def test_runs_are_disjoint_and_within_target_and_limits(
 @given(problems())
 def test_the_oldest_sample_that_is_due_goes(problem: Any) -> None:
     samples, targets, wishes, limits = problem
-    taken, _ = take_runs(samples, targets, limits, oldest=False, wishes=wishes)
+    taken = take_runs(samples, targets, limits, oldest=False, wishes=wishes).members
     oldest = int(samples.numbers[POSITION].argmin())
     if samples.numbers[AGE, oldest] >= limits.due:
         assert oldest in taken
-
-
-@settings(max_examples=200)
-@given(problems(), st.sampled_from([0.0, 0.2, -0.05]), st.booleans())
-def test_numba_takes_the_same_runs(problem: Any, tilt: float, oldest: bool) -> None:
-    pytest.importorskip("numba")
-    samples, targets, wishes, limits = problem
-    patches = NO_LIMIT if limits.max_patches is None else limits.max_patches
-    given_ = (samples.numbers, samples.costs, targets, wishes, 0.15 + abs(tilt), tilt)
-    options = (limits.max_tokens, patches, limits.due, oldest)
-    twin = compiled()
-    assert twin is not None
-    for plain, fast in zip(fill_runs(*given_, *options), twin(*given_, *options)):
-        assert plain.tolist() == fast.tolist()
 
 
 @given(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from functools import partial
 
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cost import GroupShapes
-from evenstep.errors import ConfigurationError
 from evenstep.plan import FixedBatch, Window
 from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
 from evenstep.plan.rng import generator
@@ -258,54 +256,6 @@ def test_in_a_warm_up_the_first_pools_are_small() -> None:
     assert [len(turns[0].window) for turns in rounds[:5]] == [4, 8, 12, 16, 16]
 
 
-# Options
-
-
-@pytest.mark.parametrize("batch_size", [0, -4, 2.0, "8", True, None])
-def test_batch_size_must_be_a_positive_integer(batch_size: object) -> None:
-    with pytest.raises(ConfigurationError, match=f"batch_size={batch_size!r} must be"):
-        PoolSort(batch_size)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"pool_size": 0}, "pool_size=0 must be at least 1"),
-        ({"pool_size": 7}, "pool_size=7 must be at least batch_size=8"),
-        ({"shuffle": "pools"}, "shuffle='pools' must be one of"),
-        ({"initial_pool_size": 8}, "initial_pool_size=8 with warmup_rounds=0: .* needs both"),
-        ({"warmup_rounds": 3}, "initial_pool_size=None with warmup_rounds=3: .* needs both"),
-        ({"warmup_rounds": -1}, "warmup_rounds=-1 must be at least 0"),
-        ({"warmup_rounds": None}, "warmup_rounds=None must be an integer"),
-        ({"initial_pool_size": 0, "warmup_rounds": 3}, "initial_pool_size=0 must be at least 1"),
-        (
-            {"initial_pool_size": 65, "warmup_rounds": 3, "pool_size": 64},
-            "initial_pool_size=65 must be at most pool_size=64",
-        ),
-    ],
-)
-def test_bad_options_are_refused_with_their_value_and_limit(options: dict, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        PoolSort(8, **options)
-
-
-def test_options_are_plain_values_and_name_every_field() -> None:
-    policy = PoolSort(np.int64(8), pool_size=64, packed=True)
-    assert policy.name == "pool-sort"
-    assert policy.options() == {
-        "batch_size": 8,
-        "pool_size": 64,
-        "ascending": True,
-        "shuffle": "batches",
-        "initial_pool_size": None,
-        "warmup_rounds": 0,
-        "spread": False,
-        "cost": "PaddedTokenCost()",
-        "packed": True,
-    }
-    assert set(policy.options()) == {field.name for field in dataclasses.fields(policy)}
-
-
 def test_the_message_is_one_number_and_any_length_is_accepted() -> None:
     policy = PoolSort(8)
     window = Window(lengths=np.arange(1, 2000), ages=np.zeros(1999, np.int64))
@@ -334,9 +284,3 @@ def test_without_accumulation_there_is_nothing_to_spread() -> None:
     paper, spread = (accumulated(PoolSort(8, spread=on), accumulate=1) for on in (False, True))
     assert paper.composition < 0.05
     assert spread.composition == pytest.approx(paper.composition, abs=0.01)
-
-
-@pytest.mark.parametrize("shuffle", ["samples", "none"])
-def test_only_whole_batches_are_spread(shuffle: str) -> None:
-    with pytest.raises(ConfigurationError, match="use shuffle='batches', or spread=False"):
-        PoolSort(8, shuffle=shuffle, spread=True)

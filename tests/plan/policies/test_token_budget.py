@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import TokenBudget, Window
 from evenstep.plan.policies.token_budget import EMISSION_ORDERS
@@ -278,33 +275,6 @@ def test_spread_groups_are_the_same_and_lengths_mix_while_costs_meet() -> None:
 # Options
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"max_tokens": 0}, "max_tokens=0 must be at least 1"),
-        ({"max_tokens": -5}, "max_tokens=-5 must be at least 1"),
-        ({"max_tokens": 4096.0}, "max_tokens=4096.0 must be an integer"),
-        ({"max_tokens": "4096"}, "max_tokens='4096' must be an integer"),
-        ({"max_tokens": True}, "max_tokens=True must be an integer"),
-        ({"max_tokens": None}, "max_tokens=None must be an integer"),
-        ({"max_patches": 0}, "max_patches=0 must be at least 1"),
-        ({"max_steps_per_round": 0}, "max_steps_per_round=0 must be at least 1"),
-        ({"max_wait": -1}, "max_wait=-1 must be at least 0"),
-        ({"max_wait": None}, "max_wait=None must be an integer"),
-        ({"max_wait": 1.5}, "max_wait=1.5 must be an integer"),
-        ({"emission_order": "random"}, "emission_order='random' must be one of .*aligned"),
-    ],
-)
-def test_wrong_options_are_refused_by_name_and_value(options: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        TokenBudget(**{"max_tokens": 100, **options})
-
-
-def test_only_the_budget_may_be_given_by_position() -> None:
-    with pytest.raises(TypeError):
-        TokenBudget(100, False)  # type: ignore[misc]
-
-
 def test_a_hard_cap_is_the_longest_sample_accepted() -> None:
     assert TokenBudget(4096).max_length == 4096
     assert TokenBudget(4096, hard_cap=False).max_length is None
@@ -325,13 +295,3 @@ def test_a_limit_on_patches_refuses_a_window_without_them() -> None:
     ages = np.zeros(2, np.int64)
     with pytest.raises(ConfigurationError, match="max_patches=8 needs the patches"):
         TokenBudget(100, max_patches=8).propose(Window(lengths=ages + 1, ages=ages))
-
-
-def test_options_name_every_field() -> None:
-    cost = TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128)
-    policy = TokenBudget(np.int64(100), cost=cost)
-    options = policy.options()
-    assert set(options) == {field.name for field in dataclasses.fields(policy)}
-    assert options["max_tokens"] == 100
-    assert type(options["max_tokens"]) is int
-    assert "hidden_size=64" in options["cost"]

@@ -16,7 +16,6 @@ from evenstep.plan.sharding import (
     Sharding,
     TileLatency,
     shard,
-    shard_hybrid,
     shard_per_document,
     shard_per_sequence,
 )
@@ -31,7 +30,7 @@ def by_every_method(lengths: Int64Array, ranks: int, latency: KernelLatency) -> 
     return {
         "per-sequence": shard_per_sequence(lengths, ranks),
         "per-document": shard_per_document(lengths, ranks),
-        "hybrid": shard_hybrid(lengths, ranks, latency=latency),
+        "hybrid": shard(lengths, ranks, latency=latency, methods=("hybrid",)),
     }
 
 
@@ -98,7 +97,7 @@ def test_equal_shares_alone_may_be_worse_where_tokens_are_few() -> None:
     for _ in range(200):
         lengths = generator.integers(1, 200, 12)
         equal = shard_equally(lengths, 8).tiles().max()
-        worse += equal > shard_hybrid(lengths, 8).tiles().max()
+        worse += equal > shard(lengths, 8, methods=("hybrid",)).tiles().max()
     assert 0 < worse < 200
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.plan.sharding.equal_shares import equal_shares
+from evenstep.plan.sharding.hybrid import equal_shares
 from evenstep.plan.sharding.sharding import Fragments
 from sharded_sequences import LENGTHS, RANKS, Int64Array, pretraining
 

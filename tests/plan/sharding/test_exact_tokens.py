@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.plan.sharding.attention_tiles import causal_tiles
-from evenstep.plan.sharding.equal_shares import equal_shares
-from evenstep.plan.sharding.exact_tokens import _tiles, exact_tokens
+from evenstep.plan.sharding.hybrid import _tiles, equal_shares, exact_tokens
 from evenstep.plan.sharding.sharding import Fragments
 from sharded_sequences import LENGTHS, RANKS, Int64Array, pretraining
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evenstep.plan.sharding import (
     TileLatency,
-    shard_hybrid,
+    shard,
     shard_per_document,
     shard_per_sequence,
 )
@@ -22,7 +22,7 @@ from sharded_sequences import CONTEXT, LENGTHS, RANKS, Int64Array, pretraining
 def test_it_is_never_worse_than_the_better_of_the_two_others(
     lengths: Int64Array, ranks: int, tile: int
 ) -> None:
-    sharding = shard_hybrid(lengths, ranks, latency=TileLatency(tile=tile))
+    sharding = shard(lengths, ranks, latency=TileLatency(tile=tile), methods=("hybrid",))
     others = [shard_per_sequence(lengths, ranks), shard_per_document(lengths, ranks)]
     assert sharding.tiles(tile).max() <= min(other.tiles(tile).max() for other in others)
     assert sharding.method == "hybrid"
@@ -33,7 +33,7 @@ def test_it_is_never_worse_by_any_measure(lengths: Int64Array, ranks: int, launc
     def latency(queries: Int64Array, keys: Int64Array) -> np.ndarray:
         return launch + queries * np.sqrt(keys)
 
-    sharding = shard_hybrid(lengths, ranks, latency=latency)
+    sharding = shard(lengths, ranks, latency=latency, methods=("hybrid",))
     for other in (shard_per_sequence(lengths, ranks), shard_per_document(lengths, ranks)):
         assert sharding.latency(latency).max() <= other.latency(latency).max()
 
@@ -45,7 +45,7 @@ def test_it_is_never_worse_by_any_measure(lengths: Int64Array, ranks: int, launc
 def test_the_slowest_rank_of_pretraining_sequences_computes_little_in_vain(
     ranks: int, tiles: float, fragments: float
 ) -> None:
-    shardings = [shard_hybrid(lengths, ranks) for lengths in pretraining(40)]
+    shardings = [shard(lengths, ranks, methods=("hybrid",)) for lengths in pretraining(40)]
     ideal = [
         causal_pairs(0 * sharding.lengths, sharding.lengths).sum() / ranks for sharding in shardings
     ]

@@ -302,7 +302,7 @@ def receives_nothing_of_its_window_again(right):
     return lambda share, progress: right(share, Progress(progress.taken, none))
 
 
-@mutation("updates of 2 steps", EpochProgress, "to_dict")
+@mutation("updates of 2 steps", EpochProgress, "rank_dict")
 def saves_the_round_but_not_its_steps(right):
     return lambda self: {**right(self), "trained": []}
 

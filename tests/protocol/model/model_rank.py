@@ -25,6 +25,7 @@ from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
+from evenstep.loader.options import Faults, Memory
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.resume.sample_order import DealtOrder
 
@@ -46,9 +47,8 @@ class Rank:
             policy=job.policy,
             rank=start.rank,
             world_size=start.world_size,
-            buffer_size=job.buffer_size,
-            buffer_bytes=job.memory,
-            exhausted=job.exhausted,
+            memory=Memory(buffer_size=job.buffer_size, buffer_bytes=job.memory),
+            faults=Faults(exhausted=job.exhausted),
             accumulate=job.accumulate,
             seed=0,
             compared={},

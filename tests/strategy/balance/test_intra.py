@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition import bins_needed
 from evenstep.plan.partition.greedy import place
-from evenstep.plan.partition.items import largest_first, whole_costs
+from evenstep.plan.partition.items import largest_first
 from evenstep.strategy.balance.intra import by_method, in_order
 from evenstep.strategy.balance.methods import METHODS, bins_by
 
@@ -97,19 +97,6 @@ def test_all_are_placed_where_they_fit_although_the_method_finds_no_room() -> No
 def test_samples_that_cost_nothing_fill_bins_too(costs: np.ndarray, method: str) -> None:
     bin_of = by_method(method, costs, np.ones(len(costs), np.int64), 5, None)
     assert set(bin_of.tolist()) == set(range(5))
-
-
-@given(lengths, st.integers(1, 12), st.integers(40, 90) | st.none(), st.booleans(), kinds)
-def test_numba_places_as_plain_python_does(
-    tokens: np.ndarray, bins: int, cap: int | None, equal_counts: bool, kind: type
-) -> None:
-    costs = whole_costs((tokens * tokens).astype(kind))
-    options = {"tokens": tokens, "cap": cap, "equal_counts": equal_counts}
-    plain = place(costs, bins, **options)
-    fast = place(costs, bins, **options, fast=True)
-    assert (plain is None) == (fast is None)
-    if plain is not None:
-        assert plain.tolist() == fast.tolist()
 
 
 @given(lengths, st.integers(1, 12))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mixing_world import Arrays
 
-PAGE = Path(__file__).parents[3] / "docs" / "mixtures.md"
+from page_code import DOCS, blocks
 
 
 def test_the_page_runs_from_its_beginning_to_its_end():
     lengths = np.random.default_rng(0).integers(1, 400, (2, 1000))
     names: dict[str, Any] = {"provider": Arrays(dict(zip(("web", "code"), lengths.tolist())))}
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 7
-    for block in blocks:
-        exec(compile(block, PAGE.name, "exec"), names)
+    page = blocks("mixtures.md")
+    assert len(page) == 7
+    for block in page:
+        exec(compile(block, "mixtures.md", "exec"), names)
     for mixture in ("mixture", "live", "by_tokens", "growing"):
         assert names[mixture].step > 0
     record = names["record"]
@@ -33,7 +32,9 @@ def test_the_page_runs_from_its_beginning_to_its_end():
 def test_names_of_stop_rules_on_the_page_are_those_that_are_understood():
     from evenstep.strategy.mixture.stop import stop_rule
 
-    rows = re.findall(r'^\| `"(\w+)"` \|.*\|(.*)\|$', PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(
+        r'^\| `"(\w+)"` \|.*\|(.*)\|$', (DOCS / "mixtures.md").read_text(), re.MULTILINE
+    )
     assert len(rows) == 4
     for rule, elsewhere in rows:
         assert stop_rule(rule) == rule

@@ -6,8 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.strategy.mixture.pattern import even_points, labels, points, shuffled
-from evenstep.strategy.mixture.philox import philox, random_words
+from evenstep.strategy.mixture.pattern import (
+    even_points,
+    labels,
+    philox,
+    points,
+    random_words,
+    shuffled,
+)
 
 seeds = st.integers(0, 2**64 - 1)
 steps = st.integers(0, 2**40)

@@ -48,5 +48,5 @@ def test_rules_for_the_learning_rate_are_told_with_what_they_come_from() -> None
     assert (hint.linear, hint.square_root) == pytest.approx((2, np.sqrt(2)))
     assert "1 x batch_size=4 of fixed-batch (--batch-size), or 1 x a group of even" in hint.text
     assert "16 and 32 samples" in hint.text
-    assert "comes to 2.00 times that rate, and the square-root rule to 1.41 times" in hint.text
+    assert "gives 2.00 times that rate, and the square-root rule to 1.41 times" in hint.text
     assert "Nothing applies either" in hint.text

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 
-from evenstep.cost import Cost, PaddedTokenCost, TransformerCost
+from evenstep.cost import Cost, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Lengths, Policy, TokenBudget
 from evenstep.plan.policies.by_name import PolicyOptions
@@ -121,35 +120,6 @@ def test_a_policy_that_cannot_run_says_why_and_keeps_its_place() -> None:
     values = found["broken"].as_dict()
     assert {values[name] for name in (*FIGURES, "speedup")} == {None}
     assert found["even"].problem is None
-
-
-def test_predictions_are_plain_values() -> None:
-    found = run(length_sample_of(sample_lengths("mm-mix", 200, 1), 400))
-    for one in found.values():
-        values = json.loads(json.dumps(one.as_dict(), allow_nan=False))
-        assert set(values["padding"]) == {"value", "low", "high"}
-        assert 0 <= values["padding"]["low"] <= values["padding"]["high"] < 1
-        assert values["imbalance"]["low"] >= 1
-        assert "lengths" not in values["options"]
-
-
-def test_the_cost_model_decides() -> None:
-    length_sample = length_sample_of(sample_lengths("sharegpt4o", 400, 1), 400)
-    quadratic = TransformerCost(layers=4, hidden_size=64, heads=4, ffn_size=64)
-    by_tokens = run(length_sample, max_tokens=12_288)[BASELINE].figures
-    by_work = run(length_sample, max_tokens=12_288, cost=quadratic)[BASELINE].figures
-    assert by_work["imbalance"].value > by_tokens["imbalance"].value
-    assert by_work["padding"] == by_tokens["padding"]
-
-
-def test_progress_ends_with_all_epochs() -> None:
-    seen: list[tuple[int, int]] = []
-    run(
-        length_sample_of(sample_lengths("mm-mix", 100, 1), 300),
-        progress=lambda *at: seen.append(at),
-    )
-    assert [done for done, _ in seen] == list(range(1, len(seen) + 1))
-    assert {total for _, total in seen} == {len(seen)}
 
 
 def test_an_epoch_holds_several_windows_of_the_size_that_auto_comes_to() -> None:

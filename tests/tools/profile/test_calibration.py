@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -75,70 +73,6 @@ def test_loading_says_on_what_device_it_was_measured(
     with caplog.at_level(logging.INFO, logger="evenstep"):
         load_calibration(path)
     assert f"{path}: measured on Abacus 3000, 2 threads, fp32" in caplog.messages
-
-
-def test_a_file_can_be_read_without_evenstep(tmp_path: Path) -> None:
-    path = tmp_path / "calibration.json"
-    known_calibration().write(path)
-    content = json.loads(path.read_text())
-    assert content["device"] == {"kind": "cpu", "name": "Abacus 3000", "threads": 2}
-    assert (content["torch"], content["dtype"]) == ("2.5.0", "fp32")
-    assert content["shape"]["hidden_size"] == 512
-    assert content["coefficients"]["per_pair"] == pytest.approx(LAYERS * 1e-9)
-    assert content["linear"] == pytest.approx(4000)
-    first, *_, last = content["measurements"]
-    assert first["length"] == 256
-    assert first["rest"]["seconds"] == pytest.approx(1e-4 + 4e-6 * 256)
-    assert abs(first["error"]) < 1e-6
-    assert (last["outcome"], last["attention"], last["error"]) == ("out of memory", None, None)
-
-
-def change(content: dict[str, Any], *keys: str | int, value: Any) -> None:
-    *way, last = keys
-    inner: Any = content
-    for key in way:
-        inner = inner[key]
-    assert inner[last] != value
-    inner[last] = value
-
-
-@pytest.mark.parametrize(
-    ("keys", "value", "message"),
-    [
-        (("version",), 2, "is of version 2, and this evenstep reads version 1; recreate it"),
-        (("version",), None, "is of version None"),
-        (("format",), "calibration of a scale", "is not an evenstep calibration; recreate it"),
-        (("coefficients", "per_pair"), 1.0, "is damaged: it is not what was written"),
-        (("coefficients", "per_pair"), float("nan"), "is damaged: it is not what was written"),
-        (("layer_fits", "rest", 0), 1.0, "is damaged: it is not what was written"),
-        (("measurements", 0, "rest", "seconds"), 1.0, "is damaged"),
-        (("device", "name"), "another", "is damaged"),
-        (("digest",), "", "is damaged"),
-    ],
-)
-def test_changed_and_foreign_files_are_refused(
-    tmp_path: Path, keys: tuple[str | int, ...], value: object, message: str
-) -> None:
-    path = tmp_path / "calibration.json"
-    known_calibration().write(path)
-    content = json.loads(path.read_text())
-    change(content, *keys, value=value)
-    path.write_text(json.dumps(content))
-    with pytest.raises(ConfigurationError, match=message):
-        load_calibration(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"3", b"\xff\xfe\x00", b'{"format": "evens'])
-def test_files_that_are_something_else_are_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "calibration.json"
-    path.write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"calibration\.json is .* recreate it"):
-        load_calibration(path)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"cannot read .*none\.json: No such file"):
-        load_calibration(tmp_path / "none.json")
 
 
 def test_too_few_lengths_make_no_calibration_and_the_error_says_why() -> None:

@@ -175,7 +175,7 @@ def test_shapes_that_do_not_fit_in_the_time_left_are_skipped() -> None:
     assert done == [(n, 5) for n in range(1, 6)]
 
 
-def test_want_of_memory_ends_one_shape_and_other_errors_end_all() -> None:
+def test_running_out_of_memory_skips_one_shape_and_other_errors_are_raised() -> None:
     shapes = [FragmentMeasurement(queries=q, keys=q) for q in (10, 20, 40)]
 
     def time_shape(s: FragmentMeasurement, share: float, limit: float) -> tuple[Timing, Timing]:

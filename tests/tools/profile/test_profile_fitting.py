@@ -23,33 +23,6 @@ def test_known_coefficients_are_recovered_and_scaled_by_the_layers() -> None:
     assert cost.per_pair == pytest.approx(32 * 4e-11)
 
 
-coefficient = st.just(0.0) | st.floats(1e-3, 1e3)
-
-
-@settings(max_examples=40)
-@given(st.tuples(*[coefficient] * 3), st.tuples(*[coefficient] * 2), st.integers(4, 9))
-def test_exact_times_are_met_whatever_coefficients_are_zero(
-    attention: tuple[float, ...], rest: tuple[float, ...], count: int
-) -> None:
-    lengths = LENGTHS[:count]
-    scales = np.array([1e-4, 1e-6, 1e-10])
-
-    def seconds(values: tuple[float, ...]) -> np.ndarray:
-        powers = lengths[:, None].astype(float) ** np.arange(len(values))
-        return np.asarray(powers @ (scales[: len(values)] * values) + 1e-9)
-
-    first, second = seconds(attention), seconds(rest)
-    fits = fit_parts(lengths, first, second)
-    assert min(*fits.attention, *fits.rest) >= 0
-    fitted = [
-        sum(value * lengths.astype(float) ** power for power, value in enumerate(values))
-        for values in (fits.attention, fits.rest)
-    ]
-    whole = first + second
-    assert fitted[0] / whole == pytest.approx(first / whole, abs=1e-6)
-    assert fitted[1] / whole == pytest.approx(second / whole, abs=1e-6)
-
-
 @settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1))
 def test_noisy_times_are_fitted_as_well_as_by_another_solver(seed: int) -> None:

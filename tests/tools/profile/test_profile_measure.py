@@ -103,21 +103,6 @@ def test_lengths_that_would_take_too_long_are_not_begun() -> None:
     assert measure_upward(LENGTHS, time_length, seconds=2500, clock=clock)[-1].outcome == "ok"
 
 
-def test_the_shares_of_lengths_grow_with_them_and_fit_in_the_time() -> None:
-    now, shares = 0.0, []
-
-    def time_length(length: int, share: float, limit: float) -> tuple[Timing, Timing]:
-        nonlocal now
-        shares.append(share)
-        now += share
-        return times(1e-9, 1e-9)
-
-    measure_upward(lengths_up_to(32_768), time_length, seconds=100, clock=lambda: now)
-    assert shares == sorted(shares)
-    assert sum(shares) == pytest.approx(100)
-    assert shares[0] == pytest.approx(2)
-
-
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_small_layer_is_measured_on_this_machine(
     dtype: str, monkeypatch: pytest.MonkeyPatch

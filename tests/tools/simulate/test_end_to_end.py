@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenstep.plan.dynamic_context import ContextPlan, plan_dynamic_context
+from evenstep.plan.dynamic_context import ContextPlan
 from evenstep.plan.sharding import METHODS, shard, shard_per_document
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.cluster_assumptions import MODELS, Cluster, ClusterAssumptions
@@ -82,22 +82,9 @@ def test_groups_are_planned_by_the_ratios_of_the_model() -> None:
 def test_dynamic_groups_gain_on_long_tails_and_lose_nothing_where_all_are_alike() -> None:
     tail = StepModel.of(setting(context=262_144, context_ranks=8, tensor=4, data=2, stages=4))
     result = run_end_to_end(tail, sample_lengths("sft-256k", 3500))
-    assert result.wlb / result.dynamic > 1.1
-    assert result.largest_group > 8
+    assert result["dynamic_over_wlb"] > 1.1
+    assert result["ranks_of_group_max"] > 8
     alike = StepModel.of(setting(context_ranks=1, data=4), cluster=INSTANT)
     result = run_end_to_end(alike, np.full(400, 1024))
-    assert result.dynamic == pytest.approx(result.wlb, rel=0.02)
-    assert result.largest_group == 1
-
-
-def test_a_plan_of_the_planner_takes_little_longer_than_equal_work() -> None:
-    model = StepModel.of(setting(context=65_536, data=4), cluster=INSTANT)
-    options = dynamic_options(model)
-    lengths = sample_lengths("pretrain-128k", 60).clip(max=65_536)
-    seconds = dynamic_step(model, plan_dynamic_context(lengths, options), lengths, hidden=True)
-    alone = shard_per_document(lengths, 1)
-    work = (
-        model.attention(alone).sum()
-        + model.linear(lengths[:1] * 0 + lengths.sum(), np.array([1])).sum()
-    )
-    assert 32 * work / 16 <= seconds < 1.25 * 32 * work / 16
+    assert result["dynamic_over_wlb"] == pytest.approx(1, rel=0.02)
+    assert result["ranks_of_group_max"] == 1

@@ -81,19 +81,6 @@ def test_wrong_images_are_refused(tmp_path: Path, images: str, said: str) -> Non
         load_samples(f"{path}:tokens", images.format(path=path, other=other))
 
 
-def test_the_images_of_real_documents_are_counted_as_in_the_file() -> None:
-    if not REAL.exists():
-        pytest.skip(f"EVENSTEP_DATA names no folder with {REAL.name}")
-    import pyarrow.parquet as parquet
-
-    rows = load_samples(f"{REAL}:n_tokens", f"{REAL}:image_w,image_h")
-    counted = parquet.read_table(REAL, columns=["vision_tokens_cap1280", "n_images"])
-    assert rows[2].tolist() == counted["n_images"].to_pylist()
-    # Sides are rounded to whole cells, or up: not by the same rule in every case.
-    expected = np.array(counted["vision_tokens_cap1280"].to_pylist())
-    assert abs(rows[1].sum() / 4 / expected.sum() - 1) < 0.05
-
-
 def test_a_result_tells_the_parts_apart_where_the_cost_does() -> None:
     rows = load_samples("mm-mix", "coyo-image", samples=600)
     shards = [rows[:, shard] for shard in deal(600, 2)]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
+from evenstep.tools.simulate.distributions import DISTRIBUTIONS
 from evenstep.tools.simulate.lengths import load_lengths
 
 
@@ -39,15 +39,6 @@ def test_parquet_column_is_read_as_int64(tmp_path: Path) -> None:
     assert lengths.tolist() == [5, 7]
 
 
-def test_a_distribution_is_drawn_with_the_seed() -> None:
-    assert (load_lengths("mm-mix", samples=50, seed=4) == sample_lengths("mm-mix", 50, 4)).all()
-
-
-def test_a_distribution_without_a_count_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="mm-mix"):
-        load_lengths("mm-mix")
-
-
 def test_fewer_samples_than_the_file_holds_are_chosen_at_random_in_file_order(
     tmp_path: Path,
 ) -> None:
@@ -58,10 +49,6 @@ def test_fewer_samples_than_the_file_holds_are_chosen_at_random_in_file_order(
     assert chosen.max() > 500
     assert (chosen == load_lengths(path, samples=100, seed=1)).all()
     assert (chosen != load_lengths(path, samples=100, seed=2)).any()
-
-
-def test_more_samples_than_the_file_holds_gives_the_whole_file(tmp_path: Path) -> None:
-    assert load_lengths(save(tmp_path, [4, 2]), samples=10).tolist() == [4, 2]
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

@@ -91,11 +91,6 @@ def test_two_queues_make_four_micro_batches_even_at_half_a_step_of_delay(
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_three_queues_make_sixteen_micro_batches_even(whole: bool) -> None:
-    assert figures(whole, queues(3, 16), 16).imbalance <= 1.055
-
-
-@pytest.mark.parametrize("whole", [False, True])
 def test_the_steady_planner_is_more_even_and_keeps_tokens_steady(whole: bool) -> None:
     result = figures(whole, SteadyOptions(context=CONTEXT, micro_batches=4), 4)
     assert result.imbalance <= 1.02

@@ -46,10 +46,6 @@ def arrive(lengths: np.ndarray, whole: bool) -> ArrivingDocuments:
     return ArrivingDocuments.of(lengths, context=CONTEXT, micro_batches=MICRO_BATCHES, whole=whole)
 
 
-def rows(trained: Trained) -> list[tuple[int, int, int]]:
-    return list(zip(trained.step.tolist(), trained.micro_batch.tolist(), trained.piece.tolist()))
-
-
 def check_covered(
     arrivals: ArrivingDocuments, trained: Trained, cap: int, expected: set[int]
 ) -> None:
@@ -79,35 +75,6 @@ def test_planners_train_on_every_document_once_or_hand_it_to_the_next_epoch(
         assert not len(waiting)
     # No step is left out.
     assert set(trained.step.tolist()) == set(range(trained.step.max(initial=-1) + 1))
-
-
-@settings(max_examples=50)
-@given(LENGTHS, st.booleans(), OPTIONS, ENDS, st.data())
-def test_a_run_stopped_before_any_step_resumes_the_same_from_what_waits(
-    lengths: np.ndarray, whole: bool, options: PackingOptions, end: str, data: st.DataObject
-) -> None:
-    arrivals = arrive(lengths, whole)
-    plan = planner(options)
-    full, left = run_planner(plan, arrivals, end=end)
-    stop = data.draw(st.integers(0, int(full.step.max(initial=-1)) + 1))
-    before, pool = run_planner(plan, arrivals, end=end, stop=stop)
-    after, rest = run_planner(plan, arrivals, end=end, begin=stop, waiting=pool)
-    assert rows(before) + rows(after) == rows(full)
-    assert rest.tolist() == left.tolist()
-
-
-@settings(max_examples=50)
-@given(LENGTHS, OPTIONS)
-def test_an_epoch_that_begins_with_what_another_left_trains_on_both(
-    lengths: np.ndarray, options: PackingOptions
-) -> None:
-    first = arrive(lengths, True)
-    trained, waiting = run_planner(planner(options), first, end="carry")
-    carried = lengths[waiting]
-    second = arrive(np.concatenate([carried, lengths]), True)
-    again, _ = run_planner(planner(options), second)
-    assert len(trained.piece) + len(again.piece) == 2 * len(lengths)
-    assert trained.length.sum() + again.length.sum() == 2 * lengths.sum()
 
 
 @settings(max_examples=50)
@@ -160,7 +127,7 @@ def test_a_global_batch_arrives_in_each_step(lengths: np.ndarray, whole: bool) -
     assert arrivals.bounds.tolist()[-1] == len(arrivals.pieces)
 
 
-def test_a_planner_that_plans_nothing_is_found_out() -> None:
+def test_a_planner_that_plans_nothing_is_an_error() -> None:
     arrivals = arrive(np.full(20, 10), True)
     with pytest.raises(InvariantError, match="step 0"):
         run_planner(lambda *_: Groups.empty(), arrivals)

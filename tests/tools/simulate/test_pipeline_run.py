@@ -93,21 +93,6 @@ def test_every_pass_ends_at_the_end_of_the_longest_path_to_it(run: PipelineRun) 
     assert not expected
 
 
-@settings(max_examples=40)
-@given(runs())
-def test_a_stage_does_one_pass_at_a_time_for_as_long_as_it_takes(run: PipelineRun) -> None:
-    for stage in range(run.schedule.stages):
-        mine = np.flatnonzero(run.stage == stage)
-        start, end = run.start[mine], run.end[mine]
-        assert (start[1:] >= end[:-1] - 1e-9).all()
-        assert (end - start).sum() == pytest.approx(run.busy[stage])
-    costs = run.forward.sum() * (1 + run.schedule.backward)
-    assert run.busy.sum() == pytest.approx(costs)
-    assert run.start.min() >= -1e-9
-    assert run.end.max() == run.makespan
-    assert run.bubble == pytest.approx(1 - costs / run.schedule.stages / run.makespan)
-
-
 @settings(max_examples=30)
 @given(st.integers(1, 8), st.integers(1, 20))
 def test_equal_micro_batches_are_balanced_and_have_the_known_bubble(
@@ -117,24 +102,6 @@ def test_equal_micro_batches_are_balanced_and_have_the_known_bubble(
     assert run.makespan == pytest.approx((count + stages - 1) * (2.0 + 4.0))
     assert run.bubble == pytest.approx((stages - 1) / (count + stages - 1))
     assert run.makespan_ratio == pytest.approx(1.0)
-
-
-@settings(max_examples=20)
-@given(runs(), st.integers(1, 1000))
-def test_units_do_not_matter(run: PipelineRun, unit: int) -> None:
-    schedule = run.schedule
-    other = simulate_pipeline(
-        run.forward * unit,
-        PipelineSchedule(
-            stages=schedule.stages,
-            chunks=schedule.chunks,
-            consecutive=schedule.consecutive,
-            backward=schedule.backward,
-            latency=schedule.latency * unit,
-        ),
-    )
-    assert other.makespan == pytest.approx(run.makespan * unit)
-    assert other.makespan_ratio == pytest.approx(run.makespan_ratio)
 
 
 def test_one_large_micro_batch_costs_what_can_be_computed_by_hand() -> None:
@@ -174,24 +141,6 @@ def test_an_order_is_that_of_the_micro_batches_given() -> None:
     assert (run.end - run.start)[first].tolist() == [1, 3, 5, 2]
     with pytest.raises(ConfigurationError, match="once"):
         simulate_pipeline(costs, schedule, [0, 1, 2, 2])
-
-
-def test_stages_that_differ_stay_as_they_are_in_the_balanced_step() -> None:
-    # The last stage is slower for all micro-batches, which no packing mends.
-    costs = np.outer(np.ones(6), [1.0, 1.0, 2.0])
-    run = simulate_pipeline(costs, PipelineSchedule(stages=3))
-    assert run.makespan_ratio == 1.0
-    assert run.makespan > simulate_pipeline(np.full(6, 4 / 3), PipelineSchedule(stages=3)).makespan
-
-
-def test_latency_and_unequal_costs_lengthen_a_step_and_chunks_shorten_it() -> None:
-    costs = np.array([1.0, 1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    plain = simulate_pipeline(costs, PipelineSchedule(stages=4))
-    assert plain.makespan_ratio > 1.1
-    assert (
-        simulate_pipeline(costs, PipelineSchedule(stages=4, latency=0.1)).makespan > plain.makespan
-    )
-    assert simulate_pipeline(costs, PipelineSchedule(stages=4, chunks=2)).makespan < plain.makespan
 
 
 def test_zero_cost_has_no_bubble() -> None:

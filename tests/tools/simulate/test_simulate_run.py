@@ -38,10 +38,6 @@ def test_dealing_covers_every_sample_and_pads_only_to_equal_shards(
         assert given_counts.max() <= 2
 
 
-def test_dealing_with_another_seed_gives_another_order() -> None:
-    assert (deal(100, 2, 0)[0] != deal(100, 2, 1)[0]).any()
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 64), min_size=1, max_size=120),
@@ -169,12 +165,6 @@ def test_useful_cost_is_that_of_each_sample_without_padding() -> None:
     assert result.efficiency == pytest.approx((cost_of(10) + cost_of(2)) / (2 * cost_of(10)))
 
 
-def test_packed_groups_have_no_padding() -> None:
-    result = simulate(FixedBatch(2, packed=True), arrays([10, 2], [4, 4]))
-    assert result.costs.tolist() == [[12.0, 8.0]]
-    assert result.padding == 0
-
-
 def test_composition_tells_random_batches_from_sorted_ones() -> None:
     lengths = sample_lengths("ultrachat", 4_000, 0)
     shards = [lengths[shard] for shard in deal(len(lengths), 4)]
@@ -202,40 +192,10 @@ def test_the_last_update_of_an_epoch_may_have_fewer_steps() -> None:
     assert result.tokens_per_update_cv == pytest.approx(1 / 3)
 
 
-def test_one_rank_in_arrival_order_sees_its_shard_in_order() -> None:
-    lengths = np.random.default_rng(0).integers(1, 100, 50)
-    result = simulate(FixedBatch(1), [lengths], buffer_size=7)
-    assert result.costs[:, 0].tolist() == lengths.tolist()
-
-
-def test_equal_arguments_give_equal_results_and_the_seed_changes_the_order() -> None:
-    lengths = np.random.default_rng(1).integers(1, 64, (2, 200))
-    first, again, other = (
-        simulate(TokenBudget(64), list(lengths), buffer_size=50, seed=seed) for seed in (5, 5, 6)
-    )
-    assert untimed(first) == untimed(again)
-    assert (first.costs == again.costs).all()
-    assert (first.costs != other.costs).any()
-
-
 def test_time_and_message_size_are_those_of_the_run() -> None:
     result = simulate(TokenBudget(64), arrays([5] * 100, [5] * 100), buffer_size=50)
     assert 0 < result.plan_us_per_sample < result.round_us_per_sample
     assert result.message_bytes_per_round > 0
-
-
-def test_progress_rises_to_the_number_of_samples() -> None:
-    seen: list[tuple[int, int]] = []
-    simulate(
-        FixedBatch(1),
-        arrays([1] * 5, [1] * 5),
-        buffer_size=1,
-        progress=lambda done, total: seen.append((done, total)),
-    )
-    assert [total for _, total in seen] == [10] * len(seen)
-    done = [done for done, _ in seen]
-    assert done == sorted(done)
-    assert done[-1] == 10
 
 
 def test_a_sample_over_the_budget_is_refused_before_the_run() -> None:

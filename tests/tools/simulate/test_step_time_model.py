@@ -14,7 +14,6 @@ from evenstep.tools.simulate.cluster_assumptions import (
     TABLE_1,
     Cluster,
     ClusterAssumptions,
-    ModelSize,
 )
 from evenstep.tools.simulate.packing_run import ArrivingDocuments, Trained, run_original
 from evenstep.tools.simulate.step_time_model import SHARDINGS, MicroBatches, StepModel
@@ -73,15 +72,6 @@ def test_equal_micro_batches_take_what_1f1b_takes() -> None:
     assert model.steps(batches, attention) == pytest.approx([7 * stage] * 2)
 
 
-def test_the_largest_micro_batch_crosses_all_stages() -> None:
-    model = StepModel.of(setting(context_ranks=1, tensor=1), cluster=INSTANT)
-    batches = packed([8192], [100], [100], [100])
-    attention = model.attentions(batches)["per-sequence"]
-    passes = 8 * (attention + model.linear(batches.tokens)).sum(axis=0)
-    step = model.steps(batches, attention)[0]
-    assert 4 * passes[0] <= step <= 4 * passes[0] + 3 * passes[1:].sum()
-
-
 def test_a_step_waits_for_the_slowest_data_parallel_rank() -> None:
     one = StepModel.of(setting(), cluster=INSTANT)
     two = StepModel.of(setting(data=2), cluster=INSTANT)
@@ -129,15 +119,6 @@ def test_adaptive_is_the_best_where_its_prediction_is_right_and_one_of_both_wher
         assert any((own == wrong[name][:, index]).all() for name in SHARDINGS[:2])
 
 
-def test_more_plans_to_choose_from_are_never_slower() -> None:
-    model = StepModel.of(setting(context_ranks=4))
-    batches = mixed(4)
-    two = model.attentions(batches)["adaptive"].sum(axis=0)
-    three = model.attentions(batches, methods=SHARDINGS)["adaptive"].sum(axis=0)
-    # A choice looks at both passes of one rank; a step waits for the slowest rank of each.
-    assert (three <= two * 1.001).all()
-
-
 def test_linear_time_grows_with_tokens_and_is_shared_by_ranks() -> None:
     tokens = np.array([0, 4096, 8192])
     alone = StepModel.of(setting(tensor=1, context_ranks=1)).linear(tokens)
@@ -177,17 +158,6 @@ def test_costs_are_equal_where_attention_takes_as_long_as_the_rest() -> None:
         assert ratio == pytest.approx(job.context / linear, rel=0.01)
 
 
-@pytest.mark.parametrize("data", [1, 2])
-def test_a_better_order_is_never_slower(data: int) -> None:
-    model = StepModel.of(setting(data=data))
-    batches = mixed(4 * data)
-    attention = model.attentions(batches)["per-document"]
-    given, ordered = (model.steps(batches, attention, ordered=o) for o in (False, True))
-    assert ordered.sum() < given.sum()
-    if data == 1:
-        assert (ordered <= given * 1.005).all()
-
-
 def test_the_jobs_are_those_of_table_1() -> None:
     assert [job.gpus for job in TABLE_1] == [32, 32, 32, 64, 64, 128, 256, 256]
     assert [job.micro_batches for job in TABLE_1] == [8, *[4] * 7]
@@ -208,7 +178,3 @@ def test_what_does_not_fit_together_is_refused() -> None:
     batches = packed(*[[8192]] * 4)
     with pytest.raises(ConfigurationError, match=r"4 micro-batches, and 7B-8K takes 8"):
         model.steps(batches, model.attentions(batches)["per-document"])
-
-
-def test_a_model_has_heads_of_its_width() -> None:
-    assert ModelSize(name="x", layers=2, hidden_size=1536, ffn_size=4128).heads == 12

@@ -5,7 +5,7 @@ import torch
 
 from evenstep.errors import SampleError
 from evenstep.tools.out_of_memory import ran_out_of_memory
-from evenstep.tools.tune.diagnosis import diagnose, tail, too_small
+from evenstep.tools.tune.diagnosis import diagnose, too_small
 
 TORCHRUN = """\
 [rank1]: Traceback (most recent call last):
@@ -67,7 +67,3 @@ def test_a_sample_over_the_limit_is_named_without_what_comes_before_it() -> None
 )
 def test_exceptions_that_mean_that_memory_ran_out(error: Exception, memory: bool) -> None:
     assert ran_out_of_memory(error) is memory
-
-
-def test_the_tail_is_the_last_lines() -> None:
-    assert tail("".join(f"{i}\n" for i in range(100)), 3) == "97\n98\n99"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -78,37 +77,6 @@ def test_the_smallest_value_within_the_band_of_the_fastest_is_chosen(
             assert throughput(other) < (1 - band) * fastest
 
 
-@given(candidates, bands, st.randoms())
-def test_the_choice_does_not_hang_on_the_order_of_the_candidates(
-    given: list[Candidate], band: float, random: object
-) -> None:
-    shuffled = list(given)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-
-    def choice(of: list[Candidate]) -> tuple[int, float, float] | None:
-        chosen = choose(of, band)
-        if chosen is None or chosen.measurement is None:
-            return None
-        measured = chosen.measurement
-        return chosen.max_tokens, measured.step_variation, measured.throughput
-
-    assert choice(shuffled) == choice(given)
-
-
-@given(candidates, bands)
-def test_the_choice_is_the_same_in_any_unit_of_throughput(
-    given: list[Candidate], band: float
-) -> None:
-    halved = [
-        replace(c, measurement=replace(c.measurement, throughput=c.measurement.throughput / 2))
-        if c.measurement is not None
-        else c
-        for c in given
-    ]
-    before, after = choose(given, band), choose(halved, band)
-    assert (before and before.max_tokens) == (after and after.max_tokens)
-
-
 @given(candidates, bands)
 def test_the_ranking_has_each_eligible_candidate_once_and_begins_with_the_choice(
     given: list[Candidate], band: float
@@ -118,13 +86,6 @@ def test_the_ranking_has_each_eligible_candidate_once_and_begins_with_the_choice
     assert next(iter(ranked), None) is choose(given, band)
     for index in range(len(ranked)):
         assert choose(ranked[index:], band) is ranked[index]
-
-
-@given(candidates)
-def test_without_a_band_the_fastest_is_chosen(given: list[Candidate]) -> None:
-    chosen = choose(given, 0.0)
-    if chosen is not None:
-        assert throughput(chosen) == max(throughput(c) for c in given if c.ok)
 
 
 def test_of_equal_values_the_steadier_is_chosen_and_then_the_faster() -> None:
@@ -178,11 +139,6 @@ def test_noise_that_may_have_decided_is_noted_with_how_long_to_measure() -> None
     assert (open_, longer) == ([swept[0]], pytest.approx((2 * 0.97 * 0.01 / 0.01) ** 2))
     result = TuneResult(candidates=tuple(swept), band=0.02, measured_steps=MeasuredSteps())
     assert any("noise may have decided against 4" in note for note in result.notes)
-
-
-def test_noise_of_a_faster_larger_value_counts_too() -> None:
-    swept = [candidate(4, 100, error=0.0), candidate(8, 98, error=0.3)]
-    assert [c.max_tokens for c in undecided(swept, swept[0])[0]] == [8]
 
 
 def test_a_choice_of_lower_composition_is_never_silent() -> None:

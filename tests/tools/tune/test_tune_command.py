@@ -153,7 +153,7 @@ def test_how_a_run_ended_decides_what_it_says(script: str, outcome: str, detail:
     assert not children()
 
 
-def test_a_training_that_does_not_heed_the_value_is_found_out() -> None:
+def test_a_training_that_ignores_the_value_is_reported() -> None:
     with pytest.raises(ConfigurationError, match=r"P\(8\) for max_tokens=10 and for 20"):
         fast("hand_over(9, 'P(8)')", [10, 20])
 

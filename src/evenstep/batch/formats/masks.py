@@ -22,7 +22,7 @@ def attention_mask(batch: dict[str, Any], *, dtype: torch.dtype = torch.bool) ->
     """Mask for ``scaled_dot_product_attention(..., attn_mask=)`` and models of transformers.
 
     Args:
-        batch: of `PackCollator` in any form; the mask lies where its tensors lie.
+        batch: of `PackCollator`; the mask lies where its tensors lie.
         dtype: bool for True where a token attends; a floating type for 0 there and -inf elsewhere.
 
     Returns:
@@ -48,7 +48,7 @@ def block_mask(batch: dict[str, Any], *, block_size: int = 128) -> BlockMask:
     at 131,072 tokens, for which ``create_block_mask`` needs 16 GiB. Needs PyTorch 2.6.
 
     Args:
-        batch: of `PackCollator` in any form, on the device on which attention runs.
+        batch: of `PackCollator`, on the device on which attention runs.
         block_size: tokens of a block in either direction, at least 2.
 
     Raises:
@@ -94,11 +94,7 @@ def _ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _documents(batch: Any) -> torch.Tensor:
     """int [T], ascending: the document of each token."""
-    if isinstance(batch, Mapping):
-        for name in ("document_ids", "seq_idx"):
-            documents = batch.get(name)
-            if isinstance(documents, torch.Tensor) and len(documents) == 1:
-                return documents[0]
-    raise CollateError(
-        "the batch has no document_ids [1, tokens] (or seq_idx); collate it with PackCollator()"
-    )
+    documents = batch.get("document_ids") if isinstance(batch, Mapping) else None
+    if isinstance(documents, torch.Tensor) and len(documents) == 1:
+        return documents[0]
+    raise CollateError("the batch has no document_ids [1, tokens]; collate it with PackCollator()")

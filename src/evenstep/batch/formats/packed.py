@@ -101,10 +101,7 @@ def read_packed(batch: Any) -> PackedRow:
     """
     missing = [name for name in _FIELDS if not isinstance(batch, Mapping) or name not in batch]
     if missing:
-        raise CollateError(
-            f"the batch has no {', '.join(missing)}; collate it with PackCollator(), whose form is "
-            "'flash'"
-        )
+        raise CollateError(f"the batch has no {', '.join(missing)}; collate it with PackCollator()")
     tokens, labels = batch["input_ids"], batch["labels"]
     if labels.shape != tokens.shape:
         raise CollateError(

@@ -1,15 +1,226 @@
-"""Which rule an image processor of transformers follows, by its class."""
+"""What an image processor returns, by a rule from the sizes of the images alone.
+
+`rule_of` says which rule an image processor of transformers follows, by its class. The rules:
+
+- `qwen_vl`, of Qwen2-VL, 2.5 and 3: rows of patches, and a grid for each image.
+- `llava_next` and `llava_onevision`: an image as a whole, and tiles of the grid that fits it best.
+  OneVision cuts an image only if it is alone in its sample.
+- `idefics`, of Idefics3 and SmolVLM: tiles of all images of a sample in one row, and for each image
+  that is cut the image as a whole.
+- `gemma3` and `internvl`: squares, one for each image or several.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from evenstep.batch.images.anyres import llava_next, llava_onevision
-from evenstep.batch.images.idefics import idefics
-from evenstep.batch.images.options import Call, Planned, Size
-from evenstep.batch.images.qwen_vl import qwen_vl
-from evenstep.batch.images.squares import gemma3, internvl
+import numpy as np
+import torch
+
+from evenstep.errors import EvenstepError
+
+IGNORED = ("return_tensors", "do_convert_rgb", "do_resize", "do_rescale", "do_normalize")
+"""Arguments of a call that `Call.check` looks at, or that do not change shapes."""
+
+
+class NotPlanned(EvenstepError):
+    """A call whose result does not follow from the sizes of images by a known rule. The sample is
+    made at once."""
+
+
+class LargeImages(NotPlanned):
+    """Images that take more memory than their pixels will."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an image processor, without the images."""
+
+    processor: Any
+    """The image processor."""
+    arguments: Mapping[str, Any]
+    known: list[str] = field(default_factory=lambda: list(IGNORED))
+    """Arguments that were looked at."""
+
+    def option(self, name: str) -> Any:
+        """The argument of that name, else the processor's setting."""
+        self.known.append(name)
+        given = self.arguments.get(name)
+        return getattr(self.processor, name, None) if given is None else given
+
+    def side(self, name: str, *keys: str) -> int:
+        """A number of the setting `name`, which is a mapping such as ``size``, by the first of
+        `keys` that it has."""
+        sizes = self.option(name)
+        for key in keys:
+            value = sizes.get(key) if isinstance(sizes, Mapping) else getattr(sizes, key, None)
+            if value:
+                return int(value)
+        raise NotPlanned(f"{name}={sizes} has none of {keys}")
+
+    def check(self) -> None:
+        """
+        Raises:
+            NotPlanned: the call changes what the rule does not know of.
+        """
+        if self.arguments.get("return_tensors") != "pt":
+            raise NotPlanned("return_tensors is not 'pt'")
+        for name in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
+            if not self.option(name):
+                raise NotPlanned(f"{name} is off")
+        changed = [
+            name
+            for name, value in self.arguments.items()
+            if name not in self.known and value is not None and value != self._own(name)
+        ]
+        if changed:
+            raise NotPlanned(f"the rule does not know of {', '.join(changed)}")
+
+    def _own(self, name: str) -> Any:
+        return getattr(self.processor, name, None)
+
+
+Size = tuple[int, int]
+"""Height and width of an image."""
+Planned = dict[str, Any]
+"""What the processor returns: pixels as tensors without memory (``device="meta"``), and the other
+fields with their values."""
+
+
+def placeholder(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def flat(sizes: Sequence[Sequence[Size]]) -> list[Size]:
+    return [size for row in sizes for size in row]
+
+
+def qwen_vl(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planned:
+    patch, merge = call.option("patch_size"), call.option("merge_size")
+    frames = call.option("temporal_patch_size")
+    least, most = call.side("size", "shortest_edge"), call.side("size", "longest_edge")
+    smart_resize = sys.modules[type(call.processor).__module__].smart_resize
+    grids = []
+    for height, width in flat(sizes):
+        resized = smart_resize(
+            height, width, factor=patch * merge, min_pixels=least, max_pixels=most
+        )
+        grids.append([1, resized[0] // patch, resized[1] // patch])
+    patches = sum(rows * columns for _, rows, columns in grids)
+    return {
+        "pixel_values": placeholder(patches, 3 * frames * patch * patch),
+        "image_grid_thw": torch.tensor(grids),
+    }
+
+
+def llava_next(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planned:
+    images = flat(sizes)
+    return _anyres(call, images, [True] * len(images))
+
+
+def llava_onevision(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planned:
+    counts = [len(row) for row in sizes if row] if nested else [1] * len(flat(sizes))
+    cut = [count == 1 for count in counts for _ in range(count)]
+    return {**_anyres(call, flat(sizes), cut), "batch_num_images": torch.tensor(counts)}
+
+
+def _anyres(call: Call, images: Sequence[Size], cut: Sequence[bool]) -> Planned:
+    """
+    Args:
+        cut: whether each image is cut into tiles.
+    """
+    if not call.option("do_pad"):
+        raise NotPlanned("do_pad is off")
+    side = call.side("size", "height", "shortest_edge"), call.side("size", "width", "shortest_edge")
+    tile = side[0]
+    if call.option("crop_size"):
+        tile = call.side("crop_size", "height")
+        if call.option("do_center_crop"):
+            side = tile, call.side("crop_size", "width")
+    grids = call.option("image_grid_pinpoints")
+    best_of = sys.modules[type(call.processor).__module__].select_best_resolution
+    tiles = []
+    for size, is_cut in zip(images, cut):
+        height, width = best_of(size, grids) if is_cut else (0, 0)
+        tiles.append(1 + -(-height // tile) * -(-width // tile))
+    return {
+        "pixel_values": placeholder(len(images), max(tiles), 3, *side),
+        "image_sizes": torch.tensor(list(images)),
+    }
+
+
+def idefics(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planned:
+    if not call.option("do_pad"):
+        raise NotPlanned("do_pad is off")
+    side = call.side("max_image_size", "longest_edge")
+    grids = [[_grid(call, size, side) for size in row] for row in sizes]
+    tiles = max(sum(rows * columns + 1 for rows, columns in row) for row in grids)
+    planned: Planned = {
+        "pixel_values": placeholder(len(sizes), tiles, 3, side, side),
+        "pixel_attention_mask": placeholder(len(sizes), tiles, side, side, dtype=torch.int64),
+    }
+    if call.option("return_row_col_info"):
+        for place, name in enumerate(("rows", "cols")):
+            planned[name] = [[grid[place] for grid in row] for row in grids]
+    return planned
+
+
+def _grid(call: Call, size: Size, side: int) -> Size:
+    """Rows and columns of tiles; none of an image that is one tile."""
+    longest = call.side("size", "longest_edge")
+    if not call.option("do_image_splitting"):
+        return 0, 0
+    resized = sys.modules[type(call.processor).__module__].get_resize_output_image_size
+    # It takes an image, of which it reads the shape.
+    height, width = resized(placeholder(3, *size), resolution_max_side=longest)
+    ratio = width / height
+    if width >= height:
+        width = math.ceil(width / side) * side
+        height = math.ceil(int(width / ratio) / side) * side
+    else:
+        height = math.ceil(height / side) * side
+        width = math.ceil(int(height * ratio) / side) * side
+    rows, columns = height // side, width // side
+    return (rows, columns) if max(rows, columns) > 1 else (0, 0)
+
+
+def gemma3(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planned:
+    names = ("min_crop_size", "max_num_crops", "min_ratio_to_activate")
+    options = {f"pan_and_scan_{name}": call.option(f"pan_and_scan_{name}") for name in names}
+    crops = [0] * len(flat(sizes))
+    if call.option("do_pan_and_scan"):
+        cut = getattr(call.processor, "pan_and_scan", None)
+        if cut is None:
+            raise NotPlanned(f"{type(call.processor).__name__} has no pan_and_scan for one image")
+        # It takes images, and returns parts of them: these have a shape, and no memory.
+        empty = [np.broadcast_to(np.uint8(0), (3, *size)) for size in flat(sizes)]
+        crops = [len(cut(image=image, **options)) for image in empty]
+    side = call.side("size", "height"), call.side("size", "width")
+    return {
+        "pixel_values": placeholder(len(crops) + sum(crops), 3, *side),
+        "num_crops": torch.tensor(crops),
+    }
+
+
+def internvl(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planned:
+    side = call.side("size", "height"), call.side("size", "width")
+    least, most = call.option("min_patches"), call.option("max_patches")
+    cuts = call.option("crop_to_patches") and most > 1
+    canvas = sys.modules[type(call.processor).__module__].get_optimal_tiled_canvas
+    tiles = []
+    for size in flat(sizes):
+        columns, rows = canvas(size, side, least, most) if cuts else (1, 1)
+        # And one of the image as a whole, if it is cut.
+        tiles.append(columns * rows + (columns * rows > 1))
+    return {
+        "pixel_values": placeholder(sum(tiles), 3, *side),
+        "num_patches": torch.tensor(tiles),
+    }
+
 
 Rule = Callable[[Call, Sequence[Sequence[Size]], bool], Planned]
 """A call, the sizes of images in one list for each row, and whether they came in such lists, not in

@@ -1,8 +1,12 @@
 """`StandIn`: takes the place of an image processor while a row is prepared.
 
 Its result has pixels without memory (``device="meta"``): they have a shape and a dtype, most
-functions of torch take them, and whoever reads their values gets an error. Only the thread that
-prepares sees it; any other has the real image processor.
+functions of torch take them, and reading their values is an error. Only the thread that prepares
+sees the stand-in; any other has the real image processor.
+
+`check_image_tokens` compares a sample's image tokens with what its images make. Where a sequence is
+cut after the processor has run, or placeholders are added to it, the two differ: the model would
+fail on the whole batch, or put features where they do not belong.
 """
 
 from __future__ import annotations
@@ -13,11 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from PIL import Image
 
-from evenstep.batch.images.encoded import lazy
-from evenstep.batch.images.options import Call, NotPlanned
-from evenstep.batch.images.rules import rule_of
+from evenstep.batch.images.lazy_images import lazy
+from evenstep.batch.images.rules import Call, NotPlanned, rule_of
+from evenstep.errors import SampleError
 
 _swapping = threading.Lock()
 
@@ -37,7 +42,7 @@ class TakenCall:
 
 
 class StandIn:
-    """See the module docstring. All but the call is the image processor's."""
+    """See the module docstring. Everything but the call is the image processor's."""
 
     def __init__(self, image_processor: Any, *, plans: bool) -> None:
         """
@@ -120,3 +125,32 @@ def _kept(images: Any) -> Any:
     if isinstance(images, (list, tuple)):
         return [_kept(each) for each in images]
     return lazy(images)
+
+
+class ImageTokensError(SampleError):
+    """A sample's image tokens do not match its images."""
+
+
+def check_image_tokens(sample: Mapping[str, Any], call: TakenCall, processor: Any) -> None:
+    """
+    Args:
+        call: the call of the image processor that the sample's pixels are from.
+
+    Raises:
+        ImageTokensError: see the module docstring.
+    """
+    replace = getattr(processor, "replace_image_token", None)
+    token = getattr(processor, "image_token_id", None)
+    ids = sample.get("input_ids")
+    if replace is None or token is None or not isinstance(ids, torch.Tensor):
+        return
+    text = processor.tokenizer.convert_ids_to_tokens(token)
+    wanted = sum(replace(call.result, image_idx=i).count(text) for i in range(len(call.flat)))
+    has = int((ids == token).sum())
+    if has != wanted:
+        why = "it was cut" if has < wanted else "it has more placeholders than images"
+        raise ImageTokensError(
+            f"input_ids has {has:,} image tokens, and its {len(call.flat)} images make {wanted:,}: "
+            f"{why}; raise max_length in collate_fn, make the images smaller, or leave the sample "
+            "out of the dataset"
+        )

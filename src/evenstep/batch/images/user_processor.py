@@ -10,8 +10,8 @@ from typing import Any
 
 
 def user_processor(collate_fn: Callable[..., Any]) -> Any | None:
-    """The one processor that a collate function holds or refers to, or else that an object has
-    which it holds; None if there is none, or more than one."""
+    """The one processor that a collate function holds or refers to, or else that an object held by
+    it has; None if there is none, or more than one."""
     held = list(_candidates(collate_fn))
     within = (one for outer in held for one in _attributes(outer))
     for candidates in (held, within):

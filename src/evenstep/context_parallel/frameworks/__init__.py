@@ -1,9 +1,9 @@
 """A `Sharding`, or a plan, in the format of each framework's own context parallelism.
 
 ```
-megatron              Megatron-LM's batch on a context-parallel rank
 megatron_scheduler    dynamic context parallelism, planned for Megatron-LM's hybrid data loader
-transformer_engine    Transformer Engine's cut of documents, and arguments of its attention
+transformer_engine    Transformer Engine's cut of documents, arguments of its attention, and
+                      Megatron-LM's batch on a context-parallel rank
 load_balancer         PyTorch's context parallelism
 ```
 
@@ -12,10 +12,10 @@ sharding needs none of it: see `evenstep.plan.sharding.varlen`.
 """
 
 from evenstep.context_parallel.frameworks.load_balancer import LoadBalancer
-from evenstep.context_parallel.frameworks.megatron import to_megatron_shard
 from evenstep.context_parallel.frameworks.megatron_scheduler import DynamicContextScheduler
 from evenstep.context_parallel.frameworks.transformer_engine import (
     thd_partitioned_indices,
+    to_megatron_shard,
     transformer_engine_arguments,
 )
 

@@ -1,10 +1,14 @@
-"""Transformer Engine's cut of packed documents (``qkv_format="thd"``), the only one that its
-context-parallel attention supports.
+"""A sharding in the format of Transformer Engine's and Megatron-LM's own context parallelism.
 
-Every document is cut into 2C equal chunks, of which rank r of C holds chunks r and 2C - 1 - r. So a
-sharding can be handed over only if it is exactly that: `shard_per_document` of documents whose
-lengths are multiples of 2C, or `shard_per_sequence` of a single one. Boundaries are those of the
-whole row; the attention divides them by C itself.
+Transformer Engine cuts every packed document (``qkv_format="thd"``) into 2C equal chunks, of which
+rank r of C holds chunks r and 2C - 1 - r. Its attention supports no other cut, and cannot detect
+one. So a sharding can be handed over only if it is exactly that: `shard_per_document` of documents
+whose lengths are multiples of 2C, or `shard_per_sequence` of a single one. Boundaries are those of
+the whole row; the attention divides them by C itself.
+
+Megatron-LM's attention is Transformer Engine's. `to_megatron_shard` gives what its
+``get_batch_on_this_cp_rank`` returns; other shardings, including per-sequence ones of several
+documents, need another attention.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from evenstep.batch.formats.megatron import to_megatron
+from evenstep.context_parallel.batch_shards import shard_batch
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document
 
@@ -112,3 +118,58 @@ def _checked(cu_seqlens: torch.Tensor, sharding: Sharding) -> torch.Tensor:
             "batch that the sharding was made from"
         )
     return cu_seqlens.to(torch.int32)
+
+
+def to_megatron_shard(
+    batch: dict[str, Any],
+    sharding: Sharding,
+    rank: int,
+    *,
+    labels_shifted: bool = False,
+    attend_padding: bool = True,
+    own_attention: bool = False,
+) -> tuple[dict[str, Any], Any]:
+    """Makes the fields and the ``PackedSeqParams`` of `to_megatron` for one context-parallel rank.
+
+    ``tokens``, ``labels`` (of the next token), ``loss_mask``, ``position_ids`` and other fields
+    [1, T, ...] are the rank's, [1, T_r, ...]. Boundaries are those of the whole row, also
+    under the names of padded ones, which context parallelism requires.
+
+    Args:
+        batch: from ``PackCollator()``.
+        sharding: made from `document_lengths` of the batch. Megatron-LM cuts per document by
+            default, and per sequence with ``use_per_sequence_balancing=True``; documents or the
+            row must then be multiples of 2C tokens.
+        rank: context-parallel rank.
+        labels_shifted: as for `to_megatron`.
+        attend_padding: as for `to_megatron`.
+        own_attention: whether the model's attention follows `sharding`, as
+            `evenstep.context_parallel.attention` does, so that any is accepted. False means
+            Transformer Engine's.
+
+    Raises:
+        CollateError: as for `shard_batch` and `to_megatron`.
+        ConfigurationError: there is no such rank, or without `own_attention` the sharding is not
+            the one that Transformer Engine assumes.
+    """
+    if not own_attention:
+        check_thd(sharding, "own_attention=True with evenstep.context_parallel.attention")
+    shard = shard_batch(batch, sharding, rank, labels_shifted=labels_shifted)
+    whole, parameters = to_megatron(
+        batch,
+        labels_shifted=labels_shifted,
+        attend_padding=attend_padding,
+        context_parallel_size=1 if own_attention else sharding.ranks,
+    )
+    positions = torch.from_numpy(sharding.indices(rank)).to(whole["tokens"].device)
+    boundaries = ("cu_seqlens", "cu_seqlens_padded", "max_seqlen")
+    fields = {
+        name: shard[name] if name in shard and name not in boundaries else value
+        for name, value in whole.items()
+    }
+    fields["tokens"] = shard["input_ids"]
+    fields["labels"] = shard["shift_labels"]
+    fields["loss_mask"] = whole["loss_mask"].index_select(1, positions)
+    if sharding.ranks > 1 and fields["cu_seqlens_padded"] is None:
+        fields["cu_seqlens_padded"] = fields["cu_seqlens"]
+    return fields, parameters

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
-from evenstep.plan.sharding.sharding import Sharding, prefix_sums
+from evenstep.arrays import Int64Array, prefix_sums
+from evenstep.plan.sharding.sharding import Sharding
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

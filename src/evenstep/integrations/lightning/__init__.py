@@ -2,11 +2,10 @@
 
 ```
 installed        what is needed of Lightning, looked for when it is imported
-fit              `fit`: in place of ``trainer.fit``
+fit              `fit` in place of ``trainer.fit``; `estimated_stepping_batches` for schedulers
 trainer_loader   `loader`: what Trainer walks over, and how far it is
 step_callback    `StepCallback`: scales losses, logs, and stops what would train wrongly
-stepping         `estimated_stepping_batches`: for schedulers
-fabric_loader    `setup`: loops of one's own with Fabric
+fabric_loader    `setup`: custom loops with Fabric
 ```
 
 Trainer's loader and the callback meet in the batch: the loader puts its step in, and the callback
@@ -16,9 +15,8 @@ takes it out before ``training_step`` sees the batch.
 from __future__ import annotations
 
 from evenstep.integrations.lightning.fabric_loader import setup
-from evenstep.integrations.lightning.fit import fit
+from evenstep.integrations.lightning.fit import estimated_stepping_batches, fit
 from evenstep.integrations.lightning.step_callback import StepCallback
-from evenstep.integrations.lightning.stepping import estimated_stepping_batches
 from evenstep.integrations.lightning.trainer_loader import loader
 
 __all__ = ["StepCallback", "estimated_stepping_batches", "fit", "loader", "setup"]

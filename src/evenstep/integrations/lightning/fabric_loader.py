@@ -1,4 +1,4 @@
-"""Loops of one's own with Fabric."""
+"""Custom loops with Fabric."""
 
 from __future__ import annotations
 

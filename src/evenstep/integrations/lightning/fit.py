@@ -1,12 +1,15 @@
-"""`fit`: what a script calls in place of ``trainer.fit``."""
+"""What a script calls in place of ``trainer.fit`` and ``trainer.estimated_stepping_batches``."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from evenstep.errors import ConfigurationError
 from evenstep.integrations.lightning.installed import LightningModule, Trainer
 from evenstep.integrations.lightning.step_callback import StepCallback
-from evenstep.integrations.lightning.trainer_loader import loader
+from evenstep.integrations.lightning.trainer_loader import LightningLoader, loader
+from evenstep.integrations.step_estimate import estimate_steps
 from evenstep.loader.dataloader import DataLoader
 
 
@@ -24,3 +27,28 @@ def fit(
     if isinstance(train_dataloaders, DataLoader):
         train_dataloaders = loader(train_dataloaders)
     trainer.fit(model, train_dataloaders, *arguments, **options)
+
+
+def estimated_stepping_batches(trainer: Trainer, loader: DataLoader | LightningLoader) -> int:
+    """What ``trainer.estimated_stepping_batches`` cannot know for a loader without a length: for
+    ``configure_optimizers``. The same on all ranks, which all call it.
+
+    Raises:
+        ConfigurationError: neither the number of samples nor ``max_steps`` is known.
+    """
+    inner = loader.loader if isinstance(loader, LightningLoader) else loader
+    limit = trainer.max_steps if trainer.max_steps >= 0 else math.inf
+    estimate = estimate_steps(inner)
+    if estimate is not None and trainer.max_epochs is not None and trainer.max_epochs >= 0:
+        steps = estimate.steps
+        if isinstance(trainer.limit_train_batches, int):
+            steps = min(steps, trainer.limit_train_batches)
+        told = inner.update_tokens is None
+        updates = math.ceil(steps / (trainer.accumulate_grad_batches if told else inner.accumulate))
+        limit = min(limit, updates * trainer.max_epochs)
+    if limit == math.inf:
+        raise ConfigurationError(
+            "how often the optimizer will step is unknown, as the number of samples or epochs is; "
+            "give Trainer(max_steps=)"
+        )
+    return int(limit)

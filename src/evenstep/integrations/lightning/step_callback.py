@@ -1,4 +1,4 @@
-"""`StepCallback`: what Lightning's Trainer leaves to a loop of one's own."""
+"""`StepCallback`: scales losses, logs, and refuses what would train wrongly."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """`LightningLoader`: what Lightning's Trainer walks over, and how far it is.
 
-Trainer reads one batch more than it has trained on, to know the last one, and copies what is in a
-batch. So a step travels in an object of its own, in which the callback notes that it has come.
+Trainer reads one batch ahead, to recognise the last one, and copies the content of a batch. So each
+batch carries its step in a `CarriedStep`, which the callback marks as taken.
 
-Trainer's own way of loading a loader's state is not used: it forgets the state at the end of an
-epoch, and where a schedule has asked for the loader before. The callback loads it.
+The callback loads the loader's state. Trainer's own way would lose it at the end of an epoch, and
+where a schedule has asked for the loader before.
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ from evenstep.integrations.releases import check_hooks, check_release, importing
 with importing("transformers", "transformers accelerate"):
     import transformers
 
-from evenstep.integrations.transformers.callback import EvenCallback
 from evenstep.integrations.transformers.hooks import EvenTrainer
 from evenstep.integrations.transformers.loader import check_arguments
-from evenstep.integrations.transformers.run import TrainerRun
+from evenstep.integrations.transformers.run import EvenCallback, TrainerRun
 from evenstep.plan.policy import Policy
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Any)
@@ -108,6 +107,6 @@ def _begin(
     trainer: Any, policy: Policy | None, packed: bool | None, options: dict[str, Any]
 ) -> None:
     trainer.even = TrainerRun(policy, packed, options)
-    trainer.args.ignore_data_skip = True  # the loader goes on where it was by itself
+    trainer.args.ignore_data_skip = True  # the loader resumes by itself
     # Before the callbacks that read what this one sets: the epoch, and where training ends.
     trainer.callback_handler.callbacks.insert(0, EvenCallback(trainer.even))

@@ -22,8 +22,8 @@ from evenstep.integrations.transformers.preference import (
     preference_options,
     trains_preferences,
 )
-from evenstep.integrations.transformers.rank_share import share_of_rank
 from evenstep.loader.dataloader import DataLoader
+from evenstep.loader.options import SampleCounts
 from evenstep.loader.preparing import blank_of_rows, prepares
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
@@ -150,7 +150,8 @@ def make_loader(
     processor = getattr(trainer, "processing_class", None)
     processor = processor if is_processor(processor) else None
     finds_blank = options.get("blank") is None
-    measure = Measure(length_fn=options.get("length_fn"))
+    counts = SampleCounts.of(options.get("length_fn"))
+    measure = Measure(length_fn=counts.tokens)
     if prepares(collate_fn, theirs.dataset, policy=policy, measure=measure):
         if not isinstance(collate_fn, PreparingCollator):
             collate_fn = PreparingCollator(collate_fn=collate_fn)
@@ -160,7 +161,9 @@ def make_loader(
             collate_fn = replace(collate_fn, processor=processor)
         options = {**options, "collate_fn": collate_fn}
     elif not preferences:
-        taken["supervised_fn"] = SupervisedTokens(collate_fn)
+        if counts.supervised is None:
+            counts = replace(counts, supervised=SupervisedTokens(collate_fn))
+        options = {**options, "length_fn": counts}
         if finds_blank and processor is not None and args.world_size > 1:
             options = {**options, "blank": blank_of_rows(theirs.dataset, processor)}
     if not isinstance(theirs.dataset, IterableDataset):
@@ -213,3 +216,38 @@ class SupervisedTokens:
         if "input_ids" in batch:
             row["input_ids"] = batch["input_ids"][0]
         return supervised_of(row, 0)
+
+
+class RankShare(IterableDataset[Any]):
+    """Every W-th sample: Trainer's iterable datasets yield all samples on all W ranks."""
+
+    def __init__(self, dataset: Any, rank: int, world_size: int) -> None:
+        self._dataset = dataset
+        self._rank = rank
+        self._world_size = world_size
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, sample in enumerate(self._dataset):
+            if number % self._world_size == self._rank:
+                yield sample
+
+
+def share_of_rank(dataset: Any, rank: int, world_size: int) -> Any:
+    """The rank's share of an iterable dataset; a Hugging Face one divides itself.
+
+    Raises:
+        ConfigurationError: the dataset has a state, which a share of it cannot go back to.
+    """
+    if world_size == 1:
+        return dataset
+    if type(dataset).__module__.partition(".")[0] == "datasets":
+        from datasets.distributed import split_dataset_by_node
+
+        return split_dataset_by_node(dataset, rank, world_size)
+    if hasattr(dataset, "state_dict"):
+        raise ConfigurationError(
+            f"{type(dataset).__name__} has a state, and yields all samples on all ranks; yield "
+            "this rank's share, and return evenstep.DataLoader(dataset, ...) from the trainer's "
+            "get_train_dataloader"
+        )
+    return RankShare(dataset, rank, world_size)

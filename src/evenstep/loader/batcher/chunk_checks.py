@@ -76,7 +76,7 @@ class ChunkChecks:
         self._spec = spec
         self._epoch = epoch
         self._filler_sample = filler_sample
-        self._may_run_fillers = spec.world_size > 1 and spec.exhausted == "pad"
+        self._may_run_fillers = spec.world_size > 1 and spec.faults.exhausted == "pad"
         self._reader = Reader()
         self._bad: deque[tuple[int, BadSample]] = deque()  # with arrival numbers, increasing
         self._bad_count = epoch.skipped
@@ -126,11 +126,12 @@ class ChunkChecks:
         if number < self._epoch.start.taken:
             raise SampleError(f"{reason}; it was usable when the checkpoint was made")
         self._bad_count += 1
+        most = self._spec.faults.skip_bad_samples
         name = index if index is not None else number
-        if self._bad_count > self._spec.skip_bad_samples:
+        if self._bad_count > most:
             raise SampleError(
                 f"{reason} (bad sample number {self._bad_count} of epoch {self._epoch.epoch} on "
-                f"rank {self._spec.rank}, over skip_bad_samples={self._spec.skip_bad_samples})"
+                f"rank {self._spec.rank}, over skip_bad_samples={most})"
             )
         self._bad.append((number, BadSample(self._epoch.epoch, name, reason)))
 

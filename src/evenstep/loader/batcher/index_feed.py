@@ -53,7 +53,7 @@ class IndexFeed:
 
     def drain(self, over: threading.Event) -> None:
         """Drops what still comes in a pass that prepares no more samples, until no more is asked
-        for: a feeder that cannot send does not read, and who asks it would wait for ever."""
+        for: a feeder that cannot send does not read either, and the asking thread would hang."""
         with contextlib.suppress(EOFError, OSError):
             while not (over.is_set() or self._kept):
                 if self._connection.poll(_POLL_SECONDS):
@@ -84,8 +84,8 @@ class IndexFeed:
             if isinstance(block, Exception):
                 raise block
             waiting.extend(block or ())
-            # What a deal leaves over is a smaller chunk: to wait for the next deal would be to wait
-            # for ever, and chunks would depend on timing.
+            # What a deal leaves over is a smaller chunk. Waiting for the next deal could hang, and
+            # chunks would depend on timing.
             while len(waiting) >= self._chunk_size or (not block and waiting):
                 size = self._chunk_size
                 # Samples whose steps are planned already do not fail with those that follow.

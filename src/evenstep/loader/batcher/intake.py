@@ -28,9 +28,8 @@ from evenstep.loader.batcher.worker_errors import (
 from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset, Preparation
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
-from evenstep.loader.workers.queues import context_of
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed
-from evenstep.loader.workers.worker_start import WorkerStart
+from evenstep.loader.workers.worker_start import WorkerStart, context_of
 
 
 class Intake:
@@ -50,7 +49,7 @@ class Intake:
         self._chunked: ChunkedIterable | None = None
         self._iterator: Iterator[Chunk] = iter(())
         workers = spec.num_workers
-        skip_bad = spec.skip_bad_samples > 0
+        skip_bad = spec.faults.skip_bad_samples > 0
         options: dict[str, Any] = {
             "num_workers": workers,
             "collate_fn": ChunkCollate(
@@ -72,7 +71,7 @@ class Intake:
             self._chunked = ChunkedIterable(
                 spec.dataset,
                 spec.chunk_size,
-                replays=spec.replay,
+                replays=spec.faults.replay,
                 preparation=Preparation(spec.prepare, skip_bad=skip_bad),
                 watchdog=watchdog,
             )
@@ -98,7 +97,7 @@ class Intake:
 
     def begin(self, epoch: EpochSpec, check: Callable[[], None] = lambda: None) -> None:
         """Starts the workers. Must be called before other threads start: workers may be forked, and
-        a fork copies a lock that another thread holds, for which the worker would wait for ever.
+        a fork copies locks that other threads hold, for which the worker would wait forever.
 
         Args:
             check: raises an exception once the pass has failed or was left.

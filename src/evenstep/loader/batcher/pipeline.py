@@ -36,12 +36,11 @@ from evenstep.errors import (
     PeerError,
     described,
 )
-from evenstep.loader.batcher.batch_assembly import make_step, rows_of
-from evenstep.loader.batcher.blanks import Blanks
+from evenstep.loader.batcher.batch_assembly import Blanks, make_step, rows_of
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.intake import Intake
-from evenstep.loader.batcher.ports import Ports
+from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.sample_store import Closed, SampleStore
@@ -61,7 +60,7 @@ class EpochRun:
         self,
         spec: LoaderSpec,
         epoch: EpochSpec,
-        ports: Ports,
+        ports: PipePorts,
         *,
         seeds: bool = False,
         watchdog: Watchdog | None = None,

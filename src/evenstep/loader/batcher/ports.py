@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import PeerError
@@ -21,29 +21,6 @@ from evenstep.loader.batcher.sample_store import Closed
 from evenstep.loader.transport.session import Shipment
 
 _POLL_SECONDS = 0.2  # between two checks whether the trainer has left
-
-
-class Ports(Protocol):
-    """How an epoch reaches the trainer process. Every call may raise `Closed`."""
-
-    def exchange(self, message: bytes) -> list[bytes]:
-        """Sends a message; returns all ranks' messages, in rank order, empty for one that left."""
-
-    def swap(self, message: bytes, parts: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        """Sends a message that announces documents, and each rank its part of these; returns all
-        ranks' messages, and their parts for this one, none if some rank has announced none."""
-
-    def announce(self, message: bytes) -> None:
-        """Sends all ranks a message after the last exchange, without waiting for an answer."""
-
-    def await_credit(self) -> None:
-        """Returns when the trainer has room for one more finished step."""
-
-    def deliver(self, step: StepInfo, batch: Any, progress: StepProgress) -> None:
-        """Hands a finished step to the trainer."""
-
-    def end_delivery(self) -> None:
-        """No more steps will be delivered: `await_credit` raises `Closed` from now on."""
 
 
 class RemoteCause(Exception):
@@ -65,7 +42,8 @@ class BatcherFailure:
 
 
 class PipePorts:
-    """The batcher's side of the pipes, for one pass."""
+    """The batcher's side of the pipes, for one pass. Calls on behalf of the batcher raise `Closed`
+    once the trainer has left."""
 
     def __init__(
         self, connection: Connection, serial: int, prefetch: int, send: Callable[[Any], None]
@@ -73,7 +51,7 @@ class PipePorts:
         self._connection = connection
         self._serial = serial
         self._send = send
-        # A semaphore's lock may stay locked for ever where memory runs out while it is held.
+        # No semaphore: its lock stays locked if memory runs out while it is held.
         self._credits: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(prefetch):
             self._credits.put(None)
@@ -86,9 +64,12 @@ class PipePorts:
         """A message was read in part, so the next one cannot be found."""
 
     def exchange(self, message: bytes) -> list[bytes]:
+        """Sends a message; returns all ranks' messages in rank order, empty for one that left."""
         return self._exchange(message)[0]
 
     def swap(self, message: bytes, parts: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Sends a message that announces documents, and each rank its part of these; returns all
+        ranks' messages, and their parts for this one, none if some rank has announced none."""
         return self._exchange(Shipment(message, parts))
 
     def _exchange(self, message: bytes | Shipment) -> tuple[list[bytes], list[bytes]]:
@@ -118,23 +99,27 @@ class PipePorts:
         return [], []
 
     def await_credit(self) -> None:
+        """Returns when the trainer has room for one more finished step."""
         self._credits.get()
         if self._closed.is_set() or not self._delivering:
             self._credits.put(None)  # another thread may wait, too
             raise Closed
 
     def end_delivery(self) -> None:
+        """No more steps will be delivered: `await_credit` raises `Closed` from now on."""
         self._delivering = False
         self._credits.put(None)
 
     def deliver(self, step: StepInfo, batch: Any, progress: StepProgress) -> None:
+        """Hands a finished step to the trainer."""
         if self._closed.is_set():
             raise Closed
         self._send((step, batch, progress))
 
     def announce(self, message: bytes) -> None:
+        """Sends all ranks a message after the last exchange, without waiting for an answer."""
         self._tell(message)
-        self._answered = False  # it will be, though nobody waits for that
+        self._answered = False  # the answer comes, but no call waits for it
 
     def _tell(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # the trainer has closed its end
@@ -158,8 +143,8 @@ class PipePorts:
 
     def await_answer(self) -> None:
         """Returns when nothing of this pass is on its way to the batcher any more, or the batcher
-        ends. The exchange thread may still be sending an answer that nobody has waited for, and
-        does nothing else until it is read."""
+        ends. The exchange thread may still be sending an answer that no call waited for, and is
+        blocked until it is read."""
         with contextlib.suppress(EOFError, OSError):  # the trainer has closed its end
             while not (self._answered or self._broken or self._ends):
                 if self._connection.poll(_POLL_SECONDS):

@@ -18,7 +18,7 @@ from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.worker_errors import could_not_start
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
 
-LOST = 255  # exit code of a process whose fork server died, so that nobody knows its own
+LOST = 255  # exit code of a process whose own is unknown because its fork server died
 
 
 class BatcherProcess:
@@ -38,7 +38,7 @@ class BatcherProcess:
             self._process = start(spec, pipes)
         except (OSError, MemoryError) as error:
             raise could_not_start(f"the batcher process of rank {spec.rank}", error) from error
-        # Before multiprocessing waits for it to end, for ever if nobody has told it to.
+        # Before multiprocessing waits for it, since it ends only when it is told to.
         Finalize(self, _kill, (self._process,), exitpriority=99)
         # Only the batcher may hold its ends, or its death would close no pipe and go unnoticed.
         for connection in (batcher_control, batcher_feed, batcher_exchange, batcher_results):

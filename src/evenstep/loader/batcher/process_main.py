@@ -126,7 +126,7 @@ class _Main:
             with self._sending:
                 results.send((epoch.serial, (step, packed, progress)))
 
-        ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.prefetch, send)
+        ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.memory.prefetch, send)
         spec, seeds = self._spec_with(writer), self._spec.collate_threads == 1
         try:
             run = EpochRun(spec, epoch, ports, seeds=seeds, watchdog=self._watchdog)

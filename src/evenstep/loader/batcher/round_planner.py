@@ -11,7 +11,7 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import MismatchError
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
-from evenstep.loader.batcher.ports import Ports
+from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.progress import RoundProgress, StepProgress
 from evenstep.loader.batcher.sample_bytes import sample_bytes
 from evenstep.loader.batcher.sample_store import SampleStore
@@ -35,8 +35,8 @@ def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
         policy=policy,
         rank=spec.rank,
         world_size=spec.world_size,
-        buffer_size=spec.buffer_size,
-        exhausted=spec.exhausted,
+        buffer_size=spec.memory.buffer_size,
+        exhausted=spec.faults.exhausted,
         accumulate=spec.accumulate,
         seed=spec.seed,
         epoch=epoch.epoch,
@@ -62,7 +62,7 @@ class RoundPlanner:
         epoch: EpochSpec,
         protocol: RankProtocol,
         *,
-        ports: Ports,
+        ports: PipePorts,
         store: SampleStore,
         checks: ChunkChecks,
         filler_sample: FillerSample,
@@ -82,7 +82,7 @@ class RoundPlanner:
         self._checks = checks
         self._filler_sample = filler_sample
         self._worker_states = worker_states
-        self._window_bytes = spec.buffer_bytes // 2  # up to two windows are held
+        self._window_bytes = spec.memory.buffer_bytes // 2  # up to two windows are held
         self._context_parallel = spec.policy.peers > 1
         self._checksum = WindowChecksum()
         self.request: Callable[[Int64Array | None], None] = lambda entries: None

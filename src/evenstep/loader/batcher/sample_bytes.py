@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from evenstep.batch.media_shape import image_bytes
+from evenstep.batch.count_media import image_bytes
 
 _FEW = 16  # items of a long list that stand for all
 _DEEPEST = 8  # containers within each other; an object may hold itself

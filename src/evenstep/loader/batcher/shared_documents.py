@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from evenstep.loader.batcher.batch_assembly import Row
-from evenstep.loader.batcher.ports import Ports
+from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.sample_store import SampleStore
-from evenstep.loader.transport.plain_samples import pack_plain, unpack_plain
+from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
 from evenstep.plan.packing.shared_step import SharedStep
 from evenstep.protocol import PlannedStep, bodies, wire
 
@@ -28,7 +28,7 @@ class SharedDocuments:
     """What this rank sends and gets, step by step. `exchange` is called by the plan thread, `rows`
     by any that collates."""
 
-    def __init__(self, rank: int, ranks: int, ports: Ports, store: SampleStore) -> None:
+    def __init__(self, rank: int, ranks: int, ports: PipePorts, store: SampleStore) -> None:
         self._rank, self._ranks = rank, ranks
         self._ports, self._store = ports, store
         self._received: dict[int, list[bytes]] = {}

@@ -46,7 +46,7 @@ class BatcherThread:
             LoaderDiedError: there is no room for another thread.
         """
         self._ports = PipePorts(
-            self._batcher_exchange, epoch.serial, self._spec.prefetch, self._results.put
+            self._batcher_exchange, epoch.serial, self._spec.memory.prefetch, self._results.put
         )
         self._run = EpochRun(self._spec, epoch, self._ports, watchdog=self._watchdog)
         thread = GuardedThread(self._work, self._run, self._ports, name="batcher")
@@ -103,7 +103,7 @@ class BatcherThread:
 
     def close(self) -> None:
         self.abandon()
-        if self._thread is None:  # so nobody else closes these
+        if self._thread is None:  # which would have closed these
             self._batcher_feed.close()
             self._batcher_exchange.close()
         elif not self._watchdog.overdue():

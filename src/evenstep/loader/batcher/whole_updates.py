@@ -52,8 +52,8 @@ class WholeUpdates:
         """Takes the next step of the epoch; returns the steps of its update, if it is the last.
 
         Args:
-            progress: None for a step that the trainer has received before: it counts, and is not
-                made again.
+            progress: None for a step that the trainer has received before. It counts, but is not
+                collated.
         """
         self.totals += LossTotals.of(planned.totals, planned.mean_supervised)
         if progress is not None:

@@ -2,7 +2,6 @@
 
     sample_order     a rank's share of an epoch in order: `evenstep.plan.epoch.stream` computes it,
                      for the rest of an epoch on another number of ranks too
-    precomputed      the same for an epoch that the policy planned offline
     epochs           `Epochs`: every epoch, as the loader's arguments define it
     step_count       how many steps an epoch has, or probably has
     epoch_progress   `EpochProgress`: where the trainer is in an epoch

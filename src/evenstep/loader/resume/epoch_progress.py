@@ -1,8 +1,9 @@
-"""Where the trainer is in an epoch: what it has received, whatever may be prefetched."""
+"""The trainer's position in an epoch: what it has received, not what is prefetched."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -146,8 +147,27 @@ class EpochProgress:
             samples=self.samples,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """This rank's own part of a state: numbers, text and lists."""
+    def shared_dict(self) -> dict[str, Any]:
+        """The part of a state that is the same on all ranks that save it at the same step."""
+        stream = self.stream
+        return {
+            "number": self.epoch,
+            "round": self.start.round,
+            "step": self.start.step,
+            "received": self.received,
+            "update": asdict(self.update),
+            "window_size": self.start.window_size,
+            "window_limit": self.start.window_limit,
+            "next_entry": self.start.next_entry if self.dealt else None,
+            "samples": self.samples,
+            "order": self.checksum_before_reshard.to_dict(),
+            "stream": None  # a stream of which nothing is left is false
+            if stream is None
+            else {"total": stream.total, "tail": stream.tail, "leftover": stream.leftover.tolist()},
+        }
+
+    def rank_dict(self) -> dict[str, Any]:
+        """This rank's own part of a state."""
         lengths, supervised, patches, *media = self.start.columns.tolist()
         # Only where media are counted, so that a state of text holds nothing more.
         counted = dict(zip(MEDIA, media)) if self.start.columns[3:].any() else {}
@@ -171,60 +191,47 @@ class EpochProgress:
         }
 
     @classmethod
-    def from_dict(
-        cls,
-        rank: dict[str, Any],
-        *,
-        epoch: int,
-        round: int,
-        step: int,
-        received: int,
-        update: LossTotals,
-        window_size: int | None,
-        window_limit: int | None,
-        next_entry: int | None,
-        samples: int,
-        stream: Stream | None,
-        checksum_before_reshard: OrderChecksum,
-    ) -> EpochProgress:
-        """Inverse of `to_dict`."""
+    def from_dicts(cls, shared: Mapping[str, Any], rank: Mapping[str, Any] | None) -> EpochProgress:
+        """Inverse of `shared_dict` and `rank_dict`. Where `rank` is None, as in a merged state, no
+        rank has formed a window."""
+        stream = shared["stream"]
+        merged = cls(
+            epoch=shared["number"],
+            stream=None
+            if stream is None
+            else Stream(stream["total"], stream["tail"], np.array(stream["leftover"], np.int64)),
+            dealt=shared["next_entry"] is not None,
+            start=RoundStart.empty(shared["round"], shared["step"]),
+            samples=shared["samples"],
+            checksum_before_reshard=OrderChecksum.from_dict(shared["order"]),
+        )
+        if rank is None:
+            return merged
         numbers = np.array(rank["numbers"], np.int64)
         none = [0] * len(numbers)
-        columns = np.array(
-            [
-                *(rank[name] for name in ("lengths", "supervised", "patches")),
-                *(rank.get(name, none) for name in MEDIA),
-            ],
-            np.int64,
-        )
-        states, seen = rank["sources"], rank["seen_lengths"]
-        return cls(
-            epoch=epoch,
-            stream=stream,
-            dealt=next_entry is not None,
-            share=Stream(
-                UNSIZED, rank["share"]["tail"], np.array(rank["share"]["leftover"], np.int64)
-            ),
+        columns = [rank.get(name, none) for name in ("lengths", "supervised", "patches", *MEDIA)]
+        share, states, seen = rank["share"], rank["sources"], rank["seen_lengths"]
+        return replace(
+            merged,
+            share=Stream(UNSIZED, share["tail"], np.array(share["leftover"], np.int64)),
             start=RoundStart(
-                round=round,
-                step=step,
+                round=shared["round"],
+                step=shared["step"],
                 taken=rank["taken"],
                 quota=rank["quota"],
-                window_size=window_size,
-                window_limit=window_limit,
+                window_size=shared["window_size"],
+                window_limit=shared["window_limit"],
                 entries=np.array(rank["entries"], np.int64),
-                next_entry=next_entry or 0,
+                next_entry=shared["next_entry"] or 0,
                 seen_lengths=(seen[0], seen[1]),
                 numbers=numbers,
-                columns=columns,
+                columns=np.array(columns, np.int64),
                 ages=np.array(rank["ages"], np.int64),
             ),
-            received=received,
+            received=shared["received"],
             trained=numbers[np.array(rank["trained"], np.int64)],
-            update=update,
-            samples=samples,
+            update=LossTotals(**shared["update"]),
             checksum=OrderChecksum.from_dict(rank["witness"]),
-            checksum_before_reshard=checksum_before_reshard,
             worker_states=WorkerStates.from_json(states) if states is not None else None,
-            skipped=tuple(BadSample(epoch, index, why) for index, why in rank["skipped"]),
+            skipped=tuple(BadSample(merged.epoch, index, why) for index, why in rank["skipped"]),
         )

@@ -10,8 +10,12 @@ from typing import Any
 from evenstep.arrays import Int64Array
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.resume.epoch_progress import EpochProgress
-from evenstep.loader.resume.precomputed import PlannedShare
-from evenstep.loader.resume.sample_order import DealtOrder, EpochShare, remaining_indices
+from evenstep.loader.resume.sample_order import (
+    DealtOrder,
+    EpochShare,
+    PlannedShare,
+    remaining_indices,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

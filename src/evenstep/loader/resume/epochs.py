@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenstep.data.fingerprint import dataset_fingerprint
+from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import MismatchError
-from evenstep.loader.arguments import check_order
+from evenstep.loader.arguments import check_order, check_planned
 from evenstep.loader.resume.epoch_progress import EpochProgress
-from evenstep.loader.resume.precomputed import PlannedShare, check_planned
 from evenstep.loader.resume.sample_order import (
     EpochShare,
+    PlannedShare,
     SamplerOrder,
     epoch_order,
     sampler_order,
@@ -20,6 +20,7 @@ from evenstep.loader.resume.sample_order import (
     size_of,
 )
 from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 from evenstep.protocol.window_size import WindowSize
 
@@ -60,6 +61,11 @@ class Epochs:
             sampler=self.sampler,
             drop_last=self.drop_last,
         )
+
+    @property
+    def batch_size(self) -> int | None:
+        """None under any policy but `FixedBatch`."""
+        return self.policy.batch_size if isinstance(self.policy, FixedBatch) else None
 
     def begin(self, epoch: int) -> EpochProgress:
         """The progress before the first step of an epoch."""

@@ -1,10 +1,10 @@
-"""`Resumption`: where a loader goes on that loads a state, once the two are found to fit."""
+"""`Resumption`: where a loader resumes that loads a state, once the two are found to fit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from evenstep.errors import MismatchError
 from evenstep.loader.options import LoaderOptions
@@ -19,50 +19,47 @@ _FREE = ("world_size", "buffer_size", "accumulate", "update_tokens")
 _UPDATE = ("accumulate", "update_tokens")
 
 
-@dataclass(frozen=True)
-class Resumption:
-    """A state that fits a loader."""
+class Resumption(NamedTuple):
+    """Where a loader resumes."""
 
     progress: EpochProgress
     ranks: tuple[int, int] | None
     """(rank, world size) whose progress it is; None for that of any."""
     chunk_size: int
-    """The chunk size to go on with."""
+    """That of the state, where it decides the order of the samples."""
 
-    @classmethod
-    def of(
-        cls,
-        state: Mapping[str, Any],
-        options: LoaderOptions,
-        epochs: Epochs,
-        ranks: tuple[int, int],
-        *,
-        chunk_size_given: bool,
-    ) -> Resumption:
-        """
-        Args:
-            options, epochs: those of the loader.
-            ranks: its rank and world size.
-            chunk_size_given: the user chose the chunk size. Otherwise, for an iterable dataset, the
-                state's is taken, as it decides the order in which samples come.
 
-        Raises:
-            MismatchError: see `DataLoader.load_state_dict`.
-        """
-        loaded = LoaderState.read(state)
-        progress = loaded.progress(*ranks)
-        saved = loaded.job.get("iterable")
-        if saved is not None and not chunk_size_given:
-            options = replace(options, chunk_size=saved["chunk_size"])
-        job = job_of(options, epochs, ranks[1])
-        if progress.untouched:
-            job.pop("iterable")
-        _check_job(loaded.job, job)
-        same = same_windows(options.policy, loaded.job["buffer_size"], options.buffer_size)
-        if not same or any(loaded.job.get(name) != job.get(name) for name in _UPDATE):
-            progress = progress.with_new_windows()
-        epochs.check(progress, options.buffer_size)
-        return cls(progress, None if loaded.merged is not None else ranks, options.chunk_size)
+def resumption(
+    state: Mapping[str, Any], options: LoaderOptions, epochs: Epochs, ranks: tuple[int, int]
+) -> Resumption:
+    """
+    Args:
+        options, epochs: those of the loader.
+        ranks: its rank and world size.
+
+    Raises:
+        MismatchError: see `DataLoader.load_state_dict`.
+    """
+    loaded = LoaderState.read(state)
+    progress = loaded.progress(*ranks)
+    if (saved := loaded.job.get("iterable")) is not None and options.iterable:
+        # It decides the order of the samples.
+        options = with_chunk_size(options, saved["chunk_size"])
+    job = job_of(options, epochs, ranks[1])
+    if progress.untouched:
+        job.pop("iterable")
+    _check_job(loaded.job, job)
+    buffer_size = options.memory.buffer_size
+    same = same_windows(options.policy, loaded.job["buffer_size"], buffer_size)
+    if not same or any(loaded.job.get(name) != job.get(name) for name in _UPDATE):
+        progress = progress.with_new_windows()
+    epochs.check(progress, buffer_size)
+    merged = loaded.merged is not None
+    return Resumption(progress, None if merged else ranks, options.chunk_size)
+
+
+def with_chunk_size(options: LoaderOptions, chunk_size: int) -> LoaderOptions:
+    return replace(options, memory=replace(options.memory, chunk_size=chunk_size))
 
 
 def job_of(options: LoaderOptions, epochs: Epochs, world_size: int) -> dict[str, Any]:
@@ -71,7 +68,7 @@ def job_of(options: LoaderOptions, epochs: Epochs, world_size: int) -> dict[str,
     return {
         "world_size": world_size,
         "policy": epochs.policy.fingerprint,  # as the user gave it, for any number of ranks
-        "buffer_size": options.buffer_size,
+        "buffer_size": options.memory.buffer_size,
         "accumulate": options.accumulate,
         **({} if options.update_tokens is None else {"update_tokens": options.update_tokens}),
         "iterable": iterable if options.iterable else None,

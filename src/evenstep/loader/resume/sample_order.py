@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,23 +18,13 @@ from torch.utils.data import DistributedSampler
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import MismatchError
+from evenstep.loader.batcher.spec import ExpectedSamples
 from evenstep.plan.epoch.remaining import Remaining
 from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.groups.groups import Groups
 
 _CHECKED = 32  # samples of a step that its checksum covers
 _BLOCK = 1 << 16  # indices converted to Python integers at a time
-
-
-class EpochShare(Protocol):
-    """One rank's samples of one epoch, in order."""
-
-    @property
-    def size(self) -> int | None:
-        """Number of samples; None where unknown."""
-
-    def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
-        """The dataset indices at `places`, which are increasing and below `begin`, by place; and an
-        iterator over all from `begin` on."""
 
 
 class ShardedOrder:
@@ -51,9 +41,12 @@ class ShardedOrder:
 
     @property
     def size(self) -> int:
+        """Number of samples; None where it is unknown."""
         return len(self._positions)
 
     def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
+        """The dataset indices at `places`, which are increasing and below `begin`, by place; and an
+        iterator over all from `begin` on."""
         order = self._order()
         found = dict(zip(places.tolist(), order[self._positions[places]].tolist()))
         return found, self._from(order, begin)
@@ -112,6 +105,39 @@ class SamplerOrder:
         # The range comes first, or an index would be lost at its end.
         found = {place: i for place, i in zip(range(begin), iterator) if place in wanted}
         return found, iterator
+
+
+@dataclass(frozen=True)
+class PlannedShare:
+    """A share of an epoch that the policy planned offline, from all lengths."""
+
+    groups: Groups
+    """Groups of dataset indices, in the order in which they are trained on."""
+    lengths: Int64Array
+    """[dataset] tokens of every sample."""
+
+    @property
+    def size(self) -> int:
+        return len(self.groups.members)
+
+    def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
+        members = self.groups.members
+        found = dict(zip(places.tolist(), members[places].tolist()))
+        return found, iter(members[begin:].tolist())
+
+    def expected(self, left: Stream) -> ExpectedSamples:
+        """
+        Args:
+            left: the places of this share that arrival numbers count.
+        """
+        members = self.groups.members
+        places = np.concatenate([left.leftover, np.arange(left.tail, len(members))])
+        ends = left.count_below(self.groups.offsets[1:])
+        return ExpectedSamples(ends, self.lengths[members[places]])
+
+
+EpochShare = ShardedOrder | DealtOrder | SamplerOrder | PlannedShare
+"""One rank's samples of one epoch, in order."""
 
 
 def size_of(source: Any) -> int | None:

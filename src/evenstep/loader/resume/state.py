@@ -16,12 +16,11 @@ number more, on all ranks alike, for each sample that was in some rank's window 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from evenstep.batch.loss_scale import LossTotals
 from evenstep.errors import MismatchError, parsing
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
@@ -51,27 +50,8 @@ def to_dict(job: Mapping[str, Any], progress: EpochProgress, rank: int) -> dict[
     return {
         "version": VERSION,
         "job": dict(job),
-        "epoch": _epoch_dict(progress),
-        rank_key(rank): progress.to_dict(),
-    }
-
-
-def _epoch_dict(progress: EpochProgress) -> dict[str, Any]:
-    stream = progress.stream
-    return {
-        "number": progress.epoch,
-        "round": progress.start.round,
-        "step": progress.start.step,
-        "received": progress.received,
-        "update": asdict(progress.update),
-        "window_size": progress.start.window_size,
-        "window_limit": progress.start.window_limit,
-        "next_entry": progress.start.next_entry if progress.dealt else None,
-        "samples": progress.samples,
-        "order": progress.checksum_before_reshard.to_dict(),
-        "stream": None  # a stream of which nothing is left is false
-        if stream is None
-        else {"total": stream.total, "tail": stream.tail, "leftover": stream.leftover.tolist()},
+        "epoch": progress.shared_dict(),
+        rank_key(rank): progress.rank_dict(),
     }
 
 
@@ -98,16 +78,16 @@ class LoaderState:
             check_schema(epoch, EPOCH_SCHEMA, "epoch")
             check_epoch(epoch)
             check_schema(job, JOB_SCHEMA, "job")
-            shared = _shared_by_ranks(epoch)
             ranks = {}
             for key, part in state.items():
                 if key.startswith(_RANK_PREFIX):
                     rank = _rank_of(key, job["world_size"])
                     check_schema(part, RANK_SCHEMA, key)
                     check_rank(part, epoch, job)
-                    ranks[rank] = EpochProgress.from_dict(part, **shared)
+                    ranks[rank] = EpochProgress.from_dicts(epoch, part)
         if job["world_size"] is None:
-            return cls(job=job, epoch=epoch, ranks=ranks, merged=_merged(shared))
+            merged = EpochProgress.from_dicts(epoch, None)
+            return cls(job=job, epoch=epoch, ranks=ranks, merged=merged)
         if not ranks:
             raise MismatchError(
                 "the state has the parts of no rank; give every rank the state that it saved, or "
@@ -207,38 +187,6 @@ def _rank_of(key: str, world_size: int | None) -> int:
     return rank
 
 
-def _shared_by_ranks(epoch: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `EpochProgress.from_dict` that are the same on all ranks."""
-    stream = epoch["stream"]
-    if stream is not None:
-        leftover = np.array(stream["leftover"], np.int64)
-        stream = Stream(stream["total"], stream["tail"], leftover)
-    return {
-        "epoch": epoch["number"],
-        "round": epoch["round"],
-        "step": epoch["step"],
-        "received": epoch["received"],
-        "update": LossTotals(**epoch["update"]),
-        "window_size": epoch["window_size"],
-        "window_limit": epoch["window_limit"],
-        "next_entry": epoch["next_entry"],
-        "samples": epoch["samples"],
-        "stream": stream,
-        "checksum_before_reshard": OrderChecksum.from_dict(epoch["order"]),
-    }
-
-
-def _merged(shared: Mapping[str, Any]) -> EpochProgress:
-    return EpochProgress(
-        epoch=shared["epoch"],
-        stream=shared["stream"],
-        dealt=shared["next_entry"] is not None,
-        start=RoundStart.empty(shared["round"], shared["step"]),
-        checksum_before_reshard=shared["checksum_before_reshard"],
-        samples=shared["samples"],
-    )
-
-
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One state out of all ranks', from which any number of ranks can resume.
 
@@ -272,5 +220,5 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "version": VERSION,
         "job": {**whole.job, "world_size": None},
-        "epoch": _epoch_dict(whole.merged or whole.resharded()),
+        "epoch": (whole.merged or whole.resharded()).shared_dict(),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.resume.epochs import Epochs
-from evenstep.loader.resume.precomputed import PlannedShare
+from evenstep.loader.resume.sample_order import PlannedShare
 from evenstep.plan.policies.fixed_batch import FixedBatch
 
 

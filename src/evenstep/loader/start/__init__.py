@@ -1,17 +1,23 @@
 """How batchers are started: by fork, by another method of multiprocessing, or by a fork server.
 
-A fork copies the locks that other threads hold at that moment, and no thread that would release
-them: a worker that needs one waits for ever. So batchers, and with them workers, are by default
-forked from a fork server, a process of its own that has imported what they need and runs no other
-Python thread. It starts when the first loader is made, while the trainer prepares its model.
+A fork copies the locks that other threads hold at that moment, but not the threads that would
+release them, so a worker that needs such a lock hangs. By default, batchers and their workers are
+therefore forked from a fork server: a separate process that has imported what they need and runs a
+single Python thread. It starts with the first loader and imports while the trainer prepares its
+model.
 
-What a server starts sees a fresh import of the modules and a copy of the dataset, where a fork sees
-everything as it is. So the trainer is forked instead wherever that could make a difference.
+multiprocessing has a fork server too, but that one always imports the main script again, which must
+then be guarded, and falls back to nothing. This one imports only the modules that the dataset
+needs.
+
+A process that the server starts sees freshly imported modules and a copy of the dataset, where a
+fork of the trainer sees both as they are. Where that could make a difference, the trainer is
+forked.
 
     choice          trainer: which way a loader's batchers are started, and the warning
-    portable        trainer: the loader's spec as bytes, if a copy is cheap and as good
+    portable        trainer: the loader's spec as bytes, if a copy is cheap and as good, and what
+                    its code reads beside its arguments, for the batcher to compare
     limited_pickle  trainer and batcher: pickle that gives up early
-    globals_read    trainer and batcher: what code reads beside its arguments, to compare
     fork_server     trainer: the server, and the processes that it started
     served          server: imports, forks, reports exit codes; batcher: unpacks the spec
 """

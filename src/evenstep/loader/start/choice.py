@@ -68,7 +68,7 @@ class StartChoice:
 
 
 def _serves(start_method: str | None) -> bool:
-    """Whether the choice is ours: nobody has named a start method, for this loader or for all."""
+    """Whether evenstep may choose: no start method is set, neither for this loader nor for all."""
     default = multiprocessing.get_all_start_methods()[0]
     set_for_all = multiprocessing.get_start_method(allow_none=True)
     return start_method is None and set_for_all in (None, default) and sys.platform == "linux"

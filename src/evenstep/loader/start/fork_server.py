@@ -46,7 +46,7 @@ class ServedProcess:
     """A batcher that the server forked. As `multiprocessing.Process`, where that is needed."""
 
     def __init__(self, server: ForkServer, pid: int, exits: Connection) -> None:
-        self._server = server  # which ends once nobody needs it
+        self._server = server  # keeps it alive: it ends with its last reference
         self.pid = pid
         self._exits = exits
         self._lock = threading.Lock()
@@ -71,7 +71,8 @@ class ServedProcess:
         return self.exitcode is None
 
     def join(self, timeout: float = _LAST_WORD) -> None:
-        """Waits until it has ended, but not for ever: the server, which says so, may be stopped."""
+        """Waits until it has ended. The wait has a limit, because a stopped server reports
+        nothing."""
         if self.is_alive():
             self._exits.poll(timeout)
 
@@ -119,29 +120,27 @@ class ForkServer:
             NotPortable: the server, or the process that it forked, does not get as far as to run
                 the batcher.
         """
-        exits, their_exits = multiprocessing.Pipe(duplex=False)
-        talk, their_talk = multiprocessing.Pipe()
-        handed: list[Any] = [their_exits, their_talk, *vars(pipes).values()]
-        with talk, their_talk, their_exits:
+        line, their_line = multiprocessing.Pipe()
+        handed: list[Any] = [their_line, *vars(pipes).values()]
+        with their_line:
             order = pickle.dumps(portable.imports)
             if len(order) > served.LARGEST:
                 raise NotPortable("it needs too many modules")
             try:
                 descriptors = [connection.fileno() for connection in handed]
                 socket.send_fds(self._orders, [order], descriptors)
-                their_exits.close()
-                their_talk.close()
-                pid = self._answer(exits)
+                their_line.close()
+                pid = self._answer(line)
                 if isinstance(pid, str):
                     raise NotPortable(pid)
-                talk.send(portable)
-                refusal = self._answer(talk)
+                line.send(portable)
+                refusal = self._answer(line)
             except (EOFError, OSError) as error:
                 raise NotPortable("the fork server has died") from error
-        process = ServedProcess(self, pid, exits)
-        if refusal is not None:
+        process = ServedProcess(self, pid, line)
+        if refusal is not None:  # or an exit code, if it has not lived to say more
             process.kill()
-            raise NotPortable(refusal)
+            raise NotPortable(f"{refusal}")
         return process
 
     def _answer(self, connection: Connection) -> Any:

@@ -25,12 +25,11 @@ import torch
 from evenstep.errors import described
 from evenstep.loader.batcher.process_main import BatcherPipes, run_batcher
 from evenstep.loader.batcher.spec import LoaderSpec
-from evenstep.loader.start.globals_read import difference
-from evenstep.loader.start.portable import Imports, Portable
+from evenstep.loader.start.portable import Imports, Portable, difference
 from evenstep.processes import end_now
 
 LARGEST = 1 << 16  # bytes of an order
-HANDED = 6  # file descriptors with an order to start a batcher
+HANDED = 5  # file descriptors with an order to start a batcher
 
 serving = False
 """Whether this process is the fork server or comes from it. A module that it imports may make a
@@ -57,7 +56,7 @@ class _Server:
     def __init__(self, orders: socket.socket) -> None:
         self._orders = orders
         self._started: dict[int, tuple[Any, Connection]] = {}
-        """By sentinel: processes, and where their exit codes are to be sent."""
+        """By sentinel: processes, and the pipes to the trainer for their exit codes."""
         self._imported: dict[bytes, str | None] = {}
         """By order: why it could not be imported."""
 
@@ -69,10 +68,10 @@ class _Server:
                 elif not self._obey():
                     return
 
-    def _report(self, ended: Any, exits: Connection) -> None:
+    def _report(self, ended: Any, line: Connection) -> None:
         ended.join()
-        with contextlib.suppress(OSError), exits:  # the trainer has closed its end
-            exits.send(ended.exitcode)
+        with contextlib.suppress(OSError), line:  # the trainer has closed its end
+            line.send(ended.exitcode)
 
     def _obey(self) -> bool:
         """Follows an order; False if there will be no more."""
@@ -87,27 +86,27 @@ class _Server:
         return True
 
     def _start(self, descriptors: list[int], refusal: str | None) -> None:
-        exits_to, talk_to, control, feed, exchange, results = descriptors
-        exits, talk = Connection(exits_to, readable=False), Connection(talk_to)
+        line_to, control, feed, exchange, results = descriptors
+        line = Connection(line_to)
         pipes = BatcherPipes(
             control=Connection(control, writable=False),
             feed=Connection(feed),
             exchange=Connection(exchange),
             results=Connection(results, readable=False),
         )
-        inherited = [self._orders, exits, *(other for _, other in self._started.values())]
+        inherited = [self._orders, *(other for _, other in self._started.values())]
         batcher: Any = multiprocessing.get_context("fork").Process(
-            target=_become_batcher, args=(inherited, talk, pipes), name="evenstep-batcher"
+            target=_become_batcher, args=(inherited, line, pipes), name="evenstep-batcher"
         )
-        with talk, pipes.control, pipes.feed, pipes.exchange, pipes.results:
+        with pipes.control, pipes.feed, pipes.exchange, pipes.results:
             try:
                 if refusal is None:
                     batcher.start()
-                    self._started[batcher.sentinel] = (batcher, exits)
+                    self._started[batcher.sentinel] = (batcher, line)
             except OSError as error:
                 refusal = f"the fork server cannot fork: {error}"
             with contextlib.suppress(OSError):  # the trainer no longer waits
-                exits.send(refusal or batcher.pid)
+                line.send(refusal or batcher.pid)
 
 
 def _import(imports: Imports) -> str | None:
@@ -124,19 +123,19 @@ def _import(imports: Imports) -> str | None:
     return None
 
 
-def _become_batcher(inherited: list[Any], talk: Connection, pipes: BatcherPipes) -> None:
+def _become_batcher(inherited: list[Any], line: Connection, pipes: BatcherPipes) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for connection in inherited:  # else nobody would notice that the server has died
         connection.close()
     try:
-        spec = _unpack(talk.recv())
+        spec = _unpack(line.recv())
     except EOFError:
         return  # the trainer has gone
     except BaseException as error:
-        talk.send(described(error))
+        line.send(described(error))
         return
-    talk.send(None)
-    talk.close()
+    line.send(None)
+    line.close()
     run_batcher(spec, pipes)
 
 

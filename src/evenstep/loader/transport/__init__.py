@@ -1,7 +1,7 @@
 """Between processes and between ranks: shared memory, pipes, and the exchange of messages.
 
 codec           an object -> a small pickle and its tensors' bytes, and back without a copy
-plain_samples   samples for other ranks as bytes, without pickle
+plain_values    states of datasets and samples for other ranks, without pickle
 slab_file       the memory of a slab: an anonymous file, allocated or mapped
 shared_memory   `Writer` and `Reader`: objects through recycled slabs. A worker writes and the
                 batcher reads samples; the batcher writes and the trainer reads batches

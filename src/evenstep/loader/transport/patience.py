@@ -1,8 +1,7 @@
-"""Says who is waited for, once a trainer has waited long for its next batch.
+"""Logs which ranks a trainer waits for, once it has waited long for its next batch.
 
-Slowness is not a fault, so nothing else ends a wait, or speaks of it. What the others do is in
-their ticks. A rank that does not tick at all is stopped, or has not begun the pass, or its host is
-gone.
+Slowness is not a fault, so no wait has a time limit. The ticks of the other ranks say what they do.
+A rank that sends no tick is stopped, has not begun the pass, or has lost its host.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ class Presence:
         return found
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:
-        """The store's answer; None if there is none in time, and for ever after."""
+        """The store's answer; None if it does not come in time, and then for all later
+        questions."""
         if self._silent:
             return None
         answers = self._put(question)

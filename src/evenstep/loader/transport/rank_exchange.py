@@ -1,7 +1,7 @@
 """The exchange of messages between ranks, by a thread of the trainer process.
 
-No child process touches torch.distributed. The batcher sends its message through a pipe; the thread
-gathers everybody's over a Gloo group that nothing else uses, and sends them back.
+No child process touches torch.distributed. The batcher sends its message through a pipe. The thread
+gathers the messages of all ranks over a Gloo group of its own, and sends them back.
 
 The thread does not wait in one long collective. While an epoch is under way all ranks *tick* at
 least every `TICK` seconds, each saying whether it has a message yet and what its trainer does, and

@@ -64,10 +64,10 @@ class Session:
         self.left.set()
 
     def end(self) -> None:
-        """Notes that the exchange passes no more messages on. Where the trainer has left, what the
-        batcher still sends is dropped, and it is told that no answer is on its way any more: each
-        side would wait for the other for ever where a pipe does not hold what both send. Closing
-        the pipe would not do, since forked processes have copies of this end."""
+        """Notes that the exchange passes no more messages on. Where the trainer has left, this
+        drops what the batcher still sends, and tells it that no answer will come: otherwise both
+        sides could wait on a full pipe. Closing the pipe does not help, because forked processes
+        have copies of this end."""
         self.over.set()
         if self.connection is None or (self._silent and not self.left.is_set()):
             return
@@ -132,7 +132,7 @@ class Session:
     def reply(self, messages: Sequence[bytes], parcels: Sequence[bytes] = ()) -> None:
         """Sends all ranks' messages to the batcher, and their parcels for it."""
         if self.left.is_set() or self.connection is None:
-            return  # no longer read, so a large one might block for ever
+            return  # a large message that is not read could block
         try:
             self.connection.send((self.serial, list(messages), list(parcels)))
         except OSError:
@@ -141,7 +141,8 @@ class Session:
             self._break(error)
 
     def _break(self, error: BaseException) -> None:
-        """Memory ran out, say. The other ranks are told, in place of the next message."""
+        """Tells the other ranks, in place of the next message, that this rank lost one, for example
+        because memory ran out."""
         self.broken = LoaderDiedError(
             f"a message between the batcher and the other ranks was lost: {described(error)}"
         )

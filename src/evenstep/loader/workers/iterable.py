@@ -22,9 +22,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from evenstep.data.resumable import has_state
 from evenstep.errors import EvenstepError, SampleError, described
+from evenstep.loader.transport.plain_values import decode, encode
 from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, Preparation, RawChunk
-from evenstep.loader.workers.dataset_state import decode, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ def _read(iterator: Iterator[Any]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _naming(worker: int, count: int, more: Sequence[Any] = ()) -> Iterator[None]:
-    """What is raised within becomes a `SampleError` that says how far the worker has come.
+    """Turns exceptions into a `SampleError` that says how many samples the worker had read.
 
     Args:
         count, more: samples before, and those that are being read.

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-# Now, since NumPy would import them where they are first used. In a process that is forked while a
-# thread imports one of them, the import waits or recurses for ever.
+# NumPy would import these when they are first used. In a process that is forked while a thread
+# imports one of them, that import hangs or recurses.
 import numpy.ma
 import numpy.random
 import torch

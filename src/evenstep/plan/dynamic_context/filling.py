@@ -1,6 +1,6 @@
-"""Parcels to where work is lacking: each, costliest first, to the bin that lacks most.
+"""Places each parcel, costliest first, in the bin that lacks most work.
 
-A bin is a group of ranks, of a long document or without one as yet. Where single ranks cannot hold
+A bin is a group of ranks, with a long document or still without one. If single ranks cannot hold
 the parcels because each leaves a part of its memory unused, bins of two, four, ... ranks are tried.
 """
 
@@ -31,8 +31,6 @@ def fill_bins(
     cost: Int64Array,
     options: DynamicContext,
     time: float,
-    *,
-    fast: bool,
 ) -> RankBins | None:
     """Places all parcels; None if they do not fit.
 
@@ -40,7 +38,6 @@ def fill_bins(
         sizes: [groups] ranks of the groups of the first parcels.
         tokens, cost: [parcels] in descending order of length.
         time: cost that a rank should have.
-        fast: whether numba is used, if it is installed.
     """
     heads = len(sizes)
     free = options.ranks - int(sizes.sum())
@@ -55,7 +52,7 @@ def fill_bins(
         lack[:heads] -= cost[:heads] + sizes * options.rough(tokens[:heads])
         placed = None
         if len(size):
-            placed = _place(room, lack, tokens[heads:], cost[heads:], fast)
+            placed = _place(room, lack, tokens[heads:], cost[heads:])
         if placed is not None:
             return RankBins(size, np.concatenate((np.arange(heads), placed)))
         if width >= free:
@@ -64,16 +61,17 @@ def fill_bins(
 
 
 def _place(
-    room: Int64Array, lack: Int64Array, tokens: Int64Array, cost: Int64Array, fast: bool
+    room: Int64Array, lack: Int64Array, tokens: Int64Array, cost: Int64Array
 ) -> Int64Array | None:
-    """The bin of each parcel, or None. RankBins differ in room and in what they lack, so each first
-    gets an item that uses up the difference: item b goes to bin b, as no bin is empty twice."""
+    """The bin of each parcel, or None. Bins differ in room and in the work that they lack, so each
+    first gets an item that uses up the difference. Item b goes to bin b, as no bin is empty twice.
+    """
     bins, most, cap = len(room), int(lack.max()), int(room.max())
     costs = np.concatenate((most - lack + 1, cost))
     sizes = np.concatenate((cap - room, tokens))
     order = np.arange(len(costs))
-    # Mostly there is room enough, and to heed no limit is faster. RankBins are the same then.
-    found = place(costs, bins, order=order, fast=fast)
+    # Mostly there is room enough. Without a limit, placement is faster and the bins are the same.
+    found = place(costs, bins, order=order)
     if found is not None and (np.bincount(found, sizes, bins) > cap).any():
-        found = place(costs, bins, tokens=sizes, cap=cap, order=order, fast=fast)
+        found = place(costs, bins, tokens=sizes, cap=cap, order=order)
     return None if found is None else found[bins:]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.dynamic_context.merging_numba import EXACT, compiled
 from evenstep.plan.dynamic_context.options import DynamicContext
 from evenstep.plan.sharding.attention_tiles import TILE
 
@@ -39,13 +38,8 @@ class Loads:
         return np.where(self.size > 1, shared, 0)
 
 
-def merge_groups(
-    loads: Loads, options: DynamicContext, limit: float, *, fast: bool
-) -> tuple[Int64Array, float]:
+def merge_groups(loads: Loads, options: DynamicContext, limit: float) -> tuple[Int64Array, float]:
     """Finds the groups to merge, so that no rank takes longer than `limit`, if that is possible.
-
-    Args:
-        fast: whether numba is used, if it is installed, with the same outcome.
 
     Returns:
         [groups] for each the group that it becomes part of, itself if none; and the time of the
@@ -60,12 +54,6 @@ def merge_groups(
     able = able[np.argsort(spares[able], kind="stable")]
     exchange, into = options.exchange, np.arange(len(spares))
     rates = exchange.within, exchange.between, exchange.node, options.cost.quadratic * TILE
-    fast = fast and not options.powers_of_two and float(loads.cost.sum()) < EXACT
-    if fast and (merge := compiled()) is not None:
-        arrays = [column.copy() for column in (*columns, overheads)]
-        padded = np.append(able, np.full(len(spares) + 1 - len(able), -1))
-        merge(over, padded, spares, *arrays, into, limit, rates)
-        return _outcome(into, arrays[0], arrays[2], arrays[5])
     shelves = _shelves(spares, able, loads.size, options.powers_of_two)
     # Groups merge one after the other, so in plain numbers.
     within, between, node, rough = rates

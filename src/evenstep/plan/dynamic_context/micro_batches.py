@@ -15,10 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, prefix_sums
 from evenstep.plan.dynamic_context.options import DynamicContext
 from evenstep.plan.dynamic_context.parcels import Parcels
-from evenstep.plan.sharding.sharding import prefix_sums
 
 FILL = 0.95
 """Share of the memory of a micro-batch that its documents can be counted on to fill."""

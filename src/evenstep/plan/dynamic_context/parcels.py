@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, prefix_sums
 from evenstep.plan.dynamic_context.options import DynamicContext
-from evenstep.plan.sharding.sharding import prefix_sums
 
 _FINENESS = 8
 """A bundle holds about this part of what is still to be placed on a rank after it."""

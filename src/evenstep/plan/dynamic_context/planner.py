@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, prefix_sums
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.dynamic_context.context_plan import ContextPlan
 from evenstep.plan.dynamic_context.filling import fill_bins
@@ -21,7 +21,6 @@ from evenstep.plan.dynamic_context.micro_batches import FILL, Dealer, Dealt
 from evenstep.plan.dynamic_context.options import DynamicContext
 from evenstep.plan.dynamic_context.parcels import Parcels
 from evenstep.plan.dynamic_context.positions import place_groups
-from evenstep.plan.sharding.sharding import prefix_sums
 
 _TOLERANCE = 0.01
 """Share by which a rank may have more work than the mean before its group is merged."""
@@ -32,9 +31,6 @@ _ENOUGH = 0.03
 """Share by which a step may take longer than the mean before more micro-batches are tried."""
 _GAIN = 0.005
 """Share that more micro-batches must save."""
-COMPILE_FROM = 8192
-"""Parcels of a step from which on numba is used, if it is installed, with the same outcome: to
-compile takes seconds, once in each process, and halves the time of such plans."""
 _TRIES = 2
 """Numbers of micro-batches that are tried, of those that are enough."""
 
@@ -146,8 +142,7 @@ def _grouped(parcels: Parcels, own: Int64Array, options: DynamicContext) -> _Mic
     if int(columns[0].sum()) > options.capacity or found is None:
         return None
     sizes, time = found
-    fast = len(parcels) >= COMPILE_FROM
-    bins = fill_bins(sizes, *columns[:2], options, time, fast=fast)
+    bins = fill_bins(sizes, *columns[:2], options, time)
     if bins is None:
         return None
     sums = np.zeros((4, len(bins.size)), np.int64)
@@ -155,7 +150,7 @@ def _grouped(parcels: Parcels, own: Int64Array, options: DynamicContext) -> _Mic
         np.add.at(total, bins.bin_of, column)
     np.maximum.at(sums[3], bins.bin_of, parcels.longest[own])
     limit = time * (1 + _TOLERANCE)
-    into, slowest = merge_groups(Loads(bins.size, *sums), options, limit, fast=fast)
+    into, slowest = merge_groups(Loads(bins.size, *sums), options, limit)
     kept = into == np.arange(len(into))
     group_of = (kept.cumsum() - 1)[into]  # [bins]
     size = np.zeros(np.count_nonzero(kept), np.int64)

@@ -6,14 +6,13 @@ In reading order, with the section of the paper that each file follows:
 document_cost       what a document costs; a micro-batch costs the sum           (4.1)
 options             the limits of a step, and what a planner may choose
 workload_packing    the policy `WorkloadPacking`: what ranks exchange and agree on
-step_plan           one step, by the planner that the options are for
+step_plan           one step, by the planner that the options are for: `wlb`, or the
+                    steady one, with equal tokens and without queues             (not in the paper)
   wlb               Algorithm 1, with queues of outliers                         (4.2, 4.3)
     outliers        those queues: classes, which is released, thresholds         (4.2)
-  steady            steps of equal tokens too, without queues                    (not in the paper)
-    long_selection  which long documents go together
-    water_fill      how level short documents would make them
+  long_selection    which long documents go together in a steady step
+  water_fill        how level short documents would make them
   long_pairs        a second long document where short ones are not enough       (not in the paper)
-  lpt_fill          documents to micro-batches, once they are chosen             (4.3)
 shared_step         what groups of ranks share, where these change with every micro-batch
 drain               the last steps of an epoch
 pieces              documents cut into pieces
@@ -22,8 +21,8 @@ pieces              documents cut into pieces
 To compare with, and not used in training:
 
 ```
-window_packing      documents laid end to end and cut at every window            (3.1)
-fixed_length        full windows, greedily as equal as can be                    (3.2)
+window_packing      full windows: cut from documents laid end to end             (3.1)
+                    or filled greedily, as equal as can be                       (3.2)
 exact_packing       the best packing, by a solver                                (equations 1 and 2)
 tight_fill          micro-batches filled to the last token, where the solver begins
 ```

@@ -13,9 +13,9 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.lpt_fill import lpt_fill
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.partition.best_fit import best_fit_decreasing
+from evenstep.plan.partition.greedy import lpt_fill
 
 
 def drain(

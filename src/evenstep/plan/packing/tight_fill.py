@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.packing.lpt_fill import lpt_fill
+from evenstep.plan.partition.greedy import lpt_fill
 
 _SHORTEST = 48
 """The shortest documents of a micro-batch that may be swapped: some 1,200 choices of up to two."""

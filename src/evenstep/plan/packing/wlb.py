@@ -25,7 +25,6 @@ import numpy.typing as npt
 from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.long_pairs import pair_long_documents
-from evenstep.plan.packing.lpt_fill import lpt_fill
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.packing.outliers import (
     class_to_release,
@@ -34,6 +33,7 @@ from evenstep.plan.packing.outliers import (
     most_similar,
     queue_heads,
 )
+from evenstep.plan.partition.greedy import lpt_fill
 
 Flags = npt.NDArray[np.bool_]
 

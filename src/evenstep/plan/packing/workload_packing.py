@@ -74,7 +74,7 @@ class WorkloadPacking(Policy):
     thresholds: tuple[int, ...] = field(default=(), kw_only=True)
     """Lengths from which on documents are outliers of the first, second, ... class, which wait for
     others like them: see `auto_thresholds`. Without any there are no classes, and steps hold steady
-    numbers of tokens instead: see `evenstep.plan.packing.steady`."""
+    numbers of tokens instead: see `evenstep.plan.packing.step_plan`."""
     max_delay: int | None = field(default=None, kw_only=True)
     """Steps after which an outlier is planned, whatever that does to balance. By default 16 without
     thresholds, and 64 with them, which is reached if some rank lacks outliers like it."""

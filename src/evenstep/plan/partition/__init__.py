@@ -1,16 +1,14 @@
 """Items to a fixed number of bins: what balances ranks, micro-batches and queues.
 
-multiway              `partition`: runs the named method, falls back to `greedy` where it breaks the
-                      token cap, and improves the result by local search
-items                 checked arguments, costs as whole numbers, items that stay together merged
-greedy                each item to the least loaded bin with room (LPT); `greedy_numba` its twin
-karmarkar_karp        partitions merged, the least even first; `karmarkar_karp_numba` its twin
+multiway              `partition`: greedy placement, improved by local search
+items                 checked arguments, costs as whole numbers
+greedy                each item to the least loaded bin with room (LPT)
+karmarkar_karp        partitions merged, the least even first
 local_search          moves and swaps that lower the largest load
 bounds                what the largest load is at least
 best_fit              the fewest bins under a token capacity
 """
 
-from evenstep.plan.partition.bounds import lower_bound
-from evenstep.plan.partition.multiway import METHODS, Partition, bins_needed, partition
+from evenstep.plan.partition.multiway import Partition, bins_needed, partition
 
-__all__ = ["METHODS", "Partition", "bins_needed", "lower_bound", "partition"]
+__all__ = ["Partition", "bins_needed", "partition"]

@@ -8,21 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.partition.items import Costs, Items
+from evenstep.plan.partition.items import Costs
 
 
 def lower_bound(
-    costs: npt.ArrayLike,
+    costs: Costs,
     bins: int,
     *,
-    tokens: npt.ArrayLike | None = None,
-    cap: int | None = None,
     equal_counts: bool = False,
-    together: npt.ArrayLike | None = None,
+    tokens: Int64Array | None = None,
+    cap: int | None = None,
 ) -> int | float:
     """The load that the most loaded bin has at least, however items are divided.
 
@@ -42,28 +39,11 @@ def lower_bound(
     at least 7 + 6 + 5 = 18. The bound is 18, and 9 + 8, 7 + 6 + 5 reaches it.
 
     Args:
-        costs, bins, tokens, cap, equal_counts, together: as for `partition`.
+        costs, bins, equal_counts, tokens, cap: as for `partition`, checked.
 
     Returns:
         int or float, as the costs are.
-
-    Raises:
-        ConfigurationError: an argument is wrong; as `partition`, except that items need not fit.
     """
-    check_at_least(1, bins=bins)
-    items = Items.read(costs, tokens, together)
-    items.check(cap)
-    return least_load(items.costs, bins, equal_counts, items.tokens, cap)
-
-
-def least_load(
-    costs: Costs,
-    bins: int,
-    equal_counts: bool,
-    tokens: Int64Array | None = None,
-    cap: int | None = None,
-) -> int | float:
-    """`lower_bound` of arguments that have been checked."""
     kind: type[int] | type[float] = int if costs.dtype == np.int64 else float
     if not len(costs):
         return kind(0)

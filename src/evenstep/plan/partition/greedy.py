@@ -5,10 +5,7 @@ loaded group that has a bin with room, and there to the least loaded of those bi
 
 Invariant: no bin ever holds more than `cap` tokens or more items than it may. Among equally loaded
 groups the first is taken; among equally loaded bins of a group the one with the fewest items, and
-among those the first. That determines everything, so both writings give the same bins: the one
-below with heaps of plain lists, and its twin in `evenstep.plan.partition.greedy_numba`, five times
-as fast. To import numba and compile takes a second or two in each process, so small inputs never
-do.
+among those the first.
 """
 
 from __future__ import annotations
@@ -18,11 +15,10 @@ from heapq import heappop, heappush, heapreplace
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.partition.greedy_numba import FULL, compiled
 from evenstep.plan.partition.items import largest_first
 
-_COMPILE_FROM = 1 << 16
-"""Items from which on numba is used, as for best-fit packing: it saves some 50 ms for 100,000."""
+_FULL = (1 << 63) - 1
+"""More tokens than any bin holds: a bin that takes no more items."""
 
 
 def place(
@@ -35,9 +31,9 @@ def place(
     equal_counts: bool = False,
     order: Int64Array | None = None,
     reopen: int | None = 4,
-    fast: bool = False,
+    leave_out: bool = False,
 ) -> Int64Array | None:
-    """Places every item, or none.
+    """Places every item, or none; with `leave_out` as many as find room.
 
     Costs 5, 4, 3, 3, 3 go to two bins as ``{5, 3} {4, 3, 3}``: the bins 0, 1, 1, 0, 1. With a cap
     of two tokens, and one token each, the last item finds no room, and the outcome is None.
@@ -47,38 +43,61 @@ def place(
         bins: number of bins.
         tokens: [items] tokens of each item, none above `cap`; needed with it.
         cap: tokens that a bin holds.
-        per_group: bins of each group, of which `bins` is a multiple; 1 leaves bins by themselves.
+        per_group: bins of each group, of which `bins` is a multiple; 1 for bins without groups.
         equal_counts: whether bins hold equally many items, up to one.
-        order: [items] positions in the order in which they are placed; None is costliest first.
-        reopen: groups that had no room for an earlier item and are considered again for each next
-            one, or long and short items in turn would each time move all groups there and back.
-            None considers all of them, which is the rule above to the letter.
-        fast: whether numba is used in any case, because compiling it pays for itself.
+        order: positions in the order in which items are placed; None is costliest first. Items that
+            are not in it are not placed.
+        reopen: how many groups that had no room for an earlier item are considered again for each
+            next one. If all were, alternating long and short items would move all groups back and
+            forth each time. None considers all of them, exactly as the rule says.
+        leave_out: whether an item without room is left out, and the others are placed.
 
     Returns:
-        [items] the bin of each; None where no bin had room for some item.
+        [items] the bin of each, -1 for an item that was left out or is not in `order`; None where
+        no bin had room for some item, and none may be left out.
     """
-    count = len(costs)
     order = largest_first(costs) if order is None else order
+    count = len(order)
     ordered = costs[order]
-    fill = compiled() if fast or count >= _COMPILE_FROM else None
-    found: list[int] | Int64Array
-    if fill is None and cap is None and not equal_counts and per_group == 1:
+    if cap is None and not equal_counts and per_group == 1:
         found = _fill_unlimited(ordered.tolist(), bins)
     else:
         sizes = np.zeros(count, np.int64) if tokens is None or cap is None else tokens[order]
         most, extra = divmod(count, bins) if equal_counts else (count, 0)
         reopened = bins if reopen is None else reopen
-        limits = (bins, per_group, cap or 0, most, extra, reopened)
-        if fill is None:
-            found = _fill(ordered.tolist(), sizes.tolist(), *limits)
-        else:
-            found = fill(ordered, sizes, *limits)
+        limits = (bins, per_group, cap or 0, most, extra, reopened, leave_out)
+        found = _fill(ordered.tolist(), sizes.tolist(), *limits)
     if len(found) < count:
         return None
-    bin_of = np.empty(count, np.int64)
+    bin_of = np.full(len(costs), -1, np.int64)
     bin_of[order] = found
     return bin_of
+
+
+def lpt_fill(
+    lengths: Int64Array, costs: Int64Array, order: Int64Array, micro_batches: int, max_tokens: int
+) -> Int64Array:
+    """Places documents in micro-batches in the given order (WLB-LLM, section 4.3). A document that
+    finds no room is left out, and others after it may still find some.
+
+    Args:
+        lengths, costs: [documents] tokens and cost of each.
+        order: positions of the documents to place.
+
+    Returns:
+        [documents] the micro-batch of each; -1 for one that is not in `order` or found no room.
+    """
+    found = place(
+        costs,
+        micro_batches,
+        tokens=lengths,
+        cap=max_tokens,
+        order=order,
+        reopen=None,
+        leave_out=True,
+    )
+    assert found is not None  # what finds no room is left out
+    return found
 
 
 def _fill_unlimited(costs: list[int], bins: int) -> list[int]:
@@ -101,8 +120,10 @@ def _fill(
     most: int,
     extra: int,
     reopen: int,
+    leave_out: bool,
 ) -> list[int]:
-    """The bin of each item, up to the first that no bin has room for.
+    """The bin of each item, up to the first without room; or -1 for those, where they may be left
+    out.
 
     Args:
         most: items that a bin holds; and one more in `extra` of the bins.
@@ -127,19 +148,22 @@ def _fill(
             if per_group == 1:  # as below, in half the time
                 if used[b] <= tokens_limit and counts[b] < items_limit:
                     break
-                emptiest = used[b] if counts[b] < items_limit else FULL
+                emptiest = used[b] if counts[b] < items_limit else _FULL
             else:
                 fitting = [x for x in held[g] if used[x[2]] <= tokens_limit and x[1] < items_limit]
                 if fitting:
                     load, items, b = min(fitting)
                     held[g][b % per_group] = (load + cost, items + 1, b)
                     break
-                emptiest = min([used[b] if n < items_limit else FULL for _, n, b in held[g]])
+                emptiest = min([used[b] if n < items_limit else _FULL for _, n, b in held[g]])
             heappop(open_groups)
-            if emptiest < FULL:  # else it is closed for good
+            if emptiest < _FULL:  # else it is closed for good
                 heappush(closed, emptiest * groups + g)
         else:
-            break
+            if not leave_out:
+                break
+            placed.append(-1)
+            continue
         if counts[b] == most:
             extra -= 1
             items_limit = most + 1 if extra else most

@@ -1,12 +1,11 @@
-"""Items as `partition` takes them: checked, in whole numbers, items that must stay together merged.
+"""Costs and tokens of items, checked; costs as whole numbers.
 
-Invariant: costs are finite and not negative, tokens positive, and there are as many of both; the
-sum of the whole costs stays below 2**62, so that sums of them are exact.
+Invariant: costs are finite and not negative, and tokens positive; the sum of the whole costs stays
+below 2**62, so that sums of them are exact.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,70 +22,49 @@ _LARGEST_SUM = 1 << 62
 _SCALED_BITS = 50  # the sum of scaled costs is at most 2 to the power of this
 
 
-@dataclass(frozen=True)
-class Items:
-    """Checked items. Those that stay together are one item."""
+def checked_costs(costs: npt.ArrayLike) -> Costs:
+    """[items] the costs, as int64 or float64.
 
-    costs: Costs
-    whole: Int64Array
-    """The costs as whole numbers: as they are, or scaled where they are of type float."""
-    tokens: Int64Array | None
-    unit_of: Int64Array | None
-    """[items given] the item that each has become part of; None where each is one."""
+    Raises:
+        ConfigurationError: a cost is negative or not finite, or their sum is too large.
+    """
+    read: Costs = _column("costs", costs, None)
+    if len(read) and not (np.isfinite(read).all() and read.min() >= 0):
+        bad = int(np.flatnonzero(~(np.isfinite(read) & (read >= 0)))[0])
+        raise ConfigurationError(f"costs[{bad}]={read[bad]} must be finite and not negative")
+    with np.errstate(over="ignore"):
+        total = float(read.sum(dtype=np.float64))
+    if total >= (_LARGEST_SUM if read.dtype == np.int64 else np.inf):
+        limit = "2**62, or give them as float64" if read.dtype == np.int64 else "1.8e308"
+        raise ConfigurationError(
+            f"costs sum to {total:.3g}; divide them by a common factor to stay below {limit}"
+        )
+    return read
 
-    @classmethod
-    def read(cls, costs: Any, tokens: Any, together: Any) -> Items:
-        """Arguments as of `partition`.
 
-        Raises:
-            ConfigurationError: an argument is wrong.
-        """
-        read = _column("costs", costs, None)
-        if len(read) and not (np.isfinite(read).all() and read.min() >= 0):
-            bad = int(np.flatnonzero(~(np.isfinite(read) & (read >= 0)))[0])
-            raise ConfigurationError(f"costs[{bad}]={read[bad]} must be finite and not negative")
-        with np.errstate(over="ignore"):
-            total = float(read.sum(dtype=np.float64))
-        if total >= (_LARGEST_SUM if read.dtype == np.int64 else np.inf):
-            limit = "2**62, or give them as float64" if read.dtype == np.int64 else "1.8e308"
-            raise ConfigurationError(
-                f"costs sum to {total:.3g}; divide them by a common factor to stay below {limit}"
-            )
-        sizes = None if tokens is None else _column("tokens", tokens, len(read), whole=True)
-        if sizes is not None and len(sizes) and sizes.min() < 1:
-            bad = int(sizes.argmin())
-            raise ConfigurationError(f"tokens[{bad}]={sizes[bad]} must be at least 1")
-        unit_of = None
-        if together is not None:
-            ids = _column("together", together, len(read), whole=True)
-            _, first, unit_of = np.unique(ids, return_index=True, return_inverse=True)
-            # Ties go by position, so an id is where its first item is.
-            rank = np.empty(len(first), np.int64)
-            rank[first.argsort()] = np.arange(len(first))
-            unit_of = rank[unit_of]
-            read = sums(read, unit_of, len(first))
-            sizes = None if sizes is None else sums(sizes, unit_of, len(first))
-        return cls(read, whole_by_group(read, np.array([len(read)])), sizes, unit_of)
+def check_tokens(tokens: npt.ArrayLike, count: int | None, cap: int | None) -> Int64Array:
+    """[items] the tokens, as int64.
 
-    def check(self, cap: int | None) -> None:
-        """Raises `ConfigurationError` where the cap is wrong or an item exceeds it."""
-        if cap is None:
-            return
-        check_at_least(1, cap=cap)
-        if cap > _LARGEST_CAP:
-            raise ConfigurationError(f"cap={cap:,} must be at most {_LARGEST_CAP:,} tokens")
-        if self.tokens is None:
-            raise ConfigurationError(f"cap={cap:,} needs the tokens of each item")
-        if len(self.tokens) and self.tokens.max() > cap:
-            largest = int(self.tokens.argmax())
-            name = f"item {largest} has"
-            if self.unit_of is not None:
-                alike = np.flatnonzero(self.unit_of == largest)
-                name = f"{len(alike)} items kept together, the first of them item {alike[0]}, have"
-            raise ConfigurationError(
-                f"{name} {self.tokens[largest]:,} tokens, over cap={cap:,}; truncate or split in "
-                "the dataset, or raise cap"
-            )
+    Raises:
+        ConfigurationError: there are not `count` of them, one is not positive, the cap is wrong, or
+            an item exceeds it.
+    """
+    sizes: Int64Array = _column("tokens", tokens, count, whole=True)
+    if len(sizes) and sizes.min() < 1:
+        bad = int(sizes.argmin())
+        raise ConfigurationError(f"tokens[{bad}]={sizes[bad]} must be at least 1")
+    if cap is None:
+        return sizes
+    check_at_least(1, cap=cap)
+    if cap > _LARGEST_CAP:
+        raise ConfigurationError(f"cap={cap:,} must be at most {_LARGEST_CAP:,} tokens")
+    if len(sizes) and sizes.max() > cap:
+        largest = int(sizes.argmax())
+        raise ConfigurationError(
+            f"item {largest} has {sizes[largest]:,} tokens, over cap={cap:,}; truncate or split in "
+            "the dataset, or raise cap"
+        )
+    return sizes
 
 
 def sums(values: Costs, bin_of: Int64Array, bins: int) -> Any:
@@ -110,8 +88,10 @@ def largest_first(values: Costs) -> Int64Array:
 
 
 def whole_costs(costs: npt.ArrayLike) -> Int64Array:
-    """[items] the costs, checked, as whole numbers: see `Items.whole`."""
-    return Items.read(costs, None, None).whole
+    """[items] the costs, checked, as whole numbers: as they are, or scaled where they are of type
+    float."""
+    read = checked_costs(costs)
+    return whole_by_group(read, np.array([len(read)]))
 
 
 def whole_by_group(costs: Costs, ends: Int64Array) -> Int64Array:

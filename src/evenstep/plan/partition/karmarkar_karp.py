@@ -13,8 +13,7 @@ Two things keep that fast: bins without items are not stored, so a single item t
 the items of a bin are a chain, so that joining two takes no time.
 
 Among equal differences the partition made first comes first, and among equal loads the bin whose
-first item does. That determines everything, so the two writings, here with plain lists and in
-`evenstep.plan.partition.karmarkar_karp_numba` for numba, have the same outcome.
+first item does.
 """
 
 from __future__ import annotations
@@ -25,13 +24,10 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.partition.karmarkar_karp_numba import compiled
 
 Bins = list[tuple[int, int, int]]
 """Bins that hold items, most loaded first: minus the load, and the first and the last item."""
 
-_COMPILE_FROM = 1 << 16
-"""Items from which on numba is used where it is installed: it saves a second for 100,000."""
 _FEW = 16
 """One entry in this many is inserted where it belongs; of more, all are sorted."""
 
@@ -42,7 +38,6 @@ def karmarkar_karp(
     order: Int64Array,
     *,
     ends: Int64Array | None = None,
-    fast: bool = False,
 ) -> Int64Array:
     """
     Args:
@@ -51,15 +46,11 @@ def karmarkar_karp(
         order: [items] positions, costliest first, group after group.
         ends: [groups] position in `order` at which each group ends; each is divided among as many
             bins by itself. None is one group.
-        fast: whether numba is used in any case, because compiling it pays for itself.
 
     Returns:
         [items] the bin of each, from 0 in each group; its bins are in order of load, largest first.
     """
     cuts = np.array([len(order)]) if ends is None else ends
-    divide = compiled() if fast or len(costs) >= _COMPILE_FROM else None
-    if divide is not None:
-        return divide(costs, bins, order, cuts)
     bin_of = np.empty(len(costs), np.int64)
     for group in np.split(order, cuts[:-1]):
         if len(group):

@@ -61,7 +61,7 @@ def improve(
 
     Returns:
         [items] the bin of each afterwards. At most 64 + 2 x bins, and no more than 256, pairs of
-        bins are compared, except that a round that has begun is finished.
+        bins are compared, except that a round that was started is finished.
     """
     loads = sums(costs, bin_of, bins)
     if not len(costs) or loads.max() <= goal:

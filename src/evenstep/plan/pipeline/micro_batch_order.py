@@ -102,7 +102,7 @@ def share_micro_batches(
         )
     shares = partition(total, ranks, equal_counts=True)
     # Ascending within a rank, so without a schedule they stay in the order given.
-    mine = [shares.items(rank) for rank in range(ranks)]
+    mine = [np.flatnonzero(shares.bin_of == rank) for rank in range(ranks)]
     if schedule is not None:
         mine = [items[order_micro_batches(forward[items], schedule)] for items in mine]
     return np.stack(mine)

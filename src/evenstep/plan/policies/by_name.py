@@ -11,8 +11,7 @@ from functools import partial
 
 from evenstep.cost import Cost
 from evenstep.plan.lengths import Lengths
-from evenstep.plan.offline.fixed_size import LengthGrouped, Sorted
-from evenstep.plan.offline.max_tokens import BucketedMaxTokens, MaxTokens
+from evenstep.plan.offline.policies import BucketedMaxTokens, LengthGrouped, MaxTokens, Sorted
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policies.pool_sort import PoolSort

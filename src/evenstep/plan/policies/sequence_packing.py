@@ -19,7 +19,7 @@ from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
-from evenstep.plan.offline.fixed_size import shares
+from evenstep.plan.offline.policies import shares
 from evenstep.plan.partition.best_fit import best_fit_decreasing
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator

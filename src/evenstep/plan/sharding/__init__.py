@@ -10,14 +10,12 @@ attention_tiles    pairs and tiles that attention computes for a fragment      (
 kernel_latency     what predicts how long a kernel takes for fragments         (5.2, 5.3)
 adaptive           `shard`: the method whose slowest rank is fastest           (5.3)
 hybrid             equal tokens and cost with few cuts                         (not in the paper)
-  equal_shares     the cuts: one stretch of the documents for each rank
-  exact_tokens     a few small cuts more, until tokens are equal
 row_exchange       rows of tiles exchanged, until attention is equal too       (not in the paper)
 varlen             a rank's fragments as one call of a variable-length kernel  (5.3)
 ```
 """
 
-from evenstep.plan.sharding.adaptive import METHODS, shard, shard_hybrid
+from evenstep.plan.sharding.adaptive import METHODS, shard
 from evenstep.plan.sharding.chunks import shard_per_document, shard_per_sequence
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.plan.sharding.sharding import Sharding
@@ -28,7 +26,6 @@ __all__ = [
     "Sharding",
     "TileLatency",
     "shard",
-    "shard_hybrid",
     "shard_per_document",
     "shard_per_sequence",
 ]

@@ -68,24 +68,6 @@ def shard(
     return _fastest(candidates, latency)
 
 
-def shard_hybrid(lengths: npt.ArrayLike, ranks: int, *, latency: KernelLatency = TILES) -> Sharding:
-    """Shards a sequence into equal shares of tokens and cost, in few fragments.
-
-    If per-sequence or per-document sharding has a faster slowest rank, as is possible for sequences
-    of few tokens, the fragments are theirs, and the method is still called "hybrid".
-
-    Args:
-        lengths: [documents] tokens of each, in the order of the sequence.
-        ranks: context-parallel ranks.
-        latency: what predicts.
-
-    Raises:
-        ConfigurationError: no documents, one without tokens, or no ranks; or a latency that is not
-            a number.
-    """
-    return shard(lengths, ranks, latency=latency, methods=("hybrid",))
-
-
 def check_methods(methods: Sequence[str]) -> None:
     """Raises `ConfigurationError` unless `methods` are some of `METHODS`, each once."""
     known = not isinstance(methods, str) and set(methods) <= set(METHODS)

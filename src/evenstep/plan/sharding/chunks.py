@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import Int64Array
-from evenstep.plan.sharding.sharding import Sharding, check_documents, prefix_sums
+from evenstep.arrays import Int64Array, prefix_sums
+from evenstep.plan.sharding.sharding import Sharding, check_documents
 
 
 def _head_tail(ranks: int) -> Int64Array:

@@ -61,7 +61,7 @@ def exchange_rows(sharding: Sharding, tile: int = TILE) -> Sharding:
         owner=np.concatenate((owner, of_fragments[rest])),
     )
     made = parts.sharding(sharding.lengths, ranks, sharding.method)
-    # Where fragments do not begin between tiles, rows that meet may be counted anew.
+    # Where fragments do not begin between tiles, rows that meet may count differently.
     return made if made.tiles(tile).max() < before else sharding
 
 

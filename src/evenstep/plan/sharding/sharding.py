@@ -14,18 +14,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import Float64Array, Int64Array, prefix_sums
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.sharding.attention_tiles import TILE, causal_pairs, causal_tiles, check_tile
 from evenstep.plan.sharding.kernel_latency import KernelLatency
-
-Number = TypeVar("Number", np.int64, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,13 +209,6 @@ class Fragments:
         order = first.argsort()
         bounds = np.append(first[order], lengths.sum())
         return Sharding.of_chunks(lengths, bounds, self.owner[order], ranks, method)
-
-
-def prefix_sums(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """[n + 1] sums of the first 0, 1, ..., n values."""
-    sums = np.zeros(len(values) + 1, values.dtype)
-    values.cumsum(out=sums[1:])
-    return sums
 
 
 def check_documents(lengths: npt.ArrayLike, ranks: int) -> Int64Array:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, prefix_sums
 from evenstep.errors import ConfigurationError
-from evenstep.plan.sharding.sharding import Sharding, prefix_sums
+from evenstep.plan.sharding.sharding import Sharding
 
 Int32Array = npt.NDArray[np.int32]
 

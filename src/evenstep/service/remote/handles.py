@@ -1,9 +1,8 @@
 """Handles of roles in other processes or threads.
 
-An error that a role raises on purpose comes back as an answer, so that the caller catches what was
-raised, without the traceback of another process around it. If the role's process dies, what it has
-not answered is asked of the process that plays the role next. The error about a role that is not
-played again names it.
+An error that a role raises on purpose comes back as an answer, so the caller catches exactly that
+error, without the traceback of another process. If the role's process dies, unanswered requests are
+sent again to the process that replaces it. If the role is not restarted, the error names it.
 """
 
 from __future__ import annotations
@@ -14,24 +13,25 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evenstep.service.handles import Message, MessageName, Reply
-from evenstep.service.remote.alarm import Alarm
-from evenstep.service.remote.open_requests import Request
-from evenstep.service.remote.roads import Answer, PendingAnswer, Road, RoleGoneError
+from evenstep.service.messages import Message, Reply
+from evenstep.service.remote.channels import Answer, Channel, PendingAnswer, RoleGoneError
+from evenstep.service.remote.requests import Request, WaitTimer
 from evenstep.service.remote.role_place import (
     ATTEMPTS,
-    Finder,
     Location,
+    Locator,
     RolePlace,
     cause_of_death,
     located,
 )
 from evenstep.service.remote.role_threads import in_thread
-from evenstep.service.remote.wait_timer import WaitTimer
 
-_ALARM_INTERVAL = 1.0  # seconds from one look at an alarm to the next, while it cannot ring
+if TYPE_CHECKING:
+    from evenstep.service.client.remote_client import ServiceMonitor
+
+_MONITOR_INTERVAL = 1.0  # seconds between looks at a monitor that has no pending question
 
 OnWait = Callable[["RemoteHandle", Request, float, Sequence[PendingAnswer]], None]
 """Called with the role that is waited for, what it was asked, the seconds waited, and the answers
@@ -45,7 +45,7 @@ class RemoteHandle:
         self,
         place: RolePlace,
         *,
-        alarm: Alarm | None = None,
+        monitor: ServiceMonitor | None = None,
         timer: WaitTimer | None = None,
         on_answer: Callable[[Answer], None] | None = None,
         on_wait: OnWait | None = None,
@@ -53,20 +53,22 @@ class RemoteHandle:
     ) -> None:
         """
         Args:
-            alarm: a caller that waits for an answer, or takes one, raises its error instead.
+            monitor: a caller that waits for an answer, or takes one, raises its error instead.
             timer: counts the seconds waited for answers, by message (the last of several).
             on_answer: called with each answer that is taken.
-            on_wait: called when an answer has been waited for for `warn_after` seconds, also while
-                the role is not played, and again each time that the wait has doubled.
+            on_wait: called when a wait for an answer has lasted `warn_after` seconds, even while no
+                process runs the role, and again each time that the wait has doubled.
         """
         self.place = place
-        self.alarm, self.timer, self.on_answer = alarm, timer, on_answer
+        self.monitor, self.timer, self.on_answer = monitor, timer, on_answer
         self.on_wait, self.warn_after = on_wait, warn_after
 
     @classmethod
-    def at(cls, role: str, road: Road, process: int | None = None, host: str = "") -> RemoteHandle:
-        """A role that is not played again."""
-        return cls(RolePlace(role, Location(road, process, host)))
+    def at(
+        cls, role: str, channel: Channel, process: int | None = None, host: str = ""
+    ) -> RemoteHandle:
+        """A role that is never restarted."""
+        return cls(RolePlace(role, Location(channel, process, host)))
 
     @property
     def role(self) -> str:
@@ -74,9 +76,9 @@ class RemoteHandle:
         return self.place.role
 
     @property
-    def road(self) -> Road:
-        """To the process that plays the role."""
-        return self.place.location().road
+    def channel(self) -> Channel:
+        """To the process that runs the role."""
+        return self.place.location().channel
 
     @property
     def name(self) -> str:
@@ -90,18 +92,18 @@ class RemoteHandle:
         process, host = (None, "") if known is None else (known.process, known.host)
         return {"role": self.role, "process": process, "host": host}
 
-    def send(self, message: MessageName, *arguments: Any) -> Reply:
+    def send(self, message: str, *arguments: Any) -> Reply:
         return RemoteReply(self, [(message, arguments)], single=True)
 
     def send_all(self, messages: Sequence[Message]) -> Reply:
         return RemoteReply(self, messages)
 
-    async def ask(self, message: MessageName, *arguments: Any) -> Answer:
+    async def ask(self, message: str, *arguments: Any) -> Answer:
         """The answer to one message, in an event loop.
 
         Raises:
-            LoaderDiedError: the role is not played any more.
-            EvenstepError: it could not be made again.
+            LoaderDiedError: the role is not restarted any more.
+            EvenstepError: it could not be restarted.
         """
         request, place = Request.of(message, arguments), self.place
         try:
@@ -109,7 +111,7 @@ class RemoteHandle:
             location = await in_thread(place.location) if known is None else known
             for _ in range(ATTEMPTS):
                 try:
-                    return await location.road.send([(message, arguments)]).later()
+                    return await location.channel.send([(message, arguments)]).later()
                 except RoleGoneError:
                     location = await in_thread(place.successor, location)
         except RoleGoneError as error:
@@ -120,9 +122,9 @@ class RemoteHandle:
         """A handle of the same role with the options of one caller; see the constructor."""
         return RemoteHandle(self.place, **options)
 
-    def found_by(self, finder: Finder | None) -> RemoteHandle:
-        """A handle of the same role, whose successors are found in another way."""
-        return RemoteHandle(self.place.found_by(finder))
+    def located_by(self, locator: Locator | None) -> RemoteHandle:
+        """A handle of the same role with another locator."""
+        return RemoteHandle(self.place.located_by(locator))
 
     def __eq__(self, other: object) -> bool:
         """Whether it is a handle of the same role, of which a job has one of each name."""
@@ -136,7 +138,7 @@ class RemoteHandle:
 
 
 class RemoteReply:
-    """An answer that is on its way, or has come."""
+    """An answer that is on its way, or has arrived."""
 
     def __init__(
         self, handle: RemoteHandle, messages: Sequence[Message], *, single: bool = False
@@ -151,14 +153,13 @@ class RemoteReply:
             self._location = handle.place.location()
         except RoleGoneError as error:
             raise cause_of_death(handle.name, error) from error
-        self._pending = self._location.road.send(messages)
+        self._pending = self._location.channel.send(messages)
         self._answer: Answer | None = None
 
     def result(self) -> Any:
         """
         Raises:
-            LoaderDiedError: the role's process died and is not followed by another, or that is true
-                of another role of the service.
+            LoaderDiedError: the role's process died and is not replaced, or another role's is not.
             EvenstepError: what the role raised.
         """
         handle, timer = self._handle, self._handle.timer
@@ -185,28 +186,28 @@ class RemoteReply:
                     return self._pending.answer()
                 except RoleGoneError:
                     self._location = self._successor()
-                    self._pending = self._location.road.send(self._messages)
+                    self._pending = self._location.channel.send(self._messages)
         except RoleGoneError as error:
-            self._raise_alarm()  # which may know why
+            self._raise_failure()  # which may know why
             raise cause_of_death(handle.name, error) from error
         raise cause_of_death(handle.name, request=self._request)
 
-    def _raise_alarm(self) -> None:
-        alarm = self._handle.alarm
-        error = None if alarm is None else alarm.error()
+    def _raise_failure(self) -> None:
+        monitor = self._handle.monitor
+        error = None if monitor is None else monitor.error()
         if error is not None:
             raise error
 
     @property
     def _watches(self) -> bool:
-        """Whether anything is to be done while it waits."""
-        return self._handle.alarm is not None or self._handle.on_wait is not None
+        """Whether it must do anything while it waits."""
+        return self._handle.monitor is not None or self._handle.on_wait is not None
 
     def _answered(self, others: Sequence[PendingAnswer], seconds: float | None) -> bool:
         return self._pending.first_of(others, seconds) is self._pending
 
     def _successor(self) -> Location:
-        """Where the role is played after the process that has died."""
+        """The process that replaces the one that has died."""
         place, dead = self._handle.place, self._location
         if not self._watches:
             return place.successor(dead)
@@ -221,7 +222,7 @@ class RemoteReply:
             ended.set()
 
         threading.Thread(target=search, name="evenstep-successor", daemon=True).start()
-        self._watch(lambda _, seconds: ended.wait(min(seconds or math.inf, _ALARM_INTERVAL)), [])
+        self._watch(lambda _, seconds: ended.wait(min(seconds or math.inf, _MONITOR_INTERVAL)), [])
         return found.result()
 
     def _watch(
@@ -229,20 +230,20 @@ class RemoteReply:
         comes: Callable[[Sequence[PendingAnswer], float | None], bool],
         awaited: Sequence[PendingAnswer],
     ) -> None:
-        """Waits for something. The alarm has precedence, and long waits are told of.
+        """Waits for something. An error of the monitor comes first, and long waits are reported.
 
         Args:
             comes: waits for it, or for one of these answers, for so many seconds at most, and says
                 whether it has come.
             awaited: answers that end the wait.
         """
-        handle, alarm = self._handle, self._handle.alarm
+        handle, monitor = self._handle, self._handle.monitor
         while True:
-            self._raise_alarm()
-            others = [] if alarm is None else alarm.pending
+            self._raise_failure()
+            others = [] if monitor is None else monitor.pending
             until = self._warn_at
-            if alarm is not None and not others:
-                until = min(until, time.monotonic() + _ALARM_INTERVAL)
+            if monitor is not None and not others:
+                until = min(until, time.monotonic() + _MONITOR_INTERVAL)
             seconds = None if until == math.inf else max(until - time.monotonic(), 0.0)
             if comes(others, seconds):
                 return

@@ -10,13 +10,13 @@ STATM = "/proc/self/statm"
 
 
 def resident_bytes() -> int:
-    """Of this process, with what is mapped from files. 0 on a system that does not say."""
+    """Resident bytes of this process, including files mapped into memory. 0 if unknown."""
     return _pages()[0] * os.sysconf("SC_PAGE_SIZE")
 
 
 def private_bytes() -> int:
-    """Of this process and of those that multiprocessing has started in it, without what is mapped
-    from files: only that cannot be had again by dropping it."""
+    """Bytes of this process and its multiprocessing children, without files mapped into memory,
+    which the system can drop and read again."""
     pids = (str(child.pid) for child in multiprocessing.active_children())
     pages = sum(resident - mapped for resident, mapped in map(_pages, ("self", *pids)))
     return pages * os.sysconf("SC_PAGE_SIZE")

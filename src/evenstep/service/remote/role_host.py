@@ -1,7 +1,7 @@
 """`RoleHost`: a role in a process, and the threads in which its messages are handled.
 
-It passes messages on to the role, which knows nothing of processes. Messages are handled one at a
-time in order of arrival, or several at a time by a role that says so (`in_threads`).
+It passes messages on to the role, which knows nothing of processes. With one thread, messages are
+handled in order of arrival.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from evenstep.errors import ConfigurationError, EvenstepError, described
-from evenstep.service.handles import Message
-from evenstep.service.remote.open_requests import OpenRequests, Request
+from evenstep.service.messages import Message
+from evenstep.service.remote.channels import Answer
 from evenstep.service.remote.process_memory import private_bytes, resident_bytes
-from evenstep.service.remote.roads import Answer
+from evenstep.service.remote.requests import OpenRequests, Request, WaitTimer
 from evenstep.service.remote.role_threads import RoleThreads
-from evenstep.service.remote.wait_timer import WaitTimer
 from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
 from evenstep.service.transport.frames import Frame, from_frames, to_frames
 from evenstep.service.transport.server import Server
 
 T = TypeVar("T")
+U = TypeVar("U")
 
-_END_SECONDS = 2.0  # in which threads end what they are at
+_END_SECONDS = 2.0  # in which threads finish their current call
 _SHARED_PLANS = 16
 """Encoded plans that are kept, as every constructor asks for them."""
 
@@ -44,7 +43,6 @@ class RoleHost:
         self.timer = WaitTimer(requests := OpenRequests())
         self._waits, self._handled = requests, OpenRequests()
         self._role: Any = None
-        self._lock = threading.Lock()
         self._counters_lock = threading.Lock()
         self._done: Counter[str] = Counter()
         self._sent: Counter[str] = Counter(messages=0, bytes=0)
@@ -106,13 +104,7 @@ class RoleHost:
 
     def answer(self, messages: Sequence[Message]) -> Answer:
         """Handles messages in order, up to one that raises."""
-        if messages[0][0] == "measure":
-            return Answer([self.measure()])
-        in_threads = getattr(self._role, "in_threads", False)
-        with (
-            self._handled.open(Request.of(*messages[-1])),
-            nullcontext() if in_threads else self._lock,
-        ):
+        with self._handled.open(Request.of(*messages[-1])):
             begin = time.perf_counter()
             self.timer.reset()
             values: list[Any] = []
@@ -135,17 +127,11 @@ class RoleHost:
     def submit(self, messages: Sequence[Message]) -> Future[Answer]:
         """Has messages handled in other threads."""
         if messages[0][0] == "measure":  # also of a role that has no thread free
-            return _done(self.answer(messages))
+            return done(Answer([self.measure()]))
         if messages[0][0] == "wait_forever":
             return Future()
         assert self._threads is not None
         return self._threads.submit(self.answer, messages)
-
-    def count_bytes(self, message: str, count: int) -> None:
-        """Counts an answer that was sent to another process, and its bytes."""
-        with self._counters_lock:
-            self._done[f"{message}_bytes"] += count
-            self._sent.update(messages=1, bytes=count)
 
     def measure(self) -> dict[str, Any]:
         """JSON-able: what was done since the start, by message, and this process's memory; what it
@@ -171,26 +157,28 @@ class RoleHost:
         try:
             messages = messages_of(frames)
         except Exception as error:
-            return _done(to_frames(Answer(error=sendable(error))))
-        if messages[0][0] == "measure":
-            return _done(to_frames(self.answer(messages)))
-        if messages[0][0] == "wait_forever":
-            return Future()
+            return done(to_frames(Answer(error=sendable(error))))
+        if messages[0][0] in ("measure", "wait_forever"):
+            return mapped(self.submit(messages), to_frames)
         assert self._threads is not None
-        return self._threads.submit(self._answer_frames, messages)
+        return self._threads.submit(self.answer_frames, messages)
 
-    def _answer_frames(self, messages: Sequence[Message]) -> list[Frame]:
+    def answer_frames(self, messages: Sequence[Message]) -> list[Frame]:
+        """As `answer`, encoded; counts the bytes."""
         answer = self.answer(messages)
         message, arguments = messages[0]
         if message == "plan" and answer.error is None:
             frames = self._plan_frames(arguments[0], answer)
         else:
             frames = encoded(answer)
-        self.count_bytes(messages[-1][0], sum(map(len, frames)))
+        size = sum(map(len, frames))
+        with self._counters_lock:
+            self._done[f"{messages[-1][0]}_bytes"] += size
+            self._sent.update(messages=1, bytes=size)
         return frames
 
     def _plan_frames(self, step: int, answer: Answer) -> list[Frame]:
-        """A plan's frames, encoded once for all constructors. The planner is asked all the same: it
+        """A plan's frames, encoded once for all constructors. The planner is asked every time: it
         may have failed since."""
         plan = answer.value[0]
         if step not in self._plans or self._plans[step][0] is not plan:  # the mesh may have changed
@@ -208,7 +196,7 @@ class RoleHost:
 
 
 def messages_of(frames: list[Frame]) -> list[Message]:
-    """What a process was sent.
+    """The messages that a process was sent.
 
     Raises:
         Exception: it cannot be unpickled, as its class is one that only the sender can import, or
@@ -224,14 +212,14 @@ def messages_of(frames: list[Frame]) -> list[Message]:
 
 
 def sendable(error: BaseException) -> Exception:
-    """An error for the caller, out of one that a role did not raise on purpose."""
+    """An error for the caller, made from one that a role did not raise on purpose."""
     where = traceback.extract_tb(error.__traceback__)
     place = f" was raised in {where[-1].filename}, line {where[-1].lineno}," if where else ""
     return EvenstepError(f"{described(error)}{place} in a process of the service")
 
 
 def unpickled_job(job: bytes, paths: Sequence[str]) -> Any:
-    """What was pickled where the service was started.
+    """Unpickles what the process that started the service has pickled.
 
     Args:
         paths: where that process finds modules, such as those of the job's functions.
@@ -246,7 +234,7 @@ def unpickled_job(job: bytes, paths: Sequence[str]) -> Any:
         raise ConfigurationError(
             f"the job cannot be read on {socket.gethostname()} ({described(error)}); "
             "make the modules that its functions import available there, on Ray by runtime_env in "
-            "ray_options="
+            "init= of RayOptions"
         ) from error
 
 
@@ -258,7 +246,13 @@ def encoded(answer: Answer) -> list[Frame]:
         return to_frames(Answer(error=sendable(error)))
 
 
-def _done(answer: T) -> Future[T]:
+def mapped(future: Future[T], function: Callable[[T], U]) -> Future[U]:
+    result: Future[U] = Future()
+    future.add_done_callback(lambda ended: result.set_result(function(ended.result())))
+    return result
+
+
+def done(answer: T) -> Future[T]:
     future: Future[T] = Future()
     future.set_result(answer)
     return future

@@ -6,25 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenstep.data.parquet import DECODED
-from evenstep.service.handles import call
-from evenstep.service.job import Job
-from evenstep.service.loader_pool import LoaderPool
-from evenstep.service.planner import Planner
-from evenstep.service.preparer import Preparer
+from evenstep.service.job.job import Job
+from evenstep.service.job.loader_job import LoaderJob, LoaderPart
+from evenstep.service.job.source_layout import SourceLayout
+from evenstep.service.messages import call
+from evenstep.service.planner.loader_pool import LoaderPool
+from evenstep.service.planner.planner import Planner
+from evenstep.service.planner.store.runs import RunPlace
+from evenstep.service.planner.stored_planner import planner_of
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.standing import Standing
-from evenstep.service.remote.wait_timer import WaitTimer
-from evenstep.service.source_layout import SourceLayout
-from evenstep.service.source_loader import LoaderJob, LoaderPart, SourceLoader, preparer_of
-from evenstep.service.store.runs import RunPlace
-from evenstep.service.stored_planner import planner_of
+from evenstep.service.remote.job_state import JobState
+from evenstep.service.remote.requests import WaitTimer
+from evenstep.service.source_loader.preparer import Preparer
+from evenstep.service.source_loader.source_loader import SourceLoader, preparer_of
 from evenstep.strategy.mesh import ClientPlaceTree
 
 if TYPE_CHECKING:
-    from evenstep.service.data_constructor import DataConstructor
+    from evenstep.service.constructor.data_constructor import DataConstructor
 
 _STEPS_TOGETHER = 8
-"""Small steps that a message is about: more save little."""
+"""Small steps that share a message: more save little."""
 
 
 def make_loader(timer: WaitTimer, job: LoaderJob, preparer: Preparer | None = None) -> SourceLoader:
@@ -44,8 +45,8 @@ def make_part(
 
 
 def make_standby(jobs: Sequence[LoaderJob]) -> Preparer:
-    """What a loader that plays any of these jobs needs, but for its sources, which it opens when it
-    is told which: their files may take much memory. What the jobs need is imported by now."""
+    """What a loader needs that may run any of these jobs. It opens no sources, whose files may take
+    much memory. Modules that the jobs need are imported by now."""
     preparer = preparer_of(jobs)
     preparer.start()
     return preparer
@@ -74,7 +75,7 @@ def make_constructor(
     planner: RemoteHandle,
     groups: list[int],
 ) -> DataConstructor:
-    from evenstep.service.data_constructor import DataConstructor  # which needs torch
+    from evenstep.service.constructor.data_constructor import DataConstructor  # which needs torch
 
     return DataConstructor(
         job,
@@ -82,46 +83,49 @@ def make_constructor(
         planner.using(timer=timer),
         [handle.using(timer=timer) for handle in loaders],
         layout,
-        together=max(min(_STEPS_TOGETHER, job.plans_kept // 8), 1),  # plans are kept for trainers
+        together=max(
+            min(_STEPS_TOGETHER, job.memory.plans_kept // 8), 1
+        ),  # plans are kept for trainers
         on_queued=lambda seconds: timer.add("queue", seconds),
     )
 
 
-def make_planner_anew(
+def restart_planner(
     timer: WaitTimer, job: Job, registry: RemoteHandle, plan_log: str | None, store: RunPlace | None
 ) -> Planner:
-    """As the job stands by now."""
-    standing: Standing = call(registry, "standing")
+    """From the job's current state."""
+    job_state: JobState = call(registry, "job_state")
     return make_planner(
         timer,
         job,
-        standing.layout,
-        list(standing.info.loaders),
-        standing.state,
+        job_state.layout,
+        list(job_state.info.loaders),
+        job_state.planner_state,
         plan_log,
         store,
-        standing.tree if standing.begins else None,
+        job_state.tree if job_state.mesh_begins else None,
     )
 
 
-def make_constructor_anew(
+def restart_constructor(
     timer: WaitTimer, job: Job, registry: RemoteHandle, groups: list[int], mesh: int
 ) -> DataConstructor:
-    """As the job stands by now.
+    """From the job's current state.
 
     Args:
         job: on the constructor's mesh.
         mesh: the number of that; see `JobInfo`.
     """
-    import evenstep.service.data_constructor  # noqa: F401 - torch, while the registry begins
+    # Imports torch while the registry starts.
+    import evenstep.service.constructor.data_constructor  # noqa: F401
 
-    standing: Standing = call(registry, "standing")
-    info = standing.info
-    given = standing.layout, list(info.loaders), info.planner, groups
+    job_state: JobState = call(registry, "job_state")
+    info = job_state.info
+    given = job_state.layout, list(info.loaders), info.planner, groups
     made = make_constructor(timer, job, *given)
-    end = standing.end_of(mesh)
+    end = job_state.end_of(mesh)
     if end is not None:
         made.end_at(end)
-    elif standing.held:
+    elif job_state.held:
         made.hold()
     return made

@@ -1,7 +1,7 @@
-"""`RolePlace`: where a role is played, and where next when its process has died.
+"""`RolePlace`: the process that runs a role, and the next one when it has died.
 
-A role that dies is played again by another process, which draws, plans and builds the same. All
-handles of a role in a process share its place, so the successor is looked for once.
+A role that dies is restarted in another process, which draws, plans and builds the same. All
+handles of a role in a process share its place, so its new process is searched for once.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from evenstep.errors import LoaderDiedError
-from evenstep.service.remote.open_requests import Request
-from evenstep.service.remote.roads import Road, RoleGoneError
+from evenstep.service.remote.channels import Channel, RoleGoneError
+from evenstep.service.remote.requests import Request
 
 ATTEMPTS = 4
-"""Processes of a role that are asked the same. What kills four of them would kill all."""
+"""Processes of a role that get the same request. What kills four of them would kill all."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """The process that plays a role."""
+    """The process that runs a role."""
 
-    road: Road
+    channel: Channel
     process: int | None = None
     host: str = ""
     born: int = 0
-    """Nanoseconds since 1970 when it began: of two processes, the later one counts."""
+    """Nanoseconds since 1970 when it started: of two processes, the later one counts."""
     promoted: bool = False
     """Whether it was a standby before."""
 
 
-class Finder(Protocol):
-    """Finds the process that plays a role."""
+class Locator(Protocol):
+    """Finds the process that runs a role."""
 
-    def find(self, dead: Location | None) -> Location:
-        """Waits for the process that plays the role, or that plays it again.
+    def locate(self, dead: Location | None) -> Location:
+        """Waits for the process that runs the role now.
 
         Args:
-            dead: to which connections are lost. If the process lives all the same, it is found
-                again.
+            dead: the process to which connections were lost. If it is alive after all, the result
+                is the same process.
 
         Raises:
-            RoleGoneError: the role is not played any more.
-            EvenstepError: it could not be made again.
+            RoleGoneError: the role is not restarted any more.
+            EvenstepError: it could not be restarted.
         """
         ...
 
@@ -53,16 +53,16 @@ class RolePlace:
     """See the module docstring. Can be sent to other processes."""
 
     def __init__(
-        self, role: str, location: Location | None = None, finder: Finder | None = None
+        self, role: str, location: Location | None = None, locator: Locator | None = None
     ) -> None:
         """
         Args:
             role: such as "Source Loader 2".
             location: None if it is not known yet.
-            finder: None for a role that is not played again.
+            locator: None for a role that is never restarted.
         """
         self.role = role
-        self._location, self._finder = location, finder
+        self._location, self._locator = location, locator
         self._lock = threading.Lock()
 
     @property
@@ -71,10 +71,10 @@ class RolePlace:
         return self._location
 
     def location(self) -> Location:
-        """The location, which is searched for if it is not known yet.
+        """The location; searches for it if it is not known yet.
 
         Raises:
-            RoleGoneError, EvenstepError: see `Finder.find`.
+            RoleGoneError, EvenstepError: see `Locator.find`.
         """
         with self._lock:
             if self._location is None:
@@ -82,10 +82,10 @@ class RolePlace:
             return self._location
 
     def successor(self, dead: Location) -> Location:
-        """The location after one to which connections are lost.
+        """The location after one to which connections were lost.
 
         Raises:
-            RoleGoneError, EvenstepError: see `Finder.find`.
+            RoleGoneError, EvenstepError: see `Locator.find`.
         """
         with self._lock:
             if self._location is None or self._location is dead:
@@ -93,16 +93,16 @@ class RolePlace:
             return self._location
 
     def _find(self, dead: Location | None) -> Location:
-        if self._finder is None:
+        if self._locator is None:
             raise RoleGoneError
-        return self._finder.find(dead)
+        return self._locator.locate(dead)
 
-    def found_by(self, finder: Finder | None) -> RolePlace:
-        """The same place, for a process that finds successors in another way."""
-        return RolePlace(self.role, self._location, finder)
+    def located_by(self, locator: Locator | None) -> RolePlace:
+        """The same place, for a process that uses another locator."""
+        return RolePlace(self.role, self._location, locator)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RolePlace, (self.role, self._location, self._finder)
+        return RolePlace, (self.role, self._location, self._locator)
 
 
 def located(about: Mapping[str, Any]) -> str:
@@ -114,7 +114,7 @@ def located(about: Mapping[str, Any]) -> str:
 def cause_of_death(
     name: str, error: BaseException | None = None, *, request: Request | None = None
 ) -> LoaderDiedError:
-    """The error to raise when a role's process is gone for good.
+    """The error to raise when a role is gone for good.
 
     Args:
         error: how that was noticed.

@@ -1,5 +1,5 @@
-"""Threads for which no exit of the process waits: `RoleThreads`, which handle a role's messages,
-and `in_thread`, for what would keep an event loop waiting."""
+"""Threads that do not delay the exit of the process: `RoleThreads` handle a role's messages, and
+`in_thread` runs what would block an event loop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ T = TypeVar("T")
 
 
 class RoleThreads:
-    """Up to some number, each started when all others are busy. An executor's threads would do, but
-    that the interpreter waits for them at its end, and one may wait for a role that never answers.
-    """
+    """A thread pool that starts a thread when all others are busy. Unlike an executor's, its
+    threads may wait for a role that never answers when the interpreter exits."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -49,7 +48,7 @@ class RoleThreads:
         return future
 
     def close(self) -> None:
-        """Ends the threads, each after what it is at. What has not begun yet is not done."""
+        """Ends the threads, each after its current call. Drops calls that have not started."""
         with self._lock:
             self._closed = True
         for _ in self._threads:
@@ -77,7 +76,7 @@ class RoleThreads:
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Calls the function in a thread of its own, and waits for it in an event loop."""
+    """Calls the function in a new thread, and waits for it in an event loop."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

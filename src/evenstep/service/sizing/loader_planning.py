@@ -10,7 +10,7 @@ import numpy as np
 
 from evenstep.arrays import Float64Array
 from evenstep.plan.argument_checks import check_one_of
-from evenstep.service.job import Job
+from evenstep.service.job.job import Job
 from evenstep.service.sizing.job_profile import JobProfile
 from evenstep.service.sizing.profiling import profile as measure
 from evenstep.strategy.loaders import (
@@ -51,7 +51,7 @@ def plan_loaders(
         memory: bytes of a loader and its workers; None is half of this machine's.
         cores: of all loaders together; None is those of this machine.
         workers: processes of a loader that transform, at most.
-        schedule: of weights, if the strategy gives `mix` another one than `Job.schedule`.
+        schedule: of weights, if the strategy gives `mix` another one than `DrawOptions.schedule`.
         rule: "packed", or "three_steps", that of the OVERLORD paper.
 
     Raises:
@@ -64,9 +64,9 @@ def plan_loaders(
         draws_of(
             _weights(job, schedule),
             np.array([each.tokens for each in profiles]),
-            samples_per_step=job.samples_per_step,
-            tokens_per_step=job.tokens_per_step,
-            unit=job.unit,
+            samples_per_step=job.draws.samples_per_step,
+            tokens_per_step=job.draws.tokens_per_step,
+            unit=job.draws.unit,
         )
     )
     cores = float(len(os.sched_getaffinity(0))) if cores is None else cores
@@ -76,8 +76,8 @@ def plan_loaders(
         workers=workers,
         cores=cores,
         process_bytes=known.process_bytes,
-        buffer_bytes=job.buffer_bytes,
-        staged_steps=job.prefetch + 2,
+        buffer_bytes=job.memory.buffer_bytes,
+        staged_steps=job.memory.prefetch + 2,
     )
     if step_seconds is not None:
         return RULES[rule](LoadModel(profiles, draws, limits))
@@ -93,7 +93,7 @@ def plan_loaders(
 def _weights(job: Job, schedule: Any) -> Float64Array:
     """[times, sources] weights of steps to come, near and far."""
     own = {source.name: source.weight for source in job.sources}
-    given = as_schedule(schedule or job.schedule or own)
+    given = as_schedule(schedule or job.draws.schedule or own)
     steps = {0, *np.linspace(0, 100_000, 257).astype(int).tolist()}
     steps |= {1 << power for power in range(_HORIZON.bit_length())}
     steps |= set(getattr(given, "stages", ()))

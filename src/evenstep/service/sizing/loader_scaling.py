@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Float64Array
-from evenstep.service.job import Job
+from evenstep.service.job.job import Job
+from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.sizing.job_profile import JobProfile
-from evenstep.service.source_layout import SourceLayout
 from evenstep.strategy.loaders import (
     LiveScaling,
     LiveState,
@@ -42,9 +42,9 @@ class WantedLoaders:
 
 
 class LoaderScaling:
-    """The sources are packed into loaders as the first step needs them; what a loader has stays
-    together. Where later steps need more, it gets more workers, or its sources are shared by more
-    loaders."""
+    """Packs the sources into loaders as the first step needs them; the sources of a loader stay
+    together. Where later steps need more, a loader gets more workers, or more loaders share its
+    sources."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class LoaderScaling:
             workers: processes of a loader that transform, at most.
             limits: None lets up to 8 loaders share sources, looks as many steps ahead as are
                 trained in 15 seconds, and keeps what is not needed four times as long.
-            schedule: of weights, if the strategy gives `mix` another one than `Job.schedule`.
+            schedule: of weights, if the strategy gives `mix` another one than `draws.schedule`.
             begin: the first step.
 
         Raises:
@@ -75,7 +75,7 @@ class LoaderScaling:
         lead = math.ceil(_LEAD_SECONDS / step_seconds)
         self.limits = limits or ScalingLimits(lead=lead, hold=_HOLD * lead)
         own = {source.name: source.weight for source in job.sources}
-        self._schedule = as_schedule(schedule or job.schedule or own)
+        self._schedule = as_schedule(schedule or job.draws.schedule or own)
         self.workers = workers
         self._job, self._profiles = job, profile.of(job.names)
         self._model = LoadModel(
@@ -86,21 +86,20 @@ class LoaderScaling:
                 memory=memory,
                 workers=workers,
                 process_bytes=profile.process_bytes,
-                buffer_bytes=job.buffer_bytes,
-                staged_steps=job.prefetch + 2,
+                buffer_bytes=job.memory.buffer_bytes,
+                staged_steps=job.memory.prefetch + 2,
             ),
         )
         self.layout: LoaderLayout = packed(self._model)
-        """That of the first step."""
+        """The layout of the first step."""
         self._groups = groups_of_layout(self.layout)
         self._live = LiveScaling(self._model, self._groups, self.limits)
         self._state: LiveState = self._live.first()
         self._seen: tuple[int, Float64Array] | None = None
 
     def wanted(self, step: int, drawn: Mapping[str, int]) -> WantedLoaders:
-        """The loaders that are to be there now. A schedule that is a function of the step is asked
-        what will be needed; where weights follow the training, what was drawn since the last call
-        tells.
+        """The loaders that are needed now. A schedule that is a function of the step says what
+        later steps need. If weights follow the training, what was drawn since the last call does.
 
         Args:
             step: that is planned next.
@@ -138,7 +137,7 @@ class LoaderScaling:
         return draws_of(
             weights_ahead(self._schedule, job.names, steps),
             np.array([profile.tokens for profile in self._profiles]),
-            samples_per_step=job.samples_per_step,
-            tokens_per_step=job.tokens_per_step,
-            unit=job.unit,
+            samples_per_step=job.draws.samples_per_step,
+            tokens_per_step=job.draws.tokens_per_step,
+            unit=job.draws.unit,
         )

@@ -23,7 +23,7 @@ from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.processes import signal_that_killed
 from evenstep.service.remote.role_host import sendable, unpickled_job
 from evenstep.service.sizing.source_measuring import Measuring, held_bytes, measured, warm_up
-from evenstep.service.source_loader import SourceLoader
+from evenstep.service.source_loader.source_loader import SourceLoader
 
 _PATIENCE = 120.0  # seconds for a source to be opened and to give its first samples
 ROLE = SourceLoader

@@ -13,7 +13,7 @@ from typing import Any
 from evenstep.data.pickling import pickled_by_value
 from evenstep.errors import ConfigurationError, LoaderDiedError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.service.job import Job
+from evenstep.service.job.job import Job
 from evenstep.service.sizing.job_profile import JobProfile
 from evenstep.service.sizing.source_measuring import Measuring
 from evenstep.strategy.loaders import SourceProfile
@@ -79,7 +79,7 @@ def _measurements(
     job: Job, samples: int, seconds: float, known: Mapping[str, Any]
 ) -> Iterator[Iterator[Any]]:
     """Answers of `measuring_main`, whose process ends with the context."""
-    counted = tuple(map(job.columns.index, job.counted))
+    counted = tuple(map(job.columns.index, job.measures.counted))
     measuring = Measuring(job.measure, counted, job.seed, samples, seconds)
     sent = pickled_by_value("what is measured of the job", (tuple(job.sources), measuring))
     paths = [os.path.abspath(path) for path in sys.path]

@@ -26,9 +26,9 @@ from evenstep.data.reader import SourceReader, StoredSample
 from evenstep.data.reader_kinds import open_reader
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
+from evenstep.service.job.sample_measure import SampleMeasure
 from evenstep.service.remote.process_memory import private_bytes
-from evenstep.service.sample_bytes import sample_bytes
-from evenstep.service.sample_measure import SampleMeasure
+from evenstep.service.source_loader.preparer import sample_bytes
 from evenstep.service.transport.frames import from_frames, to_frames
 from evenstep.strategy.loaders import SourceProfile
 

@@ -2,8 +2,7 @@
 and encrypted TCP between machines.
 
     frames.py         values as frames: the pickled rest, and each large array or tensor on its own
-    endpoint.py       where a role is reached, and the keys that let its peers in
-    endpoint_file.py  files that say where a service is reached
+    endpoint.py       where a role is reached, by which keys, and the files that say so
     server.py         `Server`: takes messages for a role, and sends its answers
     connection.py     `Connections`: sends messages to a role, and notices at once when it is gone
 

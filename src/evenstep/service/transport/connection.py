@@ -20,7 +20,7 @@ from evenstep.service.transport.server import keep_alive
 _NEVER = 100_000_000
 """Milliseconds. A socket that does not reconnect at all drops answers that nobody has read yet."""
 _HOST_MILLISECONDS = 5000
-"""In which another machine answers, or is gone."""
+"""In which another machine answers, or counts as gone."""
 
 
 class ConnectionLostError(Exception):
@@ -122,7 +122,7 @@ class Pending:
         return self._connection is None
 
     def _receive(self, ready: Mapping[Any, int]) -> None:
-        """Takes what has come.
+        """Takes what has arrived.
 
         Raises:
             ConnectionLostError: its end has.
@@ -145,7 +145,7 @@ class Pending:
         return self._frames
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # An answer that nobody waits for would be taken for that of the next message.
+        # An answer that nobody waits for would be mistaken for that of the next message.
         if self._connection is not None and not ending():
             self._connection.close()
 

@@ -1,17 +1,20 @@
-"""Where a role is reached, and the keys that let its peers in.
+"""Where a role is reached, the keys that let its peers in, and the files that say so.
 
 On one machine it is a socket in a folder that only this user may enter. From other machines it is a
-TCP port; a CURVE key pair of the job lets its own processes in and nobody else, and encrypts what
-they send (RFC 26 of ZeroMQ). The keys travel with the endpoint, over channels that are trusted
-already: Ray's, a pipe to a child, or a file that only its owner may read.
+TCP port; a CURVE key pair of the job lets only the job's own processes in, and encrypts what they
+send (RFC 26 of ZeroMQ). The keys travel with the endpoint, over channels that are trusted already:
+Ray's, a pipe to a child, or a file that only its owner may read. Such a file, copied to another
+host, lets a trainer join from there.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import stat
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +40,7 @@ def import_zmq() -> Any:
 
 @dataclass(frozen=True)
 class Keys:
-    """Of one job. Whoever has them may send it messages."""
+    """The keys of one job. Whoever has them may send it messages."""
 
     server_public: bytes
     server_secret: bytes
@@ -59,7 +62,7 @@ class Endpoint:
 
     machine: str
     path: str
-    """Of the socket on its machine."""
+    """The path of the socket on its machine."""
     tcp: str | None = None
     """Such as "tcp://10.0.0.7:40123"; None if only its own machine reaches it."""
     keys: Keys | None = None
@@ -85,7 +88,7 @@ class Endpoint:
 
 @cache
 def machine() -> str:
-    """What tells this machine from others, until it is restarted."""
+    """Identifies this machine, until it is restarted."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -107,3 +110,68 @@ def remove_socket(endpoint: Endpoint) -> None:
         path.unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             path.parent.rmdir()
+
+
+SUFFIX = ".evenstep"
+
+
+def path_of(name: str) -> Path:
+    """The file of a job of that name on this machine."""
+    return _own_folder() / f"{name}{SUFFIX}"
+
+
+def write_endpoint(path: Path, endpoint: Endpoint) -> None:
+    plain = asdict(endpoint)
+    if endpoint.keys is not None:
+        plain["keys"] = {name: key.decode() for name, key in plain["keys"].items()}
+    own = Path(f"{path}.{os.getpid()}")
+    own.touch(mode=0o600)
+    own.write_text(json.dumps(plain) + "\n")
+    own.replace(path)
+
+
+def read_endpoint(path: Path) -> Endpoint:
+    """
+    Raises:
+        ConfigurationError: there is no such file, others may write it, or it is none of a service.
+    """
+    try:
+        text, mode = path.read_text(), path.stat()
+        if mode.st_uid not in (os.getuid(), 0) or mode.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigurationError(
+                f"{path} can be written by others, who could send this process anything; "
+                "let only its owner write it (chmod 600)"
+            )
+        plain = json.loads(text)
+        keys = plain.pop("keys")
+        plain["keys"] = keys and Keys(**{name: key.encode() for name, key in keys.items()})
+        return Endpoint(**plain)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{path} cannot be read as the address of a service ({error}); give the one that the "
+            "service prints"
+        ) from error
+
+
+def remove_endpoint(path: Path, endpoint: Endpoint) -> None:
+    """Removes a file, unless it has another endpoint by now."""
+    with suppress(ConfigurationError):
+        if read_endpoint(path) == endpoint:
+            path.unlink(missing_ok=True)
+
+
+def _own_folder() -> Path:
+    """Where this user's services on this machine write their files.
+
+    Raises:
+        ConfigurationError: somebody else has made it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"evenstep-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    if about.st_uid != os.getuid() or about.st_mode & 0o077 or not stat.S_ISDIR(about.st_mode):
+        raise ConfigurationError(
+            f"{folder} belongs to another user, or others may enter it; remove it, or set TMPDIR "
+            "to a folder of your own"
+        )
+    return folder

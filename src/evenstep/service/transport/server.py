@@ -13,7 +13,7 @@ from typing import Any
 from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq, machine
 from evenstep.service.transport.frames import COPIED_BYTES, Frame
 
-_FAREWELL = 500  # milliseconds in which what was answered at the end is sent
+_FAREWELL = 500  # milliseconds in which the last answers are sent
 
 Answering = Callable[[list[Frame]], "Future[list[Frame]]"]
 """From a message's frames to those of its answer. Called in the server's thread, so it must not
@@ -145,8 +145,8 @@ def _curve_router(zmq: Any, context: Any, keys: Keys) -> Any:
 
 
 def keep_alive(zmq: Any, socket: Any) -> None:
-    """Lets the kernel ask whether the other machine is there, in 5 s of silence. It answers for
-    processes that are stopped, too, which ZeroMQ's own heartbeat would take for dead."""
+    """Lets the kernel check within 5 s of silence that the other machine is there. It also answers
+    for stopped processes, which ZeroMQ's own heartbeat would declare dead."""
     socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 3
     socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 1, 2
 

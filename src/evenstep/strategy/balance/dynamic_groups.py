@@ -1,4 +1,4 @@
-"""Samples to groups of ranks, anew in every micro-batch: dynamic context parallelism.
+"""Samples to groups of ranks, other groups in every micro-batch: dynamic context parallelism.
 
 Buckets are ranks then. A group is some neighbouring buckets that share their samples in one
 micro-batch; the samples count as those of its first bucket. Costs are a `DocumentCost`, since work

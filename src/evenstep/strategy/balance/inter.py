@@ -23,14 +23,13 @@ from evenstep.strategy.balance.methods import Method, bins_by
 from evenstep.strategy.sample_costs import name_of
 
 
-def deal(method: Method, costs: Costs, buckets: int, *, fast: bool = False) -> Int64Array:
+def deal(method: Method, costs: Costs, buckets: int) -> Int64Array:
     """Deals micro-batches to buckets.
 
     Args:
         method: see `evenstep.strategy.balance.methods`.
         costs: [micro_batches] of each; a multiple of `buckets` of them.
         buckets: number of buckets.
-        fast: whether numba is used in any case, because compiling it pays for itself.
 
     Returns:
         [micro_batches] the bucket of each.
@@ -40,13 +39,13 @@ def deal(method: Method, costs: Costs, buckets: int, *, fast: bool = False) -> I
     """
     if method in ("greedy", "karmarkar_karp"):
         whole = whole_costs(costs)
-        bucket_of = place(whole, buckets, equal_counts=True, fast=fast)
+        bucket_of = place(whole, buckets, equal_counts=True)
         assert bucket_of is not None  # tokens are not limited
         if method == "karmarkar_karp":
             both = _karmarkar_karp(whole, buckets), bucket_of
             bucket_of = min(both, key=lambda each: sums(whole, each, buckets).max())
         return bucket_of
-    bucket_of = bins_by(method, costs, buckets, fast=fast)
+    bucket_of = bins_by(method, costs, buckets)
     counts = np.bincount(bucket_of, minlength=buckets)
     if counts.min() != counts.max():
         raise ConfigurationError(

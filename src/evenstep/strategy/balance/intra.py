@@ -30,8 +30,6 @@ def by_method(
     tokens: Int64Array,
     bins: int,
     cap: int | None,
-    *,
-    fast: bool = False,
 ) -> Int64Array:
     """Bins by a balancing method.
 
@@ -41,7 +39,6 @@ def by_method(
         tokens: [samples] of each, from 1 to the cap.
         bins: micro-batches to make.
         cap: tokens that one holds; None for no limit.
-        fast: whether numba is used in any case, because compiling it pays for itself.
 
     Returns:
         [samples] the bin of each, -1 for those that found no room. Where the method's bins exceed
@@ -53,7 +50,7 @@ def by_method(
     """
     within = count_within(tokens, bins, cap)
     bin_of = np.full(len(tokens), -1, np.int64)
-    bin_of[:within] = _placed(method, costs[:within], tokens[:within], bins, cap, fast)
+    bin_of[:within] = _placed(method, costs[:within], tokens[:within], bins, cap)
     placed = int((bin_of >= 0).sum())
     bin_of[:placed] = fill_empty(bin_of[:placed], costs[:placed], bins)
     return bin_of
@@ -81,11 +78,11 @@ def in_order(tokens: Int64Array, bins: int, cap: int | None) -> Int64Array:
 
 
 def _placed(
-    method: Method, costs: Costs, tokens: Int64Array, bins: int, cap: int | None, fast: bool
+    method: Method, costs: Costs, tokens: Int64Array, bins: int, cap: int | None
 ) -> Int64Array:
     """`by_method` before empty bins are filled, for samples with no more tokens than all bins."""
     if cap is None or method != "greedy":
-        bin_of = bins_by(method, costs, bins, fast=fast)
+        bin_of = bins_by(method, costs, bins)
         if cap is None or not len(tokens):
             return bin_of
         held = sums(tokens, bin_of, bins)
@@ -97,7 +94,7 @@ def _placed(
                 f"method {name_of(method)} put {held[full]:,} tokens into bin {full}, over "
                 f"max_tokens={cap:,}; make it keep the limit, or raise max_tokens"
             )
-    capped = place(whole_costs(costs), bins, tokens=tokens, cap=cap, fast=fast)
+    capped = place(whole_costs(costs), bins, tokens=tokens, cap=cap)
     if capped is not None:
         return capped
     fitting = _most_that_fit(tokens, bins, cap)

@@ -33,8 +33,6 @@ def by_bucket_first(
     buckets: int,
     micro_batches: int,
     cap: int | None,
-    *,
-    fast: bool = False,
 ) -> Int64Array | None:
     """Places samples in micro-batches, buckets first.
 
@@ -45,7 +43,6 @@ def by_bucket_first(
         buckets: number of buckets.
         micro_batches: number of micro-batches of each bucket.
         cap: tokens that a micro-batch holds; None for no limit.
-        fast: whether numba is used in any case, because compiling it pays for itself.
 
     Returns:
         [samples] the micro-batch of each, numbered bucket after bucket, none of them empty if there
@@ -64,12 +61,11 @@ def by_bucket_first(
             cap=cap,
             per_group=micro_batches,
             reopen=None,
-            fast=fast,
         )
 
     if within == len(tokens):
         if method != "greedy":
-            bin_of = _by_method(method, costs, tokens, buckets, micro_batches, cap, fast=fast)
+            bin_of = _by_method(method, costs, tokens, buckets, micro_batches, cap)
             if bin_of is not None or callable(method):
                 return bin_of
         bin_of = greedy(within)
@@ -114,13 +110,11 @@ def _by_method(
     buckets: int,
     micro_batches: int,
     cap: int | None,
-    *,
-    fast: bool,
 ) -> Int64Array | None:
     """All samples among buckets, then those of each bucket among its micro-batches; None where one
     exceeds the cap."""
     bins = buckets * micro_batches
-    bucket_of = bins_by(method, costs, buckets, fast=fast)
+    bucket_of = bins_by(method, costs, buckets)
     order = bucket_of.argsort(kind="stable")  # [samples] bucket after bucket
     ends = np.bincount(bucket_of, minlength=buckets).cumsum()  # [buckets] in `order`
     bin_of = bucket_of * micro_batches
@@ -129,7 +123,7 @@ def _by_method(
         whole = whole_by_group(costs[order], ends)
         costliest = largest_first(whole)
         costliest = costliest[bucket_of[order][costliest].argsort(kind="stable")]
-        bin_of[order] += karmarkar_karp(whole, micro_batches, costliest, ends=ends, fast=fast)
+        bin_of[order] += karmarkar_karp(whole, micro_batches, costliest, ends=ends)
     else:
         for rows in np.split(order, ends[:-1]):
             bin_of[rows] += bins_by(method, costs[rows], micro_batches)

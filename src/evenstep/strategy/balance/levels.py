@@ -29,7 +29,7 @@ from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.inter import deal
 from evenstep.strategy.balance.intra import by_method, in_order
 from evenstep.strategy.balance.joint import by_bucket_first
-from evenstep.strategy.balance.methods import COMPILE_FROM, Method
+from evenstep.strategy.balance.methods import Method
 from evenstep.strategy.mesh import Buckets
 
 LEVELS = ("inter", "intra", "both")
@@ -93,7 +93,6 @@ def assign(
             balancing,
             micro_batches=micro_batches,
             max_tokens=max_tokens,
-            fast=count >= COMPILE_FROM,
         )
         bins[rows] = np.where(made < 0, -1, made + members[0] * micro_batches)
     reorder = balancing.intra is not None and balancing.reorder_within
@@ -123,7 +122,6 @@ def _bins(
     *,
     micro_batches: int,
     max_tokens: int | None,
-    fast: bool,
 ) -> Int64Array:
     """[samples] the micro-batch of each, numbered bucket after bucket; -1 for none."""
     total = buckets * micro_batches
@@ -131,22 +129,20 @@ def _bins(
         return np.zeros(len(tokens), np.int64)  # there is nothing to decide
     formed: Int64Array | None = None
     if balancing.together and balancing.intra is not None:
-        formed = by_bucket_first(
-            balancing.intra, costs, tokens, buckets, micro_batches, max_tokens, fast=fast
-        )
+        formed = by_bucket_first(balancing.intra, costs, tokens, buckets, micro_batches, max_tokens)
     if formed is not None:
         return _costliest_first(formed, costs, np.arange(total) // micro_batches)
     if balancing.intra is None:
         formed = in_order(tokens, total, max_tokens)
     else:
-        formed = by_method(balancing.intra, costs, tokens, total, max_tokens, fast=fast)
+        formed = by_method(balancing.intra, costs, tokens, total, max_tokens)
     if balancing.inter is None:
         turn = np.arange(total)
         number = (turn % buckets) * micro_batches + turn // buckets
     else:
         placed = formed >= 0
         loads: Costs = sums(costs[placed], formed[placed], total)
-        return _costliest_first(formed, costs, deal(balancing.inter, loads, buckets, fast=fast))
+        return _costliest_first(formed, costs, deal(balancing.inter, loads, buckets))
     return np.where(formed < 0, -1, number[formed])
 
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.partition import partition
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import Costs, largest_first, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
@@ -27,10 +26,6 @@ each, from 0."""
 
 METHODS = ("greedy", "karmarkar_karp", "zigzag", "round_robin")
 
-COMPILE_FROM = 1 << 12
-"""Samples of a step from which on numba places them, where it is installed, with the same outcome:
-a planner plans every step, so it compiles once for thousands of plans."""
-
 
 def check_method(method: object) -> None:
     """Raises `ConfigurationError` for a method that is neither a known name nor a function."""
@@ -41,11 +36,10 @@ def check_method(method: object) -> None:
         )
 
 
-def bins_by(method: Method, costs: Costs, bins: int, *, fast: bool = False) -> Int64Array:
+def bins_by(method: Method, costs: Costs, bins: int) -> Int64Array:
     """[items] the bin of each by a method that knows of no limits.
 
     Args:
-        fast: whether numba is used in any case, because compiling it pays for itself.
 
     Raises:
         ConfigurationError: a user's method gave anything but a bin for each item.
@@ -53,7 +47,7 @@ def bins_by(method: Method, costs: Costs, bins: int, *, fast: bool = False) -> I
     if callable(method):
         return _checked(method, np.asarray(method(costs, bins)), len(costs), bins)
     if method == "greedy":
-        found = place(whole_costs(costs), bins, fast=fast)
+        found = place(whole_costs(costs), bins)
         assert found is not None  # nothing is limited
         return found
     if method == "round_robin":
@@ -62,8 +56,11 @@ def bins_by(method: Method, costs: Costs, bins: int, *, fast: bool = False) -> I
         return bin_of
     if method == "karmarkar_karp":
         whole = whole_costs(costs)
-        return karmarkar_karp(whole, bins, largest_first(whole), fast=fast)
-    return partition(costs, bins, method=method, exchange=False).bin_of
+        return karmarkar_karp(whole, bins, largest_first(whole))
+    turn = np.arange(len(costs)) % (2 * bins)
+    bin_of = np.empty(len(costs), np.int64)
+    bin_of[largest_first(whole_costs(costs))] = np.minimum(turn, 2 * bins - 1 - turn)
+    return bin_of
 
 
 def _checked(method: object, given: npt.NDArray[np.generic], count: int, bins: int) -> Int64Array:

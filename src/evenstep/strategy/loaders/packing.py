@@ -22,7 +22,7 @@ _NONE = -1
 
 def packed(model: LoadModel) -> LoaderLayout:
     """The layout with the fewest loaders, and among those with the fewest workers, that was found.
-    A part that fits no loader by itself has one of its own, and is reported as a shortage."""
+    A part that fits no loader gets a loader to itself, and is reported as a shortage."""
     pieces: list[Piece] = []
     starving: list[Piece] = []
     for source in range(len(model.sources)):

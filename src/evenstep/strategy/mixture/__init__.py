@@ -15,7 +15,7 @@ weights of each step. In a job of the service that is what the strategy passes t
 One draw, from weights to samples:
 
     token_shares   weights -> shares of draws that give the right shares of tokens
-    pattern        shares -> the source of each draw, with random numbers of philox
+    pattern        shares -> the source of each draw, with random numbers of Philox
     source_queues  the next samples of each source, and which of them wait
     step_draws     pattern and queues -> the draws of the step
     state          what is carried to the next step, and its saved form

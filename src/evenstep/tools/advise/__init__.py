@@ -1,4 +1,4 @@
-"""What would I gain on my data, and which settings should I take? Answered before any training.
+"""What would I gain on my data, and which settings should I use? Answered before any training.
 
 ```
 length_sources  the data, or some thousand samples of it   -> length_sample
@@ -10,10 +10,10 @@ advice          all of these                               -> Advice
 pool_size       lengths, a run's step log                  -> PoolAdvice, for pool sort
 ```
 
-`length_sources` reads by format: `jsonl_sample`, `parquet_sample`, `hub_sample`, with `tokenizer`
-and `token_counter`; a `figure_range` is a figure and its range. Speed-ups are predictions under a
-stated cost model, made by running the policies themselves over the lengths: see
-`evenstep.tools.simulate`.
+`length_sources` reads lines of JSON itself, other formats with `parquet_sample` and `hub_sample`;
+`token_counter` and `tokenizer` turn values into lengths; a `figure_range` is a figure and its
+range. Speed-ups are predictions under a stated cost model, made by running the policies themselves
+over the lengths: see `evenstep.tools.simulate`.
 """
 
 from evenstep.tools.advise.advice import Advice, advise

@@ -1,6 +1,6 @@
-"""Whether a learning rate stays, or what two common rules make of it where updates hold more.
+"""Whether the learning rate can stay, and what two common rules give if updates hold more tokens.
 
-Told, and never applied: which rule holds, if any, shows in training.
+These are hints that nothing applies: only training shows which rule holds, if any.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from evenstep.tools.advise.predict import Prediction
 
 _SAME = 0.15
-"""Share by which updates differ without a change of the learning rate."""
+"""Updates whose tokens differ by a smaller share need no other learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class LearningRateHint:
             )
         return (
             f"{held} From a learning rate that suits the fixed "
-            f"batches, the linear rule comes to {self.linear:.2f} times that rate, and the "
+            f"batches, the linear rule gives {self.linear:.2f} times that rate, and the "
             f"square-root rule to {self.square_root:.2f} times. Nothing applies either: compare "
             "them in training."
         )

@@ -19,13 +19,13 @@ class LengthSample:
     lengths: Int64Array
     """[drawn] int64 tokens, in the data set's order."""
     total: int | None
-    """Samples in the data set; None for a distribution, which has no end."""
+    """Samples in the data set; None for a distribution, which is unlimited."""
     longest: int | None
     """The data set's longest sample, if it is known without measuring all."""
     how: str
     """Description of the draw, as the end of a sentence."""
     cut: int = 0
-    """Samples that were longer than `max_length` and count as that long."""
+    """Samples that were longer than `max_length` and were cut to it."""
     max_length: int | None = None
 
     @property

@@ -8,8 +8,14 @@ tokenized, which takes most of the time. A large Parquet file is the exception: 
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
+import zlib
+from collections.abc import Iterator
+from heapq import nsmallest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +23,9 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.advise.hub_sample import draw_from_dataset
-from evenstep.tools.advise.jsonl_sample import draw_lines, field_of
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.parquet_sample import draw_from_parquet
-from evenstep.tools.advise.token_counter import Counter, Progress
+from evenstep.tools.advise.token_counter import Progress, choose_column, measure_column
 from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
 from evenstep.tools.simulate import DISTRIBUTIONS, load_lengths, sample_lengths
 from evenstep.tools.simulate.lengths import PARQUET, existing_file
@@ -108,7 +113,7 @@ def _one(column: str | None, named: str | None) -> str | None:
 def _of_distribution(name: str, size: int | None, seed: int) -> LengthSample:
     if size is None:
         raise ConfigurationError(
-            f"{name} is a distribution without end; give the number of samples to draw"
+            f"{name} is a distribution, which is unlimited; give the number of samples to draw"
         )
     return LengthSample(
         name=name,
@@ -130,11 +135,59 @@ def _of_lines(
     drawn, total = draw_lines(path, size, random)
     if not drawn:
         raise ConfigurationError(f"{path} holds no samples")
-    field = field_of(drawn[0], column, text=count_tokens is not None, path=path)
-    counter = Counter(f"{path}:{field}", count_tokens, total=len(drawn), progress=progress)
-    counter.add(
-        [line.get(field, path) for line in drawn], [line.number for line in drawn], row="line"
+    names = list(_record(*drawn[0], path))
+    if column is not None and column not in names:
+        # An optional field may be missing from this line only.
+        raise ConfigurationError(
+            f"line {drawn[0][0]} of {path} has no field {column!r}; it has {', '.join(names)}"
+        )
+    field = choose_column(column, names, path, text=count_tokens is not None)
+    where = f"{path}:{field}"
+    values = [_record(number, line, path).get(field) for number, line in drawn]
+    batch = values, [number for number, _ in drawn]
+    lengths = measure_column(
+        where, [batch], count_tokens, total=len(drawn), progress=progress, row="line"
     )
-    lengths = counter.finish()
-    how = "lines drawn at random from the whole file"
-    return LengthSample.measured(f"{path}:{field}", lengths, total, how)
+    return LengthSample.measured(where, lengths, total, "lines drawn at random from the whole file")
+
+
+def draw_lines(
+    path: Path, size: int | None, random: np.random.Generator
+) -> tuple[list[tuple[int, bytes]], int]:
+    """Draws lines without replacement, each equally likely. Blank lines are skipped.
+
+    The file is read once, with `size` lines in memory.
+
+    Returns:
+        (number from 1, content) of the lines drawn, in the file's order, and the number of all
+        lines.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    total = 0
+
+    def lines() -> Iterator[tuple[int, bytes]]:
+        nonlocal total
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            for number, content in enumerate(file, 1):
+                if not content.isspace():
+                    total += 1
+                    yield number, content
+
+    try:
+        if size is None:
+            return list(lines()), total
+        return sorted(nsmallest(size, lines(), key=lambda _: random.random())), total
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+
+
+def _record(number: int, line: bytes, path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"line {number} of {path} is not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise ConfigurationError(f"line {number} of {path} is not an object with named fields")
+    return record

@@ -19,7 +19,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise.length_sample import LengthSample
-from evenstep.tools.advise.token_counter import Counter, Progress, choose_column
+from evenstep.tools.advise.token_counter import Batch, Progress, choose_column, measure_column
 from evenstep.tools.advise.tokenizer import CountTokens
 from evenstep.tools.simulate.lengths import load_lengths, open_parquet
 
@@ -42,37 +42,22 @@ def draw_from_parquet(
         names = file.schema_arrow.names
         name = choose_column(column, names, path, text=count_tokens is not None)
         where = f"{path}:{name}"
-        kind = file.schema_arrow.field(name).type
-        if not arrow.types.is_integer(kind):
-            return _by_row_group(file, name, where, count_tokens, size, random, progress)
+        if not arrow.types.is_integer(file.schema_arrow.field(name).type):
+            counts = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
+            rows = np.array(counts, np.int64)
+            total = int(rows.sum())
+            if not total:
+                raise ConfigurationError(f"{where} holds no samples")
+            chosen, groups = draw_rows(rows, size, random)
+            batches = _batches(file, name, rows, groups, chosen)
+            lengths = measure_column(
+                where, batches, count_tokens, total=len(chosen), progress=progress
+            )
+            how = "rows drawn at random from the whole file"
+            if len(groups) < np.count_nonzero(rows):
+                how = f"rows drawn at random from {len(groups)} of {len(rows):,} row groups"
+            return LengthSample.measured(where, lengths, total, how)
     return LengthSample.choose(where, load_lengths(where), size, random)
-
-
-def _by_row_group(
-    file: Any,
-    column: str,
-    where: str,
-    count_tokens: CountTokens | None,
-    size: int | None,
-    random: np.random.Generator,
-    progress: Progress | None,
-) -> LengthSample:
-    rows = np.array([file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)])
-    total = int(rows.sum())
-    if not total:
-        raise ConfigurationError(f"{where} holds no samples")
-    chosen, groups = draw_rows(rows, size, random)
-    counter = Counter(where, count_tokens, total=len(chosen), progress=progress)
-    for first, values in _batches(file, column, rows, groups):
-        begin, end = np.searchsorted(chosen, [first, first + len(values)])
-        if end > begin:
-            mine = chosen[begin:end]
-            add_column(counter, values.take(mine - first), mine)
-    lengths = counter.finish()
-    how = "rows drawn at random from the whole file"
-    if len(groups) < np.count_nonzero(rows):
-        how = f"rows drawn at random from {len(groups)} of {len(rows):,} row groups"
-    return LengthSample.measured(where, lengths, total, how)
 
 
 def draw_rows(
@@ -108,27 +93,29 @@ def draw_rows(
 
 
 def _batches(
-    file: Any, column: str, rows: Int64Array, groups: Int64Array
-) -> Iterator[tuple[int, Any]]:
-    """(number of the first row, arrow array) pairs."""
+    file: Any, column: str, rows: Int64Array, groups: Int64Array, chosen: Int64Array
+) -> Iterator[Batch]:
     begins = np.cumsum(rows) - rows
     for group in groups.tolist():
         at = int(begins[group])
         for batch in file.iter_batches(_BATCH, row_groups=[group], columns=[column]):
-            yield at, batch.column(0)
+            begin, end = np.searchsorted(chosen, [at, at + batch.num_rows])
+            mine = chosen[begin:end]
+            yield values_of(batch.column(0).take(mine - at)), mine.tolist()
             at += batch.num_rows
 
 
-def add_column(counter: Counter, values: Any, rows: Int64Array) -> None:
-    """Measures an arrow array that holds the values of `rows`."""
+def values_of(column: Any) -> list[Any]:
+    """The values of an arrow array. Lists of integers become their lengths, so that token ids never
+    become Python objects; an absent list stays None."""
     import pyarrow as arrow
     from pyarrow import compute
 
-    kind = values.type
+    kind = column.type
     if arrow.types.is_dictionary(kind):
-        values, kind = values.dictionary_decode(), kind.value_type
+        column, kind = column.dictionary_decode(), kind.value_type
     lists = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
     if lists and arrow.types.is_integer(kind.value_type):
-        # The ids never become Python objects; an absent list stays absent, and is refused.
-        values = compute.list_value_length(values)
-    counter.add(values.to_pylist(), rows.tolist())
+        column = compute.list_value_length(column)
+    values: list[Any] = column.to_pylist()
+    return values

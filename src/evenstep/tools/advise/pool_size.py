@@ -90,40 +90,37 @@ class PoolAdvice:
         most = max(lost, key=lambda name: lost[name])
         return most if lost[most] >= _MATTERS else ""
 
-    def first_batch(self, pool_size: int, workers: int, *, own_pools: bool) -> float:
-        """Samples that each worker prepares before the first batch; times `sample_seconds` it is
-        how long that takes.
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What each pool costs a rank, by number of workers. With ``own_pools`` each worker has a
+        pool, as with `PoolSortDataset`; else all fill one.
 
-        Args:
-            own_pools: each worker has a pool, as with `PoolSortDataset`; else all fill one.
+        ``first_batch_samples`` are those that each worker prepares before the first batch, and
+        ``memory`` the bytes of the samples in all pools.
         """
-        return pool_size if own_pools else pool_size / workers
-
-    def memory(self, pool_size: int, workers: int, *, own_pools: bool) -> float:
-        """Bytes of the samples in a rank's pools."""
-        return pool_size * self.sample_bytes * (workers if own_pools else 1)
+        rows = []
+        for pool in self.pools:
+            for workers in WORKERS:
+                for own in (False, True):
+                    samples = pool.pool_size if own else pool.pool_size / workers
+                    seconds = self.sample_seconds
+                    rows.append(
+                        {
+                            "pool_size": pool.pool_size,
+                            "workers": workers,
+                            "own_pools": own,
+                            "imbalance": pool.imbalance,
+                            "waits": pool.waits,
+                            "padding": pool.padding,
+                            "first_batch_samples": samples,
+                            "first_batch_seconds": None if seconds is None else seconds * samples,
+                            "memory": pool.pool_size * self.sample_bytes * (workers if own else 1),
+                        }
+                    )
+        return rows
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; times in seconds, or None."""
-        seconds = self.sample_seconds
-        rows = [
-            {
-                "pool_size": pool.pool_size,
-                "workers": workers,
-                "own_pools": own,
-                "imbalance": pool.imbalance,
-                "waits": pool.waits,
-                "padding": pool.padding,
-                "first_batch_samples": self.first_batch(pool.pool_size, workers, own_pools=own),
-                "first_batch_seconds": None
-                if seconds is None
-                else seconds * self.first_batch(pool.pool_size, workers, own_pools=own),
-                "memory": self.memory(pool.pool_size, workers, own_pools=own),
-            }
-            for pool in self.pools
-            for workers in WORKERS
-            for own in (False, True)
-        ]
         return {
             "data": self.name,
             "cv": self.cv,
@@ -134,7 +131,7 @@ class PoolAdvice:
             "active": self.active,
             "bottleneck": self.bottleneck,
             "recommended_pool_size": self.recommended.pool_size,
-            "pools": rows,
+            "pools": self.rows,
         }
 
 

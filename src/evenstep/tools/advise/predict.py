@@ -227,7 +227,7 @@ def _window(builders: Mapping[str, Build], world: _World, length_sample: LengthS
     options = world.setup.options(world.cost, length_sample.lengths)
     tokens = [0]
     for build in builders.values():
-        with contextlib.suppress(EvenstepError, ImportError):  # told where it runs
+        with contextlib.suppress(EvenstepError, ImportError):  # reported when it runs
             tokens.append(build(options).window_tokens or 0)
     return max(FIXED_SIZE, math.ceil(max(tokens) / float(length_sample.lengths.mean())))
 

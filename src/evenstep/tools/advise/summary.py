@@ -53,7 +53,7 @@ def summarize(length_sample: LengthSample, max_tokens: int, seed: int = 0) -> Su
     lengths = length_sample.lengths
     values = _figures(lengths, max_tokens)
     scale = spread(len(lengths), length_sample.total)
-    ranges = [Range.exact(value) for value in values]
+    ranges = {name: Range.exact(value) for name, value in values.items()}
     if scale:
         random = generator(seed, RandomStream.ADVICE_BOOTSTRAP)
         count = max(20, min(_REPLICATES, _RESAMPLED // len(lengths)))
@@ -61,35 +61,27 @@ def summarize(length_sample: LengthSample, max_tokens: int, seed: int = 0) -> Su
             _figures(lengths[random.integers(len(lengths), size=len(lengths))], max_tokens)
             for _ in range(count)
         ]
-        ranges = [
-            percentiles(value, replicates, scale, floor=0.0)
-            for value, replicates in zip(values, np.array(drawn).T)
-        ]
-    mean, median, p95, p99, cv, short, short_at_twice_mean = ranges
+        ranges = {
+            name: percentiles(value, np.array([each[name] for each in drawn]), scale, floor=0.0)
+            for name, value in values.items()
+        }
     return Summary(
-        mean=mean,
-        median=median,
-        p95=p95,
-        p99=p99,
-        cv=cv,
-        short=short,
-        short_at_twice_mean=short_at_twice_mean,
-        longest=int(lengths.max()),
-        shortest=int(lengths.min()),
-        max_tokens=max_tokens,
+        **ranges, longest=int(lengths.max()), shortest=int(lengths.min()), max_tokens=max_tokens
     )
 
 
-def _figures(lengths: Int64Array, max_tokens: int) -> list[float]:
+def _figures(lengths: Int64Array, max_tokens: int) -> dict[str, float]:
     mean = float(lengths.mean())
-    quantiles = np.quantile(lengths, [0.5, 0.95, 0.99]).tolist()
-    return [
-        mean,
-        *quantiles,
-        float(lengths.std()) / mean,
-        float((lengths < max_tokens / 4).mean()),
-        float((lengths < mean / 2).mean()),
-    ]
+    median, p95, p99 = np.quantile(lengths, [0.5, 0.95, 0.99]).tolist()
+    return {
+        "mean": mean,
+        "median": median,
+        "p95": p95,
+        "p99": p99,
+        "cv": float(lengths.std()) / mean,
+        "short": float((lengths < max_tokens / 4).mean()),
+        "short_at_twice_mean": float((lengths < mean / 2).mean()),
+    }
 
 
 def return_on_investment(summary: Summary) -> tuple[str, str]:

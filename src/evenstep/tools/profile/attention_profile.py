@@ -68,7 +68,7 @@ class AttentionProfile:
         return sorted(abs(error) for error in errors if error is not None)
 
     def as_dict(self) -> dict[str, Any]:
-        """The part of the file beside the model."""
+        """The content of the file other than the model."""
         errors = self.held_out_errors
         return {
             "held_out": len(errors),

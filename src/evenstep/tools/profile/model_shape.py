@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +21,7 @@ class ModelShape:
     gated: bool = True
 
     def __post_init__(self) -> None:
-        check_at_least(
-            1,
-            layers=self.layers,
-            hidden_size=self.hidden_size,
-            heads=self.heads,
-            ffn_size=self.ffn_size,
-            kv_heads=self.kv_heads,
-        )
-        self.operations  # noqa: B018  (checks that kv_heads divides heads)
+        self.operations  # noqa: B018  (checks the fields)
         if self.hidden_size % (2 * self.heads):
             raise ConfigurationError(
                 f"hidden_size={self.hidden_size} over heads={self.heads} must give heads of an "
@@ -40,15 +31,7 @@ class ModelShape:
     @property
     def operations(self) -> TransformerCost:
         """The model's cost in floating-point operations, which needs no measurement."""
-        return TransformerCost(
-            layers=self.layers,
-            hidden_size=self.hidden_size,
-            heads=self.heads,
-            ffn_size=self.ffn_size,
-            kv_heads=self.kv_heads,
-            causal=self.causal,
-            gated=self.gated,
-        )
+        return TransformerCost(**asdict(self))
 
     @property
     def head_size(self) -> int:

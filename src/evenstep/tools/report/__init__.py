@@ -2,15 +2,14 @@
 
 ```
 table                     tables of text
-advice_text, advice_page, pool_text  the advice of `evenstep advise`
+page                      the frame and the parts of an HTML page
+advice_text, advice_page  the advice of `evenstep advise`; pool_text that of `--pool-sort`
 plan_page                 a loading plan of the service
-run_record, run_figures   a run's step log, read, and in figures
-run_page, run_svg         the same as a page
-run_server                a page of a run that goes on
+run_record, run_page      a run's step log: read, and shown; run_server serves it during the run
+picture                   the frame of a plot
 steps_plot, packing_plot  the time that ranks, or micro-batches, wait for each other
 ranks_plot                groups of ranks: which document each rank works on
 layout_plot               loaders of a service: their time, processes and memory
-picture, svg, plan_svg    figures and drawings; bins, page_style
 ```
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from evenstep.tools.advise.pool_size import WORKERS, PoolAdvice
+from evenstep.tools.advise.pool_size import PoolAdvice
 from evenstep.tools.report.table import text_table
 
 _SPREAD = ((0.8, "high"), (0.4, "medium"), (0.0, "low"))
@@ -49,39 +49,30 @@ def _of_run(advice: PoolAdvice) -> str:
 
 
 def _table(advice: PoolAdvice) -> str:
-    rows = []
-    for pool in advice.pools:
-        for workers in WORKERS:
-            row = [f"{pool.pool_size:,}", f"{workers}", f"{pool.imbalance:.3f}"]
-            row += [f"{pool.waits:.1%}", f"{pool.padding:.1%}"]
-            for own in (False, True):
-                samples = advice.first_batch(pool.pool_size, workers, own_pools=own)
-                memory = advice.memory(pool.pool_size, workers, own_pools=own)
-                row += [_duration(samples, advice.sample_seconds), _bytes(memory)]
-            rows.append(row)
+    rows, found = [], advice.rows
+    for one, own in zip(found[::2], found[1::2]):
+        row = [f"{one['pool_size']:,}", f"{one['workers']}", f"{one['imbalance']:.3f}"]
+        row += [f"{one['waits']:.1%}", f"{one['padding']:.1%}"]
+        for each in (one, own):
+            seconds = each["first_batch_seconds"]
+            row.append(
+                f"{each['first_batch_samples']:,.0f}" if seconds is None else f"{seconds:,.1f} s"
+            )
+            row.append(f"{each['memory'] / 1e6:,.1f} MB")
+        rows.append(row)
     header = ["pool_size", "workers", "imbalance", "waits", "padding"]
     header += ["first batch", "memory", "first batch*", "memory*"]
     return text_table(header, rows)
 
 
 def _footnote(advice: PoolAdvice) -> str:
-    lines = [
-        "first batch, memory: of a rank, with evenstep.PoolSort, whose workers fill one pool;",
-        "* with PoolSortDataset, where each worker fills its own.",
-    ]
+    text = (
+        "first batch, memory: of a rank, with evenstep.PoolSort, whose workers fill one pool;\n"
+        "* with PoolSortDataset, where each worker fills its own."
+    )
     if advice.sample_seconds is None:
-        lines.append("First batches are in samples that a worker prepares; --sample-seconds S")
-        lines.append("makes them seconds.")
-    return "\n".join(lines)
-
-
-def _duration(samples: float, seconds: float | None) -> str:
-    return f"{samples:,.0f}" if seconds is None else f"{samples * seconds:,.1f} s"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} GB"
+        text += (
+            "\nFirst batches are in samples that a worker prepares; --sample-seconds S\n"
+            "makes them seconds."
+        )
+    return text

@@ -1,7 +1,6 @@
-"""Step logs as one self-contained HTML page, without fonts or requests to others.
+"""Step logs as one self-contained HTML page: where the time of one run went, or of two to compare.
 
-One log: what the run lost to padding, to waiting for ranks and for data, over time. Two: before and
-after. A page that renews itself has a script, which asks its own server for it again.
+A live page also has a script, which requests the page again from its own server.
 """
 
 from __future__ import annotations
@@ -9,24 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from evenstep.tools.report.page_style import STYLE
-from evenstep.tools.report.run_figures import run_figures
-from evenstep.tools.report.run_record import RunRecord
-from evenstep.tools.report.run_svg import NAMES, run_drawing
-from evenstep.version import __version__
+import numpy as np
+
+from evenstep.tools.report.page import columns, page, table, wide
+from evenstep.tools.report.run_record import LOSSES, RunRecord
 
 _STYLE = """
-:root { --work: #0b7a5c; --padding: #c08a3e; --ranks: #5a67c4; --data: #b03060; }
-@media (prefers-color-scheme: dark) {
-  :root { --work: #3cc79b; --padding: #d9a35a; --ranks: #98a4f5; --data: #f08cae; }
-}
-svg .work { fill: var(--work); } svg .padding { fill: var(--padding); }
-svg .ranks { fill: var(--ranks); } svg .data { fill: var(--data); }
+.columns .work, .legend .work { background: var(--chosen); }
+.columns .padding, .legend .padding { background: var(--baseline); }
+.columns .ranks, .legend .ranks { background: var(--ranks); }
+.columns .data, .legend .data { background: var(--mark); }
 .legend { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; list-style: none; padding: 0; }
 .legend i { display: inline-block; width: .8em; height: .8em; border-radius: 2px;
   margin-right: .4em; }
 .wide td:first-child { white-space: normal; }
-.wide:focus-visible { outline: 2px solid var(--chosen); outline-offset: 2px; }
 """
 _RENEW = """
 const renew = async () => {
@@ -45,6 +40,8 @@ const renew = async () => {
 };
 setInterval(renew, 2000);
 """
+_MOST = 60
+"""Most columns of a chart; with more steps, each stands for several."""
 
 
 def run_page(runs: Sequence[RunRecord], *, renews: bool = False) -> str:
@@ -52,56 +49,59 @@ def run_page(runs: Sequence[RunRecord], *, renews: bool = False) -> str:
 
     Args:
         runs: one, or before and after.
-        renews: whether it asks for itself again every two seconds.
+        renews: whether the page requests itself again every two seconds.
     """
-    title = " and ".join(escape(run.name) for run in runs)
-    body = [f"<h1>{title}</h1>", '<p class="lead" id="renewed" role="status"></p>' * renews]
-    body.append(_wide("Figures", _renewed("figures", _table(runs))))
+    # Of a part that scrolls only the content is renewed, so that it keeps its place and the focus.
+    body = ['<p class="lead" id="renewed" role="status"></p>'] if renews else []
+    body.append(wide("Figures", _renewed("figures", _figures(runs))))
     for number, run in enumerate(runs):
-        name = escape(run.name) if len(runs) > 1 else "Where the time went"
-        body.append(f"<h2>{name}</h2>")
-        drawing = run_drawing(run) if len(run) else "<p>No step has ended yet.</p>"
+        body.append(f"<h2>{escape(run.name) if len(runs) > 1 else 'Where the time went'}</h2>")
+        chart = _chart(run) if len(run) else "<p>No step has ended yet.</p>"
         body.append(_renewed(f"shares-{number}", _legend(run)))
-        body.append(_wide(f"Time of {escape(run.name)}", _renewed(f"time-{number}", drawing)))
+        body.append(wide(f"Time of {escape(run.name)}", _renewed(f"time-{number}", chart)))
     body.append(
-        '<p class="caption">Waits for data are measured on the rank that writes the log. Waits for '
-        "ranks and padding are shares of the time between steps, by predicted costs and tokens: a "
-        "step takes as long as its costliest rank. The first step of each pass is left out.</p>"
-        f"<footer>evenstep {__version__}</footer>"
+        '<p class="caption">Each column shows the shares of one or more steps. Waits for data are '
+        "measured on the rank that writes the log. Waits for ranks and padding are shares of the "
+        "time between steps, predicted from costs and tokens: a step takes as long as its "
+        "costliest rank. The first step of each pass is left out.</p>"
     )
-    script = f"<script>{_RENEW}</script>\n" if renews else ""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<link rel="icon" href="data:,">\n'
-        f"<title>{title}</title>\n<style>\n{STYLE}{_STYLE}</style>\n</head>\n"
-        "<body>\n<main>\n" + "\n".join(body) + f"\n</main>\n{script}</body>\n</html>\n"
-    )
+    title = " and ".join(run.name for run in runs)
+    return page(title, body, style=_STYLE, script=_RENEW if renews else "")
 
 
 def _renewed(name: str, content: str) -> str:
     return f'<div id="{name}" data-renewed>{content}</div>'
 
 
-def _table(runs: Sequence[RunRecord]) -> str:
-    head = "".join(f"<th>{escape(run.name)}</th>" for run in runs)
-    columns = [run_figures(run) for run in runs]
-    names = {name: None for column in columns for name in column}
-    cells = {name: [f"<td>{column.get(name, '')}</td>" for column in columns] for name in names}
-    rows = "".join(f"<tr><td>{name}</td>{''.join(cells[name])}</tr>" for name in names)
-    return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table>"
+def _figures(runs: Sequence[RunRecord]) -> str:
+    found = [run.figures for run in runs]
+    names = dict.fromkeys(name for figures in found for name in figures)
+    rows = [[name, *(figures.get(name, "") for figures in found)] for name in names]
+    return table(["", *(escape(run.name) for run in runs)], rows)
 
 
 def _legend(run: RunRecord) -> str:
-    shares = run.shares
-    items = "".join(
-        f'<li><i style="background: var(--{name})"></i>{words} {shares[name]:.1%}</li>'
-        for name, words in NAMES.items()
+    items = (
+        f'<li><i class="{name}"></i>{LOSSES[name]} {share:.1%}</li>'
+        for name, share in run.shares.items()
     )
-    return f'<ul class="legend">{items}</ul>'
+    return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def _wide(name: str, content: str) -> str:
-    """What may be wider than the page: it scrolls, by the keyboard, too. It is not renewed itself,
-    so that it keeps its place and the focus."""
-    return f'<div class="wide" tabindex="0" role="region" aria-label="{name}">{content}</div>'
+def _chart(run: RunRecord) -> str:
+    groups = np.array_split(np.arange(len(run)), min(len(run), _MOST))
+    losses = np.stack(list(run.losses.values()), axis=1)  # [steps, losses]
+    seconds = np.stack([losses[group].sum(axis=0) for group in groups])
+    shares = seconds / np.maximum(seconds.sum(axis=1, keepdims=True), 1e-12)
+    names = list(run.losses)
+
+    def title(column: int, part: int) -> str:
+        first, last = groups[column][[0, -1]] + 1
+        return f"steps {first:,} to {last:,}: {shares[column, part]:.1%} {LOSSES[names[part]]}"
+
+    return columns(
+        shares,
+        title,
+        classes=lambda column, part: names[part],
+        ends=("first steps", "last steps"),
+    )

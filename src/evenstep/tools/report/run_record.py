@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,85 +17,122 @@ from evenstep.errors import ConfigurationError
 from evenstep.files import cannot
 from evenstep.plan.length_moments import LengthMoments
 
-_NUMBERS = ("at", "wait", "train")
-_FIGURES = ("imbalance", "text_imbalance", "vision_imbalance", "images", "padding", "tokens")
+LOSSES = {
+    "work": "work on tokens",
+    "padding": "padding",
+    "ranks": "waiting for ranks",
+    "data": "waiting for data",
+}
+"""Where the time of a step goes: names, and the words for them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunRecord:
-    """The steps of a log, in order. Of each pass the first step is left out of everything but
-    `first_waits`: nothing was ready for it."""
+    """The steps of a log, in order. The first step of each pass counts only in `first_waits`,
+    because nothing was ready for it."""
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     counted: str
-    """Whose samples and tokens: "all ranks", or one rank's."""
+    """Whose samples and tokens are counted: "all ranks", or one rank's."""
     ranks: int
-    wait: Float64Array
-    """[steps] seconds waited for data; of the rank that wrote the log."""
-    train: Float64Array
-    """[steps] seconds from the step to the request for the next one."""
-    imbalance: Float64Array
-    """[steps]"""
-    text_imbalance: Float64Array
-    """[steps] of the language model's part of a cost of two parts; `imbalance` for one of one."""
-    vision_imbalance: Float64Array
-    """[steps] of the vision tower's part; 1 where no rank has an image."""
-    images: Float64Array
-    """[steps] where they are counted, else 0."""
-    padding: Float64Array
-    """[steps] share of padded tokens that are padding; 0 where it is not known."""
-    tokens: Float64Array
-    """[steps]"""
+    steps: Mapping[str, Float64Array]
+    """[steps] of each figure: ``wait`` and ``train`` in seconds, on the rank that wrote the log;
+    ``imbalance``, ``text_imbalance`` and ``vision_imbalance``; ``images``, ``tokens``, and
+    ``padding``, the share of padded tokens that are padding, 0 if unknown."""
     first_waits: tuple[float, ...]
     """[passes] seconds to the first step."""
     composition: float
     """See `evenstep.batch.composition`."""
     policy: str = ""
-    """Of the loader; "" if the log does not say."""
+    """The loader's policy; "" if the log does not say."""
 
     def __len__(self) -> int:
-        return len(self.wait)
+        return len(self.steps["wait"])
 
     def last(self, steps: int) -> RunRecord:
-        """Its last steps; the composition stays that of the whole log."""
-        columns = ("wait", "train", *_FIGURES)
-        return replace(self, **{name: getattr(self, name)[-steps:] for name in columns})
+        """The last steps; the composition stays that of the whole log."""
+        return replace(self, steps={name: column[-steps:] for name, column in self.steps.items()})
 
     @property
-    def shares(self) -> dict[str, float]:
-        """Where the time went, as shares of 1; all 0 before the first step. See `losses`."""
-        total = float((self.wait + self.train).sum())
-        return {
-            name: float(seconds.sum()) / total if total else 0.0
-            for name, seconds in self.losses.items()
-        }
+    def seconds(self) -> Float64Array:
+        """[steps] time of each step."""
+        seconds: Float64Array = self.steps["wait"] + self.steps["train"]
+        return seconds
 
     @property
     def losses(self) -> dict[str, Float64Array]:
-        """[steps] seconds by what they went to. A step takes as long as its costliest rank, so a
-        mean rank waits for the others for 1 - 1 / imbalance of it; of the rest, padding takes its
-        share of tokens. Both go by predicted costs, while the wait for data is measured."""
-        ranks = self.train * (1 - 1 / np.maximum(self.imbalance, 1))
-        padding = (self.train - ranks) * self.padding
+        """[steps] seconds by what they were spent on, in the order of `LOSSES`.
+
+        A step takes as long as its costliest rank, so an average rank spends 1 - 1 / imbalance of
+        it waiting for the others. Padding takes its share of tokens of the rest. Both are
+        predictions from costs and tokens, while the wait for data is measured.
+        """
+        train = self.steps["train"]
+        ranks = train * (1 - 1 / np.maximum(self.steps["imbalance"], 1))
+        padding = (train - ranks) * self.steps["padding"]
         return {
-            "work": self.train - ranks - padding,
+            "work": train - ranks - padding,
             "padding": padding,
             "ranks": ranks,
-            "data": self.wait,
+            "data": self.steps["wait"],
         }
 
     @property
+    def shares(self) -> dict[str, float]:
+        """`losses` as shares of the whole time; all 0 before the first step."""
+        total = float(self.seconds.sum()) or 1.0
+        return {name: float(seconds.sum()) / total for name, seconds in self.losses.items()}
+
+    @property
     def tokens_per_second(self) -> float:
-        seconds = float((self.wait + self.train).sum())
-        return float(self.tokens.sum()) / seconds if seconds else 0.0
+        return float(self.steps["tokens"].sum()) / (float(self.seconds.sum()) or 1.0)
+
+    @property
+    def figures(self) -> dict[str, str]:
+        """All figures as text, in the order in which they are shown.
+
+        Every run has the same names, so that runs can be compared, except for those of images.
+        """
+        mean = {
+            name: float(column.mean()) if len(self) else 0.0 for name, column in self.steps.items()
+        }
+        found = {
+            "steps": f"{len(self):,}",
+            "ranks": f"{self.ranks:,}",
+            "to the first step": f"{max(self.first_waits, default=0.0):.2f} s",
+            "time of a step": f"{mean['wait'] + mean['train']:.3f} s",
+            "tokens per second": f"{self.tokens_per_second:,.0f} ({self.counted})",
+        }
+        for name, share in self.shares.items():
+            found[f"time: {LOSSES[name]}"] = f"{share:.1%}"
+        found["imbalance"] = f"{mean['imbalance']:.3f}"
+        if (self.steps["vision_imbalance"] > 1).any():
+            found["imbalance, language model"] = f"{mean['text_imbalance']:.3f}"
+            found["imbalance, vision tower"] = f"{mean['vision_imbalance']:.3f}"
+        if mean["images"]:
+            found["images of a step"] = f"{mean['images']:,.1f}"
+        found["padding"] = f"{mean['padding']:.1%}"
+        found["composition"] = f"{self.composition:.2f}"
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "log": self.name,
+            "steps": len(self),
+            "ranks": self.ranks,
+            "shares": self.shares,
+            "tokens_per_second": self.tokens_per_second,
+            "composition": self.composition,
+        }
 
 
 def read_run(path: str | os.PathLike[str]) -> RunRecord:
-    """What a log says by now. Its last line may be half written.
+    """Reads the steps written so far. The last line may be incomplete.
 
     Raises:
-        ConfigurationError: the file cannot be read, or is no step log.
+        ConfigurationError: the file cannot be read, or is not a step log.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -103,7 +141,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     except UnicodeDecodeError as error:
         raise _damaged(path, 1, "it is not UTF-8") from error
     about: dict[str, Any] = {}
-    steps: list[dict[str, Any]] = []
+    steps: list[dict[str, float]] = []
     first_waits: list[float] = []
     composition = Composition()
     begins = False
@@ -114,10 +152,11 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
                 about, begins = value, True
                 ranks, counted = int(value["ranks"]), str(value["counted"])
                 continue
+            figures = _figures(value)
             if begins:
-                first_waits.append(float(value["wait"]))
+                first_waits.append(figures["wait"])
             else:
-                steps.append({name: float(value[name]) for name in _NUMBERS} | _figures(value))
+                steps.append(figures)
             begins = False
             moments = {name: np.float64(m) for name, m in value["moments"].items()}
             composition.add_moments(
@@ -127,31 +166,35 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
             raise _damaged(path, number, f"it is no step ({error})") from error
     if not about:
         raise _damaged(path, 1, "there is none" if not text else "it does not begin a run")
-    columns = {
-        name: np.array([step[name] for step in steps], np.float64)
-        for name in ("wait", "train", *_FIGURES)
-    }
     return RunRecord(
         name=Path(path).name,
         counted=counted,
         ranks=ranks,
+        steps={name: np.array([step[name] for step in steps], np.float64) for name in _NAMES},
         first_waits=tuple(first_waits),
         composition=composition.value,
         policy=str(about.get("policy", "")),
-        **columns,
     )
 
 
-def _figures(step: dict[str, Any]) -> dict[str, float]:
-    tokens, padded = float(step["tokens"]), float(step["padded_tokens"] or 0)
+def _figures(line: dict[str, Any]) -> dict[str, float]:
+    tokens, padded = float(line["tokens"]), float(line["padded_tokens"] or 0)
     return {
-        "imbalance": float(step["imbalance"]),
-        "text_imbalance": float(step.get("text_imbalance", step["imbalance"])),
-        "vision_imbalance": float(step.get("vision_imbalance", 1.0)),
-        "images": float(step.get("images", 0)),
+        "wait": float(line["wait"]),
+        "train": float(line["train"]),
+        "imbalance": float(line["imbalance"]),
+        "text_imbalance": float(line.get("text_imbalance", line["imbalance"])),
+        "vision_imbalance": float(line.get("vision_imbalance", 1.0)),
+        "images": float(line.get("images", 0)),
         "tokens": tokens,
         "padding": 1 - tokens / padded if padded else 0.0,
     }
+
+
+_NAMES = (
+    *("wait", "train", "imbalance", "text_imbalance", "vision_imbalance"),
+    *("images", "tokens", "padding"),
+)
 
 
 def _damaged(path: str | os.PathLike[str], number: int, why: str) -> ConfigurationError:

@@ -1,4 +1,4 @@
-"""`RunServer`: the page of a step log that is being written, on this machine alone."""
+"""`RunServer`: the page of a step log that is being written, served to this machine alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from evenstep.tools.report.run_record import read_run
 _HOST = "127.0.0.1"
 
 
-class RunServer:
-    """Answers ``GET /`` with the page as of then. A context manager."""
+class RunServer(ThreadingHTTPServer):
+    """Answers ``GET /`` with the current page. A context manager, which starts and stops it."""
+
+    daemon_threads = True
 
     def __init__(self, path: str | os.PathLike[str], port: int) -> None:
         """
@@ -25,48 +27,38 @@ class RunServer:
         Raises:
             ConfigurationError: the port is in use or not allowed.
         """
-
-        class Handler(_Handler):
-            def page(self) -> str:
-                return run_page([read_run(path)], renews=True)
-
+        self.page: Callable[[], str] = lambda: run_page([read_run(path)], renews=True)
         try:
-            self._server = ThreadingHTTPServer((_HOST, port), Handler)
+            super().__init__((_HOST, port), _Handler)
         except (OSError, OverflowError) as error:
             raise ConfigurationError(
                 f"cannot listen on {_HOST}:{port} ({error}); choose another port, or 0 for a free "
                 "one"
             ) from error
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://{_HOST}:{self._server.server_address[1]}/"
+        self.url = f"http://{_HOST}:{self.server_address[1]}/"
 
     def __enter__(self) -> RunServer:
+        threading.Thread(target=self.serve_forever, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.shutdown()
+        self.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
-    page: Callable[[], str]
+    server: RunServer
     timeout = 10
     server_version, sys_version = "evenstep", ""
 
     def do_GET(self) -> None:
-        # A page of another site may have its own name lead here.
+        # A page of another site may point its own name at this address.
         if self.headers.get("Host", "").partition(":")[0] not in (_HOST, "localhost"):
             return self._answer(403, "text/plain", "ask 127.0.0.1")
         if self.path.partition("?")[0] != "/":
             return self._answer(404, "text/plain", "there is nothing but /")
         try:
-            return self._answer(200, "text/html", self.page())
+            return self._answer(200, "text/html", self.server.page())
         except EvenstepError as error:
             return self._answer(503, "text/plain", str(error))
 
@@ -80,4 +72,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Logs nothing: the page asks every two seconds."""
+        """Logs nothing: the page is requested every two seconds."""

@@ -3,14 +3,13 @@
 ```
 lengths          recorded lengths from files; distributions: named synthetic ones
 images           images of samples, from files or drawn
-run              an epoch of a policy: every rank a SimulatedRank; measure makes its result
+run              an epoch of a policy: every rank is a SimulatedRank; measure makes its result
 packing_run      packers of pretraining documents over a stream; packing_result
 pipeline_run     one step on a pipeline of stages
-sharding_run     context-parallel sharding of sequences; sharding_result
-dynamic_context_run  groups of ranks for documents, beside dynamic_context_baselines;
-                 dynamic_context_result
+sharding_run     context-parallel sharding of sequences
+dynamic_context_run  groups of ranks for documents, compared with dynamic_context_baselines
 step_time_model  the time of a step under 4D parallelism; cluster_assumptions
-end_to_end       the same of dynamic groups, beside WLB-LLM
+end_to_end       the time of steps of dynamic groups and of WLB-LLM
 ```
 """
 

@@ -136,24 +136,20 @@ class ClusterAssumptions:
         return self.stages * self.data
 
 
-def _table_1() -> tuple[ClusterAssumptions, ...]:
-    rows = (
-        ("550M", 64, 2, 2, 2),
-        ("550M", 128, 2, 4, 1),
-        ("7B", 64, 4, 2, 1),
-        ("7B", 128, 8, 2, 1),
-        ("30B", 64, 8, 2, 1),
-        ("30B", 128, 8, 4, 1),
-        ("70B", 64, 16, 4, 1),
-        ("70B", 128, 16, 4, 1),
+_TABLE_1 = (
+    ("550M", 64, 2, 2, 2),
+    ("550M", 128, 2, 4, 1),
+    ("7B", 64, 4, 2, 1),
+    ("7B", 128, 8, 2, 1),
+    ("30B", 64, 8, 2, 1),
+    ("30B", 128, 8, 4, 1),
+    ("70B", 64, 16, 4, 1),
+    ("70B", 128, 16, 4, 1),
+)
+TABLE_1 = tuple(
+    ClusterAssumptions(
+        model=MODELS[name], context=1024 * window, tensor=tensor, context_ranks=ranks, data=data
     )
-    return tuple(
-        ClusterAssumptions(
-            model=MODELS[name], context=1024 * window, tensor=tensor, context_ranks=ranks, data=data
-        )
-        for name, window, tensor, ranks, data in rows
-    )
-
-
-TABLE_1 = _table_1()
+    for name, window, tensor, ranks, data in _TABLE_1
+)
 """WLB-LLM's Table 1."""

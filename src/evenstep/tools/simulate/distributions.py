@@ -148,8 +148,7 @@ def _synthetic(description: str, *parts: tuple[float, tuple[int, int]]) -> Distr
 # Knots at levels 0.5, 0.95, 0.99 and 1 are the median, P95, P99 and maximum of ODB's Table 10. The
 # other lengths were solved for: the smoothest curve (least sum of squared changes of slope between
 # knots, in log length over the normal quantile of the level) that has exactly Table 10's mean and
-# section 3.1's CV, rounded to whole tokens. tests/tools/simulate/test_distributions.py solves it
-# again.
+# section 3.1's CV, rounded to whole tokens.
 _LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 _ULTRACHAT = (189, 349, 492, 590, 799, 1104, 1452, 1890, 2239, 3065, 3936, 4471)
 _LLAVA = (265, 312, 343, 362, 400, 463, 576, 724, 814, 914, 1107, 1260)
@@ -168,8 +167,8 @@ _COYO_TEXT = (
 )
 # The paper gives no figures of images. The data set's page has histograms of width and height, in
 # bins of 100 pixels from 200 on; each knot is the mean of their cumulated shares at one size, taken
-# for an image as wide as it is high, in cells of 28 x 28 pixels. The last one, which stands for all
-# that the histograms leave out, makes the mean of width and height what it is there, 581.
+# for an image as wide as it is high, in cells of 28 x 28 pixels. The last one covers all that
+# the histograms leave out, and makes the mean of width and height 581, as the page says.
 _COYO_IMAGE = (
     *((0.0, 51), (0.203, 115), (0.397, 204), (0.545, 319), (0.643, 459), (0.755, 625)),
     *((0.812, 816), (0.861, 1033), (0.888, 1276), (0.938, 1543), (0.9636, 2156), (0.97, 2870)),
@@ -191,7 +190,7 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
             *zip(_LEVELS, _SHAREGPT4O),
             max_tokens=12_288,
         ),
-        # Short answers about images beside captions and dialogues (ODB, section 3.7). The share of
+        # Short answers about images, with captions and dialogues (ODB, section 3.7). The share of
         # short samples is the published one; median and sigma are solved for mean 789 and CV 0.80.
         "mm-mix": Distribution(
             description="multimodal mixture, bimodal: mean 789, CV 0.80",

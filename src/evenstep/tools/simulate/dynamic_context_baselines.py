@@ -10,10 +10,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, prefix_sums
 from evenstep.plan.dynamic_context import ContextPlan, DynamicContext
 from evenstep.plan.partition.greedy import place
-from evenstep.plan.sharding.sharding import prefix_sums
 
 
 def fixed_groups(lengths: Int64Array, size: int, options: DynamicContext) -> ContextPlan | None:

@@ -1,8 +1,9 @@
-"""Dynamic context parallelism over steps of documents, beside fixed groups and ranks by length.
+"""Dynamic context parallelism over steps of documents, compared with fixed groups and with ranks
+chosen by length.
 
 Every plan is measured alike: each group's documents are cut over its ranks, and a rank takes the
-linear cost of its tokens, the tiles that its attention computes, and what of the exchange its
-attention does not hide. A micro-batch takes as long as its slowest rank.
+linear cost of its tokens, the tiles that its attention computes, and the part of the exchange that
+its attention does not hide. A micro-batch takes as long as its slowest rank.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,18 +34,19 @@ from evenstep.tools.simulate.dynamic_context_baselines import (
     fixed_groups,
     powers_of_two_by_length,
 )
-from evenstep.tools.simulate.dynamic_context_result import DynamicContextResult, PlanFigures
 from evenstep.tools.simulate.lengths import load_lengths
 
 
 def draw_steps(
     spec: str, options: DynamicContext, *, micro_batches: int, steps: int, seed: int = 0
 ) -> list[Int64Array]:
-    """Documents of each step, whose tokens would fill about `micro_batches` micro-batches.
+    """Draws the documents of each step, whose tokens would fill about `micro_batches`
+    micro-batches.
 
     Args:
-        spec: lengths of documents, as `load_lengths` takes it. Those of a file are drawn from it,
-            each once while there are enough. Documents that do not fit on all ranks are split.
+        spec: lengths of documents, as `load_lengths` takes it. Documents of a file are drawn
+            without repetition while there are enough. Those that do not fit on all ranks are
+            split.
 
     Returns:
         [documents] int64 lengths of each step.
@@ -67,14 +70,18 @@ def run_dynamic_context(
     steps: Sequence[Int64Array],
     options: DynamicContext,
     *,
-    baselines: bool = True,
     progress: Callable[[int, int], None] | None = None,
-) -> DynamicContextResult:
-    """Plans every step dynamically and, with `baselines`, in the other ways, and measures all.
+) -> dict[str, Any]:
+    """Plans every step with dynamic groups and in the other ways, and measures all plans.
 
     Args:
         steps: [documents] int64 lengths of each.
         progress: called with (done, total) steps.
+
+    Returns:
+        Figures of dynamic groups by name; under ``by_length`` and ``fixed`` those of the other
+        ways, of the fixed groups on which all documents fit; and how much longer the best of these
+        take.
 
     Raises:
         ConfigurationError: there are no steps.
@@ -82,46 +89,68 @@ def run_dynamic_context(
     """
     if not len(steps):
         raise ConfigurationError("there are no steps to plan; give at least one")
-    plan_dynamic_context(steps[0], options)  # pays the costs of a first call
+    plan_dynamic_context(steps[0], options)  # a first call takes longer
     dynamic, by_length = [], []
-    fixed: dict[int, list[PlanFigures]] = {}
-    plan_ms, bounds = [], []
-    degrees = [1 << power for power in range(options.ranks.bit_length())] if baselines else []
+    fixed: dict[int, list[MeasuredPlan]] = {}
+    plan_ms, bound = [], 0.0
     for done, lengths in enumerate(steps):
         begun = time.thread_time()
         plan = plan_dynamic_context(lengths, options)
         plan_ms.append((time.thread_time() - begun) * 1e3)
         plan.check(lengths, options.tokens_per_rank)
-        bounds.append(least_step(lengths, options))
-        dynamic.append(measure_plan(plan, lengths, options).figures)
-        if baselines:
-            other = powers_of_two_by_length(lengths, options)
-            by_length.append(
-                measure_plan(other, lengths, options, methods=("per-document",)).figures
-            )
-        for degree in degrees:
-            fixed_plan = fixed_groups(lengths, degree, options)
+        bound += least_step(lengths, options)
+        dynamic.append(measure_plan(plan, lengths, options))
+        other = powers_of_two_by_length(lengths, options)
+        by_length.append(measure_plan(other, lengths, options, methods=("per-document",)))
+        for power in range(options.ranks.bit_length()):
+            fixed_plan = fixed_groups(lengths, 1 << power, options)
             if fixed_plan is not None:
-                figures = measure_plan(fixed_plan, lengths, options).figures
-                fixed.setdefault(degree, []).append(figures)
+                measured = measure_plan(fixed_plan, lengths, options)
+                fixed.setdefault(1 << power, []).append(measured)
         if progress is not None:
             progress(done + 1, len(steps))
-    return DynamicContextResult(
-        dynamic=dynamic,
-        by_length=by_length,
-        fixed={degree: each for degree, each in fixed.items() if len(each) == len(steps)},
-        plan_ms=np.array(plan_ms),
-        bounds=np.array(bounds),
-    )
+    own, others = _figures(dynamic, bound), _figures(by_length, bound)
+    groups = {
+        str(size): _figures(each, bound) for size, each in fixed.items() if len(each) == len(steps)
+    }
+    own_time = own["step_time_over_bound"]
+    found = {
+        "steps": len(steps),
+        **own,
+        "plan_ms": float(np.median(plan_ms)),
+        "plan_ms_max": max(plan_ms),
+        "fixed": groups,
+        "by_length": others,
+        "speedup_over_by_length": others["step_time_over_bound"] / own_time,
+    }
+    if groups:
+        best = min(groups, key=lambda size: groups[size]["step_time_over_bound"])
+        found["best_fixed"] = int(best)
+        found["speedup_over_best_fixed"] = groups[best]["step_time_over_bound"] / own_time
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPlan:
-    """A plan, and the time of each of its groups."""
+    """One step by one plan, in units of cost."""
 
-    figures: PlanFigures
+    groups: Float64Array
+    """[groups] time of the slowest rank of each."""
+    compute: Float64Array
+    """[micro-batches] what the slowest rank computes, in whole tiles."""
+    mean: Float64Array
+    """[micro-batches] what ranks compute on average."""
     time: Float64Array
-    """[groups] time of the slowest rank of each, in units of cost."""
+    """[micro-batches] what the slowest rank takes, with the exchange that it waits for."""
+    least: Float64Array
+    """[micro-batches] what any division of the ranks takes at least: the mean, or the longest
+    document by itself on the ranks that suit it best."""
+    ranks: Int64Array
+    """[documents] ranks of each document's group."""
+    tokens: float
+    """Tokens of a rank in all micro-batches, on average."""
+    most_tokens: int
+    """Tokens of the rank with most, in any micro-batch."""
 
 
 def measure_plan(
@@ -131,7 +160,7 @@ def measure_plan(
     *,
     methods: Sequence[str] = METHODS,
 ) -> MeasuredPlan:
-    """What a step takes by a plan.
+    """Measures what a step takes by a plan.
 
     Args:
         methods: those that a group's documents may be cut by, as for `shard`.
@@ -152,24 +181,53 @@ def measure_plan(
         work[group], total[group] = ranks[slowest], ranks.sum()
         received = options.exchange.of(size, int(tokens[group]))
         waiting[group] = max(received - int(tiles[slowest]), 0)
-    most, longest = np.zeros((2, plan.micro_batches))
-    np.maximum.at(most, plan.micro_batch, work)
-    np.maximum.at(longest, plan.micro_batch, work + waiting)
     mean = np.bincount(plan.micro_batch, total, plan.micro_batches) / plan.ranks
-    ranks_of = plan.size.repeat(np.diff(plan.offsets))
-    at = plan.micro_batch.repeat(np.diff(plan.offsets))  # [documents]
-    longest_document = np.zeros(plan.micro_batches, np.int64)
-    np.maximum.at(longest_document, at, lengths[plan.documents])
-    alone = [least_alone(each, options) if each else 0.0 for each in longest_document.tolist()]
-    figures = PlanFigures(
-        compute=most,
+    sizes = np.diff(plan.offsets)
+    longest = np.zeros(plan.micro_batches, np.int64)
+    np.maximum.at(longest, plan.micro_batch.repeat(sizes), lengths[plan.documents])
+    alone = [least_alone(each, options) if each else 0.0 for each in longest.tolist()]
+    return MeasuredPlan(
+        groups=work + waiting,
+        compute=_most(plan, work),
         mean=mean,
-        time=longest,
+        time=_most(plan, work + waiting),
         least=np.maximum(mean, alone),
-        documents=len(lengths),
-        ranks_of_documents=int(ranks_of.sum()),
-        most_ranks=int(ranks_of.max(initial=1)),
+        ranks=plan.size.repeat(sizes),
         tokens=int(lengths.sum()) / plan.ranks,
         most_tokens=int((-(-tokens // plan.size)).max(initial=0)),
     )
-    return MeasuredPlan(figures=figures, time=work + waiting)
+
+
+def _most(plan: ContextPlan, values: Float64Array) -> Float64Array:
+    """[micro-batches] the largest value of the groups of each."""
+    most = np.zeros(plan.micro_batches)
+    np.maximum.at(most, plan.micro_batch, values)
+    return most
+
+
+def _figures(steps: Sequence[MeasuredPlan], bound: float) -> dict[str, Any]:
+    """
+    Args:
+        bound: `least_step` of all steps together.
+    """
+    compute, mean, taken, least, ranks = (
+        np.concatenate([getattr(each, name) for each in steps])
+        for name in ("compute", "mean", "time", "least", "ranks")
+    )
+    busy = mean > 0
+    over = compute[busy] / mean[busy]
+    return {
+        # Sum over micro-batches of the slowest rank's work, over the sum of the mean.
+        "imbalance": float(compute.sum() / mean.sum()),
+        "imbalance_worst": float(over.max()),
+        # The least possible in that micro-batch, which waits for its longest document.
+        "imbalance_worst_bound": float((least[busy] / mean[busy])[over.argmax()]),
+        "ranks_per_document_mean": float(ranks.mean()),
+        "ranks_per_document_max": int(ranks.max(initial=1)),
+        # Time that ranks wait for exchange, where attention does not hide it.
+        "communication_share": float(1 - compute.sum() / taken.sum()),
+        "tokens_per_rank_mean": sum(each.tokens for each in steps) / len(taken),
+        "tokens_per_rank_max": max(each.most_tokens for each in steps),
+        "micro_batches": len(taken) / len(steps),
+        "step_time_over_bound": float(taken.sum()) / bound,
+    }

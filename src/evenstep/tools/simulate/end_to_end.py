@@ -1,16 +1,14 @@
-"""The time of steps end to end: groups of ranks that change, beside WLB-LLM and steady packing.
+"""The time of steps end to end: dynamic groups of ranks, compared with WLB-LLM and steady packing.
 
-All train on the same documents, a global batch of them in each step, on the same GPUs. A step of
-dynamic groups divides the ranks of all context- and data-parallel groups together; each of its
-micro-batches takes as long as its slowest group, on all ranks. For all alike, exchange of keys and
-values either goes on while attention computes, as the planner of dynamic groups takes it to, or
-does not.
+All of them train on the same documents, one global batch in each step, on the same GPUs. A step of
+dynamic groups divides all context- and data-parallel ranks into groups; each of its micro-batches
+takes as long as its slowest group. For all of them alike, the exchange of keys and values either
+overlaps with attention, as the planner of dynamic groups assumes, or does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -39,49 +37,29 @@ _ROOM = 1.25
 _QUEUES = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndToEnd:
-    """Seconds per unit of what the documents cost on one rank; and what the groups were."""
-
-    plain: float
-    """Original packing, sharded per sequence."""
-    wlb: float
-    """Packing with queues of outliers, adaptive sharding."""
-    steady: float
-    """Steady packing in the order that suits the pipeline, hybrid sharding too."""
-    dynamic: float
-    """Dynamic groups."""
-    micro_batches: float
-    """Micro-batches of a step of dynamic groups, on average."""
-    largest_group: int
-
-    def as_dict(self) -> dict[str, float]:
-        """Speedups, and the figures of the groups."""
-        return {
-            "wlb_over_plain": self.plain / self.wlb,
-            "steady_over_wlb": self.wlb / self.steady,
-            "dynamic_over_plain": self.plain / self.dynamic,
-            "dynamic_over_wlb": self.wlb / self.dynamic,
-            "dynamic_over_steady": self.steady / self.dynamic,
-            "micro_batches": self.micro_batches,
-            "ranks_of_group_max": self.largest_group,
-        }
-
-
 def run_end_to_end(
     model: StepModel,
     lengths: Int64Array,
     *,
     hidden: bool = True,
     progress: Callable[[int, int], None] | None = None,
-) -> EndToEnd:
-    """Predicts the steps of a job.
+) -> dict[str, float]:
+    """Predicts the steps of a job by four ways of packing.
+
+    ``plain`` is original packing, sharded per sequence; ``wlb`` packs with queues of outliers and
+    shards adaptively; ``steady`` is steady packing in the order that suits the pipeline, with
+    hybrid sharding too; ``dynamic`` makes dynamic groups.
 
     Args:
         lengths: [documents] int64 in order of arrival; cut where original packing cuts them, at the
             context window. What waits when they end counts for no side.
-        hidden: whether exchange goes on while attention computes.
+        hidden: whether the exchange overlaps with attention.
         progress: called with (done, total) ways of packing.
+
+    Returns:
+        Speedups of the ways over each other, by the seconds that each takes per unit of what the
+        documents cost on one rank; the ``micro_batches`` of a step of dynamic groups on average,
+        and the ``ranks_of_group_max``.
 
     Raises:
         ConfigurationError: they do not fill a step.
@@ -94,22 +72,21 @@ def run_end_to_end(
     pieces = arrivals.pieces.lengths
     thresholds = auto_thresholds(pieces, context=setting.context, queues=_QUEUES, cost=cost)
 
-    def told(done: int) -> None:
-        if progress is not None:
-            progress(done, 4)
-
     common: dict[str, Any] = {
         "context": setting.context,
         "micro_batches": setting.micro_batches,
         "cost": cost,
     }
-    queues = PackingOptions(**common, thresholds=thresholds)
-    plain = _packed(model, arrivals, None, hidden)
-    told(1)
-    wlb = _packed(model, arrivals, queues, hidden)
-    told(2)
-    steady = _packed(model, arrivals, SteadyOptions(**common), hidden, own=True)
-    told(3)
+    ways = {
+        "plain": None,
+        "wlb": PackingOptions(**common, thresholds=thresholds),
+        "steady": SteadyOptions(**common),
+    }
+    packed = {}
+    for done, (name, way) in enumerate(ways.items(), 1):
+        packed[name] = _packed(model, arrivals, way, hidden, own=name == "steady")
+        if progress is not None:
+            progress(done, 4)
     options = dynamic_options(model)
     bounds = arrivals.bounds[: arrivals.complete + 1].tolist()
     steps = [pieces[first:end] for first, end in pairwise(bounds)]
@@ -117,15 +94,19 @@ def run_end_to_end(
     seconds = sum(
         dynamic_step(model, plan, each, hidden=hidden) for plan, each in zip(plans, steps)
     )
-    told(4)
-    return EndToEnd(
-        plain=plain,
-        wlb=wlb,
-        steady=steady,
-        dynamic=seconds / _total(model, steps),
-        micro_batches=sum(plan.micro_batches for plan in plans) / len(plans),
-        largest_group=max(int(plan.size.max()) for plan in plans),
-    )
+    if progress is not None:
+        progress(4, 4)
+    plain, wlb, steady = packed["plain"], packed["wlb"], packed["steady"]
+    dynamic = seconds / _total(model, steps)
+    return {
+        "wlb_over_plain": plain / wlb,
+        "steady_over_wlb": wlb / steady,
+        "dynamic_over_plain": plain / dynamic,
+        "dynamic_over_wlb": wlb / dynamic,
+        "dynamic_over_steady": steady / dynamic,
+        "micro_batches": sum(plan.micro_batches for plan in plans) / len(plans),
+        "ranks_of_group_max": max(int(plan.size.max()) for plan in plans),
+    }
 
 
 def dynamic_options(model: StepModel) -> DynamicContext:

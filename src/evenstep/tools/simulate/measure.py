@@ -16,35 +16,22 @@ from evenstep.cost.vision_language import vision_part
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.plan.policy import Policy
 from evenstep.protocol.planned_step import PlannedStep
-from evenstep.tools.simulate.rank import SimulatedRank
+from evenstep.tools.simulate.rank import SimulatedEpoch, SimulatedRank
 from evenstep.tools.simulate.result import SimulationResult
 
 
 def measure(
-    policy: Policy,
-    cost: Cost,
-    ranks: Sequence[SimulatedRank],
-    identities: Sequence[Int64Array],
-    sent: int,
-    plan_seconds: float,
-    accumulate: int = 1,
+    policy: Policy, cost: Cost, epoch: SimulatedEpoch, accumulate: int = 1
 ) -> SimulationResult:
     """The figures of an epoch that all ranks have finished.
 
     Args:
-        identities: for each rank, [samples] identity of each sample.
-        sent: bytes of all messages except the hello.
-        plan_seconds: processor time in the policy, all ranks together.
         accumulate: steps of an update.
     """
+    ranks, identities = epoch.ranks, epoch.identities
     steps, rounds = ranks[0].protocol.steps, ranks[0].protocol.rounds
     emitted = [_emitted(rank, policy, cost) for rank in ranks]
     costs = np.stack([one.costs for one in emitted], axis=1)  # [steps, ranks]
-    parts = {}
-    if ranks[0].vision is not None:
-        parts = _of_images(emitted)
-        if isinstance(cost, VisionLanguageCost):
-            parts |= _of_parts(emitted, costs)
     largest, mean = costs.max(axis=1, initial=0.0), costs.mean(axis=1)  # [steps]
     real = sum(one.tokens for one in emitted)
     computed = sum(one.computed_tokens for one in emitted)
@@ -81,35 +68,34 @@ def measure(
         undelivered=sum(rank.undelivered for rank in ranks),
         filler_steps=sum(step.filler for rank in ranks for step in rank.steps),
         max_delay_steps=max(one.max_delay for one in emitted),
-        plan_us_per_sample=1e6 * plan_seconds / max(count, 1),
+        plan_us_per_sample=1e6 * epoch.plan_seconds / max(count, 1),
         round_us_per_sample=1e6 * sum(rank.seconds for rank in ranks) / max(count, 1),
-        message_bytes_per_round=sent / len(ranks) / max(rounds, 1),
+        message_bytes_per_round=epoch.sent / len(ranks) / max(rounds, 1),
         costs=costs,
-        **parts,
+        **({} if ranks[0].vision is None else _images(emitted, cost, costs)),
     )
 
 
-def _of_parts(emitted: Sequence[_Emitted], costs: Float64Array) -> dict[str, Any]:
-    """What a result says of a cost of two parts besides.
+def _images(emitted: Sequence[_Emitted], cost: Cost, costs: Float64Array) -> dict[str, Any]:
+    """The figures of images, and for a cost of two parts those of both parts.
 
     Args:
         costs: [steps, ranks] of both parts.
     """
-    vision = np.stack([one.vision_costs for one in emitted], axis=1)  # [steps, ranks]
-    return {
-        "text_imbalance": imbalance(costs - vision),
-        "vision_imbalance": imbalance(vision),
-        "vision_costs": vision,
-    }
-
-
-def _of_images(emitted: Sequence[_Emitted]) -> dict[str, Any]:
-    """What a result says of images besides."""
     images = np.stack([one.images for one in emitted], axis=1)  # [steps, ranks]
-    return {
+    found = {
         "patches": sum(one.patches for one in emitted),
         "images": int(images.sum()),
         "steps_mixed": int(((images > 0).any(axis=1) & (images == 0).any(axis=1)).sum()),
+    }
+    if not isinstance(cost, VisionLanguageCost):
+        return found
+    vision = np.stack([one.vision_costs for one in emitted], axis=1)  # [steps, ranks]
+    return {
+        **found,
+        "text_imbalance": imbalance(costs - vision),
+        "vision_imbalance": imbalance(vision),
+        "vision_costs": vision,
     }
 
 
@@ -133,7 +119,7 @@ def _composition(steps: Sequence[PlannedStep], accumulate: int) -> Composition:
     return composition
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Emitted:
     """Everything that one rank emitted."""
 
@@ -141,52 +127,42 @@ class _Emitted:
     """[emitted] arrival numbers."""
     costs: Float64Array
     """[steps] cost of the rank's groups; 0 for a filler step."""
-    tokens: int
-    computed_tokens: int
-    """`tokens` and padding."""
-    useful_cost: float
-    """Cost of each sample by itself, without padding."""
-    patches: int
-    images: Int64Array
-    """[steps]."""
     vision_costs: Float64Array
-    """[steps] what of `costs` is of the vision tower."""
-    max_delay: int
-    """Steps that the sample which waited longest has waited."""
+    """[steps] the part of `costs` that is the vision tower's."""
+    images: Int64Array
+    """[steps]"""
+    tokens: int = 0
+    computed_tokens: int = 0
+    """`tokens` and padding."""
+    useful_cost: float = 0.0
+    """Cost of each sample by itself, without padding."""
+    patches: int = 0
+    max_delay: int = 0
+    """Most steps that a sample has waited."""
 
 
 def _emitted(rank: SimulatedRank, policy: Policy, cost: Cost) -> _Emitted:
     groups, made = rank.groups()  # made: [groups] step of each
     members, steps = groups.members, rank.protocol.steps
-    costs, vision_costs, images = np.zeros(steps), np.zeros(steps), np.zeros(steps, np.int64)
+    found = _Emitted(
+        members=members,
+        costs=np.zeros(steps),
+        vision_costs=np.zeros(steps),
+        images=np.zeros(steps, np.int64),
+    )
     if not len(groups):
-        return _Emitted(
-            members=members,
-            costs=costs,
-            tokens=0,
-            computed_tokens=0,
-            useful_cost=0.0,
-            patches=0,
-            images=images,
-            vision_costs=vision_costs,
-            max_delay=0,
-        )
+        return found
     shapes = groups.shapes(rank.lengths, rank.vision)
-    np.add.at(costs, made, cost(shapes, packed=policy.packed))
-    np.add.at(vision_costs, made, vision_part(cost, shapes))
-    if shapes.images is not None:
-        np.add.at(images, made, shapes.images)
+    np.add.at(found.costs, made, cost(shapes, packed=policy.packed))
+    np.add.at(found.vision_costs, made, vision_part(cost, shapes))
     vision = None if rank.vision is None else rank.vision[:, members]
+    if shapes.images is not None and shapes.patches is not None:
+        np.add.at(found.images, made, shapes.images)
+        found.patches = int(shapes.patches.sum())
     alone = GroupShapes.measure(rank.lengths[members], np.arange(len(members) + 1), vision)
     waited = np.repeat(made, groups.sizes) - rank.arrival_steps[members]  # [emitted] steps
-    return _Emitted(
-        members=members,
-        costs=costs,
-        tokens=int(shapes.tokens.sum()),
-        computed_tokens=int((shapes.tokens if policy.packed else shapes.padded).sum()),
-        useful_cost=float(cost(alone, packed=True).sum()),
-        max_delay=int(waited.max()),
-        patches=0 if shapes.patches is None else int(shapes.patches.sum()),
-        images=images,
-        vision_costs=vision_costs,
-    )
+    found.tokens = int(shapes.tokens.sum())
+    found.computed_tokens = int((shapes.tokens if policy.packed else shapes.padded).sum())
+    found.useful_cost = float(cost(alone, packed=True).sum())
+    found.max_delay = int(waited.max())
+    return found

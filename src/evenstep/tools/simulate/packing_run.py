@@ -20,9 +20,8 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.exact_packing import exact_packing
-from evenstep.plan.packing.fixed_length import fixed_length
 from evenstep.plan.packing.pieces import Pieces
-from evenstep.plan.packing.window_packing import cut_at_windows
+from evenstep.plan.packing.window_packing import cut_at_windows, fixed_length
 
 Planner = Callable[[Int64Array, Int64Array, bool], Groups]
 """Lengths and ages of the waiting documents, and whether they are the last, to micro-batches."""

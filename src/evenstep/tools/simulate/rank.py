@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -75,8 +76,10 @@ class SimulatedRank:
         self.steps += steps
 
     def share_totals(self, other: SimulatedRank) -> None:
-        """Takes the table of the latest round from `other`, instead of its own equal one: those of
-        all ranks together would take memory by the square of their number."""
+        """Shares the table of the latest round with `other`, whose table is equal.
+
+        Separate tables of all ranks would take memory by the square of their number.
+        """
         if not self.steps:
             return
         totals, own = other.steps[-1].round.totals, self.steps[-1].round
@@ -97,3 +100,22 @@ class SimulatedRank:
         offsets = np.cumsum([0, *map(len, members)])
         groups = Groups(np.concatenate([np.empty(0, np.int64), *members]), offsets)
         return groups, np.array([index for _, index in pairs], np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedEpoch:
+    """An epoch that all ranks have finished."""
+
+    ranks: list[SimulatedRank]
+    identities: Sequence[Int64Array]
+    """For each rank, [samples] identity of each sample, by arrival number."""
+    sent: int
+    """Bytes of all messages except the hello."""
+    plan_seconds: float
+    """Processor time in the policy, all ranks together."""
+
+    def step(self, index: int) -> Int64Array:
+        """Identities of the samples that all ranks together train on in a step."""
+        return np.concatenate(
+            [own[rank.steps[index].members] for rank, own in zip(self.ranks, self.identities)]
+        )

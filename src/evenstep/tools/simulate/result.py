@@ -49,7 +49,7 @@ class SimulationResult:
     duplicates: int
     """Emissions of an identity beyond the number of times it was given to the ranks."""
     sampler_padding: int
-    """Samples given to the ranks again, so that all have equally many."""
+    """Samples repeated so that all ranks have equally many."""
     dropped: int
     """Samples that the policy dropped."""
     undelivered: int
@@ -68,17 +68,17 @@ class SimulationResult:
     costs: Float64Array = field(repr=False, compare=False)
     """[steps, ranks] cost of every group; 0 for a filler step."""
     text_imbalance: float | None = None
-    """`imbalance` of the language model's part of the cost; None, as in the next, for a cost of one
-    part."""
+    """`imbalance` of the language model's part of the cost; None for a cost of one part, as is the
+    next field."""
     vision_imbalance: float | None = None
     """`imbalance` of the vision tower's part: see `evenstep.VisionLanguageCost`."""
     patches: int | None = None
-    """None, as in the next two, where it is not known which samples have images."""
+    """None if it is not known which samples have images, as are the next two fields."""
     images: int | None = None
     steps_mixed: int | None = None
     """Steps in which some ranks have an image and others have none."""
     vision_costs: Float64Array | None = field(default=None, repr=False, compare=False)
-    """[steps, ranks] what of `costs` is of the vision tower; None for a cost of one part."""
+    """[steps, ranks] the vision tower's part of `costs`; None for a cost of one part."""
 
     def as_dict(self) -> dict[str, Any]:
         """All figures except the arrays, as text and numbers."""

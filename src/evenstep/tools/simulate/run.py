@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from evenstep.plan.rng import RandomStream, generator
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.window_size import AUTO
 from evenstep.tools.simulate.measure import measure
-from evenstep.tools.simulate.rank import SimulatedRank
+from evenstep.tools.simulate.rank import SimulatedEpoch, SimulatedRank
 from evenstep.tools.simulate.result import SimulationResult
 
 
@@ -83,34 +82,7 @@ def simulate(
         identities=identities,
         progress=progress,
     )
-    return measure(
-        policy,
-        cost or policy.cost,
-        epoch.ranks,
-        epoch.identities,
-        epoch.sent,
-        epoch.plan_seconds,
-        accumulate,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedEpoch:
-    """An epoch that all ranks have finished."""
-
-    ranks: list[SimulatedRank]
-    identities: Sequence[Int64Array]
-    """For each rank, [samples] identity of each sample, by arrival number."""
-    sent: int
-    """Bytes of all messages except the hello."""
-    plan_seconds: float
-    """Processor time in the policy, all ranks together."""
-
-    def step(self, index: int) -> Int64Array:
-        """Identities of the samples that all ranks together train on in a step."""
-        return np.concatenate(
-            [own[rank.steps[index].members] for rank, own in zip(self.ranks, self.identities)]
-        )
+    return measure(policy, cost or policy.cost, epoch, accumulate)
 
 
 def run_epoch(
@@ -131,9 +103,8 @@ def run_epoch(
     if policy.lengths is not None:
         begin = time.thread_time()
         dealt = policy.deal(policy.lengths.values, len(shards), seed=seed, epoch=0)
-        plan_seconds = (time.thread_time() - begin) * len(
-            shards
-        )  # every rank plans the whole epoch
+        # Every rank plans the whole epoch.
+        plan_seconds = (time.thread_time() - begin) * len(shards)
         own_policies = [ReplayPolicy(policy, groups.offsets[1:]) for groups in dealt]
         identities = [groups.members for groups in dealt]
         shards = [policy.lengths.values[None, members] for members in identities]

@@ -8,12 +8,12 @@ parallelism.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.packing.window_packing import cut_at_windows
@@ -24,25 +24,22 @@ from evenstep.plan.sharding import (
     TileLatency,
     shard,
 )
-from evenstep.plan.sharding.attention_tiles import TILE, causal_pairs
+from evenstep.plan.sharding.attention_tiles import TILE
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
 from evenstep.tools.simulate.lengths import load_lengths
-from evenstep.tools.simulate.sharding_result import Figures, ShardingResult
-
-_ADAPTIVE = "adaptive"
 
 
 def draw_sequences(
     spec: str, *, context: int, sequences: int | None = None, seed: int = 0
 ) -> list[Int64Array]:
-    """Sequences of exactly `context` tokens.
+    """Draws sequences of exactly `context` tokens.
 
     Args:
-        spec: lengths of documents, as `load_lengths` takes it.
+        spec: lengths of documents, as `load_lengths` takes it. Those of a file keep its order.
         context: tokens of a sequence.
         sequences: sequences to return. From a file that holds fewer, and with None, all are
             returned.
-        seed: seed of the lengths drawn from a distribution. Those of a file keep its order.
+        seed: seed of the lengths drawn from a distribution.
 
     Returns:
         [documents] int64 lengths of each sequence.
@@ -72,71 +69,82 @@ def run_sharding(
     ranks: int,
     *,
     latency: KernelLatency | None = None,
-    tile: int = TILE,
-    methods: Sequence[str] = METHODS,
     progress: Callable[[int, int], None] | None = None,
-) -> ShardingResult:
+) -> dict[str, Any]:
     """Shards every sequence with each method, and adaptively.
 
     Args:
         sequences: [documents] int64 lengths of each.
         ranks: context-parallel ranks.
-        latency: the model by which adaptive and hybrid sharding decide; None counts tiles of
-            `tile`.
-        tile: rows and columns of the tiles in which imbalance is measured.
-        methods: the methods that adaptive sharding chooses from.
+        latency: the model by which adaptive and hybrid sharding decide; None counts tiles.
         progress: called with (done, total) sequences.
+
+    Returns:
+        Means over sequences, and under names that end in ``_max`` maxima. For each method, and for
+        "adaptive": ``pair_imbalance``, the query-key pairs of the rank with most over the mean;
+        ``tile_imbalance``, the pairs that the slowest rank computes in whole tiles over the mean of
+        the pairs needed; ``latency_over_best``, predicted time of the slowest rank over that of the
+        best method; ``fragments_per_rank``; and ``chosen``, the sequences for which adaptive
+        sharding took the method. ``tile_imbalance_oracle`` is the least of all plans.
 
     Raises:
         ConfigurationError: as `shard`; or there are no sequences.
     """
     if not len(sequences):
         raise ConfigurationError("there are no sequences to shard; give at least one")
-    tiles = TileLatency(tile=tile)
+    tiles = TileLatency()
     model = tiles if latency is None else latency
-    shard(sequences[0], ranks, latency=model, methods=methods)  # pays the costs of a first call
-    plans: dict[str, list[Sharding]] = {name: [] for name in (*METHODS, _ADAPTIVE)}
-    oracle, seconds = [], []
+    shard(sequences[0], ranks, latency=model)  # a first call takes longer
+    plans: dict[str, list[Sharding]] = {name: [] for name in (*METHODS, "adaptive")}
+    oracle, milliseconds = [], []
     for done, lengths in enumerate(sequences):
         for method in METHODS:
             plans[method].append(shard(lengths, ranks, latency=model, methods=(method,)))
         begun = time.thread_time()
-        plans[_ADAPTIVE].append(shard(lengths, ranks, latency=model, methods=methods))
-        seconds.append(time.thread_time() - begun)
-        made = [own[-1] for own in plans.values()]
+        plans["adaptive"].append(shard(lengths, ranks, latency=model))
+        milliseconds.append((time.thread_time() - begun) * 1e3)
+        made = [each[-1] for each in plans.values()]
         if latency is not None:
             made.append(shard(lengths, ranks, latency=tiles))
-        oracle.append(min(_tile_imbalance(plan, tile) for plan in made))
+        oracle.append(min(_tile_imbalance(plan) for plan in made))
         if progress is not None:
             progress(done + 1, len(sequences))
-    return ShardingResult(
-        ranks=ranks,
-        tile=tile,
-        figures={name: _figures(own, model, tile) for name, own in plans.items()},
-        oracle=np.array(oracle),
-        chosen=Counter(plan.method for plan in plans[_ADAPTIVE]),
-        plan_ms=np.array(seconds) * 1e3,
-    )
+    seconds = {name: _each(own, lambda p: p.latency(model).max()) for name, own in plans.items()}
+    best = np.min(list(seconds.values()), axis=0)
+    chosen = [plan.method for plan in plans["adaptive"]]
+    found: dict[str, Any] = {"sequences": len(sequences), "cp": ranks, "tile": TILE}
+    for name, own in plans.items():
+        key = name.replace("-", "_")
+        pairs = _each(own, lambda p: p.pairs.max() / p.pairs.mean())
+        whole = _each(own, _tile_imbalance)
+        found |= {
+            f"pair_imbalance_{key}": float(pairs.mean()),
+            f"pair_imbalance_{key}_max": float(pairs.max()),
+            f"tile_imbalance_{key}": float(whole.mean()),
+            f"tile_imbalance_{key}_max": float(whole.max()),
+            f"latency_over_best_{key}": float((seconds[name] / best).mean()),
+            f"fragments_per_rank_{key}": float(_each(own, lambda p: p.fragments.mean()).mean()),
+        }
+    every = [plan for own in plans.values() for plan in own]
+    return {
+        **found,
+        **{f"chosen_{name.replace('-', '_')}": chosen.count(name) for name in METHODS},
+        "tile_imbalance_oracle": float(np.mean(oracle)),
+        "tile_imbalance_oracle_max": max(oracle),
+        "tokens_per_rank_min": min(int(plan.tokens.min()) for plan in every),
+        "tokens_per_rank_max": max(int(plan.tokens.max()) for plan in every),
+        "padding": max(1 - float(plan.tokens.mean() / plan.tokens.max()) for plan in every),
+        "plan_ms": float(np.mean(milliseconds)),
+        "plan_ms_median": float(np.median(milliseconds)),
+    }
 
 
-def _figures(plans: Sequence[Sharding], latency: KernelLatency, tile: int) -> Figures:
-    tokens = np.stack([plan.tokens for plan in plans])
-    most = tokens.max(axis=1)
-    real = np.array([int(plan.lengths.sum()) for plan in plans])
-    return Figures(
-        pair_imbalance=np.array([plan.pairs.max() / plan.pairs.mean() for plan in plans]),
-        tile_imbalance=np.array([_tile_imbalance(plan, tile) for plan in plans]),
-        latency=np.array([plan.latency(latency).max() for plan in plans]),
-        fragments_per_rank=np.array([plan.fragments.mean() for plan in plans]),
-        tokens_least=tokens.min(axis=1),
-        tokens_most=most,
-        padding=1 - real / (most * tokens.shape[1]),
-    )
+def _each(plans: Sequence[Sharding], figure: Callable[[Sharding], float]) -> Float64Array:
+    return np.array([figure(plan) for plan in plans], np.float64)
 
 
-def _tile_imbalance(plan: Sharding, tile: int) -> float:
-    needed = int(causal_pairs(0 * plan.lengths, plan.lengths).sum())
-    return int(plan.tiles(tile).max()) * tile * tile * plan.ranks / needed
+def _tile_imbalance(plan: Sharding) -> float:
+    return int(plan.tiles().max()) * TILE * TILE / float(plan.pairs.mean())
 
 
 def _enough(name: str, tokens: int, seed: int) -> Int64Array:

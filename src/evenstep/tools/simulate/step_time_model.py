@@ -4,7 +4,8 @@ From the inside out, as imbalance propagates (section 3.1):
 
 1. A layer over a micro-batch: attention of the slowest context-parallel rank, by a latency model;
    then matrix products, element-wise operations and collectives, which are linear in the tokens of
-   a rank. Nothing overlaps within a layer, or by choice exchange of keys with attention.
+   a rank. Nothing overlaps within a layer, except for the exchange of keys with attention if
+   wanted.
 2. A pass over a stage: its layers one after the other.
 3. A data-parallel rank: 1F1B over its micro-batches in the order given, each pass with its own
    time.
@@ -157,8 +158,8 @@ class StepModel:
 
         Args:
             attention: [2, micro-batches] of its kernel.
-            hidden: whether exchange goes on while attention computes, and only the rest of it takes
-                time of its own.
+            hidden: whether the exchange overlaps with attention, so that only the rest of it takes
+                extra time.
         """
         shared_by = np.full(len(tokens), self.setting.context_ranks) if ranks is None else ranks
         both: Float64Array = attention + self.linear(tokens, shared_by)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from evenstep.errors import EvenstepError
@@ -27,16 +27,20 @@ class Candidate:
     def ok(self) -> bool:
         return self.measurement is not None
 
+    @property
+    def measured(self) -> Measurement:
+        """The measurement of a candidate that is ok."""
+        assert self.measurement is not None
+        return self.measurement
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; the measurement's fields are among the others, None without a measurement."""
-        measured = Measurement.fields()
-        if self.measurement is not None:
-            measured = asdict(self.measurement)
+        found = dict.fromkeys(f.name for f in fields(Measurement))
         return {
             "max_tokens": self.max_tokens,
             "outcome": self.outcome,
             "detail": self.detail,
-            **measured,
+            **(asdict(self.measurement) if self.measurement is not None else found),
         }
 
 

@@ -1,12 +1,11 @@
-"""The search over a command: the user's training script, run for a short time per value."""
+"""The search over a command: runs the user's training script for a short time for each value."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.loader.step_log import FOLDER
 from evenstep.tools.tune.candidate import Candidate
 from evenstep.tools.tune.diagnosis import diagnose, survived_running_out, tail
-from evenstep.tools.tune.measured_steps import MeasuredSteps
-from evenstep.tools.tune.measurement import measure
+from evenstep.tools.tune.measurement import MeasuredSteps, measure
 from evenstep.tools.tune.ranking import BAND
 from evenstep.tools.tune.result import TuneResult
 from evenstep.tools.tune.search import Progress, search_upward
@@ -72,7 +70,8 @@ def tune_command(
     policies: dict[str, int] = {}
 
     def run(value: int) -> Candidate:
-        with _scratch() as scratch:
+        with tempfile.TemporaryDirectory(prefix="evenstep-tune-") as created:
+            scratch = Path(created)
             folder = logs if logs is not None else scratch
             folder.mkdir(parents=True, exist_ok=True)
             output = folder / f"{value}.log"
@@ -109,12 +108,6 @@ def tune_command(
         exhaustive=exhaustive,
         on_candidate=on_candidate,
     )
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="evenstep-tune-") as folder:
-        yield Path(folder)
 
 
 def _follow(
@@ -160,28 +153,21 @@ def _candidate(
     returncode: int | None,
 ) -> Candidate:
     measured, _ = measured_steps.select(files.steps)
+    trained = len(files.steps)
     if complete:
         detail = survived_running_out(text)
-        if not detail:
-            return Candidate(max_tokens=value, outcome="ok", measurement=measure(measured))
-        return Candidate(
-            max_tokens=value, outcome="out of memory", detail=detail, output=tail(text)
-        )
-    outcome, detail = diagnose(text, returncode)
-    trained = len(files.steps)
+        outcome = "out of memory" if detail else "ok"
+    else:
+        outcome, detail = diagnose(text, returncode)
     if outcome == "failed" and returncode == 0:
         if len(measured) >= _FEWEST:
-            return Candidate(
-                max_tokens=value,
-                outcome="ok",
-                detail=f"ended by itself, {len(measured)} steps after warm-up",
-                measurement=measure(measured),
+            outcome, detail = "ok", f"ended by itself, {len(measured)} steps after warm-up"
+        elif files.handed_over:
+            detail = (
+                f"ended by itself after {trained} timed steps, of which the first "
+                f"{measured_steps.warmup} are warm-up; train on more samples, or lower the warm-up"
             )
-        detail = (
-            f"ended by itself after {trained} timed steps, of which the first "
-            f"{measured_steps.warmup} are warm-up; train on more samples, or lower the warm-up"
-        )
-        if not files.handed_over:
+        else:
             detail = (
                 "ended without a step of an evenstep.DataLoader; the training must iterate one, in "
                 f"processes that inherit the environment variable {FOLDER}"
@@ -189,7 +175,14 @@ def _candidate(
     elif outcome == "hung":
         where = f"after {trained} steps" if files.handed_over else "before its first step"
         detail = f"no new step for too long, {where}" + (f"; {detail}" if detail else "")
-    return Candidate(max_tokens=value, outcome=outcome, detail=detail, output=tail(text))
+    ok = outcome == "ok"
+    return Candidate(
+        max_tokens=value,
+        outcome=outcome,
+        detail=detail,
+        output="" if ok else tail(text),
+        measurement=measure(measured) if ok else None,
+    )
 
 
 def _check_value_used(policies: dict[str, int], policy: str, value: int) -> None:

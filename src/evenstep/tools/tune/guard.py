@@ -1,10 +1,11 @@
-"""Runs one command and leaves no process of it behind. Runs as a process, standard library only.
+"""Runs one command and leaves none of its processes behind. A script of its own, with the standard
+library only.
 
-A training script starts processes that start processes: a launcher puts its ranks into separate
-sessions, which a signal to the launcher's group does not reach. So this process adopts orphans
-(Linux: child subreaper): all that the command started, directly or not, stays below it. It ends
-them all when the command has ended, when asked to, and when its parent process is gone, which
-closes its standard input.
+A training script starts processes that start further processes. A launcher puts its ranks into
+separate sessions, which a signal to the launcher's group does not reach. So this process adopts
+orphans (a child subreaper on Linux): everything that the command started, directly or not, stays
+below it. It ends all of them when the command has ended, when it is asked to, and when its parent
+process is gone, which closes its standard input.
 
 Standard input: one byte, or its end, means stop. Standard output: one line of JSON at the end.
 Argument: JSON with `command`, `output` (file for its output), `scratch` (folder to remove if the

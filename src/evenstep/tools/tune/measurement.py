@@ -1,4 +1,4 @@
-"""The throughput of a candidate's measured steps, and its standard error.
+"""Which steps of a candidate are measured, their throughput, and its standard error.
 
 Throughput is a ratio of two sums, samples over seconds. Its standard error is taken from contiguous
 slices of the steps and not from single ones, whose times are correlated: an allocator that
@@ -7,7 +7,7 @@ struggles, a neighbour on the machine or a run of long samples lasts for many st
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from evenstep.batch.composition import Composition
 from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.length_moments import LengthMoments
 
 _SLICES = 10
@@ -61,11 +62,6 @@ class Measurement:
     def relative_error(self) -> float | None:
         """The standard error as a fraction of the throughput."""
         return None if self.standard_error is None else self.standard_error / self.throughput
-
-    @classmethod
-    def fields(cls) -> dict[str, None]:
-        """All fields, without values."""
-        return dict.fromkeys(field.name for field in dataclasses.fields(cls))
 
 
 def measure(steps: Sequence[StepTime]) -> Measurement:
@@ -114,3 +110,45 @@ def _standard_error(samples: np.ndarray, seconds: np.ndarray) -> float | None:
     residuals = np.array([part.sum() for part in np.array_split(left, slices)])  # [slices]
     variance = slices / (slices - 1) * float((residuals**2).sum())
     return float(np.sqrt(variance) / seconds.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredSteps:
+    """Which steps of a candidate are measured: those after `warmup`, until `steps` of them or
+    `seconds` have passed.
+
+    They end with a step: a candidate that hangs among them never completes them, and does not count
+    as fast.
+    """
+
+    seconds: float = 60.0
+    """Time to measure, at least; ignored if `steps` is given."""
+    steps: int | None = None
+    """Steps to measure, instead of `seconds`."""
+    warmup: int = 20
+    """Steps that are trained first, and not measured."""
+
+    def __post_init__(self) -> None:
+        check_at_least(0, warmup=self.warmup)
+        check_at_least(1, steps=self.steps)
+        if not (self.seconds > 0 and math.isfinite(self.seconds)):
+            raise ConfigurationError(f"seconds={self.seconds} must be positive and finite")
+
+    def select(self, steps: Sequence[StepTime]) -> tuple[Sequence[StepTime], bool]:
+        """The measured steps of all steps so far, and whether they are complete."""
+        measured = steps[self.warmup :]
+        if self.steps is not None:
+            return measured[: self.steps], len(measured) >= self.steps
+        passed = 0.0
+        for index, step in enumerate(measured):
+            passed += step.seconds
+            if passed >= self.seconds:
+                return measured[: index + 1], True
+        return measured, False
+
+    def progress(self, steps: Sequence[StepTime]) -> tuple[int, int]:
+        """(done, total): steps, or tenths of seconds."""
+        measured, _ = self.select(steps)
+        if self.steps is not None:
+            return len(measured), self.steps
+        return int(10 * sum(step.seconds for step in measured)), math.ceil(10 * self.seconds)

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 
 from evenstep.errors import ConfigurationError
 from evenstep.tools.tune.candidate import Candidate
-from evenstep.tools.tune.measurement import Measurement
 
 BAND = 0.02
 
@@ -34,10 +33,13 @@ def check_band(band: float) -> None:
 def near_fastest(candidates: Iterable[Candidate], band: float = BAND) -> list[Candidate]:
     """The eligible candidates within `band` of the fastest, best first."""
     check_band(band)
-    eligible = [c for c in candidates if c.measurement is not None]
-    fastest = max((_measured(c).throughput for c in eligible), default=0.0)
-    near = [c for c in eligible if _measured(c).throughput >= (1 - band) * fastest]
-    return sorted(near, key=_order)
+    eligible = [c for c in candidates if c.ok]
+    fastest = max((c.measured.throughput for c in eligible), default=0.0)
+    near = [c for c in eligible if c.measured.throughput >= (1 - band) * fastest]
+    return sorted(
+        near,
+        key=lambda c: (c.max_tokens, c.measured.step_variation, -c.measured.throughput),
+    )
 
 
 def choose(candidates: Iterable[Candidate], band: float = BAND) -> Candidate | None:
@@ -66,32 +68,21 @@ def undecided(
         too few steps to estimate it.
     """
     eligible = [c for c in candidates if c.ok]
-    fastest = max(eligible, key=lambda c: _measured(c).throughput)
+    fastest = max(eligible, key=lambda c: c.measured.throughput)
     doubtful, longer = [], 1.0
     for candidate in eligible:
         if candidate is chosen:
             continue
-        pair = (chosen, candidate)
-        if candidate.max_tokens < chosen.max_tokens:
-            pair = (candidate, fastest)
-        slower, faster = map(_measured, pair)
-        if slower.relative_error is None or faster.relative_error is None:
+        smaller = candidate.max_tokens < chosen.max_tokens
+        slower, faster = (candidate, fastest) if smaller else (chosen, candidate)
+        errors = slower.measured.relative_error, faster.measured.relative_error
+        if errors[0] is None or errors[1] is None:
             return [c for c in eligible if c is not chosen], None
-        ratio = slower.throughput / faster.throughput
+        ratio = slower.measured.throughput / faster.measured.throughput
         gap = abs(ratio - (1 - band))
-        noise = 2 * ratio * math.hypot(slower.relative_error, faster.relative_error)
+        noise = 2 * ratio * math.hypot(errors[0], errors[1])
         if gap < noise:
             doubtful.append(candidate)
             # A candidate at the very edge can never be decided, and need not be.
             longer = max(longer, (noise / max(gap, band / 4, 1e-3)) ** 2)
     return doubtful, longer
-
-
-def _order(candidate: Candidate) -> tuple[int, float, float]:
-    measured = _measured(candidate)
-    return candidate.max_tokens, measured.step_variation, -measured.throughput
-
-
-def _measured(candidate: Candidate) -> Measurement:
-    assert candidate.measurement is not None
-    return candidate.measurement

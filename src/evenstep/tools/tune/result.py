@@ -8,7 +8,7 @@ from typing import Any
 
 from evenstep.tools.report.table import text_table
 from evenstep.tools.tune.candidate import Candidate
-from evenstep.tools.tune.measured_steps import MeasuredSteps
+from evenstep.tools.tune.measurement import MeasuredSteps
 from evenstep.tools.tune.ranking import choose, ranking, undecided
 
 _LOWER = 0.05  # smaller differences of composition are not worth a note
@@ -61,9 +61,9 @@ class TuneResult:
                 f"noise may have decided against {names}; measure about "
                 f"{math.ceil(longer or 1):,} times as long to be sure"
             )
-        own = _composition(self.chosen)
-        if mixed := [c for c in eligible if _composition(c) > own + _LOWER]:
-            others = " and ".join(f"{c.max_tokens:,} ({_composition(c):.2f})" for c in mixed)
+        own = self.chosen.measured.composition
+        if mixed := [c for c in eligible if c.measured.composition > own + _LOWER]:
+            others = " and ".join(f"{c.max_tokens:,} ({c.measured.composition:.2f})" for c in mixed)
             notes.append(
                 f"chosen for its speed, {self.max_tokens:,} has a lower composition ({own:.2f}; 1 "
                 f"is random batches) than {others}, which may cost quality: compare held-out losses"
@@ -101,11 +101,6 @@ def candidates_table(candidates: tuple[Candidate, ...], chosen: int | None = Non
     header = ["max_tokens", "samples/s", "± s.e.", "tokens/s", "padding", "composition"]
     header += ["s/step", "steps", ""]
     return text_table(header, [_row(c, c.max_tokens == chosen) for c in candidates])
-
-
-def _composition(candidate: Candidate) -> float:
-    assert candidate.measurement is not None
-    return candidate.measurement.composition
 
 
 def _row(candidate: Candidate, chosen: bool) -> list[str]:

@@ -14,8 +14,7 @@ from evenstep.tools.out_of_memory import free_memory, ran_out_of_memory
 from evenstep.tools.tune.candidate import Candidate, NothingSurvivedError
 from evenstep.tools.tune.diagnosis import too_small
 from evenstep.tools.tune.grid import check_grid
-from evenstep.tools.tune.measured_steps import MeasuredSteps
-from evenstep.tools.tune.measurement import StepTime, measure
+from evenstep.tools.tune.measurement import MeasuredSteps, StepTime, measure
 from evenstep.tools.tune.ranking import BAND, check_band
 from evenstep.tools.tune.result import TuneResult
 

@@ -1,8 +1,8 @@
 """Reads the files of `evenstep.loader.step_log` while they are being written.
 
-The log has the moment at which each step was handed over. A step is trained from then until the
-next one is requested, so its time is known once the next step of the same epoch has come. The last
-step handed over is left out, and so is the last of an epoch, after which a script may evaluate.
+The log has the time at which each step was delivered. A step is trained until the next one is
+requested, so its duration is known once the next step of the same epoch is delivered. The last step
+is left out, and so is the last step of each epoch, after which a script may evaluate.
 """
 
 from __future__ import annotations
@@ -75,13 +75,12 @@ class StepFiles:
 
     @property
     def handed_over(self) -> int:
-        """Steps handed over by all loaders."""
+        """Steps delivered by all loaders."""
         return sum(file.handed_over for file in self._files.values())
 
     @property
     def _main(self) -> _File:
-        # Ranks that replicate each other (tensor or pipeline parallel) write the same; one is
-        # enough.
+        # Ranks that replicate each other (tensor or pipeline parallel) write equal logs.
         return max(self._files.values(), key=lambda file: file.samples, default=_File())
 
 

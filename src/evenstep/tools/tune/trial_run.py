@@ -50,8 +50,8 @@ class TrialRun:
             "scratch": str(scratch),
             "grace": grace,
         }
-        # Isolated, so that no file in the user's folder replaces a standard module; in a session of
-        # its own, so that Ctrl-C reaches only this process, which then decides.
+        # Isolated (-I), so that no file in the user's folder shadows a standard module. In a new
+        # session, so that Ctrl-C reaches only this process, which decides what to do.
         self._guard = subprocess.Popen(
             [sys.executable, "-I", str(_GUARD), json.dumps(arguments)],
             stdin=subprocess.PIPE,

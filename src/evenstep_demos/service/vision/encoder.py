@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from evenstep_demos.models import Block, dense_attention, initialize
-from evenstep_demos.service.sizes import HIDDEN, LAYERS, SHAPE
-from evenstep_demos.service.vision.encode import PATCH
+from evenstep_demos.service.strategies import HIDDEN, LAYERS, SHAPE
+from evenstep_demos.service.vision.strategies import PATCH
 
 _MERGED = 4  # patches of a cell
 

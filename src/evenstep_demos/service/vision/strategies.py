@@ -1,12 +1,14 @@
-"""The strategies that the vision demo compares. Planners and loaders run this: it needs no torch.
+"""Samples with pictures, and the strategies that the vision demo compares.
 
-The modality "cost" is the cost of a sample in both modules, as one number, by which the joint
-strategy balances. All samples of a step are placed, whatever their length.
+A picture is cut into cells of 28 x 28 pixels, each of which is one token of the backbone and four
+patches of 14 x 14 pixels for the encoder. Patches lie cell by cell. Planners and loaders run this,
+so it needs no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,22 +20,66 @@ from evenstep.batch.measure import length_of
 from evenstep.cost import GroupShapes, TransformerCost
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep_demos.service.options import CONTEXT, DATA, ServiceDemoOptions
-from evenstep_demos.service.sizes import HIDDEN, SHAPE, gpt_cost
-from evenstep_demos.service.stored import StoredSources
-from evenstep_demos.service.vision.collate import text_alone, text_and_pictures
-from evenstep_demos.service.vision.encode import PATCH, PICTURE, pictured, supervised
+from evenstep_demos.service.options import ServiceDemoOptions
+from evenstep_demos.service.sources import StoredSources
+from evenstep_demos.service.strategies import BYTES, HIDDEN, SHAPE, common, gpt_cost
 
-ENCODER = "encoder"
-"""Name of the subplan."""
+PICTURE = BYTES
+"""The token that the embedding of a cell replaces; tokens below it are bytes."""
 
-VOCABULARY = PICTURE + 1
+VOCABULARY = BYTES + 1
 
+PATCH = 14 * 14 * 3
+"""Numbers in a patch."""
+
+CELLS = 144
+"""Cells of a picture at most: larger ones are scaled down."""
+
+_SIDE = 28
 _BACKBONE = gpt_cost(VOCABULARY)
 _ENCODER = TransformerCost.vision(**SHAPE, ffn_size=4 * HIDDEN)
 _EMBEDDING = 3 * 2 * PATCH * HIDDEN  # operations of a patch before the first layer
-_UNIT = 10**6
-_BUFFER = 32
+_TEXT = ("input_ids", "labels")
+
+
+def cells_of(width: int, height: int) -> tuple[int, int]:
+    """(rows, columns) of the cells that cover a picture, at least one each. A picture of more than
+    `CELLS` is scaled down to about as many, in the same proportion."""
+    rows, columns = math.ceil(height / _SIDE), math.ceil(width / _SIDE)
+    if rows * columns > CELLS:
+        scale = math.sqrt(CELLS / (rows * columns))
+        rows, columns = max(1, int(rows * scale)), max(1, int(columns * scale))
+    return min(rows, CELLS), min(columns, CELLS)
+
+
+def pictured(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample with random pixels, of a ``size`` that is (width, height) or None, a ``text`` and a
+    ``seed``. Placeholders of its cells come first, and are not supervised."""
+    text = np.frombuffer(row["text"].encode(), np.uint8).astype(np.int32)
+    if row["size"] is None:
+        return {"input_ids": text, "labels": text, "image_grid_thw": None, "pixel_values": None}
+    rows, columns = cells_of(*row["size"])
+    cells = rows * columns
+    draw = np.random.default_rng(row["seed"])
+    return {
+        "input_ids": np.concatenate([np.full(cells, PICTURE, np.int32), text]),
+        "labels": np.concatenate([np.full(cells, -100, np.int32), text]),
+        "image_grid_thw": np.array([[1, 2 * rows, 2 * columns]]),
+        "pixel_values": draw.integers(0, 256, (4 * cells, PATCH), np.uint8),
+    }
+
+
+def supervised(sample: Mapping[str, Any]) -> int:
+    """Supervised tokens in a packed row, where the first of a document is not predicted."""
+    labels: Sequence[int] = sample["labels"][1:]
+    return int((np.asarray(labels) >= 0).sum())
+
+
+def text_alone(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A packed row, whose pictures are in the encoder's subplan."""
+    from evenstep.batch.pack import PackCollator  # needs torch, which planners run without
+
+    return PackCollator()([{name: sample[name] for name in _TEXT} for sample in samples])
 
 
 def backbone_cost(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -51,49 +97,41 @@ def _per_sample(cost: TransformerCost, lengths: npt.NDArray[np.int64]) -> npt.ND
     return cost(GroupShapes(ones, lengths, lengths, lengths * lengths), packed=True)
 
 
-def cost_of(sample: Mapping[str, Any]) -> int:
-    """Cost in both modules, in millions of operations."""
-    tokens, patches = np.array([length_of(sample)]), np.array([patches_of(sample)])
-    return int((backbone_cost(tokens) + encoder_cost(patches))[0]) // _UNIT + 1
-
-
 def vanilla(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-    """Deals samples as they come. Each group encodes its own pictures."""
-    return graph.modality("cost").mix().distribute("DP").plan()
-
-
-def jointly(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-    """Balances the cost of both modules together. Each group encodes its own pictures."""
-    return graph.modality("cost").mix().distribute("DP").balance("karmarkar_karp").plan()
+    """Deals pictures to all ranks and rows to data-parallel groups, as they come."""
+    encoder = graph.modality("image").distribute("WORLD").cost(encoder_cost)
+    backbone = graph.modality("text").mix().distribute("DP").cost(backbone_cost)
+    return backbone.plan(subplans={"encoder": encoder})
 
 
 def apart(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-    """Balances pictures over all ranks, and rows over data-parallel groups."""
+    """Deals both by their cost: pictures by that of the encoder, rows by that of the backbone."""
     encoder = graph.modality("image").distribute("WORLD").cost(encoder_cost)
     backbone = graph.modality("text").mix().distribute("DP").cost(backbone_cost)
     return backbone.balance("karmarkar_karp").plan(
-        subplans={ENCODER: encoder.balance("karmarkar_karp")}
+        subplans={"encoder": encoder.balance("karmarkar_karp")}
     )
 
 
-VISION_RUNS = {"vanilla": vanilla, "jointly": jointly, "apart": apart}
+VISION_RUNS = {"vanilla": vanilla, "apart": apart}
 """By the name of each run, in the order in which they are made."""
 
 
 def vision_job(stored: StoredSources, options: ServiceDemoOptions, run: str) -> es.Job:
-    """The job of a run; runs differ in the strategy, and in where pictures are sent."""
+    """The job of a run; runs differ only in the strategy. All samples of a step are placed,
+    whatever their length."""
     return es.Job(
         sources=stored.sources(pictured),
-        mesh=es.Mesh(DP=DATA, CP=CONTEXT),
         strategy=VISION_RUNS[run],
-        schedule={name: float(count) for name, count in stored.samples.items()},
-        micro_batches=options.micro_batches,
-        samples_per_step=options.sample_count,
-        seed=options.seed,
-        collate=text_alone if run == "apart" else text_and_pictures,
-        modalities={"text": length_of, "image": patches_of, "cost": cost_of},
-        supervised=supervised,
-        loss_reduction="sum",
-        buffer_size=_BUFFER,
-        plans_kept=options.step_count + 8,
+        draws=es.DrawOptions(
+            schedule={name: float(count) for name, count in stored.samples.items()},
+            samples_per_step=options.samples_per_step,
+        ),
+        collate=text_alone,
+        measures=es.MeasureOptions(
+            modalities={"text": length_of, "image": patches_of},
+            supervised=supervised,
+            loss_reduction="sum",
+        ),
+        **common(options),
     )

@@ -3,8 +3,8 @@
 ```
 even                  the options, and the round of packed groups
 padded_round          the round of padded groups: the oldest runs of all ranks are the targets
-padded_runs           padded groups that cost their target; padded_runs_numba: the same, compiled
-drift                 whether long samples are held back, or short ones
+sorted_window         the samples of a window by length; the limits of a group
+padded_runs           padded groups that cost their target
 last_runs             all that is left at the end, in padded groups: each meets a step's target
 padded_end            the same, cut evenly: for a single rank, and for costs of two parts
 fill_packed           packed groups that are full and cost their target
@@ -15,8 +15,7 @@ With a cost of two parts, language and vision:
 
 ```
 two_part_round        the round of padded groups: targets of both parts
-two_part_runs         padded groups that cost their target in both; best_runs: the runs tried for it
-two_part_window       the samples of a window by length, and their vision cost
+two_part_runs         padded groups that cost their target in both
 fill_two_parts        packed groups that cost their target in both parts
 exchanges             two samples exchanged, for either form
 ```

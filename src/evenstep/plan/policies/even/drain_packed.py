@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
+from evenstep.cost import MemoryLimit
 from evenstep.plan.groups.alignment import align
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Window
@@ -20,28 +21,24 @@ _EXCESSES = 0.001 * 2.0 ** np.arange(10)
 """By how much a group may cost more than the mean, where a fuller packing has to be looked for."""
 
 
-def next_fit(
-    window: Window, max_tokens: int, max_patches: int | None, max_images: int | None = None
-) -> Groups:
+def next_fit(window: Window, limit: MemoryLimit) -> Groups:
     """Cuts a window, in order of arrival, wherever the next sample would not fit."""
-    needs, limits = _needs(window, max_tokens, max_patches, max_images)
+    needs, limits = _needs(window, limit)
     sums = np.concatenate([np.zeros((len(needs), 1)), np.cumsum(needs, axis=1)], axis=1)
     ends = [0]
     while ends[-1] < len(window):
         begin = ends[-1]
         fitting = [
-            int(np.searchsorted(row, row[begin] + limit, side="right")) - 1
-            for row, limit in zip(sums, limits.tolist())
+            int(np.searchsorted(row, row[begin] + most, side="right")) - 1
+            for row, most in zip(sums, limits.tolist())
         ]
         ends.append(max(min(fitting), begin + 1))
     return Groups(np.arange(len(window), dtype=np.int64), np.array(ends, np.int64))
 
 
-def first_fit(
-    window: Window, max_tokens: int, max_patches: int | None, max_images: int | None = None
-) -> Groups:
+def first_fit(window: Window, limit: MemoryLimit) -> Groups:
     """Puts each sample, the longest first, into the first group with room for it."""
-    needs, limits = _needs(window, max_tokens, max_patches, max_images)
+    needs, limits = _needs(window, limit)
     return _first_fit(needs, limits, np.argsort(-window.lengths, kind="stable"))
 
 
@@ -50,10 +47,8 @@ def share_out(
     added: Float64Array,
     groups: Groups,
     steps: int,
+    limit: MemoryLimit,
     *,
-    max_tokens: int,
-    max_patches: int | None,
-    max_images: int | None = None,
     vision: Float64Array | None = None,
 ) -> Groups:
     """All of a window, if possible, in as many groups as steps.
@@ -71,7 +66,7 @@ def share_out(
     if len(groups) > steps:
         made = align(groups, steps)[0]
     else:
-        needs, limits = _needs(window, max_tokens, max_patches, max_images)
+        needs, limits = _needs(window, limit)
         order = np.argsort(-added, kind="stable")
         shared = None
         if vision is not None and vision.any():
@@ -89,26 +84,22 @@ def share_out(
     return made.take(np.argsort(-costs, kind="stable"))
 
 
-def limited(
-    window: Window, max_tokens: int, max_patches: int | None, max_images: int | None
-) -> tuple[list[Int64Array], list[int]]:
+def limited(window: Window, limit: MemoryLimit) -> tuple[list[Int64Array], list[int]]:
     """What a group has no more of than a limit: [samples] of each sample, and the limit."""
-    rows, limits = [window.lengths], [max_tokens]
-    for row, limit in ((window.patches, max_patches), (window.images, max_images)):
-        if row is not None and limit is not None:
+    rows, limits = [window.lengths], [limit.max_tokens]
+    for row, most in ((window.patches, limit.max_patches), (window.images, limit.max_images)):
+        if row is not None and most is not None:
             rows.append(row)
-            limits.append(limit)
+            limits.append(most)
     return rows, limits
 
 
-def _needs(
-    window: Window, max_tokens: int, max_patches: int | None, max_images: int | None
-) -> tuple[Float64Array, Float64Array]:
+def _needs(window: Window, limit: MemoryLimit) -> tuple[Float64Array, Float64Array]:
     """[limits, samples] how much each sample takes of each limit, and [limits] the limits.
 
     A single sample above a limit fits a group by itself, where it takes all of each limit.
     """
-    rows, limits = limited(window, max_tokens, max_patches, max_images)
+    rows, limits = limited(window, limit)
     bounds = np.array(limits, np.float64)
     needs = np.array(rows, np.float64)
     needs[:, (needs > bounds[:, None]).any(axis=0)] = bounds[:, None]

@@ -14,7 +14,7 @@ round:
 4. Each rank looks for each step's run in another part of its samples, so that short, middle and
    long ones meet, as in a random batch. Steps are shuffled, alike on all ranks. Where a rank holds
    back more long samples than came, or fewer, both the urgency and the choice of runs make up for
-   it: see `drift`.
+   it: see `padded_round.drift`.
 
 A single rank whose updates have several steps has no other to meet: it trains on all of its window.
 
@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,8 +54,8 @@ from evenstep.plan.policies.even.fill_packed import (
 )
 from evenstep.plan.policies.even.fill_two_parts import TwoPartFiller
 from evenstep.plan.policies.even.padded_round import PaddedRound
+from evenstep.plan.policies.even.sorted_window import vision_costs
 from evenstep.plan.policies.even.two_part_round import TwoPartRound
-from evenstep.plan.policies.even.two_part_window import vision_costs
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
@@ -175,12 +175,13 @@ class Even(Policy):
             "max_tokens": self.max_tokens,
             "target_tokens": self.target_tokens or self.max_tokens,
             "max_patches": self.max_patches,
+            "max_images": self.max_images,
             "max_wait": self._due,
             "spread": self.spread,
         }
         if self.max_images is None and not isinstance(self.cost, VisionLanguageCost):
             return PaddedRound(**options)
-        return TwoPartRound(**options, max_images=self.max_images)
+        return TwoPartRound(**options)
 
     @property
     def _language(self) -> Cost:
@@ -189,7 +190,7 @@ class Even(Policy):
 
     def _propose_packed(self, window: Window) -> Proposal:
         cut = first_fit if window.exhausted else next_fit
-        groups = cut(window, self.max_tokens, self.max_patches, self.max_images)
+        groups = cut(window, self.limit)
         full = self._full_groups(window)
         split = CostSplit.of(window.lengths, self._language)
         count = min(math.ceil(full), len(window))
@@ -224,25 +225,17 @@ class Even(Policy):
                 split.added,
                 proposal.groups,
                 steps,
-                max_tokens=self.max_tokens,
-                max_patches=self.max_patches,
-                max_images=self.max_images,
+                self.limit,
                 vision=vision,
             )
-        options: dict[str, Any] = {
-            # Where patches are the tighter limit, no group should take more than its share.
-            "tokens": min(
-                math.ceil(float(window.lengths.sum()) / self._full_groups(window)), self.max_tokens
-            ),
-            "max_patches": self.max_patches,
-            "max_images": self.max_images,
-            "max_wait": self._due,
-        }
+        # Where patches are the tighter limit, no group should take more than its share of tokens.
+        tokens = math.ceil(float(window.lengths.sum()) / self._full_groups(window))
+        limit = replace(self.limit, max_tokens=min(tokens, self.max_tokens))
         targets = _targets(active)
-        filler = PackedStepFiller(**options)
+        filler = PackedStepFiller(limit=limit, max_wait=self._due)
         if isinstance(self.cost, VisionLanguageCost):
             wanted = _spaced(_reals(active[:, _VISION:]), len(targets))
-            filler = TwoPartFiller(**options, vision=vision, wanted=wanted)
+            filler = TwoPartFiller(limit=limit, max_wait=self._due, vision=vision, wanted=wanted)
         return filler.fill(window, split, targets)
 
 

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.arrays import BoolArray, Float64Array, Int64Array
-from evenstep.cost import Cost, GroupShapes
+from evenstep.arrays import BoolArray, Float64Array, Int64Array, prefix_sums
+from evenstep.cost import Cost, GroupShapes, MemoryLimit
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policies.even.drain_packed import limited
 from evenstep.plan.policy import Window
@@ -60,9 +58,9 @@ class CostSplit:
 
     @classmethod
     def of(cls, lengths: Int64Array, cost: Cost) -> CostSplit:
-        single = _cost_of_equals(cost, 1, lengths)
+        single = np.asarray(cost(GroupShapes.of_equals(1, lengths), packed=True), np.float64)
         median = np.sort(lengths)[len(lengths) // 2 : len(lengths) // 2 + 1]
-        one, two = (float(_cost_of_equals(cost, n, median)[0]) for n in (1, 2))
+        one, two = (float(cost(GroupShapes.of_equals(n, median), packed=True)[0]) for n in (1, 2))
         fixed = min(max(2 * one - two, 0.0), one)
         added = single - fixed
         per_token = (one - fixed) / float(median[0])
@@ -70,13 +68,6 @@ class CostSplit:
         # Where cost is proportional to tokens, what rounding leaves is not an excess.
         excess[np.abs(excess) <= 1e-9 * single] = 0.0
         return cls(fixed=fixed, added=added, per_token=per_token, excess=excess)
-
-
-def _cost_of_equals(cost: Cost, samples: int, lengths: Int64Array) -> Float64Array:
-    """[lengths] cost of a packed group of equally long samples, for each length."""
-    count = np.full(len(lengths), samples, np.int64)
-    shapes = GroupShapes(count, count * lengths, lengths, count * lengths * lengths)
-    return np.asarray(cost(shapes, packed=True), np.float64)
 
 
 def even_costs(split: CostSplit, tokens: float, groups: int) -> Float64Array:
@@ -113,11 +104,9 @@ def even_sums(values: Float64Array, groups: int) -> Float64Array:
 class PackedStepFiller:
     """Fills steps with groups that are full and cost their targets."""
 
-    tokens: int
-    """Tokens that a group should hold, and no group of several samples exceeds."""
-    max_patches: int | None
+    limit: MemoryLimit
+    """Of groups of several samples. A group should hold all of `max_tokens`."""
     max_wait: int
-    max_images: int | None = None
 
     def fill(self, window: Window, split: CostSplit, targets: Float64Array) -> Groups:
         """Fills one step after the other, the costliest target first.
@@ -131,15 +120,17 @@ class PackedStepFiller:
             One group for each target, in their order.
         """
         count, excess = len(window), split.excess
-        samples = PackedSamples.of(window, split, self.tokens, self.max_patches, self.max_images)
-        room = targets - split.fixed - split.per_token * self.tokens  # [steps] for excess
+        samples = PackedSamples.of(window, split, self.limit)
+        room = targets - split.fixed - split.per_token * self.limit.max_tokens  # [steps] for excess
         slack = _SLACK * float(targets.max())
         anchors = self._overdue(window, excess, room)
         by_length = np.argsort(window.lengths, kind="stable")
         free = np.ones(count, bool)
         free[list(anchors.values())] = False
         # No run of the oldest needs more.
-        longest_run = _STARTS + 4 * math.ceil(self.tokens * count / int(window.lengths.sum()))
+        longest_run = _STARTS + 4 * math.ceil(
+            self.limit.max_tokens * count / int(window.lengths.sum())
+        )
         made: list[Int64Array] = []
         for step in range(len(targets)):
             anchor = anchors.get(step, -1)
@@ -207,15 +198,8 @@ class PackedSamples:
     """[limits] what a group holds."""
 
     @classmethod
-    def of(
-        cls,
-        window: Window,
-        split: CostSplit,
-        tokens: int,
-        max_patches: int | None,
-        max_images: int | None,
-    ) -> PackedSamples:
-        rows, limits = limited(window, tokens, max_patches, max_images)
+    def of(cls, window: Window, split: CostSplit, limit: MemoryLimit) -> PackedSamples:
+        rows, limits = limited(window, limit)
         needs = np.zeros((len(rows), len(window) + 1), np.int64)
         needs[:, :-1] = rows
         return cls(needs, np.append(split.added, 0.0), np.array(limits, np.int64))
@@ -315,8 +299,8 @@ def _oldest_runs(
         gap: cost that is missing when the step has the anchor alone.
         most: samples that the group may hold.
     """
-    held = np.array([_running(row) for row in needs])  # [limits, samples + 1]
-    costs = _running(added)
+    held = np.array([prefix_sums(row) for row in needs])  # [limits, samples + 1]
+    costs = prefix_sums(added)
     starts = np.arange(min(_STARTS, len(added)) or 1)
     ends = np.searchsorted(held[0], held[0][starts] + left[0], side="right") - 1
     for row, limit in zip(held[1:], left[1:]):
@@ -364,13 +348,6 @@ def _score(missing: Float64Array, off: Float64Array, skipped: Int64Array) -> Flo
     """
     lost = UNFILLED * missing + np.abs(off) + _ABOVE * np.maximum(-off, 0)
     return lost + _SKIPPED * skipped[:, None]
-
-
-def _running(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """[values + 1] sums of the first values, from none to all of them."""
-    sums = np.zeros(len(values) + 1, values.dtype)
-    values.cumsum(out=sums[1:])
-    return sums
 
 
 def _anchor(old: Int64Array, excess: Float64Array, room: float, slack: float) -> int:

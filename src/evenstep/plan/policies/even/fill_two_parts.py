@@ -1,7 +1,7 @@
 """Packed groups for a cost of two parts: filled as for one, then exchanged until both fit.
 
 A packed group may hold any samples, so each can have its share of the vision cost: all targets are
-the same, but for samples that have more than their group's share by themselves. A group is filled
+the same, except for a sample that alone has more than its group's share. A group is filled
 to its tokens and its language cost as `fill_packed` does; then members are exchanged for samples of
 about as many tokens that have more vision cost, or less.
 """
@@ -50,9 +50,9 @@ class TwoPartFiller(PackedStepFiller):
             others = others[np.arange(_POOL) * len(others) // _POOL]
         tokens = samples.needs[0].astype(np.float64)
         amounts = np.stack([tokens[:-1], samples.added[:-1], self.vision])
-        wanted = np.array([float(self.tokens), target, self.wanted[step]])
+        wanted = np.array([float(self.limit.max_tokens), target, self.wanted[step]])
         # [quantities] what a share is of.
-        unit = np.array([self.tokens, target, self.wanted.mean()])
+        unit = np.array([self.limit.max_tokens, target, self.wanted.mean()])
         unit[unit <= 0] = 1.0
         made, _ = exchange(
             group,

@@ -16,7 +16,7 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policies.even.padded_end import LastSamples
-from evenstep.plan.policies.even.padded_runs_numba import ROUNDING, UNDER
+from evenstep.plan.policies.even.padded_runs import ROUNDING, UNDER
 
 OVER = 32.0
 """How much cost above the target counts: all other ranks wait."""

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import Float64Array, Int64Array, prefix_sums
 from evenstep.plan.groups.alignment import align
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.policies.even.padded_runs import (
+from evenstep.plan.policies.even.padded_runs import ROUNDING
+from evenstep.plan.policies.even.sorted_window import (
+    IMAGES,
     LENGTH,
     PATCHES,
     POSITION,
     SortedWindow,
 )
-from evenstep.plan.policies.even.padded_runs_numba import ROUNDING
 
 _HALVINGS = 24
 
@@ -44,22 +45,16 @@ class LastSamples:
         samples: SortedWindow,
         max_tokens: int,
         max_patches: int | None,
-        *,
-        images: Int64Array | None = None,
-        max_images: int | None = None,
+        max_images: int | None,
     ) -> LastSamples:
-        """
-        Args:
-            images: [samples] of each, where they are limited.
-        """
         numbers = samples.numbers[:, ::-1]
         count = len(samples)
         begins = np.arange(count)
         room = np.minimum(max_tokens // numbers[LENGTH], count - begins)
-        for held, limit in ((samples.numbers[PATCHES], max_patches), (images, max_images)):
-            if held is None or limit is None:
+        for row, limit in ((PATCHES, max_patches), (IMAGES, max_images)):
+            if limit is None:
                 continue
-            running = np.concatenate([[0], np.cumsum(held[::-1])])
+            running = prefix_sums(numbers[row])
             ends = np.searchsorted(running, running[:-1] + limit, side="right") - 1
             room = np.minimum(room, ends - begins)
         costs = np.ascontiguousarray(samples.costs[:, ::-1])

@@ -12,18 +12,16 @@ from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.groups.spread import mean_lengths
-from evenstep.plan.policies.even.drift import drift
 from evenstep.plan.policies.even.last_runs import fill_last, levels, targets_of
 from evenstep.plan.policies.even.padded_end import LastSamples
-from evenstep.plan.policies.even.padded_runs import (
+from evenstep.plan.policies.even.padded_runs import WISH, take_runs
+from evenstep.plan.policies.even.sorted_window import (
     AGE,
     LENGTH,
     POSITION,
     RunLimits,
     SortedWindow,
-    take_runs,
 )
-from evenstep.plan.policies.even.padded_runs_numba import WISH
 from evenstep.plan.policy import Plan, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
@@ -90,6 +88,7 @@ class PaddedRound:
     max_tokens: int
     target_tokens: int
     max_patches: int | None
+    max_images: int | None
     max_wait: int
     spread: bool
 
@@ -97,27 +96,38 @@ class PaddedRound:
         """The runs with the most urgent samples of this rank."""
         samples = SortedWindow.of(window, self.cost)
         steps = self._steps(window)
-        limits = RunLimits(max_tokens=self.target_tokens, max_patches=self.max_patches, due=0)
-        # A run is proposed for its tokens; its cost follows.
-        wanted = np.full(min(steps, MOST_RUNS), float(self.target_tokens))
         urgency = self._urgency(samples, window)
-        urgent = samples.in_tokens(urgency)
-        taken, ends = take_runs(urgent, wanted, limits, oldest=True)
-        single, each = samples.costs[:, taken[ends[1:] - 1]]
-        groups = Groups(samples.numbers[POSITION, taken], ends)
-        highest = np.maximum.reduceat(urgency[taken], ends[:-1])
+        # A run is proposed for its tokens; its cost follows.
+        runs = self._urgent_runs(samples.in_tokens(urgency), min(steps, MOST_RUNS))
+        single, each = samples.costs[:, runs.members[runs.offsets[1:] - 1]]
+        costs = single + (runs.sizes - 1) * each
+        highest = np.maximum.reduceat(urgency[runs.members], runs.offsets[:-1])
         message = np.zeros(MESSAGE, np.int64)
-        message[: Column.RUNS] = [steps, len(window), int(window.exhausted), 0, 0, len(groups)]
-        runs = pack_runs(single + (groups.sizes - 1) * each, highest)
-        message[Column.RUNS : Column.RUNS + len(runs)] = runs
+        message[: Column.RUNS] = [steps, len(window), int(window.exhausted), 0, 0, len(runs)]
+        message[Column.RUNS : Column.RUNS + len(runs)] = pack_runs(costs, highest)
         if window.exhausted:
-            last = LastSamples.of(samples, self.max_tokens, self.max_patches)
-            message[Column.GROUPS] = last.needed()
-            wanted_size = LastSamples.of(samples, self.target_tokens, self.max_patches)
-            costs = levels(wanted_size, self.target_tokens, window.ranks, QUANTILES)
-            message[Column.LAST_COSTS :] = costs.astype(np.float32).view(np.int64)
-            message[Column.TOTAL] = np.float64(wanted_size.total()).view(np.int64)
-        return Proposal(message, groups, window)
+            message[Column.GROUPS] = self._last(samples, self.max_tokens).needed()
+            self._write_end(message, samples, window.ranks)
+        message = np.concatenate([message, self._more_columns(samples, runs)])
+        return Proposal(
+            message, Groups(samples.numbers[POSITION, runs.members], runs.offsets), window
+        )
+
+    def _urgent_runs(self, samples: SortedWindow, count: int) -> Groups:
+        """Runs of `target_tokens`, each with the most urgent sample that is left."""
+        wanted = np.full(count, float(self.target_tokens))
+        return take_runs(samples, wanted, self._limits(self.target_tokens, due=0), oldest=True)
+
+    def _write_end(self, message: Int64Array, samples: SortedWindow, ranks: int) -> None:
+        """Writes what the last steps should cost to the message."""
+        wanted = self._last(samples, self.target_tokens)
+        costs = levels(wanted, self.target_tokens, ranks, QUANTILES)
+        message[Column.LAST_COSTS :] = costs.astype(np.float32).view(np.int64)
+        message[Column.TOTAL] = np.float64(wanted.total()).view(np.int64)
+
+    def _more_columns(self, samples: SortedWindow, runs: Groups) -> Int64Array:
+        """What a subclass appends to the message."""
+        return np.empty(0, np.int64)
 
     def _urgency(self, samples: SortedWindow, window: Window) -> Int64Array:
         """[samples] rounds that each has waited, in sixteenths, and the more besides the fewer of
@@ -151,47 +161,95 @@ class PaddedRound:
     def settle(self, window: Window, messages: Int64Array, rank: int) -> Plan:
         """This rank's groups, given all ranks' messages."""
         samples = SortedWindow.of(window, self.cost)
+        draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
+        if len(messages) == 1 and window.accumulate > 1:
+            return Plan(self._alone(samples, window, draw))
         active = np.flatnonzero(messages[:, Column.STEPS] > 0)
         rows = messages[active]
         place = int(np.searchsorted(active, rank))
-        draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
-        if len(messages) == 1 and window.accumulate > 1:
-            tokens = (self.target_tokens, self.max_tokens)
-            wanted, last = (LastSamples.of(samples, most, self.max_patches) for most in tokens)
-            return self._alone(window, last, wanted.needed(), draw)
-        if (last_targets := self._last_targets(rows)) is not None:
-            order = updates_order(len(last_targets), window, draw)
-            places = self._wishes(window, order, place, len(active))
-            last = LastSamples.of(samples, self.max_tokens, self.max_patches)
-            pull = LAST_WISH if self.spread else 0.0
-            return Plan(fill_last(last, last_targets, places, pull).take(order))
-        targets = self._targets(rows, (active + window.round) % len(messages))
-        order = updates_order(len(targets), window, draw)
-        limits = RunLimits(
-            max_tokens=self.max_tokens, max_patches=self.max_patches, due=self.max_wait
-        )
-        wishes = self._wishes(window, order, place, len(active)) if self.spread else None
-        tilt = _TILT * drift(window)
-        tilt = min(max(tilt, -_MOST_TILT), _MOST_TILT)
-        pull = WISH if window.accumulate == 1 else _STRONG_WISH
-        taken, ends = take_runs(
-            samples, targets, limits, oldest=False, wishes=wishes, pull=pull, tilt=tilt
-        )
-        return Plan(Groups(samples.numbers[POSITION, taken], ends).take(order))
+        if rows[:, Column.EXHAUSTED].all():
+            ended = self._end(samples, rows, window, place, draw)
+            if ended is not None:
+                return Plan(ended)
+        turns = (active + window.round) % len(messages)
+        return Plan(self._groups(samples, rows, turns, window, place, draw))
 
-    def _alone(
-        self, window: Window, last: LastSamples, wanted: int, draw: np.random.Generator
-    ) -> Plan:
-        """The round of a single rank whose updates have several steps: all that the window holds.
-        No other rank's costs have to be met, so the groups of each update are evenly spaced in
-        length, and nothing is held back. So are those that end the update which the round before
-        began, and those that begin one for the next round to end.
+    def _groups(
+        self,
+        samples: SortedWindow,
+        rows: Int64Array,
+        turns: Int64Array,
+        window: Window,
+        place: int,
+        draw: np.random.Generator,
+    ) -> Groups:
+        """This rank's groups of a round, in the order in which they are emitted.
 
         Args:
-            last: the samples of the window.
-            wanted: groups of `target_tokens` that they make.
+            rows: [ranks, k] messages of the ranks that have samples.
+            turns: [ranks] their order where runs are equally urgent.
+            place: of this rank among them.
+            draw: in the same state on all ranks.
         """
-        groups = last.cut(min(wanted, len(window)))
+        steps = steps_of(rows)
+        costs, _ = unpack_runs(rows[:, Column.RUNS : Column.LAST_COSTS])
+        row, number = by_urgency(rows, turns)
+        first = np.arange(steps) % len(row)
+        targets = np.sort(costs[row[first], number[first]])[::-1]
+        order = updates_order(steps, window, draw)
+        wishes = self._wishes(window, order, place, len(rows)) if self.spread else None
+        tilt = min(max(_TILT * drift(window), -_MOST_TILT), _MOST_TILT)
+        pull = WISH if window.accumulate == 1 else _STRONG_WISH
+        limits = self._limits(self.max_tokens, due=self.max_wait)
+        runs = take_runs(
+            samples, targets, limits, oldest=False, wishes=wishes, pull=pull, tilt=tilt
+        )
+        return Groups(samples.numbers[POSITION, runs.members], runs.offsets).take(order)
+
+    def _end(
+        self,
+        samples: SortedWindow,
+        rows: Int64Array,
+        window: Window,
+        place: int,
+        draw: np.random.Generator,
+    ) -> Groups | None:
+        """All that is left, in the order in which it is emitted; None if it is too much for one
+        round. Arguments as for `_groups`."""
+        bits = np.ascontiguousarray(rows[:, Column.LAST_COSTS : MESSAGE])
+        totals = np.ascontiguousarray(rows[:, Column.TOTAL]).view(np.float64)
+        targets = targets_of(
+            bits.view(np.float32).astype(np.float64),
+            totals,
+            least=int(rows[:, Column.GROUPS].max()),
+            most=int(rows[:, Column.SAMPLES].min()),
+        )
+        if len(targets) > LAST:
+            return None
+        order = updates_order(len(targets), window, draw)
+        wishes = self._wishes(window, order, place, len(rows))
+        pull = LAST_WISH if self.spread else 0.0
+        return fill_last(self._last(samples, self.max_tokens), targets, wishes, pull).take(order)
+
+    def _limits(self, max_tokens: int, due: int) -> RunLimits:
+        return RunLimits(
+            max_tokens=max_tokens,
+            max_patches=self.max_patches,
+            max_images=self.max_images,
+            due=due,
+        )
+
+    def _last(self, samples: SortedWindow, max_tokens: int) -> LastSamples:
+        return LastSamples.of(samples, max_tokens, self.max_patches, self.max_images)
+
+    def _alone(self, samples: SortedWindow, window: Window, draw: np.random.Generator) -> Groups:
+        """The round of a single rank whose updates have several steps: all that the window holds.
+
+        No other rank's costs have to be met. So the groups of each update are evenly spaced in
+        length, and nothing is held back. The groups that end the update which the round before
+        began are evenly spaced too, as are those that begin one for the next round to end."""
+        wanted = self._last(samples, self.target_tokens).needed()
+        groups = self._last(samples, self.max_tokens).cut(min(wanted, len(window)))
         places = np.argsort(-mean_lengths(groups, window.lengths), kind="stable")
         k = window.accumulate
         ending = min(-window.step % k, len(places))
@@ -204,43 +262,7 @@ class PaddedRound:
             *whole[draw.permutation(len(whole))],
             places[np.delete(apart, first)],
         ]
-        return Plan(groups.take(np.concatenate(order)))
-
-    def _targets(self, rows: Int64Array, turns: Int64Array) -> Float64Array:
-        """[steps] costs of the most urgent runs that ranks propose, largest first.
-
-        Args:
-            rows: [ranks, k] messages of the ranks that have samples.
-            turns: [ranks] their order where runs are equally urgent.
-        """
-        steps = int(min(rows[:, Column.STEPS].min(), rows[:, Column.SAMPLES].min()))
-        costs, urgency = unpack_runs(rows[:, Column.RUNS : Column.LAST_COSTS])
-        number = np.broadcast_to(np.arange(MOST_RUNS), costs.shape)
-        turn = np.broadcast_to(turns[:, None], costs.shape)
-        given = number < rows[:, Column.PROPOSED, None]
-        order = np.lexsort((turn[given], number[given], -urgency[given]))
-        first = order[np.arange(steps) % len(order)]
-        targets: Float64Array = np.sort(costs[given][first])[::-1]
-        return targets
-
-    def _last_targets(self, rows: Int64Array) -> Float64Array | None:
-        """[steps] costs of the steps that hold all that is left; None if more is to come, or it is
-        too much for one round.
-
-        Args:
-            rows: [ranks, k] messages of the ranks that have samples.
-        """
-        if not rows[:, Column.EXHAUSTED].all():
-            return None
-        bits = np.ascontiguousarray(rows[:, Column.LAST_COSTS : MESSAGE])
-        totals = np.ascontiguousarray(rows[:, Column.TOTAL]).view(np.float64)
-        targets = targets_of(
-            bits.view(np.float32).astype(np.float64),
-            totals,
-            least=int(rows[:, Column.GROUPS].max()),
-            most=int(rows[:, Column.SAMPLES].min()),
-        )
-        return targets if len(targets) <= LAST else None
+        return groups.take(np.concatenate(order))
 
     def _wishes(self, window: Window, order: Int64Array, rank: int, ranks: int) -> Float64Array:
         """[steps] where in its sorted window the rank should take the run of each step from, as a
@@ -264,6 +286,24 @@ class PaddedRound:
         return wishes
 
 
+def steps_of(rows: Int64Array) -> int:
+    """Steps of the round, from the messages of the ranks that have samples."""
+    return int(min(rows[:, Column.STEPS].min(), rows[:, Column.SAMPLES].min()))
+
+
+def by_urgency(rows: Int64Array, turns: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The row and the number of each proposed run, the most urgent first.
+
+    Args:
+        rows: [ranks, k] messages of the ranks that have samples.
+        turns: [ranks] their order where runs are equally urgent.
+    """
+    _, urgency = unpack_runs(rows[:, Column.RUNS : Column.LAST_COSTS])
+    row, number = np.nonzero(np.arange(MOST_RUNS) < rows[:, Column.PROPOSED, None])
+    order = np.lexsort((turns[row], number, -urgency[row, number]))
+    return row[order], number[order]
+
+
 def updates_order(steps: int, window: Window, draw: np.random.Generator) -> Int64Array:
     """[steps] the step that is emitted at each place, drawn so that the steps of each update are
     evenly spaced among all, which are sorted by cost.
@@ -279,6 +319,28 @@ def updates_order(steps: int, window: Window, draw: np.random.Generator) -> Int6
         order[places] = begin + draw.permutation(len(places))
         begin += len(places)
     return order
+
+
+def drift(window: Window) -> float:
+    """Whether the samples that a window holds back are longer than those that came, or shorter.
+
+    What is held back is trained on last. If long samples fitted targets less often than short ones,
+    the updates of an epoch would grow longer toward its end.
+
+    Returns:
+        Mean length of the samples of a window minus that of all that the rank's windows have held,
+        each token counted, in standard errors of the former: positive where long samples are held
+        back. 0 where nothing is known of the others.
+    """
+    tokens, squares = window.seen_lengths
+    lengths = window.lengths.astype(float)
+    held, second = float(lengths.sum()), float((lengths**2).sum())
+    mean = second / held
+    variance = float((lengths**3).sum()) / held - mean * mean
+    error = math.sqrt(max(variance, 0.0) * second) / held
+    if not tokens or error < 1e-9 * mean:
+        return 0.0
+    return (mean - squares / tokens) / error
 
 
 def _evenly(count: int, chosen: int) -> Int64Array:

@@ -1,19 +1,16 @@
 """Padded groups as runs of the sorted window, each the one that loses least: the heart of `Even`.
 
-A padded group is a run of the samples sorted by length, so its cost is that of its longest sample
+A padded group is a run of the samples sorted by length, so it costs what its longest sample costs,
 times their number. For a target, every sample of the window is tried as the longest of a run that
-is as large as the target and the memory limit allow. What a run loses is what it stays below the
-target, and its padding; a bonus for age decides between runs that are about as good. Where samples
-are short against the target, many runs cost almost exactly what is asked for.
+is as large as the target and the memory limits allow. A run loses what it stays below the target,
+and its padding; a bonus for age decides between runs that are about equally good. Where samples are
+short against the target, many runs cost almost exactly the target.
 
-Costs that do not grow with the number of samples, because every group costs the same or as much as
-its longest sample, make no difference to that: the memory limit decides how many go together.
+If every group costs the same, or as much as its longest sample, the target does not limit the
+number of samples. Then only memory does.
 
 Invariant: every target gets one run, of at least one sample, and no sample is in two. No run of
-several samples exceeds the memory limit; none costs more than its target, except a single sample.
-
-Both writings make the same runs: the one below, and its twin in
-`evenstep.plan.policies.even.padded_runs_numba`, several times as fast.
+several samples exceeds a memory limit or costs more than its target.
 """
 
 from __future__ import annotations
@@ -23,83 +20,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenstep.arrays import Float64Array, Int64Array
-from evenstep.cost import Cost, GroupShapes
-from evenstep.plan.policies.even.padded_runs_numba import (
-    AGE_BONUS,
-    NO_LIMIT,
-    OLDEST,
-    ROUNDING,
-    UNDER,
-    WISH,
-    compiled,
+from evenstep.arrays import BoolArray, Float64Array, Int64Array, prefix_sums
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.policies.even.sorted_window import (
+    AGE,
+    IMAGES,
+    LENGTH,
+    PATCHES,
+    POSITION,
+    SINGLE,
+    RunLimits,
+    SortedWindow,
 )
-from evenstep.plan.policy import Window
 
-FLAT = 1e-12
-"""Share of a sample's cost below which what the next one adds is rounding."""
-LENGTH, POSITION, AGE, PATCHES = range(4)
-"""Rows of `SortedWindow.numbers`."""
-SINGLE, EACH = range(2)
-"""Rows of `SortedWindow.costs`."""
+ROUNDING = 1e-9
+"""Share of a target that is forgiven, where it is the cost of just such a run."""
+UNDER = 8.0
+"""How much more cost below the target counts than padding: each step has to be even."""
+WISH = 0.15
+"""Loss of a run that is as far as can be from its place among the sorted samples."""
+_AGE_BONUS = 0.002 / 8**4
+"""Loss that is forgiven to a run, for the fourth power of the rounds that its samples waited."""
+_OLDEST = 64
+"""Rounds beyond which waiting longer counts no more."""
+_LAST = np.iinfo(np.int64).max
 
-
-@dataclass(frozen=True)
-class SortedWindow:
-    """The samples of a window, shortest first, equally long ones in order of arrival."""
-
-    numbers: Int64Array
-    """[4, samples] length, position in the window, rounds waited, and patches or 0."""
-    costs: Float64Array
-    """[2, samples] cost of a group of one such sample, and what every further one adds."""
-
-    @classmethod
-    def of(cls, window: Window, cost: Cost) -> SortedWindow:
-        count = len(window)
-        # Length and position share one int64 key, which sorts faster than a stable argsort.
-        keys = (window.lengths << 32) + np.arange(count)
-        keys.sort()
-        order = keys & 0xFFFFFFFF
-        numbers = np.zeros((4, count), np.int64)
-        numbers[LENGTH] = keys >> 32
-        numbers[POSITION] = order
-        numbers[AGE] = window.ages[order]
-        if window.patches is not None:
-            numbers[PATCHES] = window.patches[order]
-        single, pair = (_cost_of_equals(cost, n, numbers[LENGTH]) for n in (1, 2))
-        each = pair - single
-        each[each <= FLAT * single] = 0.0
-        return cls(numbers, np.stack([single, each]))
-
-    def __len__(self) -> int:
-        return len(self.numbers[0])
-
-    def in_tokens(self, ages: Int64Array) -> SortedWindow:
-        """The same samples of other ages, a group's cost being its padded tokens."""
-        numbers = self.numbers.copy()
-        numbers[AGE] = ages
-        lengths = numbers[LENGTH].astype(np.float64)
-        return SortedWindow(numbers, np.stack([lengths, lengths]))
-
-
-def _cost_of_equals(cost: Cost, samples: int, lengths: Int64Array) -> Float64Array:
-    """[lengths] cost of a group of equally long samples, for each length."""
-    count = np.full(len(lengths), samples, np.int64)
-    shapes = GroupShapes(count, count * lengths, lengths, count * lengths * lengths)
-    return np.asarray(cost(shapes, packed=False), np.float64)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunLimits:
-    """What every run has to keep to."""
-
-    max_tokens: int
-    """Padded tokens of a run of several samples."""
-    max_patches: int | None
-    due: int
-    """Rounds after which a sample has to go; 0 where each run has to hold the oldest sample."""
-    max_images: int | None = None
-    """For targets of two parts alone."""
+Choose = Callable[[SortedWindow, int, int, int], Int64Array]
+"""From the samples that are left, the step, the sample that has to go or -1, and the number of
+samples that a group may hold, to the places of the group, ascending."""
 
 
 def take_runs(
@@ -111,116 +59,8 @@ def take_runs(
     wishes: Float64Array | None = None,
     pull: float = WISH,
     tilt: float = 0.0,
-) -> tuple[Int64Array, Int64Array]:
-    """Takes a run out of the window for one target after the other.
-
-    Args:
-        samples: at least as many as targets.
-        targets: [steps] cost that each run should come close to, largest first.
-        limits: the memory limit, and when a sample has to go.
-        oldest: whether each run has to hold the oldest sample that is left. Otherwise one that is
-            due has to go into the last step that has room for it, or alone into the first if none
-            has.
-        wishes: [steps] where in the sorted window each run should be, as a share of its tokens.
-        pull: loss of a run that is as far as can be from its wish.
-        tilt: loss forgiven to a run of the longest samples, and in part to shorter ones; negative
-            where short ones should go first.
-
-    Returns:
-        [samples] members of `samples` taken, run after run, longest last; and [steps + 1] where
-        each run begins.
-    """
-    numbers, costs = samples.numbers, samples.costs
-    patches = NO_LIMIT if limits.max_patches is None else limits.max_patches
-    fill = _twin(len(samples) * len(targets)) or fill_runs
-    if wishes is None:
-        wishes = np.full(len(targets), -1.0)
-    return fill(
-        *(numbers, costs, targets, wishes, pull, tilt),
-        *(limits.max_tokens, patches, limits.due, oldest),
-    )
-
-
-_COMPILE_AFTER = 20_000_000
-"""Runs tried in this process before numba is used: about as much as it takes to compile."""
-_tried = 0
-
-
-def _twin(runs: int) -> Callable[..., tuple[Int64Array, Int64Array]] | None:
-    global _tried
-    _tried += runs
-    return compiled() if _tried >= _COMPILE_AFTER else None
-
-
-def fill_runs(
-    numbers: Int64Array,
-    costs: Float64Array,
-    targets: Float64Array,
-    wishes: Float64Array,
-    pull: float,
-    tilt: float,
-    max_tokens: int,
-    max_patches: int,
-    due: int,
-    oldest: bool,
-) -> tuple[Int64Array, Int64Array]:
-    """What `take_runs` does, on plain arrays, so that the twin can be compared with it."""
-    index = np.arange(numbers.shape[1])
-    none = index[:0]
-    made: list[Int64Array] = []
-    for step, target in enumerate(targets.tolist()):
-        must = _must(numbers, costs[SINGLE], targets, step, due, oldest)
-        spare = len(targets) - step - 1  # samples that must remain for the other steps
-        most = len(index) - spare
-        begin, end = _best(
-            *(numbers, costs, target, float(wishes[step]), pull, tilt, must),
-            *(max_tokens, max_patches, most),
-        )
-        made.append(index[begin:end])
-        numbers = np.concatenate([numbers[:, :begin], numbers[:, end:]], axis=1)
-        costs = np.concatenate([costs[:, :begin], costs[:, end:]], axis=1)
-        index = np.concatenate([index[:begin], index[end:]])
-    ends = np.cumsum([0, *map(len, made)], dtype=np.int64)
-    return np.concatenate([none, *made]), ends
-
-
-def _must(
-    numbers: Int64Array,
-    single: Float64Array,
-    targets: Float64Array,
-    step: int,
-    due: int,
-    oldest: bool,
-) -> int:
-    """The sample that has to go into this step, or -1."""
-    if oldest:
-        first = numbers[AGE] == numbers[AGE].max()
-        return int(np.where(first, numbers[POSITION], NO_LIMIT).argmin())
-    late = numbers[AGE] >= due
-    if not late.any():
-        return -1
-    if step + 1 < len(targets):  # else all that are late
-        fits_later = single <= targets[step + 1] * (1 + ROUNDING)
-        fits_now = single <= targets[step] * (1 + ROUNDING)
-        late &= ~fits_later & (fits_now | (step == 0))
-    positions = np.where(late, numbers[POSITION], NO_LIMIT)
-    found = int(positions.argmin())
-    return found if late[found] else -1
-
-
-def _best(
-    numbers: Int64Array,
-    costs: Float64Array,
-    target: float,
-    wish: float,
-    pull: float,
-    tilt: float,
-    must: int,
-    max_tokens: int,
-    max_patches: int,
-    most: int,
-) -> tuple[int, int]:
-    """Begin and end of the run that loses least; of equals the one of the shortest samples.
+) -> Groups:
+    """Takes a run for one target after the other.
 
     Lengths 4, 5, 8, 8, 9, a cost of samples x longest and a target of 16: the run of one sample of
     9 costs 9 and loses 7/16; that of two of 8 costs 16 and loses nothing; that which ends with the
@@ -228,50 +68,155 @@ def _best(
     1/10.
 
     Args:
-        must: the sample that the run has to hold, or -1.
-        most: samples that it may hold.
+        samples: at least as many as targets.
+        targets: [steps] cost that each run should come close to, largest first.
+        limits: the memory limits, and when a sample has to go.
+        oldest: see `take_groups`.
+        wishes: [steps] where in the sorted window each run should be, as a share of its tokens.
+        pull: loss of a run that is as far as can be from its wish.
+        tilt: loss forgiven to a run of the longest samples, and in part to shorter ones; negative
+            where short ones should go first.
+
+    Returns:
+        A run for each target: places in `samples`, ascending.
     """
-    count = numbers.shape[1]
-    first, last = 0, count
-    if must >= 0:  # a run with a longer sample holds no more
-        first = must
-        last = min(count, must + max(max_tokens // int(numbers[LENGTH, must]), 1))
-    running = np.zeros((3, last + 1), np.int64)
-    lengths = numbers[LENGTH, :last]
-    lengths.cumsum(out=running[0, 1:])
-    (np.minimum(numbers[AGE, :last], OLDEST) ** 4 * lengths).cumsum(out=running[1, 1:])
-    longest = lengths[first:]
-    single, each = costs[:, first:last]
-    ends = np.arange(first + 1, last + 1)
-    room = np.minimum(np.minimum(max_tokens // longest, ends), most)
-    if max_patches < NO_LIMIT:
-        numbers[PATCHES, :last].cumsum(out=running[2, 1:])
-        begin = np.searchsorted(running[2], running[2, ends] - max_patches)
-        room = np.minimum(room, ends - begin)
-    spare = target * (1 + ROUNDING) - single
-    further = np.full(len(ends), np.inf)
-    np.divide(spare, each, out=further, where=each > 0)
-    sizes = np.maximum(np.minimum(further + 1, room), 1).astype(np.int64)
-    begins = ends - sizes
-    real = (running[0, ends] - running[0, begins]).astype(np.float64)
-    aged = (running[1, ends] - running[1, begins]).astype(np.float64)
-    missing = 1 - (single + (sizes - 1) * each) / (target if target > 0 else 1.0)
-    flat = each == 0  # there the memory limit says how large a run should be
-    if flat.any():
-        missing[flat] = 1 - sizes[flat] / np.maximum(max_tokens // longest[flat], 1)
-    loss = UNDER * missing + 1 - real / (sizes * longest) - AGE_BONUS * (aged / real)
-    middle = (running[0, ends] + running[0, begins]) / (2 * running[0, last])
-    if wish >= 0:
-        loss += pull * np.abs(middle - wish)
-    loss -= tilt * middle
-    unfit = (spare < 0) | (room < 1)
-    if must >= 0:
-        unfit |= begins > must
-        unfit[0] = False  # alone, if nothing else fits
-        if spare[0] < 0 or room[0] < 1:
-            return must, must + 1
-    loss[unfit] = np.inf
-    found = int(loss.argmin())
-    if unfit[found]:
-        return 0, 1  # nothing fits: the shortest alone
-    return int(begins[found]), int(ends[found])
+
+    def fits(left: SortedWindow, step: int) -> BoolArray:
+        alone: BoolArray = left.costs[SINGLE] <= targets[step] * (1 + ROUNDING)
+        return alone
+
+    def choose(left: SortedWindow, step: int, must: int, most: int) -> Int64Array:
+        wish = -1.0 if wishes is None else float(wishes[step])
+        runs = Runs.of(
+            left, float(targets[step]), limits, must, most, wish=wish, pull=pull, tilt=tilt
+        )
+        found = int(runs.loss.argmin())
+        if must >= 0 and runs.loss[0] == np.inf:
+            return np.array([must])  # too large for the target or the memory
+        if runs.loss[found] == np.inf:
+            return np.array([0])  # nothing fits: the shortest alone
+        return np.arange(runs.begins[found], runs.ends[found])
+
+    return take_groups(samples, len(targets), limits.due, fits, choose, oldest=oldest)
+
+
+def take_groups(
+    samples: SortedWindow,
+    steps: int,
+    due: int,
+    fits: Callable[[SortedWindow, int], BoolArray],
+    choose: Choose,
+    *,
+    oldest: bool,
+) -> Groups:
+    """Takes a group for one step after the other, and sees to it that no sample waits for ever.
+
+    Args:
+        samples: at least as many as steps.
+        due: rounds after which a sample has to go.
+        fits: [samples] whether each that is left costs no more than the target of a step.
+        choose: the group of a step.
+        oldest: whether each group has to hold the oldest sample that is left. Otherwise one that is
+            due goes into the last step whose target it fits, or alone into the first if it fits
+            none.
+    """
+    places, left = np.arange(len(samples)), samples
+    made: list[Int64Array] = []
+    for step in range(steps):
+        must = _must(left, step, steps, due, fits, oldest)
+        chosen = choose(left, step, must, len(left) - (steps - step - 1))
+        made.append(places[chosen])
+        rest = np.delete(np.arange(len(left)), chosen)
+        places, left = places[rest], left.take(rest)
+    return Groups.of(made)
+
+
+def _must(
+    left: SortedWindow,
+    step: int,
+    steps: int,
+    due: int,
+    fits: Callable[[SortedWindow, int], BoolArray],
+    oldest: bool,
+) -> int:
+    """The sample that has to go into this step, or -1."""
+    ages = left.numbers[AGE]
+    late = ages == ages.max() if oldest else ages >= due
+    if not late.any():
+        return -1
+    if not oldest and step + 1 < steps:  # the last step takes whatever is due
+        for later in range(step + 1, steps):
+            late &= ~fits(left, later)
+        if step > 0:
+            late &= fits(left, step)
+    positions = np.where(late, left.numbers[POSITION], _LAST)
+    found = int(positions.argmin())
+    return found if late[found] else -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """The best run that ends with each sample. Arrays [runs]."""
+
+    begins: Int64Array
+    ends: Int64Array
+    costs: Float64Array
+    loss: Float64Array
+    """Infinite where a run does not fit."""
+
+    @classmethod
+    def of(
+        cls,
+        window: SortedWindow,
+        target: float,
+        limits: RunLimits,
+        must: int,
+        most: int,
+        *,
+        wish: float,
+        pull: float = WISH,
+        tilt: float = 0.0,
+    ) -> Runs:
+        """
+        Args:
+            target: cost of the run.
+            must: the sample that the run has to hold, or -1.
+            most: samples that it may hold.
+            wish: see `take_runs`; negative for none.
+        """
+        count = len(window)
+        first, last = 0, count
+        if must >= 0:  # a run with a longer sample holds no more
+            first = must
+            last = min(count, must + max(limits.max_tokens // int(window.numbers[LENGTH, must]), 1))
+        lengths, ages = window.numbers[LENGTH, :last], window.numbers[AGE, :last]
+        tokens = prefix_sums(lengths)
+        aged = prefix_sums(np.minimum(ages, _OLDEST) ** 4 * lengths)
+        ends = np.arange(first + 1, last + 1)
+        longest, (single, each) = lengths[first:], window.costs[:, first:last]
+        room = np.minimum(np.minimum(limits.max_tokens // longest, ends), most)
+        for row, limit in ((PATCHES, limits.max_patches), (IMAGES, limits.max_images)):
+            if limit is not None:
+                held = prefix_sums(window.numbers[row, :last])
+                room = np.minimum(room, ends - np.searchsorted(held, held[ends] - limit))
+        spare = target * (1 + ROUNDING) - single
+        further = np.full(len(ends), np.inf)
+        np.divide(spare, each, out=further, where=each > 0)
+        sizes = np.maximum(np.minimum(further + 1, room), 1).astype(np.int64)
+        begins = ends - sizes
+        real = (tokens[ends] - tokens[begins]).astype(np.float64)
+        costs = single + (sizes - 1) * each
+        missing = 1 - costs / (target or 1.0)
+        flat = each == 0  # there the memory limit says how large a run should be
+        missing[flat] = 1 - sizes[flat] / np.maximum(limits.max_tokens // longest[flat], 1)
+        loss = UNDER * missing + 1 - real / (sizes * longest)
+        loss -= _AGE_BONUS * ((aged[ends] - aged[begins]) / real)
+        middle = (tokens[ends] + tokens[begins]) / (2 * tokens[last])
+        if wish >= 0:
+            loss += pull * np.abs(middle - wish)
+        loss -= tilt * middle
+        unfit = (spare < 0) | (room < 1)
+        if must >= 0:
+            unfit |= begins > must
+        loss[unfit] = np.inf
+        return cls(begins=begins, ends=ends, costs=costs, loss=loss)

@@ -1,0 +1,242 @@
+"""Reading from storage that may fail for a while.
+
+`retried` repeats what may pass by itself, with growing pauses, until a source's patience is over:
+timeouts, lost connections, overloaded servers, a stale handle of NFS. What will not pass, such as a
+missing file or permission, is an error at once.
+
+`StorageFile` reads a file as it was when its source was opened, or not at all. A read that fails,
+or ends before the file does, is repeated from the same byte. Whenever the file is opened, its size
+and the version that the storage gives it are compared.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from evenstep.errors import EvenstepError, StorageError, described
+
+if TYPE_CHECKING:
+    from evenstep.data.source_files import SourceFile
+
+logger = logging.getLogger("evenstep")
+
+Result = TypeVar("Result")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 8.0  # seconds
+_PAUSE_LOGGED = 1.0  # a shorter pause is not worth a line
+_jitter = random.Random()  # of its own: transforms may use the module's
+_STATUS_PASSES = {408, 425, 429}
+"""Answers of HTTP that pass, among those that blame the request."""
+_LASTING = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+_ERRNO_PASSES = {
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.EREMOTEIO,
+}
+
+
+def passes(error: BaseException | None) -> bool:
+    """Whether an error says that a system did not answer, whatever was asked of it."""
+    return isinstance(error, (TimeoutError, ConnectionError)) or (
+        isinstance(error, OSError) and error.errno in _ERRNO_PASSES
+    )
+
+
+def retried(
+    what: str, attempt: Callable[[], Result], *, patience: float, local: bool = False
+) -> Result:
+    """What `attempt` returns, which is called until it raises nothing.
+
+    Args:
+        what: is read, for errors.
+        patience: seconds for which it is tried again; 0 tries once.
+        local: whether it is in this machine's own file systems, where few errors pass.
+
+    Raises:
+        StorageError: it fails still.
+        Exception: what will not pass, as `attempt` raises it.
+    """
+    begin = time.monotonic()
+    pause, attempts, logged = _FIRST_PAUSE, 1, False
+    while True:
+        try:
+            return attempt()
+        except EvenstepError:
+            raise
+        except Exception as error:  # file systems raise their own types
+            if not (passes(error) if local else _may_pass(error)):
+                raise
+            spent = time.monotonic() - begin
+            if spent >= patience:
+                raise StorageError(
+                    f"{what} cannot be read: tried {attempts} times in {spent:.1f} s, at last "
+                    f"{described(error)}; once the storage answers again, restart from the last "
+                    f"saved state, or raise patience={patience:g} of Source to wait longer"
+                ) from error
+            if pause >= _PAUSE_LOGGED and not logged:
+                logged = True
+                logger.warning(
+                    "%s could not be read %d times in %.1f s (%s); trying again for up to %g s",
+                    *(what, attempts, spent, described(error), patience),
+                )
+        time.sleep(
+            min(pause * _jitter.uniform(0.5, 1.5), max(begin + patience - time.monotonic(), 0))
+        )
+        pause, attempts = min(2 * pause, _LONGEST_PAUSE), attempts + 1
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether an error of a remote file system may pass. Their libraries have hundreds of types:
+    what is not known to last is taken to pass."""
+    if passes(error):
+        return True
+    if isinstance(error, _LASTING) or "Credentials" in type(error).__name__:
+        return False
+    status = _status(error)
+    return status is None or not 400 <= status < 500 or status in _STATUS_PASSES
+
+
+def _status(error: Exception) -> int | None:
+    """The answer of HTTP that an error is about."""
+    for found in (
+        getattr(error, "status", None),
+        getattr(error, "code", None),
+        getattr(error, "status_code", None),
+        getattr(getattr(error, "response", None), "status_code", None),
+    ):
+        if isinstance(found, int):
+            return found
+    return None
+
+
+_VERSIONS = ("ETag", "etag", "md5Hash", "generation", "checksum", "blob_id")
+"""What storages call the version of a file's content."""
+
+
+def version_of(info: Mapping[str, Any]) -> dict[str, str]:
+    """What a storage says of a file's version, if anything."""
+    return {name: str(info[name]) for name in _VERSIONS if info.get(name)}
+
+
+class StorageFile(io.RawIOBase):
+    """See the module docstring. Without a buffer; `SourceFile.open` puts one before it."""
+
+    def __init__(self, file: SourceFile) -> None:
+        """
+        Raises:
+            StorageError: it cannot be opened, or has changed.
+        """
+        self._file = file
+        self._opened: Any = None
+        self._at = 0
+        self._retried(self._open)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._file.size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = min(len(buffer), self._file.size - self._at)
+        if wanted <= 0:
+            return 0
+        content = self._retried(lambda: self._read(wanted))
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+    def close(self) -> None:
+        self._let_go()
+        super().close()
+
+    def _retried(self, attempt: Callable[[], Any]) -> Any:
+        file = self._file
+        try:
+            return retried(file.path, attempt, patience=file.patience, local=file.local)
+        except EvenstepError:
+            raise
+        except Exception as error:  # file systems raise their own types
+            raise StorageError(
+                f"{file.path} cannot be read: {described(error)}; this does not pass by itself, so "
+                "it is not tried again: fix what it names, and restart from the last saved state"
+            ) from error
+
+    def _read(self, wanted: int) -> bytes:
+        """Some bytes, at least one."""
+        try:
+            self._open()
+            self._opened.seek(self._at)
+            content: bytes = self._opened.read(wanted)
+            if not content:
+                raise ConnectionError(
+                    f"it ended at byte {self._at:,} of {self._file.size:,}: cut off on its way"
+                )
+            return content
+        except BaseException:
+            self._let_go()
+            if not self._file.local:
+                self._file.system.invalidate_cache(self._file.path)
+            raise
+
+    def _open(self) -> None:
+        if self._opened is not None:
+            return
+        file = self._file
+        if file.local:
+            self._opened = open(file.path, "rb", buffering=0)  # noqa: SIM115  see _let_go
+            self._check({"size": os.fstat(self._opened.fileno()).st_size})
+        else:
+            self._opened = file.system.open(file.path, "rb")
+            self._check(getattr(self._opened, "details", None) or file.system.info(file.path))
+
+    def _check(self, info: Mapping[str, Any]) -> None:
+        """Compares the file with what it was when its source was opened."""
+        file, now = self._file, version_of(info)
+        was: dict[str, Any] = {"size": file.size, **file.version}
+        for name, value in {"size": int(info["size"]), **now}.items():
+            if was.get(name, value) != value:
+                self._let_go()
+                raise StorageError(
+                    f"{file.path} has changed since it was opened: its {name} was {was[name]} and "
+                    f"is {value}; restore it, and restart from the last saved state"
+                )
+
+    def _let_go(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            with suppress(Exception):  # of a connection that is lost
+                opened.close()

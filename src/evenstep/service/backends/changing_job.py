@@ -1,0 +1,306 @@
+"""`ChangingJob`: a job whose loaders and mesh change while it runs, and no sample is lost.
+
+A role that restarts must know the job's current state. So each change is first written to the
+`JobState` that the registry has, and then sent to the running roles. All messages may be sent
+twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from evenstep.errors import ConfigurationError
+from evenstep.service.backends.running_job import OwnedJob
+from evenstep.service.backends.scaling_thread import ScalingThread
+from evenstep.service.client.remote_client import RemoteClient
+from evenstep.service.job.job import Job
+from evenstep.service.job.loader_job import LoaderJob
+from evenstep.service.job.roles import Loaders, groups_of, layout_of
+from evenstep.service.messages import Message, call, results
+from evenstep.service.options import FaultOptions, LogOptions
+from evenstep.service.registry.role_limits import check_memory_limit
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.job_state import Constructors, JobInfo, JobState, check_name
+from evenstep.service.sizing.loader_scaling import LoaderScaling
+
+_KEPT = 100  # changes of loaders
+
+
+class OwnedLoader(Protocol):
+    """A loader that this process has started."""
+
+    job: LoaderJob
+
+    def handle(self) -> RemoteHandle:
+        """The loader, once its sources are open.
+
+        Raises:
+            ConfigurationError: it was not ready in time, or a source cannot be opened.
+        """
+        ...
+
+    def ask_to_end(self) -> None:
+        """Idempotent."""
+        ...
+
+    def end(self) -> None:
+        """Idempotent."""
+        ...
+
+
+class ChangingJob(OwnedJob):
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        name: str,
+        loaders: Loaders,
+        constructors: int | None,
+        state: Mapping[str, Any] | None,
+        faults: FaultOptions | None,
+        logs: LogOptions | None,
+    ) -> None:
+        """See `start`."""
+        super().__init__(job)
+        check_name(name)
+        self._name, self._constructors, self._given_state = name, constructors, state
+        self._faults, self._logs = faults or FaultOptions(), logs or LogOptions()
+        self._layout = layout_of(job, loaders)
+        """The layout at the start."""
+        self._groups = groups_of(job, constructors)
+        most_workers = max(self._layout.workers, default=job.memory.workers)
+        check_memory_limit(self._faults.memory_limit, most_workers)
+        self._loaders: list[Any] = []
+        """Each an `OwnedLoader`, in the order of the layout."""
+        self._started = 0
+        """Loaders, since the start."""
+        self._old_clients: list[RemoteClient] = []
+        """Clients of earlier meshes."""
+        self._changing = threading.Lock()
+        self._state_lock = threading.Lock()
+        self._scaling: ScalingThread | None = None
+        self._state: JobState
+        """With the `JobInfo` that is `_info`."""
+
+    def _new_state(
+        self,
+        backend: str,
+        run_id: int,
+        registry: RemoteHandle,
+        planner: RemoteHandle,
+        loaders: Sequence[RemoteHandle],
+        constructors: Constructors,
+    ) -> JobState:
+        """The state of a job that starts."""
+        job, state = self.job, self._given_state
+        info = JobInfo(
+            name=self._name,
+            backend=backend,
+            run_id=run_id,
+            fingerprint=job.fingerprint,
+            tree=job.tree,
+            prefetch=job.memory.prefetch,
+            warn_after=self._faults.warn_after,
+            step=0 if state is None else int(state["step"]),
+            registry=registry,
+            planner=planner,
+            loaders=tuple(loaders),
+            constructors=constructors,
+            step_log=None if self._logs.steps is None else str(self._logs.steps),
+        )
+        return JobState(info=info, layout=self._layout, tree=job.tree, planner_state=state)
+
+    # What backends do in their own ways
+
+    @abstractmethod
+    def _new_loader(self, part: LoaderJob) -> OwnedLoader:
+        """Starts a loader."""
+
+    @abstractmethod
+    def _new_constructors(self, job: Job, mesh: int, groups: list[list[int]]) -> Constructors:
+        """Starts constructors, and waits until they are ready."""
+
+    @abstractmethod
+    def _end_constructors(self, handles: Sequence[RemoteHandle]) -> None:
+        """Ends constructors that have no more clients."""
+
+    @abstractmethod
+    def _tell(self, job_state: JobState) -> None:
+        """Sends the state to the registry; see `JobRegistry.update`."""
+
+    # Loaders
+
+    def use_loaders(self, loaders: Loaders) -> None:
+        """Replaces the loaders without changing any batch. New loaders are started, read ahead, and
+        are used from the next plan on; then those that are not needed end. Until then trainers get
+        what the old ones prepare.
+
+        Args:
+            loaders: see `evenstep.service.start`.
+
+        Raises:
+            ConfigurationError: a new loader is not ready in time, or cannot open its sources; the
+                old ones keep running.
+        """
+        self._check_open()
+        with self._changing:
+            layout = layout_of(self.job, loaders)
+            left, following, begun = list(self._loaders), [], []
+            try:
+                for part in self.job.loader_jobs(layout, first=self._started):
+                    found = next((each for each in left if each.job.does_as(part)), None)
+                    if found is None:
+                        found = self._new_loader(part)
+                        begun.append(found)
+                    else:
+                        left.remove(found)
+                    following.append(found)
+                handles = [each.handle() for each in following]
+                self._read_ahead([each.handle() for each in begun])
+            except BaseException:
+                for each in begun:
+                    each.end()
+                raise
+            self._started += len(layout.shares)
+            self._loaders = following
+            self._update_state(
+                info=replace(self._info, loaders=tuple(handles)),
+                layout=layout,
+                old_loaders=tuple(each.handle() for each in left),
+                loaders_started=self._started,
+            )
+            users = [self._info.planner, *self._all_constructors()]
+            results([each.send("use_loaders", handles, layout) for each in users])
+            self._update_state(old_loaders=())
+            for each in left:
+                each.ask_to_end()
+            for each in left:
+                each.end()
+
+    def _read_ahead(self, loaders: Sequence[RemoteHandle]) -> None:
+        """Has loaders prepare what comes next of their sources."""
+        reached = call(self._info.planner, "reached")
+        asked = []
+        for handle, sources in zip(loaders, results([each.send("describe") for each in loaders])):
+            messages: list[Message] = [
+                ("ahead", (name, reached[name][0], 2 * reached[name][1]))
+                for name in sources
+                if name in reached
+            ]
+            if messages:
+                asked.append(handle.send_all(messages))
+        results(asked)
+
+    def _begin_scaling(self, scaling: Loaders) -> None:
+        """Changes the loaders from now on, if they are to be changed."""
+        if not isinstance(scaling, LoaderScaling):
+            return
+        planner_status = partial(call, self._info.planner, "status")
+        self._scaling = ScalingThread(scaling, planner_status, self.use_loaders, self._note_scaling)
+        self._scaling.begin()
+
+    def _note_scaling(self, short: tuple[str, ...], change: Mapping[str, Any] | None) -> None:
+        scaled = self._state.scaled + (() if change is None else (change,))
+        self._update_state(short=short, scaled=scaled[-_KEPT:])
+
+    def _close_clients(self) -> None:
+        super()._close_clients()
+        for client in self._old_clients:
+            client.close()
+
+    def _end_scaling(self) -> None:
+        """Idempotent."""
+        if self._scaling is not None:
+            self._scaling.close()
+
+    # The mesh
+
+    def remesh(self, mesh: Any, at_step: int | None = None) -> None:
+        """Changes the mesh at a step; see `LocalService.remesh`. Clients of the old mesh, in all
+        processes, get the steps before it, and then `MeshChangedError`. Clients that are made from
+        now on belong to the new mesh, and begin there. Clients of earlier meshes get no more steps.
+
+        Args:
+            mesh: see `LocalService.remesh`.
+            at_step: None is the first step that no client has requested. An earlier one is for
+                ranks that are lost: clients of the previous mesh drop what they have
+                requested from there on.
+
+        Raises:
+            ConfigurationError: a client has taken the step already, or the job does not go with the
+                mesh.
+            EvenstepError: a step before it cannot be planned.
+        """
+        self._check_open()
+        with self._changing:
+            job = self.job.on(mesh)
+            count = self._constructors
+            groups = groups_of(job, None if count is None else min(count, job.tree.sizes["DP"]))
+            before = tuple(handle for _, handle in self._info.constructors)
+            step: int | None = None
+            self._update_state(held=True)
+            try:
+                first = self._first_step(before, at_step)
+                state = call(self._info.planner, "remesh", job.tree, first)
+                step = state["step"]  # not after the end of the mixture
+            finally:
+                if step is None:
+                    self._update_state(held=False)
+                else:
+                    begins = (*self._state.mesh_begins, step)
+                    self._update_state(
+                        held=False, mesh_begins=begins, tree=job.tree, planner_state=state
+                    )
+                results([each.send("end_at", step) for each in before])
+            # Again, for a planner without a store that restarted before the state was updated.
+            call(self._info.planner, "remesh", job.tree, step)
+            results([loader.send("drop_from", step) for loader in self._info.loaders])
+            number = len(begins)
+            made = self._new_constructors(job, number, groups)
+            self.job = job
+            info = replace(self._info, tree=job.tree, mesh=number, step=step, constructors=made)
+            ended = self._state.old_constructors
+            self._update_state(info=info, old_constructors=before)
+            self._old_clients += self._clients
+            self._clients = []
+            self._end_constructors(ended)
+
+    def _first_step(self, constructors: Sequence[RemoteHandle], at_step: int | None) -> int:
+        """The first step of the next mesh. Constructors start no step until `end_at`."""
+        held = results([each.send("hold") for each in constructors])
+        for client in self._clients:
+            client.report_steps()
+        told: int = call(self._info.registry, "reached")
+        reached: int = max(self._info.step, told, *(taken for taken, _ in held))
+        if at_step is not None:
+            if at_step < reached:
+                raise ConfigurationError(
+                    f"at_step={at_step}, but a client comes to step {reached} next; choose that or "
+                    "a later one"
+                )
+            return at_step
+        free: int = max(reached, *(begun + 1 for _, begun in held))
+        if reached > self._info.step and any(begun < 0 for _, begun in held):
+            # Of a restarted constructor it is only known how far clients may have requested.
+            free = max(free, reached + self.job.memory.prefetch + 1)
+        return free
+
+    # The job's state
+
+    def _all_constructors(self) -> list[RemoteHandle]:
+        return [*(handle for _, handle in self._info.constructors), *self._state.old_constructors]
+
+    def _update_state(self, **changes: Any) -> None:
+        """Changes the job's state, and tells the registry."""
+        with self._state_lock:
+            version = self._state.version + 1
+            self._state = replace(self._state, version=version, **changes)
+            self._info = self._state.info
+            self._tell(self._state)

@@ -1,0 +1,209 @@
+"""Finds the running jobs of a cluster by name.
+
+Every run of a job gives its actors names that no run had before, so a dead actor's name, which Ray
+may keep, never collides.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.backends.ray.channel import RayChannel, import_ray
+from evenstep.service.client.discovery import Joined
+from evenstep.service.remote.channels import RoleGoneError
+from evenstep.service.remote.job_state import JobInfo, check_name
+
+_ANSWER_TIMEOUT = 10.0  # seconds within which a living registry answers
+_RETRY_INTERVAL = 0.3  # seconds
+_AUTH_MODE = "RAY_AUTH_MODE"
+
+
+def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bool:
+    """Connects this process to a cluster, unless it is connected. Returns whether it was this
+    call that connected it.
+
+    Args:
+        address: of the head of the cluster; "auto" is a cluster on this machine, "local" starts
+            one. None is that of the environment variable RAY_ADDRESS, or else starts one.
+        options: more for ``ray.init``.
+
+    Raises:
+        ConfigurationError: there is no cluster.
+        EvenstepError: Ray cannot be started.
+    """
+    present_token()
+    ray = import_ray()
+    if ray.is_initialized():
+        return False
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address in (None, "local"):
+        quiet["include_dashboard"] = False
+    where = "on this machine" if address in (None, "auto", "local") else f"at {address}"
+    try:
+        with _keep_signal_handler():
+            ray.init(address, **{**quiet, **(options or {})})
+    except (ConnectionError, ValueError) as error:
+        raise ConfigurationError(
+            f"no Ray cluster can be reached {where} ({' '.join(str(error).split())}); start the "
+            f"service first, or give the address that it prints. {_token_remedy()}"
+        ) from error
+    except Exception as error:  # Ray has no error class for a node that is too slow to start
+        raise EvenstepError(
+            f"Ray could not be started {where} ({type(error).__name__}: "
+            f"{' '.join(str(error).split())}); see its logs, and try again when the machine has "
+            "less to do"
+        ) from error
+    return True
+
+
+def present_token() -> None:
+    """Lets Ray present this user's token to clusters. Recent releases ask for it by default, and
+    present it to a cluster of this machine only, unless the environment says so before Ray is
+    imported. Clusters that ask for none ignore it."""
+    if "ray" not in sys.modules and _has_token():
+        os.environ.setdefault(_AUTH_MODE, "token")
+
+
+def _has_token() -> bool:
+    given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    return given or (Path.home() / ".ray" / "auth_token").exists()
+
+
+def _token_remedy() -> str:
+    if not _has_token():
+        return (
+            "If the cluster asks for a token, copy ~/.ray/auth_token to this host from the one "
+            "that started it"
+        )
+    if os.environ.get(_AUTH_MODE) != "token":
+        return f"If the cluster asks for a token, set {_AUTH_MODE}=token before Ray is imported"
+    return "If the cluster asks for a token, that of this host must be the same"
+
+
+@contextmanager
+def _keep_signal_handler() -> Iterator[None]:
+    """Restores the process's own SIGTERM handler, which Ray replaces."""
+    own = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(own) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, own)
+
+
+def joined_cluster(connected: bool, name: str, deadline: float) -> Joined:
+    """A job on the cluster that this process is connected to.
+
+    Args:
+        connected: whether to disconnect when the job is left; see `connect`.
+        deadline: on the monotonic clock, until which the job may be started.
+
+    Raises:
+        ConfigurationError: there is no such job.
+    """
+    leave = import_ray().shutdown if connected else None
+    try:
+        return Joined(find(name, patience=deadline - time.monotonic()), leave)
+    except BaseException:
+        if leave is not None:
+            leave()
+        raise
+
+
+def namespace_of(job: str) -> str:
+    """The Ray namespace of a job's actors.
+
+    Raises:
+        ConfigurationError: the name has other characters than are allowed.
+    """
+    check_name(job)
+    return f"evenstep-{job}"
+
+
+def running() -> list[tuple[str, int]]:
+    """Jobs and their run ids, the latest first, whether their actors still answer or not."""
+    from ray.util import list_named_actors
+
+    found = []
+    for actor in list_named_actors(all_namespaces=True):
+        run_id, _, role = actor["name"].partition("-")
+        space = actor["namespace"]
+        if space.startswith("evenstep-") and role == "registry" and run_id.isdecimal():
+            found.append((space.removeprefix("evenstep-"), int(run_id)))
+    return sorted(found, key=lambda each: -each[1])
+
+
+def find(job: str, *, patience: float = 0.0) -> JobInfo:
+    """A running job.
+
+    Args:
+        patience: seconds to wait for the job to be started.
+
+    Raises:
+        ConfigurationError: no job of that name is running.
+        EvenstepError: its registry does not answer.
+    """
+    space = namespace_of(job)
+    deadline = time.monotonic() + patience
+    while True:
+        jobs = running()
+        silent = None
+        for name, run_id in jobs:
+            if name == job:
+                try:
+                    found = _ask_registry(space, run_id)
+                except TimeoutError:
+                    silent = _registry_name(run_id)
+                    continue
+                if found is not None:
+                    return found
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_RETRY_INTERVAL)
+    if silent is not None:
+        raise EvenstepError(
+            f"job {job!r} is on this cluster, but its registry (actor {silent}, in a process named "
+            f"ray::JobRegistry) has not answered for {_ANSWER_TIMEOUT:.0f} s: it is stopped, "
+            "hangs or is overloaded. Let it run again, or end it and choose another name"
+        )
+    names = ", ".join(sorted({name for name, _ in jobs if name != job})) or "none"
+    raise ConfigurationError(
+        f"no job named {job!r} runs on this cluster; running are: {names}. Start it, or give the "
+        "name of a running one"
+    )
+
+
+def _ask_registry(space: str, run_id: int) -> JobInfo | None:
+    """None if it is gone, or its job has not begun.
+
+    Raises:
+        TimeoutError: it does not answer.
+        EvenstepError: a role of the job cannot be made.
+    """
+    ray = import_ray()
+    try:
+        registry = ray.get_actor(_registry_name(run_id), namespace=space)
+    except ValueError:
+        return None
+    pending = RayChannel(registry).send([("job", ())])
+    if pending.first_of((), _ANSWER_TIMEOUT) is None:
+        raise TimeoutError
+    try:
+        answer = pending.answer()
+    except RoleGoneError:
+        return None
+    if answer.error is not None:
+        raise answer.error
+    job: JobInfo | None = answer.value[0]
+    return job
+
+
+def _registry_name(run_id: int) -> str:
+    return f"{run_id}-registry"

@@ -1,0 +1,191 @@
+"""`JobRegistryActor`: the registry of a job as a Ray actor, which clients find by its name.
+
+Roles that Ray restarts ask the registry for the job's state. A restarted registry gets the state
+from the process that started the service (`RegistryKeeper`), which lives as long as all actors do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from evenstep.service.backends.ray.channel import import_ray
+from evenstep.service.backends.ray.locators import LoaderActors, RayLocator, location_in
+from evenstep.service.options import FaultOptions
+from evenstep.service.registry.event_log import EventLog
+from evenstep.service.registry.metrics import MetricsExporter
+from evenstep.service.registry.registry import JobRegistry
+from evenstep.service.remote.channels import Answer
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.job_state import JobState
+from evenstep.service.remote.role_place import RolePlace
+from evenstep.service.transport.endpoint import Keys
+
+
+def kill_process(about: Mapping[str, Any]) -> None:
+    """Returns when it is killed, or its node is gone.
+
+    Args:
+        about: its `process` and `host`.
+    """
+    ray = import_ray()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [
+        node["NodeID"]
+        for node in ray.nodes()
+        if node["Alive"] and node["NodeManagerHostname"] == about["host"]
+    ]
+    if nodes:
+        there = NodeAffinitySchedulingStrategy(nodes[0], soft=False)
+        task = ray.remote(num_cpus=0, max_retries=0)(_kill).options(scheduling_strategy=there)
+        with suppress(ray.exceptions.RayError):
+            ray.get(task.remote(about["process"]))
+
+
+def _kill(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+_INTERVAL = 0.2  # seconds
+
+
+class RegistryKeeper:
+    """Tells the registry the job's state, and each process that replaces it. Starts with
+    `begin`."""
+
+    def __init__(self, registry: Any, job_state: JobState) -> None:
+        """
+        Args:
+            registry: Ray's handle.
+        """
+        self._registry, self._state = registry, job_state
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="evenstep-registry", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def tell(self, job_state: JobState) -> None:
+        """Returns when the registry has the state."""
+        ray, self._state = import_ray(), job_state
+        while not self._closed.is_set():
+            try:
+                ray.get(self._registry.update.remote(job_state))
+                return
+            except ray.exceptions.RayTaskError:
+                raise
+            except ray.exceptions.RayError:  # it is restarting
+                self._closed.wait(_INTERVAL)
+
+    def close(self) -> None:
+        """Before the registry ends. Idempotent."""
+        self._closed.set()
+
+    def _keep(self) -> None:
+        ray = import_ray()
+        while not self._closed.is_set():
+            try:
+                # One message: the second of two could reach another process than the first.
+                ray.get(self._registry.keep.remote(self._state))
+            except ray.exceptions.RayTaskError:
+                raise
+            except ray.exceptions.RayError:
+                self._closed.wait(_INTERVAL)
+
+
+class JobRegistryActor(JobRegistry):
+    """See the module docstring. It starts when `RegistryKeeper` tells it the job's state."""
+
+    def __init__(
+        self,
+        locator: RayLocator,
+        keys: Keys | None,
+        loaders: LoaderActors | None = None,
+        events: str | None = None,
+        limits: FaultOptions | None = None,
+    ) -> None:
+        """
+        Args:
+            locator: of this actor.
+            keys: of sockets; None for a registry without sockets.
+            loaders: of a job with standbys.
+            events: a file; see `EventLog`.
+            limits: see `JobRegistry.open`.
+        """
+        super().__init__()
+        self._locator, self._keys, self._loaders = locator, keys, loaders
+        self._log, self._limits = EventLog(events), limits
+        self._location: Answer | None = None
+        self._located = asyncio.Event()
+
+    async def update(self, job_state: JobState) -> None:
+        """See `JobRegistry.update`."""
+        if self._location is not None:
+            await super().update(job_state)
+            return
+        import ray
+
+        endpoint = None
+        if self._keys is not None:
+            host = ray.util.get_node_ip_address()
+            endpoint = self.open_sockets("registry", host=host, keys=self._keys)
+        here = os.getpid(), socket.gethostname(), time.time_ns()
+        self._location = Answer((*here, endpoint, False))
+        actor = ray.get_actor(self._locator.name, namespace=self._locator.namespace)
+        known = location_in(self._location, actor)
+        info = job_state.info
+        place = RolePlace(info.registry.role, known, self._locator)
+        await self.open(
+            replace(job_state, info=replace(info, registry=RemoteHandle(place))),
+            MetricsExporter(info.name),
+            self._all_standbys,
+            self._limits,
+            kill_process,
+            self._log,
+            _room,
+        )
+        self._located.set()
+
+    def _all_standbys(self) -> list[dict[str, Any]]:
+        return [] if self._loaders is None else self._loaders.standbys(len(self._job.loaders))
+
+    async def job_state(self) -> JobState:
+        """See `JobRegistry.job_state`; as soon as it has been told."""
+        await self.location()
+        return await super().job_state()
+
+    async def location(self) -> Answer:
+        """See `RoleActor.location`."""
+        await self._located.wait()
+        assert self._location is not None
+        return self._location
+
+    async def keep(self, job_state: JobState) -> None:
+        """See `JobRegistry.update`. Never answered: a caller that waits for it learns when the
+        process that was told is gone."""
+        await self.update(job_state)
+        await asyncio.Event().wait()
+
+    async def handle(self, sent: bytes, born: int | None = None) -> Answer:
+        """Handles messages; see `RayChannel`. Ray serializes the answer itself, as
+        it may have handles of actors. Any process of a registry may answer."""
+        await self.location()
+        return await self.answer(pickle.loads(sent))
+
+
+def _room() -> str:
+    import ray
+
+    free = ray.available_resources().get("CPU", 0.0)
+    return f"Ray makes it where there is room, and the cluster has {free:g} CPUs free"

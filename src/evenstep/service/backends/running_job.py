@@ -1,0 +1,118 @@
+"""What can be asked about a running job, by the process that started it and by others."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.client.remote_client import RemoteClient, WaitWarnings
+from evenstep.service.job.job import Job
+from evenstep.service.job.roles import common_step, rank_of
+from evenstep.service.messages import call
+from evenstep.service.registry.role_watch import ANSWER_LIMIT
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.job_state import JobInfo
+from evenstep.strategy import LoadingPlan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_STATUS_LIMIT = 5 * ANSWER_LIMIT  # seconds
+
+
+class RunningJob:
+    """A context manager."""
+
+    _info: JobInfo
+    _closed = False
+
+    @property
+    def name(self) -> str:
+        return self._info.name
+
+    def plan(self, step: int) -> LoadingPlan | None:
+        """The plan of a step, made now if need be; None if the mixture has ended before it."""
+        self._check_open()
+        plan: LoadingPlan | None = call(self._planner, "plan", step)
+        return plan
+
+    def status(self) -> dict[str, Any]:
+        """JSON-able: the state and counters of each role, how long clients waited, see
+        `evenstep.service.registry.metrics`, and who waits for whom now.
+
+        Raises:
+            EvenstepError: the registry does not answer.
+            LoaderDiedError: it died.
+        """
+        self._check_open()
+        registry = self._info.registry.using(on_wait=self._give_up, warn_after=_STATUS_LIMIT)
+        status: dict[str, Any] = call(registry, "status")
+        return status
+
+    def _give_up(self, registry: RemoteHandle, *_: object) -> None:
+        raise EvenstepError(
+            f"{registry.name} of job {self.name!r} has not answered for {_STATUS_LIMIT:.0f} s: it "
+            "is stopped, hangs or is overloaded"
+        )
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._closed = True
+
+    @property
+    def _planner(self) -> RemoteHandle:
+        info = self._info
+        warnings = WaitWarnings(info.registry, f"process {os.getpid()}")
+        return info.planner.using(on_wait=warnings, warn_after=info.warn_after)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigurationError("the service is closed; start the job again")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class OwnedJob(RunningJob):
+    """A job that this process has started."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._clients: list[RemoteClient] = []
+
+    def client(self, rank: int | None = None, **place: int) -> RemoteClient:
+        """The client of a rank, given by its number or its coordinates, in this process; see
+        `LocalService.client`. Trainers in other processes make an `evenstep.service.Client`."""
+        self._check_open()
+        client = RemoteClient(self._info, rank_of(self.job, rank, place))
+        self._clients.append(client)
+        return client
+
+    def status(self) -> dict[str, Any]:
+        for client in self._clients:
+            client.report_steps()
+        return super().status()
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state to resume from; see `LocalService.state_dict`.
+
+        Raises:
+            ConfigurationError: clients have taken different numbers of steps, or the state before
+                the step is not kept.
+        """
+        self._check_open()
+        reached = {client["rank"]: client["step"] for client in self.status()["clients"]}
+        reached.update({client.rank: client.step for client in self._clients})
+        if step is None:
+            step = common_step(self._info.step, reached)
+        taken = step <= max(reached.values(), default=0)
+        state: dict[str, Any] = call(self._planner, "state_dict", step, taken)
+        return state
+
+    def _close_clients(self) -> None:
+        for client in self._clients:
+            client.close()

@@ -1,0 +1,115 @@
+"""Finds a running job by the file that it writes, and the new processes of roles that died."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evenstep.errors import ConfigurationError
+from evenstep.service.messages import call
+from evenstep.service.remote.channels import RoleGoneError, SocketChannel
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.job_state import JobInfo
+from evenstep.service.remote.role_place import Location
+from evenstep.service.transport.endpoint import read_endpoint
+
+
+@dataclass
+class Joined:
+    """A job that this process takes part in."""
+
+    job: JobInfo
+    _disconnect: Callable[[], None] | None = None
+
+    def leave(self) -> None:
+        """Idempotent."""
+        disconnect, self._disconnect = self._disconnect, None
+        if disconnect is not None:
+            disconnect()
+
+
+def channel_in(file: Path) -> SocketChannel:
+    """To the registry that has written a file, or to one that has restarted on its host: that uses
+    the same port and another socket.
+
+    Raises:
+        ConfigurationError: there is no file, or it is none of a service.
+    """
+    endpoint = read_endpoint(file)
+    return SocketChannel(replace(endpoint, machine="") if endpoint.tcp else endpoint)
+
+
+def job_in(file: Path) -> JobInfo | None:
+    """The job that has written a file; None if there is no file, or the job has ended.
+
+    Raises:
+        ConfigurationError: the file is none of a service.
+    """
+    if not file.exists():
+        return None
+    pending = channel_in(file).send([("job", ())])
+    try:
+        answer = pending.answer()
+    except RoleGoneError:
+        return None
+    if answer.error is not None:
+        raise answer.error
+    job: JobInfo | None = answer.value[0]
+    return job
+
+
+_PATIENCE = 60.0  # seconds for the registry to come back
+_INTERVAL = 0.5
+
+
+def with_locators(job: JobInfo, file: Path) -> JobInfo:
+    """The job, with handles that find the new processes of roles that restart."""
+    registry = job.registry.located_by(FileLocator(file))
+
+    def found(handle: RemoteHandle) -> RemoteHandle:
+        return handle.located_by(RegistryLocator(registry, handle.role))
+
+    constructors = tuple((ranks, found(handle)) for ranks, handle in job.constructors)
+    return replace(job, registry=registry, planner=found(job.planner), constructors=constructors)
+
+
+@dataclass(frozen=True)
+class RegistryLocator:
+    """Asks the registry, which watches all roles."""
+
+    registry: RemoteHandle
+    role: str
+
+    def locate(self, dead: Location | None) -> Location:
+        """See `evenstep.service.remote.role_place.Locator`."""
+        born = 0 if dead is None else dead.born
+        found: Location = call(self.registry, "locate", self.role, born)
+        return found
+
+
+@dataclass(frozen=True)
+class FileLocator:
+    """Finds the registry where its file says; see `channel_in`."""
+
+    file: Path
+
+    def locate(self, dead: Location | None) -> Location:
+        """See `evenstep.service.remote.role_place.Locator`."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            try:
+                channel = channel_in(self.file)
+            except ConfigurationError as error:  # the service has removed it at its end
+                raise RoleGoneError from error
+            try:
+                answer = channel.send([("job", ())]).answer()
+            except RoleGoneError:
+                time.sleep(_INTERVAL)
+                continue
+            if answer.error is not None:
+                raise answer.error
+            known: Location = answer.value[0].registry.place.known
+            return replace(known, channel=channel)
+        raise RoleGoneError

@@ -1,0 +1,132 @@
+"""Joins a service that another process runs: `Client` as a trainer's rank, `attach` to look at
+it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from evenstep.errors import ConfigurationError
+from evenstep.service.backends.running_job import RunningJob
+from evenstep.service.client.discovery import Joined, job_in, with_locators
+from evenstep.service.client.remote_client import RemoteClient
+from evenstep.service.transport.endpoint import SUFFIX, path_of
+
+_RETRY_INTERVAL = 0.2  # seconds
+
+
+class Client(RemoteClient):
+    """The client of a rank, in a trainer's process: ``evenstep.service.Client``."""
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None = "auto",
+        job_name: str = "job",
+        rank: int | None = None,
+        *,
+        step: int | None = None,
+        patience: float = 60.0,
+        step_log: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """
+        Args:
+            address: that the service prints: of its Ray cluster, or a file, with which a trainer
+                joins without Ray. "auto" finds a job on this machine, whatever runs it.
+            job_name: the name that the job was started with.
+            rank: None is that of the environment variable RANK, as torchrun sets it.
+            step: the first step; None is the service's first.
+            patience: seconds to wait for the service to be started.
+            step_log: see `RankClient.log_steps`; None is that of the service, on rank 0.
+
+        Raises:
+            ConfigurationError: no service there, no such job, or no such rank.
+            ImportError: Ray or pyzmq is not installed.
+        """
+        if rank is None:
+            rank = _rank_of_environment()
+        self._joined: Joined = join(address, job_name, patience=patience)
+        try:
+            super().__init__(self._joined.job, rank, step=step, step_log=step_log)
+        except BaseException:
+            self._joined.leave()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self._joined.leave()
+
+
+def _rank_of_environment() -> int:
+    given = os.environ.get("RANK", "")
+    if not given.isdecimal() or len(given) > 9:
+        raise ConfigurationError(
+            f"rank is not given, and the environment variable RANK={given!r} is not a rank; give "
+            "rank=, or start the trainer with torchrun"
+        )
+    return int(given)
+
+
+def attach(address: str | os.PathLike[str] | None = "auto", name: str = "job") -> AttachedService:
+    """A job that another process runs, to look at.
+
+    Args:
+        address: see `evenstep.service.Client`.
+
+    Raises:
+        ConfigurationError: no such job.
+    """
+    return AttachedService(join(address, name))
+
+
+class AttachedService(RunningJob):
+    """See `attach`. The job keeps running when it is left."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined, self._info = joined, joined.job
+
+    def close(self) -> None:
+        """Leaves the job. Idempotent."""
+        super().close()
+        self._joined.leave()
+
+
+def join(address: str | os.PathLike[str] | None, name: str, *, patience: float = 0.0) -> Joined:
+    """
+    Args:
+        address: see `evenstep.service.Client`.
+        patience: seconds to wait for the job to be started.
+
+    Raises:
+        ConfigurationError: there is no such job.
+    """
+    deadline = time.monotonic() + patience
+    given = _is_file(address)
+    file = Path(str(address)) if given else path_of(name)
+    while True:
+        job = job_in(file) if given or address in (None, "auto") else None
+        if job is not None:
+            return Joined(with_locators(job, file) if job.backend == "ray" else job)
+        late = time.monotonic() > deadline
+        if not given:
+            from evenstep.service.backends.ray.discovery import (  # which need Ray
+                connect,
+                joined_cluster,
+            )
+
+            try:
+                connected = connect(str(address or "auto"))
+            except (ConfigurationError, ImportError):
+                if late or address not in (None, "auto"):
+                    raise
+            else:
+                return joined_cluster(connected, name, deadline)
+        elif late:
+            raise ConfigurationError(
+                f"no service answers at {file}; start it first, or give the address that it prints"
+            )
+        time.sleep(_RETRY_INTERVAL)
+
+
+def _is_file(address: str | os.PathLike[str] | None) -> bool:
+    return isinstance(address, os.PathLike) or str(address).endswith(SUFFIX)

@@ -1,0 +1,283 @@
+"""`RemoteClient`: the client of a service whose roles run elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
+from evenstep.service.client.rank_client import RankClient, mesh_changed
+from evenstep.service.client.service_step import ServiceStep
+from evenstep.service.registry.metrics import TakenStep
+from evenstep.service.registry.role_watch import ANSWER_LIMIT
+from evenstep.service.remote.channels import Answer, PendingAnswer, RoleGoneError
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.job_state import JobInfo
+from evenstep.service.remote.requests import Request
+from evenstep.service.remote.role_place import RolePlace, cause_of_death
+
+logger = logging.getLogger("evenstep")
+
+_LIMIT = 2 * ANSWER_LIMIT
+"""Seconds in which the registry, which asks all roles, answers."""
+
+
+class WaitWarnings:
+    """To be the `on_wait` of a handle."""
+
+    def __init__(self, registry: RemoteHandle, who: str) -> None:
+        """
+        Args:
+            who: waits, such as "rank 3".
+        """
+        self._registry, self._who = registry, who
+
+    def __call__(
+        self,
+        waited_for: RemoteHandle,
+        request: Request,
+        seconds: float,
+        awaited: Sequence[PendingAnswer],
+    ) -> None:
+        """See `evenstep.service.remote.handles.OnWait`."""
+        wait = {
+            "by": self._who,
+            **waited_for.about,
+            **asdict(request),
+            "seconds": seconds,
+        }
+        registry = self._registry.place.known
+        if registry is None:
+            return
+        told = registry.channel.send([("explain", (wait,))])
+        first = told.first_of(awaited, _LIMIT)
+        why = f"and {self._registry.name} has not answered for {_LIMIT:.0f} s either"
+        if first is told:
+            try:
+                why = told.answer().value[0]
+            except RoleGoneError:
+                why = f"and {self._registry.name} has died"
+        elif first is not None:
+            return
+        logger.warning(
+            "%s has waited %.0f s for %s of %s, %s",
+            *(self._who, seconds, request, waited_for.name, why),
+        )
+
+
+class ServiceMonitor:
+    """Keeps a question pending at the registry, which answers it when a role has died for good, the
+    service is closed, or the mesh has changed. If the registry dies, a thread asks its successor:
+    no step waits for that."""
+
+    def __init__(self, registry: RolePlace, mesh: int) -> None:
+        """
+        Args:
+            mesh: of the client; see `JobInfo`.
+        """
+        self._registry, self._mesh = registry, mesh
+        self.ends_at: int | None = None
+        """The step at which the client's mesh has ended, as far as `error` has heard."""
+        self._error: Exception | None = None
+        self._pending: PendingAnswer | None = None
+        self._ask()
+
+    @property
+    def pending(self) -> list[PendingAnswer]:
+        """The answer, to wait for it; none while the registry's successor is looked for."""
+        pending = self._pending
+        return [] if pending is None else [pending]
+
+    def error(self) -> Exception | None:
+        """What has happened; None if nothing has."""
+        pending = self._pending
+        if pending is not None and pending.first_of((), 0.0) is not None:
+            self._pending = None
+            try:
+                answer = pending.answer()
+                self._error = answer.error
+                if answer.error is None:
+                    self.ends_at = answer.value[0]
+                    self._ask()
+            except RoleGoneError:
+                threading.Thread(
+                    target=self._ask_again, name="evenstep-monitor", daemon=True
+                ).start()
+        return self._error
+
+    def _ask(self) -> None:
+        self._location = self._registry.location()
+        self._pending = self._location.channel.send([("failed", (self._mesh, self.ends_at))])
+
+    def _ask_again(self) -> None:
+        try:
+            self._registry.successor(self._location)
+            self._ask()
+        except RoleGoneError as error:
+            self._error = cause_of_death(self._registry.role, error)
+        except EvenstepError as error:
+            self._error = error
+
+
+_REPORT_INTERVAL = 1.0  # seconds between reports of steps taken
+_TOLD_SECONDS = 2.0  # for the registry to hear of them at the end
+
+
+class RemoteClient(RankClient):
+    """A `RankClient` that watches the service: when a role dies and cannot be restarted, the next
+    step raises an error that names it, even if steps were prefetched."""
+
+    def __init__(
+        self,
+        job: JobInfo,
+        rank: int,
+        *,
+        step: int | None = None,
+        step_log: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """
+        Args:
+            step: the first step; None is the service's first.
+            step_log: see `log_steps`; None is the job's, on rank 0.
+        """
+        self._stages: Mapping[str, float] = {}
+        constructor = job.constructor(rank)  # refuses ranks that do not exist
+        self._monitor = ServiceMonitor(job.registry.place, job.mesh)
+        watched: dict[str, Any] = {
+            "monitor": self._monitor,
+            "on_wait": WaitWarnings(job.registry, f"rank {rank}"),
+            "warn_after": job.warn_after,
+        }
+        self._registry = job.registry.using(**watched)
+        self._mesh, self._begin = job.mesh, job.step
+        self._taken: list[TakenStep] = []
+        self._taken_lock = threading.Lock()
+        self._told: PendingAnswer | None = None
+        self._reported_at = -math.inf
+        self._places = [each.place for each in (job.registry, job.planner, constructor)]
+        self._number: int = self._registry.send(
+            "register_client", rank, secrets.token_hex(8)
+        ).result()
+        super().__init__(
+            job.tree,
+            rank,
+            constructor.using(**watched, on_answer=self._take_answer),
+            job.planner.using(**watched),
+            prefetch=job.prefetch,
+            step=job.step if step is None else step,
+        )
+        if step_log is None and rank == 0:
+            step_log = job.step_log
+        if step_log is not None:
+            self.log_steps(step_log)
+
+    def __next__(self) -> tuple[list[Any], ServiceStep]:
+        self._check_mesh()
+        try:
+            micro_batches, step = super().__next__()
+        except StopIteration:
+            self.report_steps()
+            self._tell("record_end", self.rank)
+            self._await_told()
+            raise
+        except EvenstepError as error:
+            if not (self._closed or isinstance(error, MeshChangedError)):
+                self._tell_failure(error)
+            raise
+        record = TakenStep(
+            step.step,
+            step.wait_seconds,
+            self._stages,
+            step.imbalance,
+            step.imbalance_before,
+            sum(step.tokens.values()),
+        )
+        with self._taken_lock:
+            self._taken.append(record)
+            is_first = len(self._taken) == 1
+        left = self._reported_at + _REPORT_INTERVAL - time.monotonic()
+        if left <= 0:
+            self.report_steps()
+        elif is_first:  # in a thread: the next step may be long in coming
+            timer = threading.Timer(left, self.report_steps)
+            timer.daemon = True
+            timer.start()
+        return micro_batches, step
+
+    def report_steps(self) -> None:
+        """Tells the registry of the steps taken since the last report, which otherwise happens once
+        a second."""
+        with self._taken_lock:
+            taken, self._taken = self._taken, []
+            self._reported_at = time.monotonic()
+        if taken:
+            self._tell("record_steps", self.rank, self._number, taken)
+
+    def common_state(self) -> Mapping[str, Any]:
+        if self._last is None and not self.fetches:
+            raise ConfigurationError(
+                f"rank {self.rank} takes no steps, and has nothing to save; call common_state() "
+                "where client.fetches is True"
+            )
+        self.report_steps()
+        begins = self.step == self._begin
+        state: Mapping[str, Any] = self._registry.send(
+            "common_state", self.rank, self.step, self._number, self._mesh, begins
+        ).result()
+        return state
+
+    def close(self) -> None:
+        if not self._closed:
+            self.report_steps()
+            self._await_told()
+        super().close()
+        for place in self._places:
+            if place.known is not None:
+                place.known.channel.close()
+
+    def _tell(self, message: str, *arguments: Any) -> None:
+        location = self._registry.place.known  # a registry that has died needs no report
+        if location is not None:
+            # The answer is kept: if it were dropped, the message might not be sent.
+            self._told = location.channel.send([(message, arguments)])
+
+    def _await_told(self) -> None:
+        """Waits until the last report has arrived, before this process may end."""
+        if self._told is not None:
+            self._told.first_of((), _TOLD_SECONDS)
+
+    def _tell_failure(self, error: EvenstepError) -> None:
+        """Tells the registry, or its successor: ranks that save would wait for this one. A registry
+        that is stopped hears of it later."""
+        location = self._registry.place.location()
+        with suppress(RoleGoneError, EvenstepError):  # the service has ended
+            while True:
+                told = location.channel.send([("record_failure", (self.rank, self._number, error))])
+                if told.first_of((), _TOLD_SECONDS) is None:
+                    return
+                try:
+                    told.answer()
+                    return
+                except RoleGoneError:
+                    location = self._registry.place.successor(location)
+
+    def _take_answer(self, answer: Answer) -> None:
+        self._stages = answer.stages
+        self._check_mesh()  # it may be of a step that was requested before the mesh has changed
+
+    def _check_mesh(self) -> None:
+        """
+        Raises:
+            MeshChangedError: the mesh has ended before the step that comes next.
+        """
+        self._monitor.error()
+        if self._monitor.ends_at is not None and self.step >= self._monitor.ends_at:
+            raise mesh_changed(self.rank, self.step, self._monitor.ends_at)

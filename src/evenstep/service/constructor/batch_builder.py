@@ -1,0 +1,247 @@
+"""Builds the micro-batches of one bucket: collated samples, each context-parallel rank's shard, and
+the micro-batches of subplans.
+
+Ranks that share a bucket share its rows. A row is collated once. If context-parallel ranks each
+take a shard of it, the cut is planned once, and each shard is made when its rank asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.batch.labels import IGNORE_INDEX, as_array
+from evenstep.batch.pack import PackCollator
+from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
+from evenstep.errors import CollateError, ConfigurationError, EvenstepError, described
+from evenstep.plan.sharding import Sharding, shard
+from evenstep.service.client.service_step import SubplanStep
+from evenstep.service.job.collators import vision_fields
+from evenstep.service.job.job import Job
+from evenstep.service.job.sample_measure import SUPERVISED
+from evenstep.strategy import Assignment, LoadingPlan
+from evenstep.strategy.sample_table import SampleTable
+
+
+def context_shards(job: Job, plan: LoadingPlan) -> int:
+    """Number of context-parallel ranks that share each row of a plan; 1 if each has its own rows,
+    or gets whole rows, to broadcast them or because the job says so."""
+    if plan.axis != "DP" or "CP" in plan.broadcast_at or job.sharding is None:
+        return 1
+    return plan.tree.sizes["CP"]
+
+
+@dataclass
+class BuiltBucket:
+    """The micro-batches of one bucket in one step."""
+
+    step: int
+    bucket: int
+    samples: tuple[SampleTable, ...]
+    """[micro_batches]"""
+    batches: list[Any]
+    """[micro_batches] with whole rows."""
+    shardings: list[Any] | None
+    """[micro_batches] how each is cut, a `Sharding`; None if ranks do not share rows."""
+    labels_shifted: bool
+    _shards: dict[int, tuple[list[Any], tuple[int, ...]]] = field(default_factory=dict)
+
+    def shard(self, micro_batch: int, context_rank: int) -> tuple[dict[str, Any], int]:
+        """One rank's shard of a micro-batch, and the supervised tokens in it."""
+        assert self.shardings is not None
+        batch, sharding = self.batches[micro_batch], self.shardings[micro_batch]
+        shard = shard_batch(batch, sharding, context_rank, labels_shifted=self.labels_shifted)
+        return shard, int((shard["shift_labels"] != IGNORE_INDEX).sum())
+
+    def for_rank(self, context_rank: int) -> tuple[list[Any], tuple[int, ...]]:
+        """The micro-batches of a context-parallel rank, and the supervised tokens in each."""
+        if self.shardings is None:
+            supervised = tuple(int(t.lengths[SUPERVISED].sum()) for t in self.samples)
+            return self.batches, supervised
+        if context_rank not in self._shards:
+            made = [self.shard(k, context_rank) for k in range(len(self.batches))]
+            self._shards[context_rank] = [each for each, _ in made], tuple(n for _, n in made)
+        return self._shards[context_rank]
+
+
+def build(
+    job: Job, plan: LoadingPlan, bucket: int, samples: Mapping[int, Any], shards: int
+) -> BuiltBucket:
+    """Collates the micro-batches of a bucket.
+
+    Args:
+        samples: by row of the plan, at least those of the bucket.
+        shards: see `context_shards`; without meaning where groups share samples.
+
+    Raises:
+        CollateError: the collate function raised, or made a batch that cannot be sharded or has
+            other supervised tokens than were measured.
+    """
+    members = [plan.assignment.members(bucket, k) for k in range(plan.micro_batches)]
+    tables = tuple(plan.samples[rows] for rows in members)
+    batches: list[Any] = []
+    shardings: list[Any] = []
+    for k, (rows, table) in enumerate(zip(members, tables)):
+        if plan.group_first is not None:
+            shards = len(plan.group(bucket, k))
+            if not len(rows):  # another bucket has the samples of its group
+                batches.append(None)
+                shardings.append(None)
+                continue
+        where = f"micro-batch {k} of bucket {bucket} in step {plan.step}"
+        batch = collated(job.collator, [samples[row] for row in rows.tolist()], table, where)
+        _check_supervised(job, batch, table, where)
+        batches.append(batch)
+        if shards > 1 or plan.group_first is not None:
+            shardings.append(_sharding(job, plan, batch, shards, where))
+    return BuiltBucket(
+        step=plan.step,
+        bucket=bucket,
+        samples=tables,
+        batches=batches,
+        shardings=shardings or None,
+        labels_shifted=isinstance(job.collator, PackCollator) and not job.collator.mask_first_label,
+    )
+
+
+def collated(collate: Any, samples: Sequence[Any], table: SampleTable, where: str) -> Any:
+    """The collate function's batch.
+
+    Args:
+        where: the micro-batch, for errors.
+
+    Raises:
+        CollateError: the function raised.
+    """
+    try:
+        return collate(samples)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit
+        names = ", ".join(str(table.identity(row)) for row in range(min(len(table), 3)))
+        more = f" and {len(table) - 3:,} more" if len(table) > 3 else ""
+        raise CollateError(
+            f"{where}, of samples {names}{more}, cannot be collated: {described(error)}"
+        ) from error
+
+
+def own_copy(batches: Sequence[Any]) -> list[Any]:
+    """Shallow copies, so that a client can add and remove fields without changing another's."""
+    return [dict(batch) if type(batch) is dict else batch for batch in batches]
+
+
+def group_shards(
+    plan: LoadingPlan, bucket: int, built: Mapping[int, BuiltBucket]
+) -> tuple[list[Any], tuple[int, ...]]:
+    """The shards of a bucket in the groups that it is in, and the supervised tokens in each.
+
+    Args:
+        built: by bucket, at least the first ones of its groups.
+
+    Raises:
+        CollateError: a shard has more tokens than a rank may have.
+    """
+    shards, supervised = [], []
+    for k in range(plan.micro_batches):
+        group = plan.group(bucket, k)
+        shard, count = built[group.start].shard(k, bucket - group.start)
+        tokens = shard["input_ids"].shape[1]
+        if plan.max_tokens is not None and tokens > plan.max_tokens:
+            raise CollateError(
+                f"micro-batch {k} of step {plan.step} has {tokens:,} tokens for bucket {bucket}, "
+                f"over max_tokens={plan.max_tokens:,}, as the collate function pads; pad less, or "
+                "lower max_tokens"
+            )
+        shards.append(shard | {CONTEXT_RANKS: group})
+        supervised.append(count)
+    return shards, tuple(supervised)
+
+
+def _sharding(job: Job, plan: LoadingPlan, batch: Any, shards: int, where: str) -> Sharding:
+    try:
+        lengths = document_lengths(batch)
+        if callable(job.sharding):
+            return job.sharding(lengths, shards)
+        if job.sharding is None:
+            raise ConfigurationError(
+                'context_parallel="dynamic" cuts rows, and the job has sharding=None'
+            )
+        even = plan.group_first is not None
+        return shard(lengths, shards, methods=list(job.sharding), even=even)
+    except EvenstepError as error:
+        raise CollateError(
+            f"{where} cannot be cut over {shards} context-parallel ranks: {error}; choose "
+            "collate='pack', or sharding=None for whole rows"
+        ) from error
+
+
+def _check_supervised(job: Job, batch: Any, table: SampleTable, where: str) -> None:
+    """Compares the labels of a batch with what was measured, if `PackCollator` made it: then each
+    label is known."""
+    if not isinstance(job.collator, PackCollator) or not job.collator.mask_first_label:
+        return
+    labels, expected = batch["labels"], int(table.lengths[SUPERVISED].sum())
+    if labels.dtype.is_floating_point or labels.ndim != 2:
+        return
+    counted = int(np.count_nonzero(as_array(labels) != IGNORE_INDEX))  # in a tenth of torch's time
+    if counted != expected:
+        raise CollateError(
+            f"{where} has {counted:,} supervised tokens, but {expected:,} were measured in its "
+            "samples, so loss scales would be wrong; let supervised= of MeasureOptions count "
+            "the labels of each sample, except its first, that are not -100, or leave it out"
+        )
+
+
+def subplan_batches(
+    job: Job, plan: LoadingPlan, name: str, bucket: int, samples: Mapping[int, Any]
+) -> list[Any]:
+    """[micro_batches] of a bucket of a subplan, collated; None for one without samples.
+
+    Args:
+        samples: by row of the plan, those of the bucket.
+
+    Raises:
+        CollateError: the collate function raised.
+    """
+    subplan = plan.subplans[name]
+    collate = job.subplan_collate.get(name, vision_fields)
+    batches = []
+    for k in range(subplan.micro_batches):
+        rows = subplan.assignment.members(bucket, k)
+        where = f"micro-batch {k} of bucket {bucket} of subplan {name!r} in step {plan.step}"
+        chosen = [samples[row] for row in rows.tolist()]
+        batches.append(collated(collate, chosen, plan.samples[rows], where) if chosen else None)
+    return batches
+
+
+def subplan_step(
+    plan: LoadingPlan, name: str, own: int, batches: Mapping[int, list[Any]]
+) -> SubplanStep:
+    """
+    Args:
+        own: the client's bucket of the plan itself.
+        batches: by bucket of the subplan that the client fetches, see `subplan_batches`.
+    """
+    subplan = plan.subplans[name]
+    cells = [(bucket, k) for bucket in batches for k in range(subplan.micro_batches)]
+    rows = [subplan.assignment.members(bucket, k) for bucket, k in cells]
+    main_rows = [plan.assignment.members(own, k) for k in range(plan.micro_batches)]
+    return SubplanStep(
+        micro_batches=own_copy([batch for each in batches.values() for batch in each]),
+        samples=tuple(plan.samples[each] for each in rows),
+        goes_to=tuple(_routes(plan.assignment, each) for each in rows),
+        comes_from=tuple(_routes(subplan.assignment, each) for each in main_rows),
+        imbalance=subplan.imbalance,
+        imbalance_before=subplan.imbalance_before,
+    )
+
+
+def _routes(assignment: Assignment, rows: Int64Array) -> Int64Array:
+    """[rows, 3] bucket, micro-batch and index of samples in another plan of the same samples; -1
+    for a sample that is not placed in it."""
+    columns = (assignment.bucket, assignment.micro_batch, assignment.order)
+    return np.stack([column[rows].astype(np.int64) for column in columns], axis=1)

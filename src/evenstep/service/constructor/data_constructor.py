@@ -1,0 +1,351 @@
+"""`DataConstructor`: builds the micro-batches of its data-parallel groups, step by step.
+
+It builds each bucket once, when the first of the clients that share it asks. A step is kept until
+every client that fetches it has moved on, so a client that asks twice gets the same twice. Then it
+is dropped, here and at the loaders. If clients are far apart, the samples of the least recently
+requested steps are dropped earlier; such a step is built again from the same plan on request.
+
+Clients request steps ahead, and from several threads: one step is built while the plan and the
+samples of others are on their way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenstep.batch.loss_scale import shard_loss_scale
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.client.rank_client import mesh_changed
+from evenstep.service.client.service_step import ServiceStep, StepDelivery, SubplanStep
+from evenstep.service.constructor.batch_builder import (
+    BuiltBucket,
+    build,
+    context_shards,
+    group_shards,
+    own_copy,
+    subplan_batches,
+    subplan_step,
+)
+from evenstep.service.constructor.step_fetcher import StepFetcher
+from evenstep.service.constructor.wanted_samples import Samples
+from evenstep.service.job.job import Job
+from evenstep.service.job.sample_measure import SUPERVISED
+from evenstep.service.job.source_layout import SourceLayout, StageKey
+from evenstep.service.messages import Handle, call
+from evenstep.strategy import LoadingPlan
+
+_HELD_SECONDS = 0.2
+"""After which a client that must wait asks again, so that others can use its thread."""
+_WINDOWS = 4
+"""Steps whose samples are held, as a multiple of those that a client requests ahead."""
+
+
+@dataclass
+class _Step:
+    """What was built of a step."""
+
+    plan: LoadingPlan
+    samples: Samples
+    """Samples of the buckets that are not built yet."""
+    shards: int
+    buckets: dict[int, BuiltBucket] = field(default_factory=dict)
+    subplan_batches: dict[StageKey, list[Any]] = field(default_factory=dict)
+    """By subplan and bucket, collated micro-batches."""
+
+
+class DataConstructor:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        job: Job,
+        buckets: Sequence[int],
+        planner: Handle,
+        loaders: Sequence[Handle],
+        layout: SourceLayout,
+        *,
+        together: int = 1,
+        on_queued: Callable[[float], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            buckets: data-parallel groups whose clients it serves, in all pipeline stages and along
+                all other axes.
+            planner: decides what is in a step.
+            loaders: [loaders] where samples are staged.
+            layout: which loader owns which samples.
+            together: how many small steps at most are planned and fetched by the same messages. 1
+                plans and fetches only what a client has requested.
+            on_queued: called with the seconds that a client waited while batches of others were
+                built.
+
+        Raises:
+            ConfigurationError: the mesh has no such data-parallel group.
+        """
+        tree = job.tree
+        wrong = [each for each in buckets if not 0 <= each < tree.sizes["DP"]]
+        if wrong or not len(buckets):
+            raise ConfigurationError(
+                f"buckets={list(buckets)} of a constructor must be data-parallel groups, from 0 to "
+                f"{tree.sizes['DP'] - 1}"
+            )
+        self._job, self._planner = job, planner
+        self.buckets = tuple(sorted(buckets))
+        clients = tree.ranks[:, list(self.buckets)]
+        self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
+        self._ends_at: int | None = None
+        self._begun = threading.Condition()  # for the next three
+        self._held = False
+        self._last_begun = -1
+        self._delivering = 0
+        self._fetcher = StepFetcher(self.clients, planner, loaders, layout, together=together)
+        self._on_queued = on_queued
+        self._taken_lock = threading.Lock()
+        self._taken = dict.fromkeys(self.clients, 0)
+        """By client: it has received all steps below this one."""
+        self._steps_lock = threading.Lock()
+        self._steps: dict[int, _Step] = {}
+        self._most_held = _WINDOWS * (job.memory.prefetch + 1)
+        self._recent: dict[int, None] = {}
+        """Steps whose samples or batches are here; that asked for last comes last."""
+
+    # Messages of clients
+
+    def fetches(self, step: int, rank: int) -> bool:
+        """Whether a client fetches anything itself in a step."""
+        self._check(rank)
+        self._check_mesh(rank, step, taken=step)
+        plan = self._fetcher.plan(step)
+        return plan is not None and _fetches(plan, rank)
+
+    def deliver(self, step: int, rank: int, taken: int = 0) -> StepDelivery:
+        """The micro-batches of a client in a step, the same each time it asks.
+
+        Args:
+            taken: the client never asks again for steps below this one, unless it is restarted.
+
+        Raises:
+            ConfigurationError: not a client of this constructor.
+            EvenstepError: the step could not be planned, read or built. Every client gets the
+                error.
+        """
+        self._check(rank)
+        self._update_taken(rank, taken, may_restart=step == taken)
+        with self._begun:
+            if not self._begun.wait_for(lambda: not self._held, _HELD_SECONDS):
+                return StepDelivery(step=step, held=True)
+            self._check_mesh(rank, step, taken)
+            self._last_begun = max(self._last_begun, step)
+            self._delivering += 1
+        try:
+            return self._delivered(step, rank)
+        finally:
+            with self._begun:
+                self._delivering -= 1
+                self._begun.notify_all()
+
+    def _delivered(self, step: int, rank: int) -> StepDelivery:
+        plan = self._fetcher.plan(step)
+        if plan is None:
+            return StepDelivery(step=step, ended=True)
+        if not _fetches(plan, rank):
+            return StepDelivery(step=step, fetched_by=plan.delivery.fetcher_of(rank))
+        try:
+            self._fetcher.samples(plan)  # while other steps are built
+            begin = time.perf_counter()
+            with self._steps_lock:
+                if self._on_queued is not None:
+                    self._on_queued(time.perf_counter() - begin)
+                self._drop_all_but_recent(step)
+                return self._delivery(self._step(plan), rank)
+        except EvenstepError as error:
+            self._check_mesh(rank, step)
+            call(self._planner, "fail", step + 1, error)
+            raise
+
+    def release(self, rank: int, taken: int) -> None:
+        """Notes that a client has received the steps below `taken`, and asks for no more now."""
+        self._check(rank)
+        self._update_taken(rank, taken, may_restart=False)
+        self._fetcher.flush()
+
+    def hold(self) -> tuple[int, int]:
+        """Starts no delivery until `end_at`, fetches nothing ahead, and finishes those that have
+        started. Returns the next step of the client that is furthest, and the last step of
+        which a delivery has started, -1 if none has."""
+        with self._begun:
+            self._held = True
+            self._begun.wait_for(lambda: not self._delivering)
+            with self._taken_lock:
+                held = max(self._taken.values()), self._last_begun
+        self._fetcher.end_at(held[1] + 1)
+        return held
+
+    def end_at(self, step: int | None) -> None:
+        """Serves no steps from this one on, because the mesh changes there. None serves all."""
+        with self._begun:
+            self._ends_at = step
+        if step is None:
+            self._fetcher.end_at(None)
+        else:
+            self._fetcher.drop_from(step)
+            with self._taken_lock:
+                for number in [each for each in self._recent if each >= step]:
+                    self._steps.pop(number, None)
+                    del self._recent[number]
+        with self._begun:  # only now, as nothing may be fetched until here
+            self._held = False
+            self._begun.notify_all()
+
+    def use_loaders(self, loaders: Sequence[Handle], layout: SourceLayout) -> None:
+        """See `StepFetcher.use_loaders`."""
+        self._fetcher.use_loaders(loaders, layout)
+
+    def status(self) -> Mapping[str, Any]:
+        """JSON-able."""
+        with self._taken_lock:
+            held = len(self._recent)
+        return {
+            "buckets": list(self.buckets),
+            "clients": list(self.clients),
+            "steps": sorted(plan.step for plan in self._fetcher.plans()),
+            "held_steps": held,
+            "taken": {str(rank): taken for rank, taken in self._taken.items()},
+        }
+
+    def close(self) -> None:
+        """Drops all steps. Idempotent."""
+        self._fetcher.clear()
+        with self._steps_lock:
+            self._steps.clear()
+
+    def _update_taken(self, rank: int, taken: int, *, may_restart: bool) -> None:
+        """Drops the steps that no client fetches any more.
+
+        Args:
+            may_restart: whether it may be the first message of a restarted client. A lower `taken`
+                from any other message is stale (reordered) and ignored.
+        """
+        with self._taken_lock:
+            if may_restart or taken > self._taken[rank]:
+                self._taken[rank] = taken
+            plans = {plan.step: plan for plan in self._fetcher.plans()}
+            plans.update({number: step.plan for number, step in list(self._steps.items())})
+            for plan in [plan for number, plan in plans.items() if number < taken]:
+                waiting = [each for each in self.clients if self._taken[each] <= plan.step]
+                if not any(_fetches(plan, each) for each in waiting):
+                    self._fetcher.forget(plan.step)
+                    self._steps.pop(plan.step, None)
+                    self._recent.pop(plan.step, None)
+
+    def _drop_all_but_recent(self, step: int) -> None:
+        """Notes that a step is asked for. If clients are so far apart that many steps are held,
+        drops the samples and batches of those asked for longest ago."""
+        with self._taken_lock:
+            self._recent.pop(step, None)
+            self._recent[step] = None
+            for number in list(self._recent)[: -self._most_held]:
+                self._fetcher.drop_samples(number)
+                self._steps.pop(number, None)
+                del self._recent[number]
+
+    # Deliveries
+
+    def _step(self, plan: LoadingPlan) -> _Step:
+        step = self._steps.get(plan.step)
+        if step is None:
+            samples = self._fetcher.samples(plan)
+            step = _Step(plan, samples, context_shards(self._job, plan))
+            self._steps[plan.step] = step
+        return step
+
+    def _delivery(self, step: _Step, rank: int) -> StepDelivery:
+        plan, delivery = step.plan, step.plan.delivery
+        own, fetched_by = delivery.bucket_of(rank), delivery.fetcher_of(rank)
+        fetched = delivery.buckets_of(rank)
+        built = {bucket: self._built(step, bucket) for bucket in plan.holders(fetched)}
+        micro_batches: list[Any] = []
+        supervised: tuple[int, ...] = ()
+        if plan.group_first is not None:
+            shards = {bucket: group_shards(plan, bucket, built) for bucket in fetched}
+            micro_batches, supervised = shards.get(own, ([], ()))
+            peers = {bucket: each for bucket, (each, _) in shards.items() if bucket != own}
+        else:
+            if own in built:
+                micro_batches, supervised = built[own].for_rank(self._job.tree.place(rank).CP)
+            peers = {bucket: each.batches for bucket, each in built.items() if bucket != own}
+        ranks = plan.buckets * step.shards
+        total = int(plan.samples.lengths[SUPERVISED][plan.assignment.placed].sum())
+        about = ServiceStep(
+            step=plan.step,
+            rank=rank,
+            bucket=own,
+            axis=plan.axis,
+            loss_scales=tuple(
+                shard_loss_scale(count, total, ranks, reduction=self._job.measures.loss_reduction)
+                for count in supervised
+            ),
+            ranks=ranks,
+            samples=tuple(plan.members(own, k) for k in range(plan.micro_batches)),
+            fetched_by=fetched_by,
+            supervised=supervised,
+            total_supervised=total,
+            imbalance=plan.imbalance,
+            imbalance_before=plan.imbalance_before,
+            weights=dict(plan.weights),
+            carried=len(plan.carried),
+            notes=plan.notes,
+            subplans={name: self._subplan_step(step, name, rank) for name in plan.subplans},
+            peers={bucket: own_copy(batches) for bucket, batches in peers.items()},
+        )
+        return StepDelivery(
+            step=plan.step,
+            fetched_by=fetched_by,
+            micro_batches=own_copy(micro_batches),
+            about=about,
+        )
+
+    def _built(self, step: _Step, bucket: int) -> BuiltBucket:
+        if bucket not in step.buckets:
+            rows = step.samples[(None, bucket)]
+            step.buckets[bucket] = build(self._job, step.plan, bucket, rows, step.shards)
+            step.samples[(None, bucket)] = {}
+        return step.buckets[bucket]
+
+    def _subplan_step(self, step: _Step, name: str, rank: int) -> SubplanStep:
+        fetched = step.plan.subplans[name].delivery.buckets_of(rank)
+        batches = {bucket: self._subplan(step, name, bucket) for bucket in fetched}
+        return subplan_step(step.plan, name, step.plan.delivery.bucket_of(rank), batches)
+
+    def _subplan(self, step: _Step, name: str, bucket: int) -> list[Any]:
+        key = (name, bucket)
+        if key not in step.subplan_batches:
+            step.subplan_batches[key] = subplan_batches(
+                self._job, step.plan, name, bucket, step.samples[key]
+            )
+            step.samples[key] = {}
+        return step.subplan_batches[key]
+
+    def _check_mesh(self, rank: int, step: int, taken: int = 0) -> None:
+        if self._ends_at is not None and step >= self._ends_at:
+            if taken >= self._ends_at:  # else it has requested ahead, and waits for earlier steps
+                self.release(rank, self._ends_at)
+            raise mesh_changed(rank, step, self._ends_at)
+
+    def _check(self, rank: int) -> None:
+        if rank not in self._taken:
+            place = self._job.tree.place(rank)  # refuses ranks that do not exist
+            raise ConfigurationError(
+                f"rank {rank} ({place}) is not a client of the constructor of data-parallel groups "
+                f"{list(self.buckets)}; ask that of DP={place.DP}"
+            )
+
+
+def _fetches(plan: LoadingPlan, rank: int) -> bool:
+    """Whether a rank fetches anything of the plan itself or of its subplans."""
+    plans = (plan, *plan.subplans.values())
+    return any(each.delivery.fetcher_of(rank) == rank for each in plans)

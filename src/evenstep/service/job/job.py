@@ -1,0 +1,323 @@
+"""`Job`: the description of a run, from which all roles are made. Checked when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import count
+from typing import Any
+
+from evenstep.data.pickling import check_picklable, pickled
+from evenstep.data.source import Source
+from evenstep.data.source_files import list_files
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.sharding import METHODS, Sharding
+from evenstep.plan.sharding.adaptive import check_methods
+from evenstep.service.job.collators import (
+    Collate,
+    check_collate,
+    collator_of,
+    masks_first_label,
+    pads,
+)
+from evenstep.service.job.fingerprint import fingerprint_of
+from evenstep.service.job.loader_job import LoaderJob
+from evenstep.service.job.mesh import mesh_of
+from evenstep.service.job.options import DrawOptions, MeasureOptions, MemoryOptions
+from evenstep.service.job.sample_measure import SUPERVISED, SampleMeasure
+from evenstep.service.job.source_layout import SourceLayout
+from evenstep.service.old_names import Places, takes_old_names
+from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.loaders import SourceStripe
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.mixture import Mixture
+from evenstep.strategy.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
+
+Strategy = Callable[[DGraph, ClientPlaceTree, int], LoadingPlan]
+"""Makes the plan from a step's graph, the trainer's mesh and the step's number."""
+
+_FILL = 0.9  # of what micro-batches hold, drawn by default
+
+
+def _check_world_size(given: dict[str, Any], size: int | None) -> str:
+    given["mesh"] = tree = mesh_of(given["mesh"])
+    if size is not None and len(tree) != size:
+        raise ConfigurationError(
+            f"the mesh {tree.sizes} has {len(tree)} clients and the job {size} ranks; make the "
+            "product of the mesh's sizes equal to world_size"
+        )
+    return "Mesh(world_size=...)"
+
+
+def _without_effect(given: dict[str, Any], seconds: float | None) -> str:
+    return "faults=FaultOptions(warn_after=...) to start; here it has no effect any more"
+
+
+_GROUPS = {"draws": DrawOptions, "measures": MeasureOptions, "memory": MemoryOptions}
+_OLD_NAMES: Places = {
+    "world_size": _check_world_size,
+    "warn_after": _without_effect,
+    **{each.name: f"{arg}.{each.name}" for arg, kind in _GROUPS.items() for each in fields(kind)},
+}
+
+
+@takes_old_names(_OLD_NAMES, _GROUPS)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """A mixture of sources, a mesh of trainer ranks, and a strategy.
+
+    Args:
+        sources: what to draw from, each with a name of its own.
+        mesh: `Mesh(...)`, a mapping of sizes, or torch's DeviceMesh; a `ClientPlaceTree` once
+            built.
+        strategy: from a step's graph, the mesh and the step's number to its plan; see `DGraph`.
+        micro_batches: of each bucket in each step.
+        max_tokens: tokens that a micro-batch holds.
+        seed: of the draws and of each source's order.
+        draws: what a step draws.
+        collate: "pack" for `PackCollator()`, "pad" for `PadCollator()`, or a function from a
+            micro-batch's samples to a batch.
+        subplan_collate: collate functions of subplans, by name; `vision_fields` by default.
+        sharding: how a packed row is cut over the context-parallel ranks that share it: methods of
+            `evenstep.plan.sharding`, the fastest of which is taken for each row, or a function of
+            the documents' lengths and the number of ranks; None gives each of these ranks the whole
+            row.
+        measures: what is measured of a sample, and how the loss uses it.
+        memory: what roles prepare ahead, and what they keep.
+
+    Raises:
+        ConfigurationError: a value is not possible, or values do not go together.
+    """
+
+    sources: Sequence[Source]
+    mesh: Any
+    strategy: Strategy
+    micro_batches: int = 1
+    max_tokens: int | None = None
+    seed: int = 0
+    draws: DrawOptions = field(default_factory=DrawOptions)
+    collate: str | Collate = "pack"
+    subplan_collate: Mapping[str, Collate] = field(default_factory=dict)
+    sharding: str | Sequence[str] | Callable[[Any, int], Sharding] | None = METHODS
+    measures: MeasureOptions = field(default_factory=MeasureOptions)
+    memory: MemoryOptions = field(default_factory=MemoryOptions)
+
+    def __post_init__(self) -> None:
+        self._check_sources()
+        object.__setattr__(self, "mesh", mesh_of(self.mesh))
+        if not callable(self.strategy):
+            raise ConfigurationError(
+                f"strategy={self.strategy!r} must be a function of (graph, mesh, step) that "
+                "returns a plan, such as graph.plan()"
+            )
+        check_given(seed=self.seed)
+        check_at_least(0, seed=self.seed)
+        check_at_least(1, micro_batches=self.micro_batches, max_tokens=self.max_tokens)
+        self._check_amount()
+        self._check_collation()
+        self.mixture(dict.fromkeys(self.names, 1))  # refuses bad weights, units and stop rules
+        checked = {name: getattr(self, name) for name in ("strategy", "collate", "sharding")}
+        checked |= {"schedule": self.draws.schedule, "modalities": self.measures.modalities}
+        for name, value in {**checked, "supervised": self.measures.supervised}.items():
+            check_picklable(f"{name}={value!r} of the job", value)
+        for source in self.sources:
+            check_picklable(f"source {source.name!r}", source)
+
+    # Derived values
+
+    @property
+    def tree(self) -> ClientPlaceTree:
+        """The mesh."""
+        tree: ClientPlaceTree = self.mesh
+        return tree
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sources, in the order in which sample tables number them."""
+        return tuple(source.name for source in self.sources)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of lengths in sample tables: the modalities and `SUPERVISED`."""
+        return (*self.measures.modalities, SUPERVISED)
+
+    @property
+    def measure(self) -> SampleMeasure:
+        return SampleMeasure(
+            modalities=self.measures.modalities,
+            supervised=self.measures.supervised,
+            packed=masks_first_label(self.collate),
+            counted=self.measures.counted[0],
+        )
+
+    @cached_property
+    def collator(self) -> Collate:
+        """The collate function."""
+        return collator_of(self.collate)
+
+    @property
+    def passes(self) -> int | None:
+        """How often each source is read; None means endlessly."""
+        return None if stop_rule(self.draws.stop) in (REPEAT, ALL_REPEATED) else 1
+
+    def mixture(self, sizes: Mapping[str, int | None]) -> Mixture:
+        """A new mixture, before its first draw.
+
+        Args:
+            sizes: samples in a pass of each source, if known.
+
+        Raises:
+            ConfigurationError: see `Mixture`.
+        """
+        weights, draws = {source.name: source.weight for source in self.sources}, self.draws
+        return Mixture(
+            self.names,
+            weights if draws.schedule is None else draws.schedule,
+            samples_per_step=draws.samples_per_step,
+            tokens_per_step=draws.tokens_per_step,
+            unit=draws.unit,
+            stop=draws.stop,
+            curriculum=draws.curriculum,
+            modalities=self.measures.counted,
+            sizes=sizes,
+            seed=self.seed,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `fingerprint_of`."""
+        return fingerprint_of(
+            {**vars(self.draws), **vars(self.measures), **vars(self.memory), **vars(self)}
+        )
+
+    def loader_jobs(self, layout: SourceLayout, first: int = 0) -> list[LoaderJob]:
+        """[loaders] the part of the job that each is sent.
+
+        Args:
+            first: number of the first loader.
+        """
+        workers = layout.workers or (None,) * len(layout.shares)
+        sizes = layout.buffer_bytes or (None,) * len(layout.shares)
+        return [self.for_loader(*each) for each in zip(layout.shares, count(first), workers, sizes)]
+
+    def on(self, mesh: Any) -> Job:
+        """The same job for another mesh. If the job does not say how much to draw, a step draws
+        what the new mesh holds.
+
+        Args:
+            mesh: see `Job`.
+
+        Raises:
+            ConfigurationError: the job does not go with the mesh.
+        """
+        draws = self.draws
+        if self.max_tokens is not None and draws.tokens_per_step == self._filling:
+            draws = replace(draws, tokens_per_step=None)
+        return replace(self, mesh=mesh, draws=draws)
+
+    @property
+    def _filling(self) -> int:
+        """Tokens of a step that fill the mesh's micro-batches."""
+        assert self.max_tokens is not None
+        room = self.tree.sizes["DP"] * self.micro_batches * self.max_tokens
+        return max(int(room * _FILL), self.max_tokens)
+
+    def for_loader(
+        self,
+        shares: Sequence[SourceStripe | str],
+        number: int = 0,
+        workers: int | None = None,
+        buffer_bytes: int | None = None,
+    ) -> LoaderJob:
+        """The part of the job that a Source Loader is sent.
+
+        Args:
+            shares: the parts of sources that the loader owns; a name is a whole source.
+            number: which loader of the job it is.
+            workers, buffer_bytes: of this loader; None is the job's.
+
+        Raises:
+            ConfigurationError: the job does not have a source.
+        """
+        given = [s if isinstance(s, SourceStripe) else SourceStripe(source=s) for s in shares]
+        by_name = {source.name: source for source in self.sources}
+        unknown = [share.source for share in given if share.source not in by_name]
+        if unknown:
+            raise ConfigurationError(
+                f"loader {number} was given source {unknown[0]!r}, which the job does not have"
+            )
+        return LoaderJob(
+            number=number,
+            sources=tuple(by_name[share.source] for share in given),
+            shares=tuple(given),
+            measure=self.measure,
+            columns=self.columns,
+            seed=self.seed,
+            passes=self.passes,
+            workers=self.memory.workers if workers is None else workers,
+            buffer_size=self.memory.buffer_size,
+            buffer_bytes=self.memory.buffer_bytes if buffer_bytes is None else buffer_bytes,
+            decoded_bytes=self.memory.decoded_bytes,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: the receiver may not need cached values, such as a collate function,
+        which needs torch."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    # Checks
+
+    def _check_sources(self) -> None:
+        sources = tuple(self.sources) if not isinstance(self.sources, Source) else ()
+        wrong = [s for s in sources if not isinstance(s, Source)]
+        if not sources or wrong:
+            raise ConfigurationError(
+                f"sources={self.sources!r} must be a list of evenstep.service.Source, at least one"
+            )
+        names = [source.name for source in sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigurationError(
+                f"several sources are named {', '.join(map(repr, twice[:5]))}; samples are "
+                "identified by the name of their source, so give each source another name"
+            )
+        for source in sources:
+            if source.kind != "dataset":
+                list_files(source)  # raises if there is none
+        object.__setattr__(self, "sources", sources)
+
+    def _check_amount(self) -> None:
+        draws = self.draws
+        if draws.samples_per_step is not None or draws.tokens_per_step is not None:
+            return  # `Mixture` refuses both at once
+        if self.max_tokens is None:
+            raise ConfigurationError(
+                "the job does not say how much a step draws; give draws= of "
+                "samples_per_step or tokens_per_step, or max_tokens of a micro-batch"
+            )
+        object.__setattr__(self, "draws", replace(draws, tokens_per_step=self._filling))
+
+    def _check_collation(self) -> None:
+        check_collate(self.collate)
+        if isinstance(self.sharding, str):
+            object.__setattr__(self, "sharding", (self.sharding,))
+        if self.sharding is not None and not callable(self.sharding):
+            check_methods(self.sharding)
+        if self.tree.sizes["CP"] > 1 and self.sharding is not None and pads(self.collate):
+            raise ConfigurationError(
+                f"the mesh has CP={self.tree.sizes['CP']}, and padded rows are not cut over "
+                "context-parallel ranks; choose collate='pack', or sharding=None to give each of "
+                "these ranks the whole batch"
+            )
+        for name, function in self.subplan_collate.items():
+            if not callable(function):
+                raise ConfigurationError(
+                    f"subplan_collate of {name!r} is {function!r}; give a function from a list of "
+                    "samples to a batch"
+                )
+        if self.memory.workers:
+            pickled("what samples of the job are measured by", self.measure)
+            for source in self.sources:
+                pickled(f"source {source.name!r}", source)

@@ -1,0 +1,129 @@
+"""`SampleMeasure`: what a planner knows of a sample, its lengths by modality and supervised tokens.
+
+Supervised tokens, those that contribute to the loss, have their own column, `SUPERVISED`: with it
+loss scales are exact before any batch is made. It is not a modality, and no strategy counts it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep.batch.count_media import patches_of
+from evenstep.batch.labels import IGNORE_INDEX, as_array, labels_of
+from evenstep.batch.measure import (
+    length_of,
+    supervised_of,
+    supervised_without_labels,
+    tokens_of,
+)
+from evenstep.data.source import Source
+from evenstep.errors import SampleError, described
+
+SUPERVISED = "supervised"
+"""The name of the column."""
+
+MODALITIES: Mapping[str, Callable[[Any], int]] = {"text": length_of, "image": patches_of}
+"""The default modalities of a job."""
+
+_LIMIT = 1 << 31  # of a length
+
+
+def supervised_when_packed(sample: Any, length: int) -> int:
+    """Supervised tokens of a sample in a packed row, where the first label of each document is
+    masked: its other labels that are not -100. Without labels, all tokens except the first."""
+    labels = labels_of(sample)
+    if labels is None:
+        return supervised_without_labels(sample, length)
+    if isinstance(labels, str):
+        return supervised_of(sample, length)
+    if isinstance(labels, list) and labels and type(labels[0]) is int:
+        # Counting in a list is several times cheaper than making an array of it.
+        if tokens_of(sample) is None:
+            return supervised_of(sample, length)
+        return len(labels) - 1 - labels.count(IGNORE_INDEX) + (labels[0] == IGNORE_INDEX)
+    array = as_array(labels)
+    if array.ndim != 1 or tokens_of(sample) is None:
+        return supervised_of(sample, length)
+    return int((array[1:] != IGNORE_INDEX).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleMeasure:
+    """Measures the prepared samples of any source. Picklable if its functions are."""
+
+    modalities: Mapping[str, Callable[[Any], int]]
+    supervised: Callable[[Any], int] | None
+    """From a sample to its supervised tokens; None counts labels, according to `packed`."""
+    packed: bool
+    """Whether rows are packed with the first label of each document masked."""
+    counted: str
+    """The modality whose length is the number of labels if a sample has no labels."""
+
+    def __call__(self, source: Source, sample: Any, shard: int, index: int) -> tuple[int, ...]:
+        """Lengths in the order of `modalities`, then supervised tokens.
+
+        Raises:
+            SampleError: a length cannot be determined.
+        """
+        where = source.name, shard, index
+        given = self._given(source, sample, shard, index) if source.lengths is not None else {}
+        lengths: list[int] = []
+        length = 0
+        for modality, function in self.modalities.items():
+            if modality in given:
+                count = given[modality]
+            else:
+                count = _count(modality, where, function, sample)
+            lengths.append(count)
+            if modality == self.counted:
+                length = count
+        if self.supervised is not None:
+            counted = _count("supervised tokens", where, self.supervised, sample)
+        else:
+            by_default = supervised_when_packed if self.packed else supervised_of
+            counted = _count("supervised tokens", where, by_default, sample, length)
+        return (*lengths, counted)
+
+    def _given(self, source: Source, sample: Any, shard: int, index: int) -> dict[str, int]:
+        """Lengths as the source measures them, by modality."""
+        given = source.measure(sample, shard, index)
+        unknown = [modality for modality in given if modality not in self.modalities]
+        if unknown:
+            raise SampleError(
+                f"lengths= of source {source.name!r} gives {unknown[0]!r} for "
+                f"{_name((source.name, shard, index))}, and the job has the modalities "
+                f"{', '.join(self.modalities)}; name it in modalities= of MeasureOptions"
+            )
+        return given
+
+
+_Where = tuple[str, int, int]
+"""Source, shard and index of a sample."""
+
+
+def _count(what: str, where: _Where, function: Callable[..., int], *arguments: Any) -> int:
+    try:
+        value = function(*arguments)
+        if type(value) is int and 0 <= value < _LIMIT:
+            return value
+        count = operator.index(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit
+        raise SampleError(
+            f"{what} of {_name(where)} cannot be determined: {described(error)}"
+        ) from error
+    if isinstance(value, bool) or not 0 <= count < _LIMIT:
+        raise SampleError(
+            f"{what} of {_name(where)} is {value!r}; it must be a whole number from 0 to "
+            f"{_LIMIT - 1:,}"
+        )
+    return count
+
+
+def _name(where: _Where) -> str:
+    source, shard, index = where
+    return f"sample {source}[{shard}][{index}]"

@@ -1,0 +1,199 @@
+"""Which loader owns which samples.
+
+Without a planned layout, sources are assigned to loaders in turn. Several loaders may share a
+source: its positions are cut into stripes, which they own in turn. Plans do not depend on the owner
+of a sample, so they are the same for any layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.arrays import Int64Array
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.strategy import LoaderTask, LoadingPlan
+from evenstep.strategy.loaders import STRIPE, LoaderLayout, SourceStripe
+
+StageKey = tuple[str | None, int]
+"""Where samples are staged within a step: the name of the subplan (None for the plan itself) and
+the bucket."""
+
+
+@dataclass(frozen=True)
+class SourceLayout:
+    """The shares of sources that each loader owns."""
+
+    sources: tuple[str, ...]
+    shares: tuple[tuple[SourceStripe, ...], ...]
+    """[loaders] one for each source that the loader has a part of."""
+    workers: tuple[int, ...] = ()
+    """[loaders] processes of each that transform; empty: `MemoryOptions.workers` each."""
+    buffer_bytes: tuple[int, ...] = ()
+    """[loaders] bytes of prepared samples that each holds; empty: those of `MemoryOptions` each."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "buffer_bytes"):
+            given = getattr(self, name)
+            if given and len(given) != len(self.shares):
+                raise ConfigurationError(
+                    f"{name} has {len(given)} numbers for {len(self.shares)} loaders; give one each"
+                )
+            for number in given:
+                check_at_least(0, **{name: number})
+        for loader, shares in enumerate(self.shares):
+            names = [share.source for share in shares]
+            if not names or len(set(names)) < len(names):
+                raise ConfigurationError(
+                    f"loader {loader} has the sources {names}; give it at least one, each once"
+                )
+        for source in self.sources:
+            parts = [share for _, share in self.of_source[source]]
+            cut = {(share.parts, share.stripe) for share in parts}
+            numbers = sorted(share.part for share in parts)
+            if len(cut) != 1 or numbers != list(range(parts[0].parts)):
+                raise ConfigurationError(
+                    f"the layout has parts {numbers} of source {source!r}; give each part of "
+                    "parts= to one loader, all with the same stripe="
+                )
+
+    @classmethod
+    def of(cls, sources: Sequence[str], loaders: int, *, stripe: int = STRIPE) -> SourceLayout:
+        """Assigns sources to loaders in turn, or loaders to sources if there are more loaders.
+
+        Raises:
+            ConfigurationError: less than one loader, or stripes of less than one position.
+        """
+        check_at_least(1, loaders=loaders, stripe=stripe)
+        shares: list[list[SourceStripe]] = [[] for _ in range(loaders)]
+        for number, name in enumerate(sources):
+            owners = range(number % loaders, loaders, max(len(sources), 1))
+            if loaders < len(sources):
+                owners = range(number % loaders, number % loaders + 1)
+            for part, loader in enumerate(owners):
+                share = SourceStripe(source=name, part=part, parts=len(owners), stripe=stripe)
+                shares[loader].append(share)
+        return cls(tuple(sources), tuple(map(tuple, shares)))
+
+    @classmethod
+    def planned(cls, layout: LoaderLayout) -> SourceLayout:
+        """As planned from measurements."""
+        return cls(
+            layout.sources,
+            tuple(loader.shares for loader in layout.loaders),
+            tuple(loader.workers for loader in layout.loaders),
+            tuple(loader.buffer_bytes for loader in layout.loaders),
+        )
+
+    @classmethod
+    def scaled(
+        cls, layout: LoaderLayout, loaders: Sequence[int], workers: Sequence[int]
+    ) -> SourceLayout:
+        """A planned layout of which each loader's sources are shared by several.
+
+        Args:
+            loaders: [loaders of the layout] as many; those that share a source get the most of any.
+            workers: [loaders of the layout] of each of them.
+        """
+        counts = _equal_where_shared(layout, list(loaders))
+        shares: list[tuple[SourceStripe, ...]] = []
+        for planned, count in zip(layout.loaders, counts):
+            for number in range(count):
+                parts = (_part_of(share, number, count) for share in planned.shares)
+                shares.append(tuple(parts))
+        of_each = list(zip(layout.loaders, workers, counts))
+        return cls(
+            layout.sources,
+            tuple(shares),
+            tuple(each for _, each, count in of_each for _ in range(count)),
+            tuple(planned.buffer_bytes for planned, _, count in of_each for _ in range(count)),
+        )
+
+    @cached_property
+    def of_source(self) -> dict[str, list[tuple[int, SourceStripe]]]:
+        """By name of the source, the loaders that own parts of it, and the parts."""
+        owners: dict[str, list[tuple[int, SourceStripe]]] = {name: [] for name in self.sources}
+        for loader, shares in enumerate(self.shares):
+            for share in shares:
+                if share.source not in owners:
+                    raise ConfigurationError(
+                        f"loader {loader} has source {share.source!r}, which is none of the job's"
+                    )
+                owners[share.source].append((loader, share))
+        return owners
+
+    def owners(self, source: npt.NDArray[np.integer[Any]], position: Int64Array) -> Int64Array:
+        """[samples] the loader that owns each, given its source's number and its position."""
+        owner: Int64Array = self._first_owner[source]
+        for number in self._shared:
+            rows = np.flatnonzero(source == number)
+            for loader, share in self.of_source[self.sources[number]]:
+                owner[rows[share.owns(position[rows])]] = loader
+        return owner
+
+    @cached_property
+    def _first_owner(self) -> Int64Array:
+        """[sources] the first loader that owns a part of each."""
+        return np.array([self.of_source[name][0][0] for name in self.sources], np.int64)
+
+    @cached_property
+    def _shared(self) -> list[int]:
+        """Numbers of the sources that several loaders share."""
+        return [n for n, name in enumerate(self.sources) if len(self.of_source[name]) > 1]
+
+
+def _equal_where_shared(layout: LoaderLayout, counts: list[int]) -> list[int]:
+    """All parts of a source are cut alike."""
+    groups: dict[str, list[int]] = {}
+    for number, planned in enumerate(layout.loaders):
+        for share in planned.shares:
+            groups.setdefault(share.source, []).append(number)
+    while True:
+        most = {name: max(counts[n] for n in numbers) for name, numbers in groups.items()}
+        after = [max(most[share.source] for share in each.shares) for each in layout.loaders]
+        if after == counts:
+            return counts
+        counts = after
+
+
+def _part_of(share: SourceStripe, number: int, count: int) -> SourceStripe:
+    """One of `count` parts of what a loader owns of a source. Shorter stripes let them share each
+    step."""
+    return SourceStripe(
+        source=share.source,
+        part=share.part + share.parts * number,
+        parts=share.parts * count,
+        stripe=max(share.stripe // count, 1),
+    )
+
+
+def loader_tasks(
+    plan: LoadingPlan, layout: SourceLayout, keys: Sequence[StageKey] | None = None
+) -> list[LoaderTask]:
+    """[loaders] the part of a plan that each loader carries out.
+
+    Args:
+        keys: the buckets that matter; None is all of them.
+    """
+    rows = np.arange(len(plan)) if keys is None else rows_of(plan, keys)
+    source, position = plan.samples.source[rows], plan.samples.position[rows]
+    owner = layout.owners(source, position)  # [rows]
+    # [rows] by owner, then by source and position, in one sort: positions are below 2 ** 40
+    order = (((owner * len(layout.sources) + source) << 40) + position).argsort()
+    ends = np.bincount(owner, minlength=len(layout.shares)).cumsum()
+    return [LoaderTask.of(plan, rows[part]) for part in np.split(order, ends[:-1])]
+
+
+def rows_of(plan: LoadingPlan, keys: Sequence[StageKey]) -> Int64Array:
+    """The rows of a plan in some buckets."""
+    wanted = np.zeros(len(plan), np.bool_)
+    for name, bucket in keys:
+        each = plan if name is None else plan.subplans[name]
+        wanted |= each.assignment.bucket == bucket
+    return np.flatnonzero(wanted)

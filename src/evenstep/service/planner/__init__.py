@@ -1,0 +1,13 @@
+"""Planner: decides, step after step, which samples are drawn and where each goes.
+
+planner.py          `Planner`: the plan of each step
+loader_pool.py      all loaders as one provider of metadata
+bad_samples.py      samples that were skipped because they cannot be used
+trainer_reports.py  what trainers report, used in an order that does not depend on timing
+plan_validation.py  checks that a strategy's plan uses the step's samples, each once
+planner_state.py    the planner's part of a checkpoint
+plan_log.py         plans that were made
+stored_planner.py   `StoredPlanner`: resumes where a planner that died has ended
+state_writer.py     writes its states in the background
+store/              what outlives the planner: its states, and what trainers reported
+"""

@@ -1,0 +1,281 @@
+"""`LoaderPool`: all Source Loaders of a job as one provider of metadata for the planner.
+
+It remembers samples that loaders have described and no plan has drawn, and merges the parts of a
+source that several loaders share. Its answers depend on the sources alone. A sample that fails
+raises only when it is requested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.data.source import Source
+from evenstep.service.job.source_layout import SourceLayout
+from evenstep.service.messages import Handle, Message, Reply, results
+from evenstep.service.planner.bad_samples import BadSamples
+from evenstep.service.source_loader.preparer import PrepareFailure
+from evenstep.service.source_loader.source_buffer import Ahead
+from evenstep.strategy.sample_table import SampleTable
+
+_STEPS_AHEAD = 3  # loaders are asked when fewer steps like the last one are known
+
+
+@dataclass
+class _Known:
+    """What is known about one source."""
+
+    rows: Int64Array
+    """[samples, 3 + columns] see `Ahead.rows`."""
+    begin: int
+    end: int
+    """Positions from `begin` to here are known."""
+    over: bool
+    failure: PrepareFailure | None
+    bad: dict[int, PrepareFailure] = field(default_factory=dict)
+    """By position, those of `rows` that are passed over."""
+    first_asked: int | None = None
+    """The first position asked for in this step."""
+    last_asked: int = 0
+    """The one after the last, then."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something comes behind what is known."""
+        return not self.over and self.failure is None
+
+    def failures(self, begin: int, end: int) -> list[PrepareFailure]:
+        """Why samples between two positions are skipped."""
+        return [failure for at, failure in self.bad.items() if begin <= at < end]
+
+
+class LoaderPool:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        layout: SourceLayout,
+        handles: Sequence[Handle],
+        *,
+        columns: Sequence[str] = (),
+        sources: Sequence[Source] = (),
+    ) -> None:
+        """
+        Args:
+            layout: which loader owns which samples.
+            handles: [loaders]
+            columns: names of lengths.
+            sources: those that may have bad samples, or all.
+        """
+        self.layout = layout
+        self.handles = list(handles)
+        self._columns = tuple(columns)
+        self._bad = BadSamples(sources)
+        self._known: dict[int, _Known] = {}
+        self.ask_seconds = 0.0
+        """For which a loader that is asked for samples prepares more, so that it is asked less."""
+        self._asked_since: set[int] = set()
+        """Sources asked about since the last `refresh`."""
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """The size and fingerprint of each source; see `SourceLoader.describe`."""
+        described: dict[str, dict[str, Any]] = {}
+        for answer in results([handle.send("describe") for handle in self.handles]):
+            described.update(answer)
+        return described
+
+    def use_loaders(self, handles: Sequence[Handle], layout: SourceLayout) -> None:
+        """Replaces the loaders. What is known of samples stays valid, whoever described them."""
+        self.handles, self.layout = list(handles), layout
+
+    def reached(self) -> dict[str, tuple[int, int]]:
+        """By source that was drawn from: the position that comes next, and the number of samples
+        that are known from there on."""
+        return {
+            self.layout.sources[source]: (known.begin, max(known.end - known.begin, 1))
+            for source, known in self._known.items()
+        }
+
+    # Metadata
+
+    def ahead(self, source: int, position: int, count: int) -> SampleTable:
+        """See `evenstep.strategy.sample_table.Metadata`.
+
+        Raises:
+            SampleError: one of the samples cannot be read or prepared.
+        """
+        return self.ahead_of_many(*(np.array([n], np.int64) for n in (source, position, count)))
+
+    def ahead_of_many(
+        self, sources: Int64Array, positions: Int64Array, counts: Int64Array
+    ) -> SampleTable:
+        """See `evenstep.strategy.sample_table.BulkMetadata`. All loaders are asked at the same
+        time, each in one message about all the sources that it has.
+
+        Raises:
+            SampleError: one of the samples cannot be read or prepared; of several, the one whose
+                source comes first.
+        """
+        numbers, begins = sources.tolist(), positions.tolist()
+        ends = (positions + counts).tolist()
+        unknown = []
+        for source, position, end in zip(numbers, begins, ends):
+            known = self._known_from(source, position)
+            known.last_asked = max(known.last_asked, end)
+            if known.end < end and known.goes_on:
+                unknown.append((source, known.end, end - known.end))
+        if unknown:
+            self._ask(unknown)
+        parts = []
+        for source, position, end in zip(numbers, begins, ends):
+            known = self._known[source]
+            if known.failure is not None and known.failure.position < end:
+                raise known.failure.error
+            if known.bad:
+                assert known.first_asked is not None
+                self._bad.check(self.layout.sources[source], known.failures(known.first_asked, end))
+            first, last = known.rows[:, 0].searchsorted((position, end)).tolist()
+            parts.append(known.rows[first:last])
+        return self._table(np.repeat(sources, [len(part) for part in parts]), parts)
+
+    def failures(self, source: str, begin: int, end: int) -> list[PrepareFailure]:
+        """Why samples between two positions are passed over that were asked for in this step."""
+        return self._known[self.layout.sources.index(source)].failures(begin, end)
+
+    def knows_next(self) -> bool:
+        """Whether of each source that this step has asked for, as much again is known, or all."""
+        for source in self._asked_since:
+            known = self._known[source]
+            assert known.first_asked is not None
+            if known.goes_on and known.end < 2 * known.last_asked - known.first_asked:
+                return False
+        return True
+
+    def _known_from(self, source: int, position: int) -> _Known:
+        """What is known about a source that is asked for samples from a position on."""
+        known = self._known.get(source)
+        if known is None or not known.begin <= position <= known.end:
+            none = np.empty((0, 3 + len(self._columns)), np.int64)
+            known = self._known[source] = _Known(none, position, position, False, None)
+        if known.first_asked is None:
+            known.first_asked = known.last_asked = position
+            self._asked_since.add(source)
+        return known
+
+    def _ask(self, unknown: Sequence[tuple[int, int, int]]) -> None:
+        """Asks loaders about sources.
+
+        Args:
+            unknown: sources, with a position and a number of positions each.
+        """
+        questions: list[list[tuple[str, int, int]]] = [[] for _ in self.handles]
+        asked: list[list[int]] = [[] for _ in self.handles]
+        for source, position, count in unknown:
+            for loader in self._owners(source):
+                questions[loader].append((self.layout.sources[source], position, count))
+                asked[loader].append(source)
+        messages: list[list[Message]] = [
+            [("ahead", (*each, self.ask_seconds / len(own))) for each in own] for own in questions
+        ]
+        replies = [h.send_all(m) if m else None for h, m in zip(self.handles, messages)]
+        self._add_answers(asked, replies)
+
+    def refresh(self, *, ask: bool = True) -> None:
+        """Forgets what has been drawn. Asks loaders what they have buffered since, if less than a
+        few steps like the last one are known of their sources. Called before each step; without it
+        the answers are the same, but take more messages.
+
+        Args:
+            ask: False only forgets.
+        """
+        short: set[int] = set()  # loaders
+        for source in self._asked_since:
+            known = self._known[source]
+            assert known.first_asked is not None
+            drawn = int(known.rows[:, 0].searchsorted(known.first_asked))
+            known.rows, known.begin = known.rows[drawn:], known.first_asked
+            known.bad = {at: each for at, each in known.bad.items() if at >= known.begin}
+            known.first_asked = None
+            if ask and known.goes_on and len(known.rows) < _STEPS_AHEAD * max(drawn, 1):
+                short.update(self._owners(source))
+        self._asked_since.clear()
+        questions: list[list[tuple[str, int]]] = [[] for _ in self.handles]
+        asked: list[list[int]] = [[] for _ in self.handles]
+        for source, known in self._known.items() if short else ():
+            owners = self._owners(source)
+            # What only some of its loaders say of a source is not known of it.
+            if known.goes_on and short.issuperset(owners):
+                for loader in owners:
+                    questions[loader].append((self.layout.sources[source], known.end))
+                    asked[loader].append(source)
+        replies = [
+            handle.send("buffered", each) if each else None
+            for handle, each in zip(self.handles, questions)
+        ]
+        self._add_answers(asked, replies)
+
+    def _owners(self, source: int) -> list[int]:
+        """The loaders that own parts of a source."""
+        return [loader for loader, _ in self.layout.of_source[self.layout.sources[source]]]
+
+    def _add_answers(self, asked: Sequence[Sequence[int]], replies: Sequence[Reply | None]) -> None:
+        """
+        Args:
+            asked: [loaders] sources that each was asked about.
+            replies: [loaders] None if it was not asked.
+        """
+        sent = [(sources, reply) for sources, reply in zip(asked, replies) if reply is not None]
+        parts: dict[int, list[Ahead]] = {}
+        for (sources, _), answers in zip(sent, results([reply for _, reply in sent])):
+            for source, answer in zip(sources, answers):
+                parts.setdefault(source, []).append(answer)
+        for source, answers in parts.items():
+            _add(self._known[source], _merge(answers))
+
+    def _table(self, source: Int64Array, parts: Sequence[Int64Array]) -> SampleTable:
+        columns = np.concatenate(parts).T.copy()  # [3 + columns, samples]
+        return SampleTable.unchecked(
+            self.layout.sources,
+            {
+                "source": source.astype(np.int32),
+                "position": columns[0],
+                "shard": columns[1].astype(np.int32),
+                "index": columns[2],
+            },
+            {name: columns[3 + k] for k, name in enumerate(self._columns)},
+        )
+
+
+def _merge(parts: Sequence[Ahead]) -> Ahead:
+    """What loaders that share a source know together, up to where the first of them ends."""
+    if len(parts) == 1:
+        return parts[0]
+    end = min(part.end for part in parts)
+    rows = np.concatenate([part.rows for part in parts])
+    rows = rows[rows[:, 0].argsort(kind="stable")]
+    rows = rows[: int(rows[:, 0].searchsorted(end))]
+    stopping = [part for part in parts if part.end == end]
+    failures = [part.failure for part in stopping if part.failure is not None]
+    return Ahead(
+        rows,
+        end,
+        over=any(part.over for part in stopping),
+        failure=failures[0] if failures else None,
+        bad=tuple(sorted((b for p in parts for b in p.bad if b.position < end), key=_position)),
+    )
+
+
+def _position(failure: PrepareFailure) -> int:
+    return failure.position
+
+
+def _add(known: _Known, more: Ahead) -> None:
+    if len(more.rows):
+        known.rows = np.concatenate([known.rows, more.rows])
+    known.bad.update((failure.position, failure) for failure in more.bad)
+    known.end = max(known.end, more.end)
+    known.over, known.failure = more.over, more.failure

@@ -1,0 +1,392 @@
+"""`Planner`: decides, step after step, which samples are drawn and where each goes.
+
+It sees metadata only. A plan is a function of the job, of what was drawn before and of the signals
+that count for the step, never of when or by whom it is asked for: steps are planned strictly in
+order, once, and every request for a step gets the same plan. The planner's state is a few
+numbers for each source and the metadata of carried samples.
+
+An error is an outcome like a plan: every client gets it, for that step and all later ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.job.job import Job
+from evenstep.service.job.source_layout import SourceLayout
+from evenstep.service.messages import Handle
+from evenstep.service.planner.bad_samples import BadSamples
+from evenstep.service.planner.loader_pool import LoaderPool
+from evenstep.service.planner.plan_log import LoggedPlan, PlanLog
+from evenstep.service.planner.plan_validation import check_plan, check_room, for_all
+from evenstep.service.planner.planner_state import (
+    PlannerState,
+    loaded_state,
+    source_digests,
+    state_to_dict,
+)
+from evenstep.service.planner.trainer_reports import Signals, merged, plain_signals
+from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.plan_builder import TooFewSamplesError
+from evenstep.strategy.sample_table import Metadata, SampleTable
+
+_ASK_SECONDS = 0.02  # for which a loader may prepare more than it is asked for
+
+
+class Planner:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        job: Job,
+        metadata: Metadata,
+        *,
+        loaders: LoaderPool | None = None,
+        plan_log: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """
+        Args:
+            metadata: describes the samples that can be drawn; a `LoaderPool`, or an array of
+                lengths, such as `BufferedMetadata`.
+            loaders: that have the samples; None if there are none.
+            plan_log: a file that plans are written to, a line of JSON each.
+        """
+        self._job, self._metadata, self._loaders = job, metadata, loaders
+        sources = {} if loaders is None else loaders.describe()
+        self._sizes = {name: source["size"] for name, source in sources.items()}
+        self._contents = {
+            name: source_digests(source["fingerprint"]) for name, source in sources.items()
+        }
+        self._mixture = job.mixture(self._sizes)
+        self._signals = Signals(job.memory.prefetch)
+        self._log = PlanLog(job.memory.plans_kept, plan_log)
+        self._carried = SampleTable.empty(job.names, job.columns)
+        self._bad = BadSamples(job.sources)
+        self._ranks = set(job.tree.ranks.ravel().tolist())
+        """The ranks of this mesh and all earlier ones."""
+        self._step = 0
+        self._ended_at: int | None = None
+        self._failure: Exception | None = None
+        self._failed_at = 0
+        self._is_ahead = False  # whether it plans steps that nobody has requested
+        self._met = -1
+        """The last step at which all ranks have met to save."""
+        self._state_before_last: PlannerState | None = None
+        """Before the step that failed or found the end: it may have drawn samples, which are in no
+        plan."""
+
+    @property
+    def step(self) -> int:
+        """The step that is planned next."""
+        return self._step
+
+    # Plans
+
+    def plan(self, step: int) -> LoadingPlan | None:
+        """The plan of a step, made now if need be, with all before it. None if the mixture has
+        ended before it.
+
+        Raises:
+            ConfigurationError: the step's plan is not kept any more, or the strategy returned no
+                plan of this step.
+            SampleError: a sample cannot be read, prepared or placed.
+            EvenstepError: an earlier step failed with it.
+        """
+        if step < 0:
+            raise ConfigurationError(f"step={step} must be at least 0")
+        while True:
+            if self._failure is not None and step >= self._failed_at:
+                raise self._failure.with_traceback(None)
+            if step < self._step:
+                return self._log.plan(step)
+            if self._ended_at is not None:
+                return None
+            before = self._state()
+            try:
+                self._plan_next(before)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # also SystemExit
+                known = error if isinstance(error, EvenstepError) else for_all(error, self._step)
+                self._state_before_last = before
+                self.fail(self._step, known)
+                if known is error:
+                    raise
+                raise known from error
+
+    def has_plan(self, step: int) -> bool:
+        """As `plan`, for a caller that has the plan and checks that it is still valid."""
+        return self.plan(step) is not None
+
+    def plan_ahead(self, step: int, count: int) -> list[LoadingPlan]:
+        """Plans a step, and returns the plans of up to `count` steps after it, as far as loaders
+        have described their samples and no report can change them. A step that fails is left out;
+        a caller that requests it gets the error.
+
+        Raises:
+            ConfigurationError, SampleError, EvenstepError: `step` fails, see `plan`.
+        """
+        plans: list[LoadingPlan] = []
+        if self._loaders is not None:
+            self._loaders.ask_seconds = _ASK_SECONDS
+        self.plan(step)
+        self._is_ahead = True
+        try:
+            for later in range(step + 1, step + 1 + count):
+                if later >= self._step and not self._knows_next():
+                    break
+                plan = self.plan(later)
+                if plan is None:
+                    break
+                plans.append(plan)
+        except EvenstepError:
+            pass
+        finally:
+            self._is_ahead = False
+        return plans
+
+    def _knows_next(self) -> bool:
+        """Whether the next step, if it is like the last one, needs only samples that are already
+        described, and no report on a step that is not taken yet."""
+        mixture = self._mixture
+        if self._loaders is None or mixture.peaks is None:
+            return False
+        heard = self._signals.heard or mixture.state.signals
+        return not heard and self._loaders.knows_next()
+
+    def report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
+        """Takes what a rank measured in a step, such as ``{"loss_by_source": {"web": 2.1}}``; see
+        `Signals` for the step from which it counts.
+
+        Raises:
+            ConfigurationError: a signal cannot be written as JSON, or the rank is unknown.
+        """
+        if rank not in self._ranks:
+            self._job.tree.place(rank)  # says which ranks there are
+        plain = plain_signals(step, rank, signals)
+        if not self._signals.repeats(step, rank, plain):
+            self._add_report(step, rank, plain)
+
+    def _add_report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
+        self._signals.add(step, rank, signals)
+
+    def fail(self, step: int, error: Exception) -> None:
+        """Makes this error the answer to every client from this step on."""
+        if self._failure is None or step < self._failed_at:
+            self._failure, self._failed_at = error, step
+
+    def close(self) -> None:
+        """Ends the planner. Idempotent."""
+
+    # Loaders
+
+    def use_loaders(self, handles: Sequence[Handle], layout: SourceLayout) -> None:
+        """See `LoaderPool.use_loaders`."""
+        assert self._loaders is not None
+        self._loaders.use_loaders(handles, layout)
+
+    def reached(self) -> dict[str, tuple[int, int]]:
+        """See `LoaderPool.reached`."""
+        return {} if self._loaders is None else self._loaders.reached()
+
+    # State
+
+    def state_dict(self, step: int | None = None, taken: bool = False) -> dict[str, Any]:
+        """The state from which the same steps follow: JSON-able and small.
+
+        Args:
+            step: the step to resume at; None is the one that is planned next. A trainer that has
+                received steps up to s asks for s + 1, whatever was planned ahead of it.
+            taken: whether trainers have taken all steps before it. A restarted planner may have to
+                plan them again.
+
+        Raises:
+            ConfigurationError: the step is not planned yet, or its plan is not kept any more.
+            EvenstepError: a step cannot be planned again.
+        """
+        if taken and step is not None and step > self._step:
+            self.plan(step - 1)
+        state = self._with_reports(self._state_before(self._step if step is None else step))
+        return state_to_dict(state, job=self._job, contents=self._contents, mixture=self._mixture)
+
+    def common_state(self, step: int) -> dict[str, Any]:
+        """As `state_dict`, for all ranks that must save: they have met at the step."""
+        state = self.state_dict(step, taken=True)
+        self._met = max(self._met, step)
+        return state
+
+    def last_meeting(self) -> int:
+        """The last step for which there was a `common_state`; -1 if there was none."""
+        return self._met
+
+    def saving_ranks(self, step: int, begins: bool) -> list[int]:
+        """The ranks that must save together at a step: those that fetch anything in the step before
+        it.
+
+        Args:
+            begins: whether their mesh begins there. Then it is those that fetch anything in it.
+
+        Raises:
+            ConfigurationError: the plan is not kept any more.
+            EvenstepError: the step cannot be planned.
+        """
+        plan = self.plan(step if begins else step - 1)
+        plans = [] if plan is None else [plan, *plan.subplans.values()]
+        return sorted({rank for each in plans for rank in each.delivery.fetching.tolist()})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes from a state. The mesh, the strategy and weights may differ; the plans kept so
+        far are forgotten.
+
+        Raises:
+            MismatchError: it is of another version, seed or unit, of other data or of a modality
+                that the job does not have.
+        """
+        self._resume(state, self._job)
+        self._log.clear()
+
+    def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
+        """Plans for another mesh from a step on. Later steps are planned again: nobody has trained
+        on them. Returns the state before the step.
+
+        Args:
+            mesh: see `Job.on`.
+            at_step: must still be kept.
+
+        Raises:
+            ConfigurationError: the plan of the step is not kept any more.
+            EvenstepError: a step before it cannot be planned.
+        """
+        if at_step > self._step:
+            self.plan(at_step - 1)
+        state = self.state_dict(min(at_step, self._step))
+        self._resume(state, self._job.on(mesh))
+        self._log.clear(self._step)
+        return state
+
+    def _resume(self, state: Mapping[str, Any], job: Job) -> None:
+        mixture = job.mixture(self._sizes)
+        loaded = loaded_state(state, job=job, contents=self._contents, mixture=mixture)
+        self._job, self._mixture = job, mixture
+        self._ranks |= set(job.tree.ranks.ravel().tolist())
+        self._carried, self._step = loaded.carried, loaded.step
+        self._bad.found = loaded.bad
+        self._signals = Signals(job.memory.prefetch)
+        self._signals.load(loaded.signals)
+        self._ended_at, self._failure, self._state_before_last = None, None, None
+
+    def status(self) -> dict[str, Any]:
+        """JSON-able: how far planning is, and what it has drawn."""
+        last = self._log.get(self._step - 1)
+        return {
+            "step": self._step,
+            "ended_at": self._ended_at,
+            "failed": None if self._failure is None else str(self._failure),
+            "drawn": dict(zip(self._job.names, self._mixture.state.counts.tolist())),
+            "bad_samples": self._bad.counts(),
+            "carried": len(self._carried),
+            "left_over": len(self._carried) if self._ended_at is not None else 0,
+            "imbalance": None if last is None else last.plan.imbalance,
+            "imbalance_before": None if last is None else last.plan.imbalance_before,
+            "weights": {} if last is None else dict(last.plan.weights),
+            "notes": [] if last is None else list(last.plan.notes),
+        }
+
+    # Planning
+
+    def _plan_next(self, before: PlannerState) -> None:
+        job, step = self._job, self._step
+        if self._mixture.ended and not len(self._carried):
+            self._ended_at = step
+            return
+        if self._loaders is not None:
+            self._loaders.refresh(ask=not self._is_ahead)
+        signals = self._signals.take(step)
+        if signals:
+            self._mixture.report(**signals)
+        graph = DGraph.of(
+            self._metadata,
+            job.tree,
+            step=step,
+            micro_batches=job.micro_batches,
+            max_tokens=job.max_tokens,
+            carried=self._carried,
+            mixture=self._mixture,
+        ).modality(*job.measures.counted)
+        try:
+            made = job.strategy(graph, job.tree, step)  # draws the step, by graph.mix()
+        except TooFewSamplesError:
+            if not self._mixture.ended:
+                raise
+            self._carried, self._ended_at = self._left_over(), step
+            self._state_before_last = before
+            return
+        drawn = self._drawn()
+        if drawn is None:
+            raise ConfigurationError(
+                f"the strategy has drawn nothing of the job's sources in step {step}; let it call "
+                "graph.mix(), for the job's own weights, or graph.mix(weights)"
+            )
+        samples = drawn
+        if len(self._carried):
+            samples = SampleTable.concatenate([self._carried, drawn])
+        plan = check_plan(made, step=step, tree=job.tree, samples=samples)
+        check_room(plan)
+        assert self._mixture.record is not None
+        self._keep(LoggedPlan(plan, self._mixture.record, before))
+        self._carried, self._step = plan.carried, step + 1
+
+    def _keep(self, logged: LoggedPlan) -> None:
+        self._log.add(logged)
+
+    def _drawn(self) -> SampleTable | None:
+        """The samples that the strategy has drawn for the step being planned; None if it has drawn
+        none. Draws nothing itself: a mixture remembers the step that it drew last."""
+        record = self._mixture.record
+        if record is None or record.step != self._step:
+            return None
+        if self._loaders is not None:
+            self._bad.note_step(record.bad, self._loaders.failures)
+        return self._mixture.draw(self._step, self._metadata)
+
+    def _left_over(self) -> SampleTable:
+        """Carried samples and those drawn for the step being planned: too few for a sample in
+        every bucket, where the mixture ends."""
+        drawn = self._drawn()
+        return self._carried if drawn is None else SampleTable.concatenate([self._carried, drawn])
+
+    def _state_before(self, step: int) -> PlannerState:
+        logged = self._log.get(step)
+        if logged is not None:
+            return logged.before
+        if step != self._step and (self._ended_at is None or step < self._step):
+            raise ConfigurationError(
+                f"the state before step {step} is not there: step {self._step} is planned "
+                f"next, and {self._job.memory.plans_kept} steps are kept (plans_kept= of "
+                "MemoryOptions)"
+            )
+        return self._state()
+
+    def _with_reports(self, state: PlannerState) -> PlannerState:
+        """The state with all reports on earlier steps that no earlier plan has used, including
+        those that have arrived since."""
+        later = [self._log.get(number) for number in range(state.step, self._step)]
+        since = [each for logged in later if logged for each in logged.before.signals]
+        known = [*state.signals, *since, *self._state().signals, *self._signals.to_list()]
+        return replace(state, signals=merged(each for each in known if each[0] < state.step))
+
+    def _state(self) -> PlannerState:
+        """The state before the step that is planned next, or whose planning failed."""
+        if self._state_before_last is not None:
+            return self._state_before_last
+        return PlannerState(
+            step=self._step,
+            mixture=self._mixture.state,
+            carried=self._carried,
+            bad=self._bad.found,
+            signals=self._signals.to_list(),
+        )

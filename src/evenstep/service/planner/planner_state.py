@@ -1,0 +1,211 @@
+"""What the planner knows before a step, and how it is written to a checkpoint and read back."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep.data.code_digest import same_code
+from evenstep.errors import MismatchError, parsing
+from evenstep.plan.schema import COUNT, check_schema, require
+from evenstep.service.job.job import Job
+from evenstep.service.planner.bad_samples import Identities
+from evenstep.strategy.mixture import Mixture
+from evenstep.strategy.mixture.state import MixtureState
+from evenstep.strategy.sample_table import SampleTable
+
+_VERSION = 3
+_SCHEMA = {
+    "contents": {str: {str: str}},
+    "columns": [str],
+    "step": COUNT,
+    "mixture": Mapping,
+    "carried": Mapping,
+    "bad": {str: [[COUNT]]},
+    "signals": [list],
+    "drawn": Mapping,
+}
+_ORDER = "its order"
+_FILES = "its files, their sizes or counts"
+_TRANSFORM = "its transform"
+_PARTS = {
+    "content": "the content of its files",
+    "columns": "its columns",
+    "transform": _TRANSFORM,
+    "shuffle": _ORDER,
+    "seed": _ORDER,
+}
+"""What the fields of a source's fingerprint are about; all others are about `_FILES`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerState:
+    """What the planner knows before a step. It is small and immutable, and is serialized only for a
+    checkpoint."""
+
+    step: int
+    mixture: MixtureState
+    carried: SampleTable
+    """Samples that found no room in an earlier step."""
+    bad: Identities
+    """Samples that were passed over; see `BadSamples`."""
+    signals: Sequence[Sequence[Any]]
+    """Reports that no plan has used yet; see `Signals.to_list`."""
+
+
+Contents = Mapping[str, Mapping[str, str]]
+"""By source, see `source_digests`."""
+
+
+def state_to_dict(
+    state: PlannerState, *, job: Job, contents: Contents, mixture: Mixture
+) -> dict[str, Any]:
+    """JSON-able."""
+    return {
+        "version": _VERSION,
+        "job": job.fingerprint,
+        "contents": {name: dict(parts) for name, parts in contents.items()},
+        "columns": list(job.columns),
+        "step": state.step,
+        "mixture": mixture.state_dict(state.mixture),
+        "carried": state.carried.to_dict(),
+        "bad": {name: [list(where) for where in found] for name, found in state.bad.items()},
+        "signals": copy.deepcopy(state.signals),
+        "drawn": dict(zip(job.names, state.mixture.counts.tolist())),
+    }
+
+
+def _check_version(state: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        MismatchError: another release of evenstep wrote the state.
+    """
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if version != _VERSION:
+        raise MismatchError(
+            f"a planner's state of version {version!r} cannot be read; this release reads version "
+            f"{_VERSION}"
+        )
+
+
+def loaded_state(
+    state: Mapping[str, Any],
+    *,
+    job: Job,
+    contents: Contents,
+    mixture: Mixture,
+) -> PlannerState:
+    """Inverse of `state_to_dict`; loads the mixture too.
+
+    Args:
+        contents: empty if not known.
+
+    Raises:
+        MismatchError: the state is of another release, job or data, or damaged. A state has no
+            digest: a number that was replaced by another possible one is not noticed.
+    """
+    _check_version(state)
+    remedy = "load it as state_dict() returned it"
+    with parsing("the service's state", remedy=remedy, error=MismatchError):
+        check_schema(state, _SCHEMA)
+        mixture.load_state_dict(state["mixture"])
+        _check_data(state, job=job, contents=contents)
+        drawn = {name: source["samples"] for name, source in state["mixture"]["sources"].items()}
+        require(drawn == state["drawn"], "drawn", state["drawn"])
+        for step, rank, signals in state["signals"]:
+            check_schema([step, rank], [COUNT], "signals")
+            check_schema(signals, Mapping, "signals")
+        return PlannerState(
+            step=state["step"],
+            mixture=mixture.state,
+            carried=_carried_of(state, job.names),
+            bad=_bad_of(state),
+            signals=state["signals"],
+        )
+
+
+def _check_data(state: Mapping[str, Any], *, job: Job, contents: Contents) -> None:
+    """
+    Args:
+        contents: empty if not known.
+
+    Raises:
+        MismatchError: the state is of other data, or of other modalities than the job has.
+    """
+    for name, saved in state["contents"].items() if contents else ():
+        now = contents.get(name, {})
+        changed = [part for part in now if not _same(part, saved.get(part, ""), now[part])]
+        if changed or not now:
+            raise MismatchError(
+                f"source {name!r} has changed since the state was saved: "
+                f"{_difference(changed, saved, now)}, so positions may name other samples; restore "
+                "the source as it was, or start without a state"
+            )
+    if list(state["columns"]) != list(job.columns):
+        raise MismatchError(
+            f"the state was saved with lengths of {state['columns']}, and the job has "
+            f"{list(job.columns)}; keep its modalities"
+        )
+
+
+def _same(part: str, saved: str, now: str) -> bool:
+    return same_code(saved, now) if part == _TRANSFORM else saved == now
+
+
+def _difference(changed: Sequence[str], saved: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What has changed in a source, and how to accept an edit of its transform."""
+    if not now:
+        return "the job does not have it"
+    if list(changed) != [_TRANSFORM]:
+        return ", ".join(changed)
+    was = saved.get(_TRANSFORM)
+    return (
+        f"{_TRANSFORM} was {was} and is now {now[_TRANSFORM]} (if it still makes the same samples, "
+        f"set its attribute fingerprint = {was!r})"
+    )
+
+
+def _carried_of(state: Mapping[str, Any], names: tuple[str, ...]) -> SampleTable:
+    """The carried samples of a state, with sources numbered as in `names`.
+
+    Raises:
+        MismatchError: a sample is of a source that is not in `names`.
+    """
+    table = SampleTable.from_dict(state["carried"])
+    unknown = [name for name in {table.sources[s] for s in table.source} if name not in names]
+    if unknown:
+        raise MismatchError(
+            f"the state has carried samples of source {unknown[0]!r}, which the job does not have; "
+            "keep the source, with weight 0 if no more of it is to be drawn"
+        )
+    saved = table.to_dict()
+    numbers = [names.index(table.sources[number]) for number in saved["source"]]
+    return SampleTable.from_dict({**saved, "sources": list(names), "source": numbers})
+
+
+def _bad_of(state: Mapping[str, Any]) -> Identities:
+    found = {name: tuple(map(tuple, each)) for name, each in state["bad"].items()}
+    for name, each in found.items():
+        passed_over = state["mixture"]["sources"].get(name, {}).get("bad", 0)
+        pairs = len(set(each)) == len(each) and all(len(where) == 2 for where in each)
+        require(pairs and len(each) <= passed_over, f"bad.{name}", each)
+    return found
+
+
+def source_digests(fingerprint: Mapping[str, Any]) -> dict[str, str]:
+    """A short digest of the fields of a source's fingerprint, by what they are about; see
+    `SourceLoader.describe`. A transform is named as in the fingerprint."""
+    fields: dict[str, dict[str, Any]] = {}
+    for name, value in fingerprint.items():
+        fields.setdefault(_PARTS.get(name, _FILES), {})[name] = value
+    found = {part: _digest(values) for part, values in fields.items()}
+    return {**found, _TRANSFORM: str(fingerprint["transform"])}
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    text = json.dumps(fields, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,0 +1,253 @@
+"""`RunStore`: the states of a run and what trainers reported, in a folder or under a URL.
+
+    RUN/planners/      the planners that have started on it, see `Generation`
+    RUN/states/        a file for each state
+    RUN/reports/       a file for each report
+    RUN/checkpoints/   a file for each state that trainers have asked for
+    RUN/common/        a file that says at which step all ranks last met to save
+
+The newest states are kept, and also those of every so many steps, to which a trainer can go back.
+Reports are kept as long as one of the newest states is older.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from evenstep.errors import ConfigurationError
+from evenstep.service.planner.store.generation import Generation, decoded, encoded
+from evenstep.service.planner.store.report_log import LoggedReport, ReportLog
+from evenstep.service.planner.store.url_folder import UrlFolder, url_folder
+from evenstep.service.planner.trainer_reports import merged
+
+_LOGGER = logging.getLogger("evenstep")
+_CHECKPOINTS = 64
+_LAST = "last"  # a file's name
+
+
+class RunStore:
+    """See the module docstring. States may be written in another thread than reports."""
+
+    def __init__(
+        self, url: str | os.PathLike[str], run: str, *, keep: int = 128, every: int = 100
+    ) -> None:
+        """
+        Args:
+            url: a folder, or a URL that fsspec knows.
+            run: names the run within it.
+            keep: steps back from the newest state whose states are kept.
+            every: the states of every so many steps are never removed.
+        """
+        folder = url_folder(url).folder(run)
+        self._planners, self._files = folder.folder("planners"), folder.folder("states")
+        self._checkpoints = folder.folder("checkpoints")
+        self._common = folder.folder("common")
+        self._log = ReportLog(folder.folder("reports"), self._planners)
+        self._keep, self._every = keep, every
+        self._saving = threading.Lock()
+        self._generation: Generation | None = None
+        self._states: list[str] = []
+        self.reports: list[LoggedReport] = []
+        """What trainers had reported by the time of `begin`, in order, as far as it is kept."""
+        self._planned = 0
+
+    def begin(self) -> None:
+        """Takes over the run: only this planner writes, until the next one starts.
+
+        Raises:
+            ConfigurationError: the store cannot be written, or a report is damaged.
+            SupersededError: another planner started at the same time.
+        """
+        self._generation = Generation(self._planners)
+        records = self._log.begin(self._generation)
+        self._generation.check()
+        self._states = self._files.names()
+        self.reports = [each for each in records if each.rank >= 0]
+        past = [each.planned_step + (each.rank < 0) for each in records]
+        self._planned = max([*past, *map(_step, self._states)], default=0)
+
+    # States
+
+    def save_state(self, step: int, state: Mapping[str, Any]) -> None:
+        """Writes the state before a step, and removes states and reports that are not needed any
+        more.
+
+        Raises:
+            ConfigurationError: it cannot be written.
+            SupersededError: a later planner has taken over.
+        """
+        with self._saving:
+            name = self._put(self._files, step, state)
+            self._states = sorted({*self._states, name})
+            self._trim()
+
+    def drop_after(self, step: int) -> None:
+        """Removes the states of all later steps, which will be planned again. Reports that
+        came while a later step was planned next count as if they had come while this one was."""
+        with self._saving:
+            for folder in (self._files, self._checkpoints):
+                for name in [each for each in folder.names() if _step(each) > step]:
+                    folder.remove(name)
+            self._states = [name for name in self._states if _step(name) <= step]
+            self._log.plan_again_from(step)
+            self.reports = [
+                replace(each, planned_step=min(each.planned_step, step))
+                for each in self.reports
+                if each.step < step
+            ]
+
+    def newest_state(self, at_most: int | None = None) -> tuple[int, dict[str, Any]] | None:
+        """The newest state that is whole, and the step it is for; None if there is none. Those that
+        are damaged, or were cut off while they were written, are logged.
+
+        Args:
+            at_most: the last step that it may be for.
+
+        Raises:
+            ConfigurationError: the store cannot be read.
+        """
+        return _newest(self._files, at_most)
+
+    def add_checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
+        """Writes a state that a trainer has asked for; durable when this returns. The last few are
+        kept.
+
+        Raises:
+            ConfigurationError: it cannot be written.
+            SupersededError: a later planner has taken over.
+        """
+        self._put(self._checkpoints, step, state)
+        for old in self._checkpoints.names()[:-_CHECKPOINTS]:
+            self._checkpoints.remove(old)
+
+    def save_meeting(self, step: int) -> None:
+        """Writes at which step all ranks have last met to save; as `add_checkpoint`."""
+        assert self._generation is not None, "begin() comes first"
+        self._common.put(_LAST, encoded(_LAST, {"step": step}))
+        self._generation.check()
+
+    def last_meeting(self) -> int:
+        """See `Planner.last_meeting`."""
+        content = self._common.get(_LAST)
+        found = None if content is None else decoded(_LAST, content)
+        return -1 if found is None else int(found["step"])
+
+    def _put(self, folder: UrlFolder, step: int, state: Mapping[str, Any]) -> str:
+        """Writes a state as this planner's, and returns the name of its file."""
+        generation = self._generation
+        assert generation is not None, "begin() comes first"
+        name = f"{step:012d}-{generation.name}"
+        folder.put(name, encoded(name, state))
+        generation.check()
+        return name
+
+    def resumable(self, step: int | None, reached: int) -> dict[str, Any] | None:
+        """The state to resume a job from, with all reports on the steps before it.
+
+        Args:
+            step: the one to resume at; None is that of the last checkpoint, and without any that
+                of the newest state up to `reached`.
+        """
+        found = _newest(self._checkpoints, step)
+        if found is not None and step in (None, found[0]):
+            return found[1]
+        found = _newest(self._files, max(reached, 0) if step is None else step)
+        if found is None and step is None:
+            found = _newest(self._files, self.steps()[0])
+        if found is None or step not in (None, found[0]):
+            return None
+        at, state = found
+        later = [r for r in self._log.read().values() if r.step < at <= r.planned_step]
+        rows = [[r.step, r.rank, r.signals] for r in later if r.rank >= 0]
+        before = [each for each in state["signals"] if each[0] < at]
+        return {**state, "signals": merged([*before, *rows])}
+
+    def steps(self) -> list[int]:
+        """The steps of which there are states."""
+        names = [*self._files.names(), *self._checkpoints.names()]
+        return sorted({_step(name) for name in names})
+
+    def _oldest(self) -> int:
+        """The first step whose state and all reports since are kept."""
+        steps = [_step(name) for name in self._states]
+        before = [step for step in steps if step <= steps[-1] - self._keep]
+        return max(before, default=min(steps, default=0))
+
+    def _trim(self) -> None:
+        oldest = self._oldest()
+        for name in list(self._states):
+            if _step(name) < oldest and not self.keeps(_step(name)):
+                self._files.remove(name)
+                self._states.remove(name)
+        kept = [_step(name) for name in self._states if _step(name) < oldest]
+
+        def needed(report: LoggedReport) -> bool:
+            # A trainer that goes back to a state does not report on the steps before it again.
+            late = any(report.step < step <= report.planned_step for step in kept)
+            return report.planned_step >= oldest or (late and report.rank >= 0)
+
+        self._log.trim(needed)
+
+    def keeps(self, step: int) -> bool:
+        """Whether the state of a step is never removed."""
+        return step % self._every == 0
+
+    # Reports
+
+    def add_report(self, planned_step: int, step: int, rank: int, signals: Any) -> None:
+        """Writes what a rank reported on a step; durable when this returns.
+
+        Args:
+            planned_step: the step that is planned next.
+
+        Raises:
+            ConfigurationError: it cannot be written.
+            SupersededError: a later planner has taken over.
+        """
+        self._log.add(LoggedReport(planned_step, step, rank, signals))
+
+    def add_planned(self, step: int) -> None:
+        """Writes that a step was planned, so that reports after it cannot count for it; as
+        `add_report`."""
+        self._log.add(LoggedReport(step))
+
+    def reports_since(self, step: int) -> list[LoggedReport]:
+        """What was reported by the time of `begin` while this step or one after it was planned
+        next, in order.
+
+        Raises:
+            ConfigurationError: some of that is not kept any more.
+        """
+        if self.reports and step < self._oldest():
+            raise ConfigurationError(
+                f"reports since step {step} are not kept any more in {self._files}, and no later "
+                f"state is whole: those since step {self._oldest()} are; resume from a state"
+            )
+        return [each for each in self.reports if each.planned_step >= step]
+
+    @property
+    def planned(self) -> int:
+        """The first step that is not known to have been planned by the time of `begin`."""
+        return self._planned
+
+
+def _newest(folder: UrlFolder, at_most: int | None) -> tuple[int, dict[str, Any]] | None:
+    for name in reversed(folder.names()):
+        step = _step(name)
+        if at_most is not None and step > at_most:
+            continue
+        content = folder.get(name)
+        state = None if content is None else decoded(name, content)
+        if state is not None:
+            return step, state
+        _LOGGER.warning("state %s in %s is damaged, and is left out", name, folder)
+    return None
+
+
+def _step(name: str) -> int:
+    return int(name.split("-")[0])

@@ -1,0 +1,280 @@
+"""`StoredPlanner`: a planner that restarts from a store and continues with the same plans.
+
+Before it died, it wrote the state of some step and the reports since, each with the step that was
+planned next. The restarted planner plans the steps in between again. If weights may follow reports,
+each step is written down before its plan is handed out, so that no later report counts for it. So a
+plan is the same whether the planner died before it, after it, or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from evenstep.errors import ConfigurationError, EvenstepError, MismatchError
+from evenstep.service.job.job import Job
+from evenstep.service.planner.loader_pool import LoaderPool
+from evenstep.service.planner.plan_log import LoggedPlan
+from evenstep.service.planner.planner import Planner
+from evenstep.service.planner.planner_state import PlannerState, state_to_dict
+from evenstep.service.planner.state_writer import StateWriter
+from evenstep.service.planner.store.report_log import LoggedReport
+from evenstep.service.planner.store.run_store import RunStore
+from evenstep.service.planner.store.runs import RunPlace
+from evenstep.service.planner.trainer_reports import merged
+from evenstep.strategy import LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.mixture.schedules import as_schedule
+from evenstep.strategy.sample_table import Metadata
+
+
+class StoredPlanner(Planner):
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        job: Job,
+        metadata: Metadata,
+        store: RunStore,
+        *,
+        loaders: LoaderPool | None = None,
+        plan_log: str | os.PathLike[str] | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            metadata, loaders, plan_log: see `Planner`.
+            store: of the run. If it has states, this planner resumes where the previous one ended.
+            state: to resume from if the store has none.
+
+        Raises:
+            ConfigurationError: the store cannot be read or written.
+            MismatchError: a state is of another job.
+        """
+        super().__init__(job, metadata, loaders=loaders, plan_log=plan_log)
+        self._store, self._given = store, job
+        self._first = 0
+        """The first step that this planner has planned. Earlier ones are planned again."""
+        self._begun: int | None = None
+        """The first step of the mesh. Its state must not be overwritten: if the write were cut off,
+        the state of the previous mesh would be left."""
+        self._past: Planner | None = None
+        self._checkpoints: set[int] = set()
+        """Steps whose states were asked for, and written."""
+        self._writer: StateWriter | None = None
+        self._listens = _listens(job)
+        store.begin()
+        self._met = store.last_meeting()
+        if store.newest_state() is not None:
+            self._recover()
+        elif state is not None:
+            self.load_state_dict(state)
+        if store.newest_state(self._step) is None:
+            store.save_state(self._step, self._written_out(self._state()))
+        self._writer = StateWriter(store, self._written_out)
+
+    def _recover(self) -> None:
+        self._load(self, self._store.planned)
+        self._first = self._step
+        for report in self._store.reports:
+            if report.planned_step < self._step:
+                self._signals.note(report.step, report.rank, report.signals or {})
+        self._plan_again(self, self._store.planned)
+        for report in self._store.reports_since(self._step):
+            self._signals.add(report.step, report.rank, report.signals or {})
+
+    # Messages
+
+    def plan(self, step: int) -> LoadingPlan | None:
+        """See `Planner.plan`."""
+        if 0 <= step < self._first:
+            return self._planner_of(step, step + 1).plan(step)
+        return super().plan(step)
+
+    def state_dict(self, step: int | None = None, taken: bool = False) -> dict[str, Any]:
+        """See `Planner.state_dict`. The store has it before this returns."""
+        state = super().state_dict(step, taken)
+        if state["step"] not in self._checkpoints:
+            self._store.add_checkpoint(state["step"], state)
+            self._checkpoints.add(state["step"])
+        return state
+
+    def common_state(self, step: int) -> dict[str, Any]:
+        """See `Planner.common_state`. The store knows of it before this returns."""
+        state = super().common_state(step)
+        if step == self._met:
+            self._store.save_meeting(step)
+        return state
+
+    def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
+        """See `Planner.remesh`. Removes the states of later steps from the store. A planner that
+        restarts before that is done continues with the old mesh, and must be told again."""
+        if at_step > self._step:
+            self.plan(at_step - 1)
+        state, job = self.state_dict(min(at_step, self._step)), self._job.on(mesh)
+        step = state["step"]
+        assert self._writer is not None
+        self._writer.close()
+        try:
+            written = {**state, "job": job.fingerprint, "mesh": job.tree.to_dict()}
+            self._store.save_state(step, written)
+            self._store.drop_after(step)
+            super().remesh(mesh, step)
+            self._begun, self._first, self._past = step, min(self._first, step), None
+            self._checkpoints = {each for each in self._checkpoints if each <= step}
+        finally:
+            self._writer = StateWriter(self._store, self._written_out)
+        return state
+
+    def close(self) -> None:
+        """Writes the last state. Idempotent."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _add_report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
+        self._store.add_report(self._step, step, rank, signals)
+        super()._add_report(step, rank, signals)
+
+    def _keep(self, logged: LoggedPlan) -> None:
+        if self._writer is not None:  # it has recovered
+            if self._listens:
+                self._store.add_planned(self._step)
+            if logged.before.step != self._begun:
+                self._writer.add(logged.before)
+        super()._keep(logged)
+
+    # Steps from before this planner started
+
+    def _state_before(self, step: int) -> PlannerState:
+        if 0 <= step < self._first:
+            return self._planner_of(step, step)._state_before(step)
+        return super()._state_before(step)
+
+    def _with_reports(self, state: PlannerState) -> PlannerState:
+        if state.step < self._first:
+            known = [*state.signals, *map(_row, self._store.reports_since(state.step))]
+            state = replace(state, signals=merged(known))
+        return super()._with_reports(state)
+
+    def _planner_of(self, step: int, until: int) -> Planner:
+        """A planner that keeps a step or plans it next, and has planned all steps below `until`."""
+        past = self._past
+        if past is None or (past._log.get(step) is None and past.step != step):
+            past = Planner(self._job, self._metadata, loaders=self._loaders)
+            self._load(past, step)
+            self._past = past
+        self._plan_again(past, until)
+        return past
+
+    def _load(self, planner: Planner, step: int) -> None:
+        """Loads the newest state of a step up to this one.
+
+        Raises:
+            ConfigurationError: there is none.
+            MismatchError: it is of another job.
+        """
+        found = self._store.newest_state(step)
+        if found is None:
+            raise ConfigurationError(
+                f"step {step} cannot be planned again: the store has no state of it or a step "
+                "before it"
+            )
+        planner._resume(found[1], self._job_of(found[1]))
+        planner._log.clear()
+
+    def _job_of(self, state: Mapping[str, Any]) -> Job:
+        """The job on the mesh for which a state was written.
+
+        Raises:
+            MismatchError: it is another job.
+        """
+        job = self._given
+        if "mesh" in state and state["job"] != job.fingerprint:
+            job = job.on(ClientPlaceTree.from_dict(state["mesh"]))
+        if state.get("job") != job.fingerprint:
+            raise MismatchError(
+                f"the store has states of another job: {state.get('job')}, and this one is "
+                f"{job.fingerprint}; give each run of a job another place"
+            )
+        return job
+
+    def _plan_again(self, planner: Planner, until: int) -> None:
+        """Plans the steps below `until` with the reports that counted for them then."""
+        while planner.step < until:
+            step = planner.step
+            for report in self._store.reports_since(step):
+                if report.planned_step == step:
+                    planner._signals.add(report.step, report.rank, report.signals or {})
+            try:
+                planner.plan(step)
+            except EvenstepError:
+                return  # it failed then, too, and everyone gets the error again
+            if planner.step == step:
+                return  # the mixture has ended
+
+    def _written_out(self, state: PlannerState) -> dict[str, Any]:
+        job, mixture = self._job, self._mixture
+        made = state_to_dict(state, job=job, contents=self._contents, mixture=mixture)
+        return {**made, "mesh": job.tree.to_dict()}
+
+
+def planner_of(
+    job: Job,
+    loaders: LoaderPool,
+    *,
+    state: Mapping[str, Any] | None,
+    plan_log: str | os.PathLike[str] | None,
+    store: RunPlace | None,
+    mesh: Any = None,
+) -> Planner:
+    """The planner of a run, at its start or after one that died.
+
+    Args:
+        state: to resume from, if the store has none of this run.
+        store: None keeps nothing.
+        mesh: that a planner without a store continues with; None is the job's.
+
+    Raises:
+        ConfigurationError: the store cannot be read or written.
+        MismatchError: a state is of another job.
+    """
+    if store is not None and not store.is_here:
+        _check_restarts(job)
+        store = None
+    if store is not None:
+        run = store.open(job)
+        return StoredPlanner(job, loaders, run, loaders=loaders, plan_log=plan_log, state=state)
+    job = job if mesh is None else job.on(mesh)
+    planner = Planner(job, loaders, loaders=loaders, plan_log=plan_log)
+    if state is not None:
+        planner.load_state_dict(state)
+    return planner
+
+
+def _check_restarts(job: Job) -> None:
+    """Checks that a planner without a store may restart from the job's beginning."""
+    remedy = "give store=, a folder that all machines see or a URL"
+    if _listens(job):
+        raise ConfigurationError(
+            "the planner runs on another machine than the one that started the service, and the "
+            "job's weights may follow what trainers report: were the planner made again, it would "
+            f"not know the reports; {remedy}"
+        )
+    logging.getLogger("evenstep").warning(
+        "the planner runs on another machine than the one that started the service: should it die, "
+        "its successor plans all steps again from the first one; %s",
+        remedy,
+    )
+
+
+def _listens(job: Job) -> bool:
+    """Whether plans may depend on reports."""
+    schedule = job.draws.schedule
+    return schedule is not None and as_schedule(schedule).peaks() is None
+
+
+def _row(report: LoggedReport) -> list[Any]:
+    return [report.step, report.rank, report.signals]

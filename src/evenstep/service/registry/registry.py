@@ -1,0 +1,385 @@
+"""`JobRegistry`: the part of a running job that trainers' processes find first.
+
+It knows which process runs which role, and collects how long clients waited. It watches all roles,
+and has dead processes replaced. When that is impossible, it tells the clients: each keeps one
+pending `failed` question, which is answered only then, or when the service closes. As it waits for
+no role itself, it can always say which role blocks the others. No data of a step goes through it.
+If it dies itself, its successor learns all this from roles and clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+from evenstep.errors import EvenstepError
+from evenstep.service.messages import Message
+from evenstep.service.options import FaultOptions
+from evenstep.service.registry.common_state import CommonState, superseded
+from evenstep.service.registry.event_log import EventLog
+from evenstep.service.registry.metrics import MetricsExporter, TakenStep, WaitStatistics
+from evenstep.service.registry.role_limits import LimitWatch
+from evenstep.service.registry.role_status import (
+    blame,
+    fresh_clients,
+    is_silent,
+    roles_status,
+    waits_of,
+)
+from evenstep.service.registry.role_watch import WatchedRoles
+from evenstep.service.remote.channels import Answer, RoleGoneError
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.job_state import JobInfo, JobState
+from evenstep.service.remote.role_host import done, encoded, mapped, messages_of, sendable
+from evenstep.service.remote.role_place import Location, cause_of_death
+from evenstep.service.remote.role_threads import in_thread
+from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
+from evenstep.service.transport.frames import Frame
+from evenstep.service.transport.server import Server
+
+_EXPORT_INTERVAL = 5.0  # seconds
+_PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections
+_FAREWELL = 0.05  # seconds in which the last answers are sent
+_REPORT_MARGIN = 30.0  # seconds by which a client may be late to report that it still waits
+
+
+class JobRegistry:
+    """Its methods run in one event loop, but for `submit`."""
+
+    def __init__(self) -> None:
+        self._state: JobState | None = None
+        self._changed = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: EvenstepError | None = None
+        self._waits = WaitStatistics()
+        self._clients: dict[int, int] = {}
+        """By rank, the number of its last client."""
+        self._numbers: dict[str, int] = {}
+        """By the mark of a client, its number."""
+        self._client_waits: dict[str, tuple[dict[str, Any], float]] = {}
+        """By who waits, what was reported, and when."""
+        self._roles: WatchedRoles | None = None
+        self._server: Server | None = None
+
+    async def open(
+        self,
+        job_state: JobState,
+        exporter: MetricsExporter | None = None,
+        standbys: Callable[[], list[dict[str, Any]]] = list,
+        limits: FaultOptions | None = None,
+        kill: Callable[[Mapping[str, Any]], None] | None = None,
+        events: EventLog | None = None,
+        room: Callable[[], str] | None = None,
+    ) -> None:
+        """Makes the job known, and starts to watch its roles.
+
+        Args:
+            exporter: of figures to Prometheus.
+            standbys: says, within a second, which standbys there are; see `status`.
+            limits: roles that exceed them are killed by `kill`; see `LimitWatch`.
+            events: where deaths and restarts are written.
+            room: see `RoleWatch`.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._exporter, self._standbys = exporter, standbys
+        self._events = events or EventLog(None)
+        self._roles = roles = WatchedRoles(
+            self._events,
+            warn_after=job_state.info.warn_after,
+            room=room,
+            on_error=self._raise_failure,
+        )
+        self._common_state = CommonState(job_state.info.planner, self._clients, self._end_of)
+        await self.update(job_state)
+        if limits is not None and kill is not None:
+            watch = LimitWatch(limits, lambda: roles.watches, self._sources, kill, self._events)
+            roles.begin(watch.silence())
+            roles.begin(watch.memory())
+        if exporter is not None:
+            roles.begin(self._export_metrics())
+
+    async def update(self, job_state: JobState) -> None:
+        """Uses this state: watches its roles, and gives it to processes that join or restart."""
+        before = self._state
+        if before is not None and job_state.version <= before.version:
+            return
+        known = {} if before is None else {each.role: each for each in before.roles}
+
+        def own(handle: RemoteHandle) -> RemoteHandle:
+            """The handle in use here, which knows the role's process."""
+            return known.get(handle.role, handle)
+
+        info = replace(
+            job_state.info,
+            registry=job_state.info.registry if before is None else before.info.registry,
+            planner=own(job_state.info.planner),
+            loaders=tuple(map(own, job_state.info.loaders)),
+            constructors=tuple((ranks, own(each)) for ranks, each in job_state.info.constructors),
+        )
+        self._state = replace(
+            job_state,
+            info=info,
+            old_constructors=tuple(map(own, job_state.old_constructors)),
+            old_loaders=tuple(map(own, job_state.old_loaders)),
+        )
+        if before is not None:
+            if before.info.mesh != info.mesh:
+                self._waits.forget_ranks()
+            if before.mesh_begins != job_state.mesh_begins:
+                self._common_state.end_mesh(job_state.mesh_begins[-1])
+            if job_state.scaled and job_state.scaled[-1:] != before.scaled[-1:]:
+                self._events.add("scaled", **job_state.scaled[-1])
+        self._watched.follow(self._state.roles)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def job_state(self) -> JobState:
+        """For roles that start or restart."""
+        assert self._state is not None
+        return self._state
+
+    def open_sockets(
+        self, name: str, *, host: str | None = None, keys: Keys | None = None
+    ) -> Endpoint:
+        """Receives messages by sockets; see `Server`. A registry that restarts on the same host
+        listens on the same port."""
+        port = None if keys is None else _PORTS.start + crc32(keys.server_public) % len(_PORTS)
+        self._server = Server(
+            self._answering, folder=new_folder(), name=name, host=host, keys=keys, port=port
+        )
+        return self._server.endpoint
+
+    @property
+    def endpoint(self) -> Endpoint:
+        assert self._server is not None
+        return self._server.endpoint
+
+    # Messages
+
+    def submit(self, messages: Sequence[Message]) -> Future[Answer]:
+        """Has messages handled in the event loop, from any thread."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(self.answer(messages), self._loop)
+
+    async def answer(self, messages: Sequence[Message]) -> Answer:
+        """Handles messages in order, up to one that raises."""
+        values = []
+        for message, arguments in messages:
+            try:
+                values.append(await getattr(self, message)(*arguments))
+            except EvenstepError as error:
+                return Answer(error=error)
+            except Exception as error:
+                return Answer(error=sendable(error))
+        return Answer(values)
+
+    def _answering(self, frames: list[Frame]) -> Future[list[Frame]]:
+        """See `evenstep.service.transport.server.Answering`."""
+        try:
+            answer = self.submit(messages_of(frames))
+        except Exception as error:
+            answer = done(Answer(error=sendable(error)))
+        return mapped(answer, encoded)
+
+    async def job(self) -> JobInfo | None:
+        """With the locations of all roles. None before `open`."""
+        while (job_state := self._state) is not None:
+            for handle in job_state.info.roles:
+                try:
+                    if handle.place.known is None:
+                        await in_thread(handle.place.location)
+                except RoleGoneError as error:
+                    if job_state is self._state:
+                        raise cause_of_death(handle.name, error) from error
+                    break  # it was taken out meanwhile
+            else:
+                return job_state.info
+        return None
+
+    async def locate(self, role: str, born: int) -> Location:
+        """Which process runs a role, for a client that has lost its connections.
+
+        Args:
+            born: of the `Location` that the client knows.
+
+        Raises:
+            LoaderDiedError: the role is not restarted any more.
+        """
+        return await self._watched.locate(role, born)
+
+    async def register_client(self, rank: int, mark: str) -> int:
+        """Notes a new client of a rank, and returns its number, which tells its messages from those
+        of an earlier client that may still be on their way. Later numbers are higher, also those
+        that another registry gives.
+
+        Args:
+            mark: identifies the client, so that the message may arrive twice.
+        """
+        if mark not in self._numbers:
+            if rank in self._clients:
+                self._common_state.client_restarted(rank)
+            self._clients[rank] = max(self._clients.get(rank, 0) + 1, time.time_ns())
+            self._numbers[mark] = self._clients[rank]
+        return self._numbers[mark]
+
+    async def failed(self, mesh: int = 0, end: int | None = None) -> int | None:
+        """Waits until a role has died for good, or the service is closed, and raises that; or until
+        a mesh ends at another step than `end`, and returns that step."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            changed = self._changed
+            ends_at = self._end_of(mesh)
+            if ends_at != end:
+                return ends_at
+            await changed.wait()
+
+    def _end_of(self, mesh: int) -> int | None:
+        """See `JobState.end_of`."""
+        return None if self._state is None else self._state.end_of(mesh)
+
+    async def close(self) -> None:
+        """Answers all pending `failed` questions, and ends the sockets. Idempotent."""
+        if self._roles is not None:
+            self._roles.close()
+        of_job = "" if self._state is None else f" of job {self._state.info.name!r}"
+        self._raise_failure(EvenstepError(f"the service{of_job} was closed"))
+        if self._server is not None:
+            await asyncio.sleep(_FAREWELL)
+            self._server.close()
+            remove_socket(self._server.endpoint)
+
+    # Clients
+
+    async def record_steps(self, rank: int, client: int, records: Sequence[TakenStep]) -> None:
+        """Notes steps that a client has taken, the last one last.
+
+        Args:
+            client: the number of the rank's client.
+        """
+        for record in records:
+            self._waits.record_step(rank, record)
+            if self._exporter is not None:
+                self._exporter.observe_wait(record.seconds)
+        if records and self._is_last(rank, client):
+            self._common_state.took_step(rank, records[-1].step)
+        self._client_waits.pop(f"rank {rank}", None)
+
+    async def reached(self) -> int:
+        """The step that comes next in the client that is furthest, as far as clients have said."""
+        return max((int(each["step"]) for each in self._waits.clients()), default=0)
+
+    async def record_end(self, rank: int) -> None:
+        self._waits.record_end(rank)
+        self._client_waits.pop(f"rank {rank}", None)
+
+    async def record_failure(self, rank: int, client: int, error: EvenstepError) -> None:
+        if self._is_last(rank, client):
+            self._common_state.failed(rank, error)
+
+    def _is_last(self, rank: int, client: int) -> bool:
+        """Whether a client is the last of its rank. It may have started before this registry."""
+        self._clients[rank] = max(self._clients.get(rank, 0), client)
+        return self._clients[rank] == client
+
+    async def common_state(
+        self, rank: int, step: int, client: int, mesh: int, begins: bool
+    ) -> Mapping[str, Any]:
+        """See `CommonState.meet`."""
+        if not self._is_last(rank, client):
+            raise superseded(rank)
+        answer = await self._common_state.meet(rank, step, client, mesh, begins)
+        if answer.error is not None:
+            raise answer.error
+        state: Mapping[str, Any] = answer.value[0]
+        return state
+
+    async def explain(self, wait: dict[str, Any]) -> str:
+        """Why a client waits, following the chain of waits from the role that it waits for.
+
+        Args:
+            wait: see `role_status.Wait`.
+        """
+        if wait["message"] == "common_state":
+            missing = self._common_state.waits()
+            if missing:
+                return f"which waits for {missing[0]['role']} to call it too"
+            wait = {**wait, "role": self._job.planner.role}
+        else:
+            self._client_waits[wait["by"]] = wait, time.monotonic()
+        return blame(await self._watched.processes(), wait["role"], wait["step"])
+
+    # Operation
+
+    async def status(self) -> dict[str, Any]:
+        """JSON-able: the state and counters of each role, and how long clients waited."""
+        job, watches = self._job, self._watched.watches
+        standbys = asyncio.ensure_future(in_thread(self._standbys))
+        said = await asyncio.gather(*(each.status() for each in watches))
+        handles = [each.handle for each in watches]
+        roles = roles_status(handles, len(job.loaders), len(job.constructors), said)
+        by_role = {each.role: about for each, about in zip(handles, said)}
+        job_state = await self.job_state()
+        return {
+            "backend": job.backend,
+            "name": job.name,
+            "run_id": job.run_id,
+            "job": job.fingerprint,
+            "mesh": dict(job.tree.sizes),
+            "failed": None if self._failure is None else str(self._failure),
+            "ended": self._waits.all_ended,
+            **roles,
+            "standbys": await standbys,
+            "clients": fresh_clients(self._waits.clients(), roles["constructors"]),
+            "steps": self._waits.summary(),
+            "restarting": await self._watched.restarting(),
+            "restarts": self._watched.restarts,
+            "scaled": [dict(each) for each in job_state.scaled],
+            "short": list(job_state.short),
+            "waits": self._all_waits(by_role),
+        }
+
+    @property
+    def _watched(self) -> WatchedRoles:
+        assert self._roles is not None
+        return self._roles
+
+    @property
+    def _job(self) -> JobInfo:
+        assert self._state is not None
+        return self._state.info
+
+    def _all_waits(self, roles: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        """Waits that are long: of clients, which report them, of roles, and for ranks that are to
+        save."""
+        least, now, found = self._job.warn_after or math.inf, time.monotonic(), []
+        for wait, reported in self._client_waits.values():
+            seconds = wait["seconds"] + now - reported
+            if seconds < 2 * wait["seconds"] + _REPORT_MARGIN:  # else the client is gone
+                silent = is_silent(roles.get(wait["role"], {}))
+                found.append({**wait, "seconds": seconds, "silent": silent})
+        found += [each for each in self._common_state.waits() if each["seconds"] >= least]
+        return [*found, *waits_of(roles, least)]
+
+    def _sources(self) -> dict[str, list[str]]:
+        """By loader, the sources that it reads."""
+        assert self._state is not None
+        shares = zip(self._job.loaders, self._state.layout.shares)
+        return {handle.role: [each.source for each in owned] for handle, owned in shares}
+
+    async def _export_metrics(self) -> None:
+        assert self._exporter is not None
+        while True:
+            await asyncio.sleep(_EXPORT_INTERVAL)
+            self._exporter.export(await self.status())
+
+    def _raise_failure(self, error: EvenstepError) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._changed.set()

@@ -1,0 +1,326 @@
+"""`RoleWatch`: asks a role how it is, notices that its process has died, and awaits the next one.
+
+A process that is stopped keeps its connections, so only its silence tells. Its status comes from
+the role, which may be busy; what it works on and waits for comes from a thread beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from evenstep.errors import EvenstepError
+from evenstep.service.registry.event_log import EventLog
+from evenstep.service.remote.channels import Answer, RoleGoneError, SocketChannel
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.role_place import Location, RolePlace, cause_of_death, located
+from evenstep.service.remote.role_threads import in_thread
+from evenstep.service.transport.endpoint import remove_socket
+
+logger = logging.getLogger("evenstep")
+
+STATUS_LIMIT = 0.7
+"""Seconds that a status waits for a role, so that it is there within a second."""
+ANSWER_LIMIT = 3.0
+"""Seconds in which a running process answers, even on an overloaded machine."""
+_KEPT = 100  # restarts
+_PAUSE = 1.0  # seconds between two connections to the same process
+
+
+class RoleWatch:
+    """Watches one role. Used in one event loop."""
+
+    def __init__(
+        self,
+        handle: RemoteHandle,
+        events: EventLog,
+        warn_after: float | None,
+        room: Callable[[], str] | None,
+    ) -> None:
+        """
+        Args:
+            warn_after: seconds after which a warning says that a dead process has no replacement.
+            room: says what there is room for, such as "the cluster has 2 CPUs free".
+        """
+        self.handle, self._events = handle, events
+        self._warn_after, self._room = warn_after, room
+        self._dead_since: float | None = None
+        self.restarts: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        """JSON-able: the processes that have died, those that replaced them, and whether these were
+        standbys; when, and after how many seconds. They are numbered from 1, and `promotions` is
+        the number of standbys so far."""
+        self._count = self._promotions = 0
+        self._said: dict[str, Any] = {}
+        """The role's last answer."""
+        self._said_at = 0.0
+        self._late: dict[str, tuple[asyncio.Future[Answer], float]] = {}
+        """Questions that were not answered in time. They are not asked again before they are
+        answered, so that they do not pile up at a process that is stopped."""
+
+    # How it is
+
+    async def status(self) -> dict[str, Any]:
+        """JSON-able: what the role says, and `process`. If a role says nothing within
+        `STATUS_LIMIT`, its last answer, and `seconds_old` since when."""
+        asked = asyncio.ensure_future(self._ask("status", STATUS_LIMIT))
+        asked.add_done_callback(_noted)  # the service may be closed meanwhile
+        about = await self.process(STATUS_LIMIT)
+        try:
+            answer = await asked
+        except RoleGoneError:
+            return {"died": self.handle.name}
+        if "died" in about:
+            return about
+        if answer is None:
+            old = {"seconds_old": time.monotonic() - self._said_at} if self._said else {}
+            return {**self._said, **old, **about}
+        if answer.error is not None:
+            return {**about, "failed": str(answer.error)}
+        self._said, self._said_at = answer.value[0], time.monotonic()
+        return {**self._said, **about}
+
+    async def process(self, limit: float = ANSWER_LIMIT) -> dict[str, Any]:
+        """JSON-able: `process`, which has what `RoleHost.measure` says. If it says nothing in
+        time, `silent_seconds` has the time since it was asked; if it is dead, `died` its name.
+
+        Args:
+            limit: seconds to wait.
+        """
+        try:
+            measured = await self._ask("measure", limit)
+        except RoleGoneError:
+            return {"died": self.handle.name}
+        if measured is not None:
+            return {"process": measured.value[0]}
+        silent = time.monotonic() - self._late["measure"][1]
+        about = {name: self.handle.about[name] for name in ("process", "host")}
+        return {"process": about, "silent_seconds": silent}
+
+    async def _ask(self, message: str, limit: float) -> Answer | None:
+        """The answer, or None if it is late. An earlier question that is not answered yet is
+        awaited instead of asking again."""
+        asked, since = self._late.get(message, (None, 0.0))
+        if asked is None or asked.done():
+            asked, since = asyncio.ensure_future(self._send(message)), time.monotonic()
+            asked.add_done_callback(_noted)
+        await asyncio.wait([asked], timeout=limit)
+        if asked.done():
+            return asked.result()
+        self._late[message] = asked, since
+        return None
+
+    async def _send(self, message: str) -> Answer:
+        """Asks the process that runs the role now, and not its successor."""
+        known = self.handle.place.known
+        if known is None:  # it is being started
+            raise RoleGoneError
+        return await known.channel.send([(message, ())]).later()
+
+    def close(self) -> None:
+        """Waits for no answer any more."""
+        for asked, _ in self._late.values():
+            asked.cancel()
+
+    # Whether it lives
+
+    @property
+    def restarting(self) -> bool:
+        """Whether no process runs the role at the moment."""
+        return self._dead_since is not None
+
+    async def missing(self) -> str:
+        """For how long a role that is `restarting` has had no process, and why, as a clause."""
+        since = time.monotonic() if self._dead_since is None else self._dead_since
+        text = f"died {time.monotonic() - since:.0f} s ago, and no process plays its role yet"
+        return text if self._room is None else f"{text}: {await in_thread(self._room)}"
+
+    async def run(self) -> None:
+        """Watches for ever.
+
+        Raises:
+            LoaderDiedError: the role is not restarted any more.
+            EvenstepError: it could not be restarted.
+        """
+        location = await self.successor(None)
+        while True:
+            try:
+                await location.channel.send([("wait_forever", ())]).later()
+            except RoleGoneError:
+                location = await self._restarted(location)
+
+    async def successor(self, dead: Location | None) -> Location:
+        """As `RolePlace.successor`.
+
+        Raises:
+            LoaderDiedError, EvenstepError: see `run`.
+        """
+        place = self.handle.place
+        try:
+            if dead is None:
+                return await in_thread(place.location)
+            return await in_thread(place.successor, dead)
+        except RoleGoneError as error:
+            raise cause_of_death(_name(place.role, dead), error) from error
+
+    async def _restarted(self, dead: Location) -> Location:
+        begin, died = time.monotonic(), _name(self.handle.role, dead)
+        self._dead_since = begin
+        found = await self._awaited(dead)
+        self._dead_since = None
+        seconds = time.monotonic() - begin
+        if (found.process, found.host) == (dead.process, dead.host):
+            logger.warning("the connections to %s were lost, and are there again", died)
+            await asyncio.sleep(_PAUSE)
+            return found
+        if isinstance(dead.channel, SocketChannel):
+            remove_socket(dead.channel.endpoint)
+        logger.warning(
+            "%s died; %s %s on %s plays its role after %.1f s, and no step is lost",
+            *(died, "standby" if found.promoted else "process"),
+            *(found.process, found.host, seconds),
+        )
+        self._count += 1
+        self._promotions += found.promoted
+        restart = {
+            "number": self._count,
+            "promotions": self._promotions,
+            "role": self.handle.role,
+            "died": {"process": dead.process, "host": dead.host},
+            "followed_by": {"process": found.process, "host": found.host},
+            "promoted": found.promoted,
+            "seconds": seconds,
+            "time": time.time(),
+        }
+        self.restarts.append(restart)
+        self._events.add("promoted" if found.promoted else "restarted", **restart)
+        return found
+
+    async def _awaited(self, dead: Location) -> Location:
+        """The successor. Warnings are logged while there is none."""
+        search, pause = asyncio.ensure_future(self.successor(dead)), self._warn_after
+        try:
+            while not (await asyncio.wait([search], timeout=pause))[0]:
+                logger.warning("%s %s", _name(self.handle.role, dead), await self.missing())
+                pause = 2 * pause if pause else None
+            return search.result()
+        finally:
+            search.cancel()
+
+
+class WatchedRoles:
+    """The roles of a job. Used in one event loop."""
+
+    def __init__(
+        self,
+        events: EventLog,
+        *,
+        warn_after: float | None,
+        room: Callable[[], str] | None,
+        on_error: Callable[[EvenstepError], None],
+    ) -> None:
+        """
+        Args:
+            events, warn_after, room: see `RoleWatch`.
+            on_error: called when a role has died for good, and with the errors of `begin`.
+        """
+        self._given: dict[str, Any] = {"events": events, "warn_after": warn_after, "room": room}
+        self._on_error = on_error
+        self._watches: dict[RolePlace, tuple[RoleWatch, asyncio.Task[None]]] = {}
+        self._past_restarts: list[dict[str, Any]] = []
+        """Of roles that have ended."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def watches(self) -> list[RoleWatch]:
+        """In the order in which `follow` was given the roles."""
+        return [watch for watch, _ in self._watches.values()]
+
+    def follow(self, roles: Sequence[RemoteHandle]) -> None:
+        """Watches these roles, and no others any more."""
+        before, self._watches = self._watches, {}
+        for handle in roles:
+            watched = before.pop(handle.place, None)
+            if watched is None:
+                watch = RoleWatch(handle, **self._given)
+                watched = watch, self._task(watch.run())
+            self._watches[handle.place] = watched
+        for watch, task in before.values():
+            watch.close()
+            task.cancel()
+            self._past_restarts += watch.restarts
+
+    def begin(self, running: Coroutine[Any, Any, None]) -> None:
+        """Runs something else beside, until `close`."""
+        self._tasks.append(self._task(running))
+
+    def close(self) -> None:
+        """Watches no role any more. Idempotent."""
+        for task in self._tasks:
+            task.cancel()
+        for watch, task in self._watches.values():
+            watch.close()
+            task.cancel()
+
+    async def locate(self, role: str, born: int) -> Location:
+        """Which process runs a role.
+
+        Args:
+            born: of the `Location` to which connections are lost.
+
+        Raises:
+            LoaderDiedError: it is not restarted any more.
+        """
+        watch = next((each for each in self.watches if each.handle.role == role), None)
+        if watch is None:
+            raise cause_of_death(role)
+        known = watch.handle.place.known
+        if known is not None and known.born != born:
+            return known
+        return await watch.successor(known)
+
+    async def processes(self) -> dict[str, dict[str, Any]]:
+        """By role, what its process works on and waits for; see `RoleWatch.process`."""
+        watches = self.watches
+        said = await asyncio.gather(*(each.process() for each in watches))
+        roles = {each.handle.role: about for each, about in zip(watches, said)}
+        for each in self.watches:
+            if each.restarting:
+                roles[each.handle.role] = {
+                    "died": each.handle.name,
+                    "missing": await each.missing(),
+                }
+        return roles
+
+    async def restarting(self) -> list[str]:
+        """Roles that no process runs at the moment, as sentences without a full stop."""
+        return [f"{w.handle.name} {await w.missing()}" for w in self.watches if w.restarting]
+
+    @property
+    def restarts(self) -> list[dict[str, Any]]:
+        """See `RoleWatch.restarts`, the first one first."""
+        found = (*self._past_restarts, *(r for each in self.watches for r in each.restarts))
+        return sorted(found, key=lambda restart: float(restart["time"]))
+
+    def _task(self, running: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(self._run(running))
+
+    async def _run(self, running: Coroutine[Any, Any, None]) -> None:
+        try:
+            await running
+        except EvenstepError as error:
+            self._on_error(error)
+
+
+def _name(role: str, location: Location | None) -> str:
+    process, host = (None, "") if location is None else (location.process, location.host)
+    return located({"role": role, "process": process, "host": host})
+
+
+def _noted(asked: asyncio.Future[Any]) -> None:
+    """Retrieves the error of an answer that nobody awaits any more, which asyncio would log."""
+    if not asked.cancelled():
+        asked.exception()

@@ -1,0 +1,230 @@
+"""`SourceLoader`: reads, prepares and buffers the samples of the sources that it owns.
+
+It describes samples to the planner by metadata only. The samples themselves go to the constructors
+of the buckets that a plan names: the loader stages them, and the constructors fetch them. It opens
+only its own sources. Every message is idempotent.
+
+Messages may arrive in several threads at a time. A message about a slow source blocks no others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from evenstep.data.reader_kinds import open_readers
+from evenstep.errors import ConfigurationError
+from evenstep.service.job.loader_job import LoaderJob
+from evenstep.service.job.source_layout import StageKey
+from evenstep.service.source_loader.buffer_filler import BufferFiller
+from evenstep.service.source_loader.preparer import Preparer, sample_bytes
+from evenstep.service.source_loader.sample_window import BufferBudget
+from evenstep.service.source_loader.source_buffer import Ahead, SourceBuffer
+from evenstep.service.source_loader.staged_steps import STEPS_KEPT, Fetched, StagedStep
+from evenstep.strategy import LoaderTask
+
+_LEAST_STEPS = 16
+"""Steps that stay staged whatever their bytes."""
+
+
+def preparer_of(jobs: Sequence[LoaderJob]) -> Preparer:
+    """Prepares samples for a loader that may run any of the jobs."""
+    sources = {source.name: source for job in jobs for source in job.sources}
+    workers = max(job.workers for job in jobs)
+    return Preparer(tuple(sources.values()), jobs[0].measure, workers=workers, name="a standby")
+
+
+class SourceLoader:
+    """See the module docstring."""
+
+    def __init__(self, job: LoaderJob, preparer: Preparer | None = None) -> None:
+        """
+        Args:
+            preparer: of the job's sources and perhaps others, already started; None makes one.
+
+        Raises:
+            ConfigurationError: a source cannot be opened.
+        """
+        self.number, self._columns = job.number, job.columns
+        self._preparer = preparer or preparer_of([job])
+        self._preparer.name = job.role
+        self._budget = BufferBudget(job.buffer_bytes)
+        self._most_bytes = job.buffer_bytes
+        self._buffers: dict[str, SourceBuffer] = {}
+        readers = open_readers(job.sources, seed=job.seed)
+        for source, share, reader in zip(job.sources, job.shares, readers):
+            self._buffers[source.name] = SourceBuffer(
+                reader,
+                share,
+                self._preparer,
+                columns=job.columns,
+                passes=job.passes,
+                limit=job.buffer_size,
+                budget=self._budget,
+            )
+        self._filler = BufferFiller(workers=self._preparer.workers)
+        self._lock = threading.Lock()  # for what is staged and counted; never held for long
+        self._staged: dict[int, StagedStep] = {}
+        self._counts = {"staged": 0, "fetched": 0}
+
+    # Metadata
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources that it owns or shares."""
+        return tuple(self._buffers)
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """The size of each of its sources, None if not known, and its fingerprint."""
+        return {
+            name: {"size": buffer.reader.size, "fingerprint": buffer.reader.fingerprint}
+            for name, buffer in self._buffers.items()
+        }
+
+    def ahead(self, source: str, position: int, count: int, seconds: float = 0.0) -> Ahead:
+        """The samples that it owns among `count` positions of a source from `position` on, read as
+        far as need be. A sample that fails is described, not raised: it may never be drawn.
+
+        Args:
+            seconds: if positive, for which more are prepared, and all that are known described.
+        """
+        self._check()
+        return self._buffer(source).ahead(position, count, seconds)
+
+    def buffered(self, asked: Sequence[tuple[str, int]]) -> list[Ahead]:
+        """As `ahead`, for several sources and a position of each, as far as is known already."""
+        self._check()
+        return [self._buffer(source).buffered(position) for source, position in asked]
+
+    def fill_in_background(self) -> None:
+        """Starts to prepare samples ahead in threads, of each source that was drawn from, within
+        the limits of `MemoryOptions`. An unexpected error in them is raised by all later
+        messages."""
+        self._filler.start()
+
+    # Samples
+
+    def stage(self, task: LoaderTask, keys: Sequence[StageKey] | None = None) -> int:
+        """Moves samples of a plan out of the buffers, for the constructor of their buckets to
+        fetch; returns the bytes of all that were staged of the step, about. Carried samples stay
+        buffered, and samples staged already stay staged. A sample that is in several buckets, as in
+        one of an encoder's subplan, is read once for all of them.
+
+        Args:
+            keys: the buckets to stage; None is all that the task has.
+
+        Raises:
+            SampleError, MismatchError: see `SourceBuffer.take`.
+        """
+        self._check()
+        step = self._step(task.step)
+        with step.lock:
+            taken = step.stage(task, keys, lambda rows: self._take(step, task, rows))
+        with self._lock:
+            self._counts["staged"] += taken
+            self._drop_old_steps()
+        return step.size
+
+    def _take(self, step: StagedStep, task: LoaderTask, rows: list[int]) -> list[Any]:
+        """The samples of some rows of a task, ascending."""
+        samples = task.samples if len(rows) == len(task.rows) else task.samples[rows]
+        positions, sources = samples.position.tolist(), samples.source.tolist()
+        lengths = list(zip(*(samples.lengths[name].tolist() for name in self._columns)))
+        taken: list[Any] = []
+        drawn: list[SourceBuffer] = []
+        for source, run in groupby(sources):  # a task is ordered by source and position
+            buffer = self._buffer(samples.sources[source])
+            begin = len(taken)
+            end = begin + sum(1 for _ in run)
+            found = buffer.take(positions[begin:end], lengths[begin:end])
+            taken += [prepared.sample for prepared in found]
+            step.size += sum(prepared.size for prepared in found)
+            drawn.append(buffer)
+        self._filler.add(drawn)
+        return taken
+
+    def _step(self, number: int) -> StagedStep:
+        with self._lock:
+            step = self._staged.pop(number, None) or StagedStep()
+            self._staged[number] = step  # the last
+            return step
+
+    def _drop_old_steps(self) -> None:
+        """Drops the steps that were staged longest ago, which a constructor may have left behind
+        when it died. They are read again on request."""
+        staged = self._staged
+        while len(staged) > STEPS_KEPT or (
+            len(staged) > _LEAST_STEPS and sum(s.size for s in staged.values()) > self._most_bytes
+        ):
+            del staged[next(iter(staged))]
+
+    def fetch(self, step: int, bucket: int, subplan: str | None = None) -> Fetched | None:
+        """The staged samples of a bucket, which stay staged until they are released. None if they
+        are not staged here."""
+        self._check()
+        with self._lock:
+            staged = self._staged.get(step)
+            fetched = None if staged is None else staged.buckets.get((subplan, bucket))
+            if fetched is not None:
+                self._counts["fetched"] += len(fetched.samples)
+        return fetched
+
+    def release(self, step: int, keys: Sequence[StageKey]) -> None:
+        """Drops samples that every client has received."""
+        with self._lock:
+            if step in self._staged:
+                staged = self._staged[step]
+                for key in keys:
+                    staged.buckets.pop(key, None)
+                if not staged.buckets:
+                    staged.size = 0
+
+    def drop_from(self, step: int) -> None:
+        """Drops what is staged of a step and all later ones, which will be planned again."""
+        with self._lock:
+            for number in [each for each in self._staged if each >= step]:
+                del self._staged[number]
+
+    # Operation
+
+    def status(self) -> Mapping[str, Any]:
+        """JSON-able."""
+        with self._lock:
+            counts = dict(self._counts)
+            staged = {
+                number: [sample for each in step.buckets.values() for sample in each.samples]
+                for number, step in self._staged.items()
+                if step.buckets
+            }
+        held = {name: buffer.held() for name, buffer in self._buffers.items()}
+        return {
+            "loader": self.number,
+            "sources": {name: samples for name, (samples, _) in held.items()},
+            "source_bytes": {name: size for name, (_, size) in held.items()},
+            "staged_steps": sorted(staged),
+            "staged_samples": sum(map(len, staged.values())),
+            "staged_bytes": sum(sum(map(sample_bytes, each)) for each in staged.values()),
+            "prepared": sum(buffer.prepared for buffer in self._buffers.values()),
+            **counts,
+        }
+
+    def close(self) -> None:
+        """Ends its threads and workers and closes its files. Idempotent."""
+        self._filler.close()
+        self._preparer.close()
+        for buffer in self._buffers.values():
+            buffer.close()
+
+    def _check(self) -> None:
+        if self._filler.failure is not None:
+            raise self._filler.failure
+
+    def _buffer(self, source: str) -> SourceBuffer:
+        if source not in self._buffers:
+            raise ConfigurationError(
+                f"loader {self.number} does not have source {source!r}; it has "
+                f"{', '.join(self._buffers) or 'none'}"
+            )
+        return self._buffers[source]

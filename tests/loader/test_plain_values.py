@@ -1,0 +1,109 @@
+"""Plain values come back as they were, from a file and from another rank; nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from evenstep.errors import SampleError
+from evenstep.loader.transport.plain_values import decode, encode, pack_plain, unpack_plain
+
+
+def through_a_file(value: Any) -> Any:
+    return decode(json.loads(json.dumps(encode(value))))
+
+
+def to_another_rank(value: Any) -> Any:
+    return unpack_plain(memoryview(pack_plain(value, "sample 3")))
+
+
+both = pytest.mark.parametrize("sent", [through_a_file, to_another_rank])
+Named = namedtuple("Named", "a")
+
+
+@both
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            None,
+            True,
+            3,
+            -2.5,
+            "a\nü",
+            [1, [2]],
+            {"a": {"b": []}},
+            (),
+            (1, ("x", [2])),
+            b"",
+            b"\0x",
+        ),
+        *({0: 1, "0": 2}, {(1, 2): {3: None}}, {"evenstep kind": ["tensor", 1]}, float("inf")),
+        random.Random(4).getstate(),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_plain_values(value: Any, sent: Any) -> None:
+    assert repr(sent(value)) == repr(value)
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.bool, torch.complex64])
+@pytest.mark.parametrize("shape", [(3, 2), (0, 4), ()])
+def test_tensors(dtype: torch.dtype, shape: tuple[int, ...], sent: Any) -> None:
+    given = torch.ones(shape).to(dtype)
+    given = given.cumsum(0).to(dtype).T if given.ndim == 2 else given
+    made, other = sent([given, 1])
+    assert made.dtype == dtype
+    assert torch.equal(made, given)
+    assert other == 1
+    made.zero_()  # whoever gets it may change it
+
+
+@both
+@pytest.mark.parametrize("dtype", ["<u4", ">f8", "?", "<i2", "U3"])
+def test_arrays(dtype: str, sent: Any) -> None:
+    for value in (np.arange(6).reshape(2, 3).astype(dtype), np.empty((0, 2), dtype)):
+        back = sent({"x": value})["x"]
+        assert (back.dtype, back.shape) == (value.dtype, value.shape)
+        assert np.array_equal(back, value)
+
+
+def test_kinds_of_values_are_exact_between_ranks_and_simplified_in_files() -> None:
+    number = to_another_rank([np.float32(2.5)])[0]
+    assert (type(number), number) == (np.float32, 2.5)
+    assert through_a_file([np.float32(2.5), OrderedDict(a=1), Named(1)]) == [2.5, {"a": 1}, (1,)]
+    for other in (OrderedDict(a=1), Named(1), torch.nn.Parameter(torch.ones(1))):
+        with pytest.raises(SampleError, match="cannot be sent to the other ranks"):
+            pack_plain([other], "sample 3")
+
+
+@pytest.mark.parametrize("odd", [object(), {1, 2}, np.array([object()]), torch.Generator()])
+def test_what_is_not_plain_is_refused(odd: Any) -> None:
+    with pytest.raises(TypeError, match="it holds a"):
+        encode({"x": [odd]})
+    with pytest.raises(SampleError, match=r"sample 3: it holds a .*cannot be sent to the other"):
+        pack_plain({"x": [odd]}, "sample 3")
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        ["tensor", ["torch.float32", [3], "AAAA"]],
+        ["tensor", ["torch.load", [1], "AAAA"]],
+        ["array", ["<i4", [-1], "AAAA"]],
+        ["array", ["O", [1], "AAAAAAAAAAA="]],
+        ["bytes", "no base 64"],
+        ["pickle", "AAAA"],
+        [],
+    ],
+)
+def test_a_damaged_value_is_an_error_and_nothing_else(held: Any) -> None:
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        decode({"evenstep kind": held})

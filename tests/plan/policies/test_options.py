@@ -1,0 +1,108 @@
+"""Options of policies: which are refused, and that all of them are compared between ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evenstep.cost import TransformerCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan import (
+    BucketedMaxTokens,
+    Even,
+    FixedBatch,
+    LengthGrouped,
+    Lengths,
+    MaxTokens,
+    Policy,
+    PoolSort,
+    SequencePacking,
+    Sorted,
+    TokenBudget,
+)
+from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
+
+LENGTHS = {"lengths": np.array([1, 2])}
+REFUSED: list[tuple[type[Policy], dict[str, Any], str]] = [
+    *(
+        (FixedBatch, {"batch_size": n}, f"batch_size={n!r} must be")
+        for n in (0, -4, 2.0, "8", True)
+    ),
+    (FixedBatch, {"batch_size": None}, "batch_size=None must be an integer"),
+    (PoolSort, {"batch_size": None}, "batch_size=None must be an integer"),
+    (PoolSort, {"batch_size": 8, "pool_size": 0}, "pool_size=0 must be at least 1"),
+    (PoolSort, {"batch_size": 8, "pool_size": 7}, "pool_size=7 must be at least batch_size=8"),
+    (PoolSort, {"batch_size": 8, "shuffle": "pools"}, "shuffle='pools' must be one of"),
+    (PoolSort, {"batch_size": 8, "initial_pool_size": 8}, "warmup_rounds=0: .* needs both"),
+    (PoolSort, {"batch_size": 8, "warmup_rounds": 3}, "initial_pool_size=None .* needs both"),
+    (PoolSort, {"batch_size": 8, "warmup_rounds": -1}, "warmup_rounds=-1 must be at least 0"),
+    (PoolSort, {"batch_size": 8, "warmup_rounds": None}, "warmup_rounds=None must be an integer"),
+    (
+        PoolSort,
+        {"batch_size": 8, "initial_pool_size": 0, "warmup_rounds": 3},
+        "initial_pool_size=0 must be at least 1",
+    ),
+    (
+        PoolSort,
+        {"batch_size": 8, "initial_pool_size": 65, "warmup_rounds": 3, "pool_size": 64},
+        "initial_pool_size=65 must be at most pool_size=64",
+    ),
+    (PoolSort, {"batch_size": 8, "shuffle": "samples", "spread": True}, "or spread=False"),
+    (PoolSort, {"batch_size": 8, "shuffle": "none", "spread": True}, "use shuffle='batches'"),
+    *(
+        (kind, {"max_tokens": n}, f"max_tokens={n!r}")
+        for kind in (TokenBudget, Even, SequencePacking)
+        for n in (0, -5, 4096.0, "4096", True, None)
+    ),
+    (TokenBudget, {"max_tokens": 100, "max_patches": 0}, "max_patches=0 must be at least 1"),
+    (TokenBudget, {"max_tokens": 100, "max_steps_per_round": 0}, "max_steps_per_round=0 must be"),
+    (TokenBudget, {"max_tokens": 100, "max_wait": -1}, "max_wait=-1 must be at least 0"),
+    (TokenBudget, {"max_tokens": 100, "max_wait": None}, "max_wait=None must be an integer"),
+    (TokenBudget, {"max_tokens": 100, "max_wait": 1.5}, "max_wait=1.5 must be an integer"),
+    (TokenBudget, {"max_tokens": 100, "emission_order": "random"}, "emission_order='random' must"),
+    (Even, {"max_tokens": 10, "max_patches": 0}, "max_patches=0"),
+    (Even, {"max_tokens": 10, "max_wait": -1}, "max_wait=-1"),
+    (Even, {"max_tokens": 100, "target_tokens": 0}, "target_tokens=0 must"),
+    (Even, {"max_tokens": 100, "target_tokens": 101}, "target_tokens=101 must"),
+    (Even, {"max_tokens": 100, "target_tokens": 9, "packed": True}, "target_tokens=9 must"),
+    (SequencePacking, {"max_tokens": 1, "max_wait": -1}, "max_wait=-1 must be at least 0"),
+    (SequencePacking, {"max_tokens": 1, "lengths": np.array([[1]])}, "lengths"),
+    (SequencePacking, {"max_tokens": 1, **LENGTHS}, "sample 1 has 2 tokens, over max_tokens=1"),
+    (Sorted, {"batch_size": 0, **LENGTHS}, "batch_size=0 must be at least 1"),
+    (Sorted, {"batch_size": 1, "lengths": np.array([0.5])}, "lengths"),
+    (LengthGrouped, {"batch_size": None, **LENGTHS}, "batch_size=None"),
+    (LengthGrouped, {"batch_size": 1, "megabatch": 0, **LENGTHS}, "megabatch=0 must be at least 1"),
+    (MaxTokens, {"max_tokens": 0, **LENGTHS}, "max_tokens=0 must be at least 1"),
+    (BucketedMaxTokens, {"max_tokens": 10, "bucket_size": 0, **LENGTHS}, "bucket_size=0 must be"),
+    (BucketedMaxTokens, {"max_tokens": 10, "bucket_size": None, **LENGTHS}, "bucket_size=None"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"), REFUSED, ids=lambda each: getattr(each, "__name__", None)
+)
+def test_wrong_options_are_refused_by_name_value_and_limit(
+    kind: type[Policy], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        kind(**options)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_options_are_plain_values_and_name_every_field(name: str) -> None:
+    policy = POLICIES[name](
+        PolicyOptions(
+            max_tokens=np.int64(100),  # type: ignore[arg-type]
+            batch_size=np.int64(3),  # type: ignore[arg-type]
+            cost=TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128),
+            lengths=Lengths(LENGTHS["lengths"]),
+        )
+    )
+    options = policy.options()
+    assert json.loads(json.dumps(options)) == options
+    left_out = {field.name for field in dataclasses.fields(policy)} - set(options)  # type: ignore[arg-type]
+    assert left_out <= {"max_images"}  # which older states lack
