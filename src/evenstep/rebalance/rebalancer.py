@@ -25,11 +25,11 @@ from evenstep.rebalance.update import RebalancedUpdate
 class Rebalancer:
     """Gives every rank as many micro-batches, and micro-batches of equal cost.
 
-        balancer = Rebalancer(max_tokens=16_384)
-        update = balancer.rebalance(rollouts)              # this rank's
-        for rows, scale in zip(update.micro_batches, update.loss_scales("token")):
-            (model_loss(collate(rows)) * scale).backward()
-        optimizer.step()
+    balancer = Rebalancer(max_tokens=16_384)
+    update = balancer.rebalance(rollouts)              # this rank's
+    for rows, scale in zip(update.micro_batches, update.loss_scales("token")):
+        (model_loss(collate(rows)) * scale).backward()
+    optimizer.step()
     """
 
     max_tokens: int
@@ -80,7 +80,9 @@ class Rebalancer:
                     f"{each['options']}; make them equal"
                 )
         columns = {
-            name: None if everybody[0][name] is None else np.concatenate([e[name] for e in everybody])
+            name: None
+            if everybody[0][name] is None
+            else np.concatenate([e[name] for e in everybody])
             for name in ("lengths", "supervised", "costs", "together")
         }
         counts = [len(each["lengths"]) for each in everybody]
@@ -97,7 +99,9 @@ class Rebalancer:
         )
         target = plan.rank[first[rank] : first[rank + 1]]
         received: dict[int, Any] = {}
-        sent = [b"".join(_framed(parts[n]) for n in np.flatnonzero(target == r)) for r in range(ranks)]
+        sent = [
+            b"".join(_framed(parts[n]) for n in np.flatnonzero(target == r)) for r in range(ranks)
+        ]
         for source, data in enumerate(swap(sent, self.group)):
             own = first[source] + np.flatnonzero(
                 plan.rank[first[source] : first[source + 1]] == rank

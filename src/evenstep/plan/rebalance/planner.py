@@ -84,13 +84,7 @@ def plan_rebalance(
     if together is None:
         parts = [np.arange(len(tokens))]
     else:
-        rank_of = partition(whole, ranks, together=together).bin_of
-        parts = [np.flatnonzero(rank_of == rank) for rank in range(ranks)]
-        if not all(map(len, parts)):
-            raise ConfigurationError(
-                f"together= leaves {sum(not len(p) for p in parts)} of ranks={ranks} without a "
-                "sequence; give it at least as many ids as ranks"
-            )
+        parts = _by_rank(whole, ranks, np.asarray(together))
     best: Rebalancing | None = None
     for count in itertools.count(_fewest(tokens, ranks, max_tokens, multiple_of), multiple_of):
         bin_of = _placed(parts, tokens, whole, model, packed, ranks, count, max_tokens)
@@ -104,6 +98,23 @@ def plan_rebalance(
             return found
         best = found
     raise AssertionError("sequences fit when each is alone")
+
+
+def _by_rank(costs: Int64Array, ranks: int, together: Int64Array) -> list[Int64Array]:
+    """[ranks] the sequences of each, those of one id on the same rank."""
+    if together.shape != costs.shape or together.dtype.kind not in "iu":
+        raise ConfigurationError(
+            f"together of shape {together.shape} and type {together.dtype} must be an integer for "
+            f"each of {len(costs)} sequences"
+        )
+    ids, unit_of = np.unique(together, return_inverse=True)
+    if len(ids) < ranks:
+        raise ConfigurationError(
+            f"together has {len(ids)} ids for ranks={ranks}, so a rank would have no sequence; "
+            "give it at least as many ids as ranks"
+        )
+    rank_of = partition(sums(costs, unit_of, len(ids)), ranks).bin_of[unit_of]
+    return [np.flatnonzero(rank_of == rank) for rank in range(ranks)]
 
 
 def _placed(
@@ -140,7 +151,7 @@ def _fewest(tokens: Int64Array, ranks: int, max_tokens: int, multiple_of: int) -
 
 
 def _none_empty(bin_of: Int64Array, costs: Int64Array, bins: int) -> Int64Array:
-    """Moves one of the cheapest sequences that are not alone to each empty bin, if there are any."""
+    """Moves one of the cheapest sequences that are not alone to each empty bin."""
     counts = np.bincount(bin_of, minlength=bins)
     empty = np.flatnonzero(counts == 0).tolist()
     if empty:

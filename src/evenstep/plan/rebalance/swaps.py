@@ -80,5 +80,6 @@ def _members(bin_of: Int64Array, bins: int, number: int) -> Int64Array:
     column = np.arange(width)
     at = (column + number * width * (counts > width)[:, None]) % np.maximum(counts, 1)[:, None]
     members = np.full((bins, width + 1), -1, np.int64)
-    members[:, :width] = np.where(column < counts[:, None], order[first[:, None] + at], -1)
+    at = np.minimum(first[:, None] + at, len(order) - 1)  # empty bins begin behind the last
+    members[:, :width] = np.where(column < counts[:, None], order[at], -1)
     return members
