@@ -1,4 +1,4 @@
-"""Rollouts and other batches that are already there, balanced over ranks before they are trained on.
+"""Rollouts and other batches that are already there, balanced over ranks before training.
 
 ```
 rebalancer    `Rebalancer`: this rank's sequences in, the micro-batches that it trains on out

@@ -65,8 +65,8 @@ class RebalancedUpdate:
         """Sends back what was computed of each sequence. All ranks call it together.
 
         Args:
-            values: [micro_batches][sequences] one value for each sequence: tensors, arrays, numbers,
-                text, or lists and dictionaries of these.
+            values: [micro_batches][sequences] one value for each sequence: tensors, arrays,
+                numbers, text, or lists and dictionaries of these.
 
         Returns:
             [sequences] the values of those sequences that this rank had, in its order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import torch
 from launched_rank import as_rank
 from ranks import Rank, run
 from tiny_trainer import arguments, gathered, tiny_config, tokenizer
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaForCausalLM, LlamaForSequenceClassification, TrainerCallback
 
 import evenstep
-from evenstep.errors import ConfigurationError
 from evenstep.integrations import transformers as even
 
 datasets = pytest.importorskip("datasets")
@@ -22,43 +23,40 @@ trl = pytest.importorskip("trl")
 pytestmark = pytest.mark.integrations
 
 N = 41
+# Imported here: what they import leaves temporary folders behind.
+CLASSES = {
+    name: (getattr(trl, f"{name}Trainer"), getattr(trl, f"{name}Config"))
+    for name in ("DPO", "KTO", "Reward")
+}
 POLICY = evenstep.Even(max_tokens=192)
 
 
-def pairs() -> dict[str, list[Any]]:
-    """Tokens of prompts and answers; the last token of a chosen answer tells which pair it is."""
+def texts(kind: str) -> Any:
+    """Prompts and answers of very different lengths."""
     rng = np.random.default_rng(4)
 
-    def tokens(number: int) -> list[int]:
-        return rng.integers(2, 60, number).tolist()
+    def words(number: int) -> str:
+        return " ".join(f"w{n}" for n in rng.integers(2, 60, number))
 
-    sizes = rng.integers(1, 24, (N, 3))
-    return {
-        "prompt_ids": [tokens(a) for a, _, _ in sizes],
-        "chosen_ids": [tokens(b) for _, b, _ in sizes],
-        "rejected_ids": [tokens(c) for _, _, c in sizes],
-    }
+    rows = []
+    for number, (prompt, chosen, rejected) in enumerate(rng.integers(1, 24, (N, 3))):
+        row: dict[str, Any] = {"prompt": words(prompt) + " "}
+        if kind == "KTO":
+            row |= {"completion": words(chosen), "label": number % 3 > 0}
+        else:
+            row |= {"chosen": words(chosen), "rejected": words(rejected)}
+        rows.append(row)
+    return datasets.Dataset.from_list(rows)
 
 
-def rows_of(kind: str) -> list[dict[str, Any]]:
-    columns = pairs()
-    every = [dict(zip(columns, values)) for values in zip(*columns.values())]
-    if kind == "RewardTrainer":
-        return [
-            {name: row["prompt_ids"] + row[name] for name in ("chosen_ids", "rejected_ids")}
-            for row in every
-        ]
-    if kind == "KTOTrainer":
-        return [
-            {
-                "prompt_ids": row["prompt_ids"],
-                "completion_ids": row["chosen_ids"],
-                "KL_completion_ids": row["rejected_ids"],
-                "label": number % 3 > 0,
-            }
-            for number, row in enumerate(every)
-        ]
-    return every
+def words_of() -> Any:
+    made = tokenizer()
+    made.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+    return made
+
+
+def tokens_of(row: Any) -> str:
+    return str([row[name] for name in sorted(row) if name.endswith("_ids")])
 
 
 class Told:
@@ -66,12 +64,11 @@ class Told:
 
     def __init__(self, collate_fn: Any, rows: list[dict[str, Any]]) -> None:
         self.collate_fn = collate_fn
-        self.known = {str(sorted(row.items())): number for number, row in enumerate(rows)}
+        self.known = {tokens_of(row): number for number, row in enumerate(rows)}
 
     def __call__(self, samples: list[dict[str, Any]]) -> Any:
         batch = self.collate_fn(samples)
-        known = [self.known[str(sorted(dict(sample).items()))] for sample in samples]
-        batch["identity"] = torch.tensor(known)
+        batch["identity"] = torch.tensor([self.known[tokens_of(sample)] for sample in samples])
         return batch
 
 
@@ -90,16 +87,15 @@ class Seen(TrainerCallback):
         self.samples.append([])
 
 
-def make(kind: str, folder: Any, accumulate: int, **options: Any) -> tuple[Any, Seen]:
-    rows = rows_of(kind)
+def make(kind: str, folder: Path, accumulate: int, **options: Any) -> tuple[Any, Seen]:
     torch.manual_seed(0)
-    if kind == "RewardTrainer":
+    if kind == "Reward":
         config = tiny_config()
         config.num_labels, config.pad_token_id = 1, 0
         model: Any = LlamaForSequenceClassification(config)
     else:
         model = LlamaForCausalLM(tiny_config())
-    base = getattr(trl, kind)
+    base, config_of = CLASSES[kind]
     seen = Seen(model)
 
     class Noting(base):  # type: ignore[misc,valid-type]
@@ -111,7 +107,6 @@ def make(kind: str, folder: Any, accumulate: int, **options: Any) -> tuple[Any, 
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     Noting.__name__ = base.__name__
-    config_of = getattr(trl, kind.replace("Trainer", "Config"))
     plain = arguments(folder).to_dict()
     taken = {name: plain[name] for name in ("output_dir", "use_cpu", "report_to", "optim")}
     settings: dict[str, Any] = {
@@ -131,7 +126,7 @@ def make(kind: str, folder: Any, accumulate: int, **options: Any) -> tuple[Any, 
     }
     settings = {k: v for k, v in settings.items() if k in config_of.__dataclass_fields__}
     extra: dict[str, Any] = {}
-    if kind != "RewardTrainer":
+    if kind != "Reward":
         extra["ref_model"] = copy.deepcopy(model)
         with torch.no_grad():
             for parameter in extra["ref_model"].parameters():
@@ -139,19 +134,18 @@ def make(kind: str, folder: Any, accumulate: int, **options: Any) -> tuple[Any, 
     trainer = Noting(
         model=model,
         args=config_of(**settings),
-        train_dataset=datasets.Dataset.from_list(rows),
-        processing_class=tokenizer(),
+        train_dataset=datasets.load_from_disk(str(folder / "pairs")),
+        processing_class=words_of(),
         **extra,
     )
-    trainer.data_collator = Told(trainer.data_collator, rows)
+    trainer.data_collator = Told(trainer.data_collator, list(trainer.train_dataset))
     trainer.add_callback(seen)
     return trainer, seen
 
 
-def of_one_batch(trainer: Any, kind: str, samples: list[int]) -> torch.Tensor:
+def of_one_batch(trainer: Any, samples: list[int]) -> torch.Tensor:
     """The gradient of the trainer's own loss of one batch of the samples."""
-    rows = rows_of(kind)
-    batch = trainer.data_collator.collate_fn([dict(rows[number]) for number in samples])
+    batch = trainer.data_collator.collate_fn([trainer.train_dataset[n] for n in samples])
     trainer.model.zero_grad()
     type(trainer).__mro__[2].compute_loss(trainer, trainer.model, batch).backward()
     gradient = torch.cat([p.grad.flatten().clone() for p in trainer.model.parameters()])
@@ -174,17 +168,17 @@ def train(rank: Rank, kind: str, folder: Any, accumulate: int, options: dict[str
     if rank.rank == 0:
         trainer.accelerator.gather = lambda values: values  # this rank alone computes
         for update, gradient in zip(updates, seen.gradients, strict=True):
-            expected = of_one_batch(trainer, kind, update)
+            expected = of_one_batch(trainer, update)
             limit = 1e-5 * expected.abs().max()
             torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=limit)
 
 
 CASES = [
-    ("DPOTrainer", {}),
-    ("DPOTrainer", {"loss_type": ["sigmoid", "ipo"], "loss_weights": [1.0, 0.3]}),
-    ("DPOTrainer", {"precompute_ref_log_probs": True}),
-    ("RewardTrainer", {}),
-    ("KTOTrainer", {"loss_type": "apo_zero_unpaired"}),
+    ("DPO", {}),
+    ("DPO", {"loss_type": ["sigmoid", "ipo"], "loss_weights": [1.0, 0.3]}),
+    ("DPO", {"precompute_ref_log_probs": True}),
+    ("Reward", {}),
+    ("KTO", {"loss_type": "apo_zero_unpaired"}),
 ]
 
 
@@ -194,4 +188,5 @@ CASES = [
 def test_each_pair_once_and_the_gradient_of_one_batch(
     tmp_path, kind: str, options: dict[str, Any], accumulate: int, world_size: int
 ) -> None:
+    texts(kind).save_to_disk(str(tmp_path / "pairs"))  # ranks share what trainers map
     run(train, world_size, kind, tmp_path, accumulate, options, folder=tmp_path, within=150)

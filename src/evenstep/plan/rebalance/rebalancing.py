@@ -13,9 +13,9 @@ from evenstep.plan.groups.groups import Groups
 
 @dataclass(frozen=True, eq=False)
 class Rebalancing:
-    """Every rank has as many micro-batches as any other, and at least one sequence. A micro-batch is
-    empty only where there are fewer sequences than micro-batches, or where those that stay together
-    leave a rank fewer."""
+    """Every rank has as many micro-batches as any other, and at least one sequence. A micro-batch
+    is empty only where there are fewer sequences than micro-batches, or where those that stay
+    together leave a rank fewer."""
 
     ranks: int
     micro_batches: int
