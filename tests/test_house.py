@@ -47,6 +47,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "protocol",
         "run_log",
     ),
+    "rebalance": ("batch", "cost", "loader", "plan"),
     "service": (
         "batch",
         "context_parallel",

@@ -8,7 +8,8 @@
     context_parallel/   a sequence shared by ranks: cut it, attend, hand it over
     data/               sources, wrapped datasets, cached lengths
     loader/             `DataLoader`, in folders by process
-    service/            many sources to the ranks of a mesh; `service/ray/` on Ray
+    rebalance/          rollouts to ranks and micro-batches, after they are generated
+    service/            many sources to the ranks of a mesh
     tools/              simulate, advise, tune, profile, report
     integrations/       Hugging Face Trainer, Accelerate, Lightning, torchtitan, Megatron-LM
     cli/                the command ``evenstep``, a file for each command

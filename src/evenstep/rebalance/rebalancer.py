@@ -79,7 +79,7 @@ class Rebalancer:
                     f"rank 0 rebalances with {everybody[0]['options']}, and rank {number} with "
                     f"{each['options']}; make them equal"
                 )
-        columns = {
+        columns: dict[str, Any] = {
             name: None
             if everybody[0][name] is None
             else np.concatenate([e[name] for e in everybody])
@@ -126,9 +126,12 @@ class Rebalancer:
             )
             if lengths is None:
                 lengths = np.array([length_of(s) for s in sequences], np.int64)
-            supervised = lengths if supervised is None else supervised
-            found = {"lengths": lengths, "supervised": supervised}
-            found |= {"costs": costs, "together": together}
+            found = {
+                "lengths": lengths,
+                "supervised": lengths if supervised is None else supervised,
+                "costs": costs,
+                "together": together,
+            }
             for name, column in found.items():
                 if column is not None and column.shape != (len(sequences),):
                     raise SampleError(
@@ -136,14 +139,13 @@ class Rebalancer:
                         "for each"
                     )
             given = [name for name, column in found.items() if column is not None]
-            options = f"{self.options} and {', '.join(given)}"
+            options = f"{self._options()} and {', '.join(given)}"
             return pack_plain({**found, "options": options}, "the lengths"), parts
         except Exception as error:
             problem = str(error) if isinstance(error, EvenstepError) else described(error)
             return pack_plain({"problem": problem}, "what is wrong"), []
 
-    @property
-    def options(self) -> str:
+    def _options(self) -> str:
         names = ("max_tokens", "packed", "cost", "multiple_of")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 

@@ -5,6 +5,7 @@ install      `install` and `trainer_class`: what users call
 hooks        `EvenTrainer`: the methods that Trainer lets its subclasses override
 loader       Trainer's own loader, taken over; what evenstep cannot work with; `RankShare`
 packing      whether batches are packed: tried on two samples
+preference   trainers of pairs: what a sample holds, and what the loss is a mean over
 run          `TrainerRun`: one call of `train`: its loader, checkpoint and schedule;
              `EvenCallback`: when an epoch and the training end
 batches      `TrainerBatches`: what Trainer walks over, and how far it is

@@ -5,6 +5,7 @@ In reading order:
 ```
 planner          `plan_rebalance`: checks, the number of micro-batches, bins to steps and ranks
 packed_bins      sequences to micro-batches of equal cost, in rows without padding
+swaps            between micro-batches, until their costs are equal
 padded_bins      the same where each sequence is padded to the longest of its micro-batch
 rebalancing      `Rebalancing`: where each sequence goes, and how even that is
 ```

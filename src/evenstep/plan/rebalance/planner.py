@@ -199,7 +199,8 @@ def _loads(
 ) -> Float64Array:
     """[bins] the cost of each; 0 for empty ones."""
     if each is not None:
-        return sums(each, bin_of, bins).astype(np.float64)
+        found: Float64Array = sums(each, bin_of, bins).astype(np.float64)
+        return found
     groups = Groups.by_label(bin_of)
     loads = np.zeros(bins)
     loads[np.unique(bin_of)] = model(groups.shapes(tokens), packed=False)
