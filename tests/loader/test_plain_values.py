@@ -80,7 +80,7 @@ def test_kinds_of_values_are_exact_between_ranks_and_simplified_in_files() -> No
     assert (type(number), number) == (np.float32, 2.5)
     assert through_a_file([np.float32(2.5), OrderedDict(a=1), Named(1)]) == [2.5, {"a": 1}, (1,)]
     for other in (OrderedDict(a=1), Named(1), torch.nn.Parameter(torch.ones(1))):
-        with pytest.raises(SampleError, match="cannot be sent to the other ranks"):
+        with pytest.raises(SampleError, match="cannot be sent to other ranks"):
             pack_plain([other], "sample 3")
 
 
@@ -88,7 +88,7 @@ def test_kinds_of_values_are_exact_between_ranks_and_simplified_in_files() -> No
 def test_what_is_not_plain_is_refused(odd: Any) -> None:
     with pytest.raises(TypeError, match="it holds a"):
         encode({"x": [odd]})
-    with pytest.raises(SampleError, match=r"sample 3: it holds a .*cannot be sent to the other"):
+    with pytest.raises(SampleError, match=r"sample 3: it holds a .*cannot be sent to other"):
         pack_plain({"x": [odd]}, "sample 3")
 
 

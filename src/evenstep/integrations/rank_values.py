@@ -15,10 +15,9 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import ConfigurationError, EvenstepError, described
+from evenstep.loader.transport.rank_exchange import device_of
 
 Value = TypeVar("Value")
-
-_ON_HOST = ("gloo", "mpi", "undefined")  # backends that take CPU tensors
 
 
 def ranks() -> tuple[int, int]:
@@ -121,7 +120,7 @@ def _encoded(value: Any, group: dist.ProcessGroup | None) -> tuple[torch.Tensor,
     except (TypeError, ValueError) as error:
         sign, text = -1, f"what rank {ranks()[0]} sends is not JSON: {error}"
     data = torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
-    return data.to(_device(group)), sign * len(data)
+    return data.to(device_of(group)), sign * len(data)
 
 
 def _decoded(data: torch.Tensor, size: int) -> Any:
@@ -129,8 +128,3 @@ def _decoded(data: torch.Tensor, size: int) -> Any:
     if size < 0:
         raise ConfigurationError(text.decode())
     return json.loads(text)
-
-
-def _device(group: dist.ProcessGroup | None) -> torch.device:
-    """Where the tensors of a group are."""
-    return torch.device("cpu" if dist.get_backend(group) in _ON_HOST else "cuda")

@@ -20,7 +20,7 @@ from evenstep.tools.simulate.run import deal, simulate
 _MEASURED = 2048  # samples
 _SECONDS = 3.0  # for measuring, where samples are slow
 _FEWEST = 32  # samples measured, however slow
-_EPOCHS = 5
+_EPOCHS, _MOST_EPOCHS = 5, 20  # simulated; more of them where they are small
 _SIMULATED = 4096  # samples of a simulated epoch, and so many more for each rank:
 _PER_RANK = 64
 
@@ -70,7 +70,8 @@ def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[i
     if not all_measured:
         simulated = min(samples, _SIMULATED + _PER_RANK * world_size)
     steps = []
-    for seed in range(_EPOCHS):
+    epochs = min(max(_EPOCHS, _EPOCHS * _SIMULATED // max(simulated, 1)), _MOST_EPOCHS)
+    for seed in range(epochs):
         drawn = rng.choice(rng.choice(lengths, len(lengths)), simulated)
         if all_measured:
             drawn = rng.permutation(lengths)

@@ -222,6 +222,7 @@ class DataLoader(LoaderAttributes):
         self._run_log = step_log
         self._notices = Notices(policy)
         self._group: Any = group
+        self._chunk_size_given = memory.chunk_size is not None
         self._sized: tuple[LoaderOptions, int, LoaderOptions] | None = None
         # Where the trainer is.
         self._epochs = Epochs(
@@ -387,7 +388,13 @@ class DataLoader(LoaderAttributes):
                 lacks what this number of ranks needs.
         """
         ranks = self._rank_and_world_size()
-        found = resumption(state, self._options_for(ranks[1]), self._epochs, ranks)
+        found = resumption(
+            state,
+            self._options_for(ranks[1]),
+            self._epochs,
+            ranks,
+            chunk_size_given=self._chunk_size_given,
+        )
         self._abandon()
         if found.chunk_size != self._options.chunk_size:
             self._options = with_chunk_size(self._options, found.chunk_size)

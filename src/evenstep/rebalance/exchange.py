@@ -1,55 +1,92 @@
-"""Bytes between the ranks of a process group. All ranks call each function together."""
+"""`Exchange`: bytes between the ranks of a process group.
+
+Gloo now and then misses that a connection was closed, and its collective then waits on. So a rank
+that sees another one's end says so in the store by which the group was formed, and a rank that
+waits asks there.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from evenstep.errors import PeerError
+from evenstep.loader.transport.presence import Presence
+from evenstep.loader.transport.rank_exchange import device_of, place_in_group
 
-_ON_HOST = ("gloo", "mpi", "undefined")  # backends that take CPU tensors
-
-
-def place(group: dist.ProcessGroup | None) -> tuple[int, int]:
-    """This process's rank in the group, and the group's size."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(group), dist.get_world_size(group)
-    return 0, 1
+_ASK_SECONDS = 1.0  # between two questions to the store
+_LONGEST_SLEEP = 0.05  # between two looks at a collective
 
 
-def swap(parts: Sequence[bytes], group: dist.ProcessGroup | None) -> list[bytes]:
-    """Sends each rank its part.
+class Exchange:
+    """All ranks of the group make theirs in the same order."""
 
-    Args:
-        parts: [ranks] for each rank of the group.
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        """
+        Args:
+            group: the default group when None, or this process alone where there is none.
+        """
+        place = place_in_group(group, 1)
+        self.rank, self.ranks = place.rank, place.world_size
+        self._group = group
+        self._presence = Presence(group, self.rank, self.ranks) if self.ranks > 1 else None
 
-    Returns:
-        [ranks] what each rank has sent to this one.
+    def swap(self, parts: Sequence[bytes]) -> list[bytes]:
+        """Sends each rank its part. All ranks call it together.
 
-    Raises:
-        PeerError: a rank died, or did not call this within the group's timeout.
-    """
-    if len(parts) == 1:
-        return list(parts)
-    host = dist.get_backend(group) in _ON_HOST
-    device = torch.device("cpu" if host else torch.accelerator.current_accelerator() or "cuda")
-    sent = torch.tensor([len(part) for part in parts], device=device)
-    received = torch.empty_like(sent)
-    data = torch.from_numpy(np.frombuffer(bytearray(b"".join(parts)), np.uint8)).to(device)
-    try:
-        dist.all_to_all_single(received, sent, group=group)
-        sizes = received.tolist()
-        out = data.new_empty(sum(sizes))
-        dist.all_to_all_single(out, data, sizes, sent.tolist(), group=group)
-        whole = out.cpu().numpy().tobytes()
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise PeerError(
-            "sequences could not be exchanged: a rank died, or did not call rebalance or restore "
-            f"within the timeout of the process group; restart the job ({reason})"
-        ) from error
-    ends = np.cumsum(sizes).tolist()
-    return [whole[end - size : end] for end, size in zip(ends, sizes)]
+        Args:
+            parts: [ranks] for each rank of the group.
+
+        Returns:
+            [ranks] what each rank has sent to this one.
+
+        Raises:
+            PeerError: a rank died, or did not call this within the group's timeout.
+        """
+        if self._presence is None:
+            return list(parts)
+        device = device_of(self._group)
+        sent = torch.tensor([len(part) for part in parts], device=device)
+        received = torch.empty_like(sent)
+        data = torch.from_numpy(np.frombuffer(bytearray(b"".join(parts)), np.uint8)).to(device)
+        try:
+            self._wait(dist.all_to_all_single(received, sent, group=self._group, async_op=True))
+            sizes = received.tolist()
+            out = data.new_empty(sum(sizes))
+            self._wait(
+                dist.all_to_all_single(
+                    out, data, sizes, sent.tolist(), group=self._group, async_op=True
+                )
+            )
+            whole = out.cpu().numpy().tobytes()
+        except RuntimeError as error:
+            self._presence.lose()
+            reason = str(error).splitlines()[0]
+            raise PeerError(
+                "sequences could not be exchanged: a rank died, or did not call rebalance or "
+                "restore within the timeout of the process group; restart the job "
+                f"({reason})"
+            ) from error
+        ends = np.cumsum(sizes).tolist()
+        return [whole[end - size : end] for end, size in zip(ends, sizes)]
+
+    def _wait(self, work: Any) -> None:
+        """
+        Raises:
+            RuntimeError: the collective has failed, here or on another rank.
+        """
+        assert self._presence is not None
+        asked, pause = time.monotonic(), 0.0
+        while not work.is_completed():
+            time.sleep(pause)
+            pause = min(2 * pause + 1e-5, _LONGEST_SLEEP)
+            if time.monotonic() - asked >= _ASK_SECONDS:
+                if self._presence.any_lost():
+                    raise RuntimeError("another rank has lost a connection")
+                asked = time.monotonic()
+        work.wait()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 import torch.distributed as dist
 
 from evenstep.batch.measure import length_of
@@ -17,7 +17,7 @@ from evenstep.errors import EvenstepError, MismatchError, SampleError, described
 from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.rebalance import plan_rebalance
-from evenstep.rebalance.exchange import place, swap
+from evenstep.rebalance.exchange import Exchange
 from evenstep.rebalance.update import RebalancedUpdate
 
 
@@ -68,9 +68,10 @@ class Rebalancer:
             MismatchError: ranks have different options.
             PeerError: a rank died, or did not call this within the group's timeout.
         """
-        rank, ranks = place(self.group)
+        exchange = self._exchange
+        rank, ranks = exchange.rank, exchange.ranks
         told, parts = self._told(sequences, lengths, supervised, costs, together)
-        everybody = [unpack_plain(memoryview(each)) for each in swap([told] * ranks, self.group)]
+        everybody = [unpack_plain(memoryview(each)) for each in exchange.swap([told] * ranks)]
         for number, each in enumerate(everybody):
             if "problem" in each:
                 raise SampleError(f"rank {number}: {each['problem']}")
@@ -102,7 +103,7 @@ class Rebalancer:
         sent = [
             b"".join(_framed(parts[n]) for n in np.flatnonzero(target == r)) for r in range(ranks)
         ]
-        for source, data in enumerate(swap(sent, self.group)):
+        for source, data in enumerate(exchange.swap(sent)):
             own = first[source] + np.flatnonzero(
                 plan.rank[first[source] : first[source + 1]] == rank
             )
@@ -112,15 +113,18 @@ class Rebalancer:
             received,
             first=first,
             supervised=columns["supervised"],
-            rank=rank,
-            group=self.group,
+            exchange=exchange,
         )
+
+    @cached_property
+    def _exchange(self) -> Exchange:
+        return Exchange(self.group)
 
     def _told(self, sequences: Any, *columns: Any) -> tuple[bytes, list[bytes]]:
         """What all ranks are told of this one's sequences, and each of these as bytes. What is
         wrong with them is told too, as the others wait."""
         try:
-            parts = [pack_plain(_on_host(s), f"sequence {n}") for n, s in enumerate(sequences)]
+            parts = [pack_plain(s, f"sequence {n}", exact=False) for n, s in enumerate(sequences)]
             lengths, supervised, costs, together = (
                 None if column is None else np.asarray(column) for column in columns
             )
@@ -148,13 +152,6 @@ class Rebalancer:
     def _options(self) -> str:
         names = ("max_tokens", "packed", "cost", "multiple_of")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-
-
-def _on_host(sequence: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.detach().cpu() if isinstance(value, torch.Tensor) else value
-        for name, value in sequence.items()
-    }
 
 
 def _framed(part: bytes) -> bytes:

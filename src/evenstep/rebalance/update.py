@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
 from evenstep.plan.argument_checks import check_one_of
 from evenstep.plan.rebalance import Rebalancing
-from evenstep.rebalance.exchange import swap
+from evenstep.rebalance.exchange import Exchange
 
 MEANS = ("token", "sequence")
 
@@ -28,8 +27,7 @@ class RebalancedUpdate:
         *,
         first: Int64Array,
         supervised: Int64Array,
-        rank: int,
-        group: dist.ProcessGroup | None,
+        exchange: Exchange,
     ) -> None:
         """
         Args:
@@ -38,14 +36,14 @@ class RebalancedUpdate:
             supervised: [sequences] tokens that the loss counts.
         """
         self.plan = plan
-        self.numbers = plan.of_rank(rank)
+        self.numbers = plan.of_rank(exchange.rank)
         """[micro_batches] numbers of the sequences of each. Rank 0's sequences have the first
         numbers, then come those of rank 1, and so on."""
         self.micro_batches = [[sequences[n] for n in own.tolist()] for own in self.numbers]
         """[micro_batches] the sequences of each, tensors on the CPU. A micro-batch is empty only
         where there are fewer sequences than micro-batches: run another one with a loss of 0."""
         self._first, self._supervised = first, supervised
-        self._rank, self._group = rank, group
+        self._exchange = exchange
 
     def loss_scales(self, mean: str) -> list[float]:
         """[micro_batches] the factor for the loss of each, with which the gradient, averaged over
@@ -88,10 +86,10 @@ class RebalancedUpdate:
         for rank in range(self.plan.ranks):
             own = np.flatnonzero(owner == rank).tolist()
             found = {"numbers": numbers[own], "values": [flat[at] for at in own]}
-            parts.append(pack_plain(found, "the values to restore"))
+            parts.append(pack_plain(found, "the values to restore", exact=False))
         restored: dict[int, Any] = {}
-        for part in swap(parts, self._group):
+        for part in self._exchange.swap(parts):
             found = unpack_plain(memoryview(part))
             restored.update(zip(found["numbers"].tolist(), found["values"]))
-        begin, end = self._first[self._rank : self._rank + 2].tolist()
+        begin, end = self._first[self._exchange.rank :][:2].tolist()
         return [restored[number] for number in range(begin, end)]

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.plan.partition import bins_needed
-from evenstep.plan.partition.greedy import place
-from evenstep.strategy.balance.fitting import fill_empty
+from evenstep.plan.partition.greedy import fill_empty, place
 from evenstep.strategy.balance.joint import by_bucket_first
 from evenstep.strategy.balance.methods import METHODS, bins_by
 

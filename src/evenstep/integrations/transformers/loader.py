@@ -19,6 +19,7 @@ from evenstep.integrations.rank_values import check_ranks, ranks
 from evenstep.integrations.transformers.packing import choose_packing
 from evenstep.integrations.transformers.preference import (
     check_padded,
+    collated_alone,
     preference_options,
     trains_preferences,
 )
@@ -206,9 +207,7 @@ class SupervisedTokens:
     collate_fn: Callable[[list[Any]], Any]
 
     def __call__(self, sample: Any) -> int:
-        # A collate function may take fields out of its samples.
-        alone = dict(sample) if isinstance(sample, Mapping) else sample
-        batch = self.collate_fn([alone])
+        batch = collated_alone(self.collate_fn, sample)
         labels = labels_of(batch) if isinstance(batch, Mapping) else None
         if labels is None:
             return supervised_of(sample, length_of(sample))

@@ -22,7 +22,7 @@ from evenstep.plan.policy import Policy
 
 logger = logging.getLogger("evenstep")
 
-_TRAINERS = ("DPOTrainer", "KTOTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer")
+_TRAINERS = ("DPOTrainer", "KTOTrainer", "RewardTrainer")
 _OF_WHOLE_BATCHES = ("sft", "aot", "aot_unpaired")
 """Losses of DPOTrainer that are no mean over pairs: of tokens, or of all pairs sorted."""
 
@@ -65,14 +65,19 @@ class TokensOfRows:
     collate_fn: Callable[[list[Any]], Any]
 
     def __call__(self, sample: Any) -> int:
-        # A collate function may take fields out of its samples.
-        batch = self.collate_fn([dict(sample) if isinstance(sample, Mapping) else sample])
+        batch = collated_alone(self.collate_fn, sample)
         rows = [v for k, v in batch.items() if k.endswith("input_ids")]
         if not rows:
             raise SampleError(
                 f"the collate function makes no field that ends in 'input_ids': {sorted(batch)}"
             )
         return sum(len(each) for each in rows) * max(each.shape[1] for each in rows)
+
+
+def collated_alone(collate_fn: Callable[[list[Any]], Any], sample: Any) -> Any:
+    """What the collate function makes of a sample alone. It may take fields out of what it is
+    given."""
+    return collate_fn([dict(sample) if isinstance(sample, Mapping) else sample])
 
 
 @contextmanager

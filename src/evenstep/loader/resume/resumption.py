@@ -30,20 +30,27 @@ class Resumption(NamedTuple):
 
 
 def resumption(
-    state: Mapping[str, Any], options: LoaderOptions, epochs: Epochs, ranks: tuple[int, int]
+    state: Mapping[str, Any],
+    options: LoaderOptions,
+    epochs: Epochs,
+    ranks: tuple[int, int],
+    *,
+    chunk_size_given: bool,
 ) -> Resumption:
     """
     Args:
         options, epochs: those of the loader.
         ranks: its rank and world size.
+        chunk_size_given: the user chose the chunk size. Otherwise, for an iterable dataset, the
+            state's is taken, as it decides the order in which samples come.
 
     Raises:
         MismatchError: see `DataLoader.load_state_dict`.
     """
     loaded = LoaderState.read(state)
     progress = loaded.progress(*ranks)
-    if (saved := loaded.job.get("iterable")) is not None and options.iterable:
-        # It decides the order of the samples.
+    saved = loaded.job.get("iterable")
+    if saved is not None and options.iterable and not chunk_size_given:
         options = with_chunk_size(options, saved["chunk_size"])
     job = job_of(options, epochs, ranks[1])
     if progress.untouched:

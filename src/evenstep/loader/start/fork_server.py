@@ -138,9 +138,11 @@ class ForkServer:
             except (EOFError, OSError) as error:
                 raise NotPortable("the fork server has died") from error
         process = ServedProcess(self, pid, line)
-        if refusal is not None:  # or an exit code, if it has not lived to say more
+        if refusal is not None:
             process.kill()
-            raise NotPortable(f"{refusal}")
+            if isinstance(refusal, int):  # an exit code
+                refusal = "the process that the fork server forked has died"
+            raise NotPortable(refusal)
         return process
 
     def _answer(self, connection: Connection) -> Any:

@@ -113,28 +113,32 @@ def decode(value: Any, kept: Callable[[Any], bytearray] = _from_text) -> Any:
     return array if kind == "array" else array[()]
 
 
-def pack_plain(sample: Any, name: str) -> bytes:
+def pack_plain(sample: Any, name: str, *, exact: bool = True) -> bytes:
     """A sample for other ranks: JSON, and the bytes of its tensors and arrays behind it.
 
     Args:
         name: of the sample, for an error.
+        exact: see `encode`.
 
     Raises:
         SampleError: something in it is not plain.
     """
     buffers: list[bytes] = []
 
+    end = 0
+
     def keep(data: bytes) -> list[int]:
-        begin = sum(map(len, buffers))
+        nonlocal end
+        begin, end = end, end + len(data)
         buffers.append(data)
-        return [begin, begin + len(data)]
+        return [begin, end]
 
     try:
-        text = json.dumps(encode(sample, keep, exact=True)).encode()
+        text = json.dumps(encode(sample, keep, exact=exact)).encode()
     except TypeError as error:
         raise SampleError(
-            f"{name}: {error}, which cannot be sent to the other ranks that share the sample; let "
-            "the dataset return tensors, arrays, numbers, text, and lists and dictionaries of them"
+            f"{name}: {error}, which cannot be sent to other ranks; make it of tensors, arrays, "
+            "numbers, text, and lists and dictionaries of them"
         ) from error
     return b"".join([_HEAD.pack(len(text)), text, *buffers])
 

@@ -65,7 +65,11 @@ class Presence:
 
     def lose(self) -> None:
         """Notes that this rank has lost a connection."""
-        self._ask(lambda store: store.set(f"lost/{self._rank}", "here"))
+        self._ask(lambda store: (store.set(f"lost/{self._rank}", "here"), store.set("lost", "")))
+
+    def any_lost(self) -> bool:
+        """Whether some rank is known to have noted that it lost a connection."""
+        return bool(self._ask(lambda store: store.check(["lost"])))
 
     def not_losing(self, ranks: Sequence[int] | None = None) -> list[int] | None:
         """Ranks that have not noted that they lost a connection: those that broke it. None if the

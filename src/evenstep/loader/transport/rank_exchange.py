@@ -39,6 +39,8 @@ from evenstep.protocol.wire import abort_message
 TICK = 0.5
 """Seconds between two ticks of a rank that waits for its batcher."""
 
+_ON_HOST = ("gloo", "mpi", "undefined")  # backends that take CPU tensors
+
 # A collective is never late, only dead, so its own timeout must not speak first.
 _FOREVER = datetime.timedelta(days=365)
 
@@ -303,6 +305,11 @@ def place_in_group(group: Any, context_parallel: int) -> GroupPlace:
     if _alone(group):
         return GroupPlace(0, 1, context_parallel)
     return GroupPlace(dist.get_rank(group), dist.get_world_size(group), context_parallel)
+
+
+def device_of(group: dist.ProcessGroup | None) -> torch.device:
+    """Where tensors must be that the ranks of a group send each other."""
+    return torch.device("cpu" if dist.get_backend(group) in _ON_HOST else "cuda")
 
 
 def make_exchange(

@@ -15,7 +15,7 @@ from heapq import heappop, heappush, heapreplace
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.partition.items import largest_first
+from evenstep.plan.partition.items import Costs, largest_first
 
 _FULL = (1 << 63) - 1
 """More tokens than any bin holds: a bin that takes no more items."""
@@ -173,3 +173,28 @@ def _fill(
         loads[g] += cost
         heapreplace(open_groups, loads[g] * groups + g)
     return placed
+
+
+def fill_empty(bin_of: Int64Array, costs: Costs, bins: int) -> Int64Array:
+    """Moves one of the cheapest items that are not alone in their bin to each empty bin, as long
+    as there are any: of costs 5, 2, 1 in the bins 0, 0, 0 of two, the 1 goes to bin 1.
+
+    Args:
+        bin_of, costs: [items].
+
+    Returns:
+        [items] the bin of each.
+    """
+    counts = np.bincount(bin_of, minlength=bins)
+    empty = np.flatnonzero(counts == 0).tolist()
+    if not empty:
+        return bin_of
+    bin_of = bin_of.copy()
+    for row in costs.argsort(kind="stable").tolist():
+        if not empty:
+            break
+        donor = bin_of[row]
+        if counts[donor] > 1:
+            counts[donor] -= 1
+            bin_of[row] = empty.pop(0)
+    return bin_of

@@ -27,7 +27,9 @@ def padded_bins(lengths: Int64Array, cost: Cost, bins: int, max_tokens: int) -> 
     """
     order = (-lengths).argsort(kind="stable")
     descending = lengths[order]
-    one, two = (_cost(cost, descending, samples) for samples in (1, 2))
+    one, two = (
+        cost(GroupShapes.of_equals(samples, descending), packed=False) for samples in (1, 2)
+    )
     row, fixed = two - one, 2 * one - two  # a group costs its rows, and something by itself
     room = max_tokens // descending
     ends = _cut(row, fixed, room, np.inf, bins)
@@ -75,15 +77,3 @@ def _cut(
         start = min(start + sizes[start], count)
         ends.append(start)
     return ends
-
-
-def _cost(cost: Cost, lengths: Int64Array, samples: int) -> Float64Array:
-    """[sequences] the cost of so many sequences of each length."""
-    counts = np.full(len(lengths), samples)
-    shapes = GroupShapes(
-        samples=counts,
-        tokens=counts * lengths,
-        longest=lengths,
-        squares=counts * lengths * lengths,
-    )
-    return cost(shapes, packed=False)

@@ -20,6 +20,7 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.partition import partition
+from evenstep.plan.partition.greedy import fill_empty
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
 from evenstep.plan.rebalance.packed_bins import packed_bins
 from evenstep.plan.rebalance.padded_bins import padded_bins
@@ -139,7 +140,7 @@ def _placed(
             found = padded_bins(tokens[part], model, bins, max_tokens)
         if found is None:
             return None
-        bin_of[part] = number * bins + _none_empty(found, whole[part], bins)
+        bin_of[part] = number * bins + fill_empty(found, whole[part], bins)
     return bin_of
 
 
@@ -148,18 +149,6 @@ def _fewest(tokens: Int64Array, ranks: int, max_tokens: int, multiple_of: int) -
     halves = int(np.count_nonzero(2 * tokens > max_tokens))  # no two of them share one
     needed = max(-(-int(tokens.sum()) // max_tokens), halves)
     return -(-needed // (ranks * multiple_of)) * multiple_of
-
-
-def _none_empty(bin_of: Int64Array, costs: Int64Array, bins: int) -> Int64Array:
-    """Moves one of the cheapest sequences that are not alone to each empty bin."""
-    counts = np.bincount(bin_of, minlength=bins)
-    empty = np.flatnonzero(counts == 0).tolist()
-    if empty:
-        for row in costs.argsort(kind="stable").tolist():
-            if counts[bin_of[row]] > 1 and empty:
-                counts[bin_of[row]] -= 1
-                bin_of[row] = empty.pop(0)
-    return bin_of
 
 
 def _aligned(

@@ -17,9 +17,9 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition import bins_needed, partition
-from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.greedy import fill_empty, place
 from evenstep.plan.partition.items import Costs, sums, whole_costs
-from evenstep.strategy.balance.fitting import count_within, fill_empty
+from evenstep.strategy.balance.fitting import count_within
 from evenstep.strategy.balance.methods import Method, bins_by
 from evenstep.strategy.sample_costs import name_of
 

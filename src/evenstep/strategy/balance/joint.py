@@ -16,10 +16,10 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.plan.partition import bins_needed
-from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.greedy import fill_empty, place
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_by_group, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
-from evenstep.strategy.balance.fitting import count_within, fill_empty
+from evenstep.strategy.balance.fitting import count_within
 from evenstep.strategy.balance.methods import Method, bins_by
 
 _FINE = 256
