@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.messages import call
-from evenstep.service.remote.channels import RoleGoneError, SocketChannel
+from evenstep.service.remote.channels import PendingAnswer, RoleGoneError, SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobInfo
 from evenstep.service.remote.role_place import Location
@@ -49,7 +49,12 @@ def job_in(file: Path) -> JobInfo | None:
     """
     if not file.exists():
         return None
-    pending = channel_in(file).send([("job", ())])
+    return job_answered(channel_in(file).send([("job", ())]))
+
+
+def job_answered(pending: PendingAnswer) -> JobInfo | None:
+    """The job that a registry was asked for; None if the registry is gone, or its job has not
+    begun."""
     try:
         answer = pending.answer()
     except RoleGoneError:

@@ -18,8 +18,7 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backends.ray.channel import RayChannel, import_ray
-from evenstep.service.client.discovery import Joined
-from evenstep.service.remote.channels import RoleGoneError
+from evenstep.service.client.discovery import Joined, job_answered
 from evenstep.service.remote.job_state import JobInfo, check_name
 
 _ANSWER_TIMEOUT = 10.0  # seconds within which a living registry answers
@@ -195,14 +194,7 @@ def _ask_registry(space: str, run_id: int) -> JobInfo | None:
     pending = RayChannel(registry).send([("job", ())])
     if pending.first_of((), _ANSWER_TIMEOUT) is None:
         raise TimeoutError
-    try:
-        answer = pending.answer()
-    except RoleGoneError:
-        return None
-    if answer.error is not None:
-        raise answer.error
-    job: JobInfo | None = answer.value[0]
-    return job
+    return job_answered(pending)
 
 
 def _registry_name(run_id: int) -> str:
