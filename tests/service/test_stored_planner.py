@@ -20,7 +20,7 @@ from evenstep.service.planner import stored_planner
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.planner_state import PlannerState
 from evenstep.service.planner.store.run_store import RunStore
-from evenstep.service.planner.stored_planner import StoredPlanner
+from evenstep.service.planner.stored_planner import StoredPlanner, UnstoredPlanner
 from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan, to_json
 from evenstep.strategy.mixture import FeedbackSchedule
 from evenstep.strategy.sample_table import SampleTable
@@ -56,13 +56,21 @@ def job_of(**options: Any) -> es.Job:
         "samples_per_step": 16,
         "prefetch": 1,
         "plans_kept": KEPT,
-        "schedule": FeedbackSchedule(initial=dict.fromkeys(NAMES, 1.0), function=follow),
+        "schedule": FEEDBACK,
         **options,
     }
     return new_job(**given)
 
 
+FEEDBACK = FeedbackSchedule(initial=dict.fromkeys(NAMES, 1.0), function=follow)
+
+
+def plan_by_feedback(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:
+    return graph.mix(FEEDBACK).distribute("DP").balance("greedy").plan()
+
+
 JOB, METADATA = job_of(), lengths()
+BY_STRATEGY = job_of(schedule=None, strategy=plan_by_feedback)
 
 
 @pytest.fixture(autouse=True)
@@ -125,9 +133,13 @@ def carried_out(planner: Planner, operation: tuple[Any, ...], begin: int) -> Any
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(OPERATION, min_size=4, max_size=40), st.integers(0, 10**6))
+@given(
+    st.sampled_from([JOB, BY_STRATEGY]),
+    st.lists(OPERATION, min_size=4, max_size=40),
+    st.integers(0, 10**6),
+)
 def test_plans_and_states_are_those_of_a_planner_that_never_died(
-    operations: list[tuple[Any, ...]], seed: int
+    job: es.Job, operations: list[tuple[Any, ...]], seed: int
 ) -> None:
     FaultyStorage.clear()
     random = Random(seed)
@@ -135,8 +147,8 @@ def test_plans_and_states_are_those_of_a_planner_that_never_died(
     faults = [crash_before, torn, crash_after]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stored_planner, "StateWriter", SometimesWrites)
-        reference = Planner(JOB, METADATA)
-        planner = stored()
+        reference = Planner(job, METADATA)
+        planner = stored(job)
         dead: list[StoredPlanner] = []
         for operation in operations:
             if random.random() < 0.4:
@@ -149,7 +161,7 @@ def test_plans_and_states_are_those_of_a_planner_that_never_died(
             while True:
                 try:
                     if planner is None:
-                        planner = stored()
+                        planner = stored(job)
                     answer = carried_out(planner, operation, begin)
                 except Crash:
                     dead += [planner] if planner is not None else []
@@ -166,7 +178,7 @@ def test_plans_and_states_are_those_of_a_planner_that_never_died(
                 with pytest.raises(EvenstepError):
                     dead[-1].plan(dead[-1].step + 3)
         FaultyStorage.strike(-1, crash_before)
-        assert stored().state_dict(reference.step) == reference.state_dict()
+        assert stored(job).state_dict(reference.step) == reference.state_dict()
 
 
 def test_a_report_that_comes_twice_around_a_death_counts_once() -> None:
@@ -229,3 +241,12 @@ def test_another_job_is_refused_and_so_is_a_store_that_cannot_be_written(tmp_pat
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot"):
         StoredPlanner(JOB, METADATA, RunStore(tmp_path / "file", "run"))
+
+
+def test_a_planner_without_its_store_refuses_weights_that_follow_reports() -> None:
+    with pytest.raises(ConfigurationError, match="weights may follow what trainers report"):
+        UnstoredPlanner(JOB, METADATA)
+    planner = UnstoredPlanner(BY_STRATEGY, METADATA)
+    with pytest.raises(ConfigurationError, match="weights may follow what trainers report"):
+        planner.plan(0)
+    assert UnstoredPlanner(job_of(schedule=None), METADATA).plan(0) is not None

@@ -10,4 +10,10 @@ plan_log.py         plans that were made
 stored_planner.py   `StoredPlanner`: resumes where a planner that died has ended
 state_writer.py     writes its states in the background
 store/              what outlives the planner: its states, and what trainers reported
+
+When a planner dies, `backends/` starts another process for it: Ray restarts the actor
+(`backends/ray/actor_options`), and `remote/role_makers.restart_planner` makes the role again.
+`StoredPlanner` reads the last state from the store, plans the steps since then again and continues.
+Callers that wait for an answer find the new process through `remote/role_place`, with a locator of
+the backend, and repeat their message. `registry/role_watch` notices the death and logs it.
 """

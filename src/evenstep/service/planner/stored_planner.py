@@ -65,7 +65,6 @@ class StoredPlanner(Planner):
         self._checkpoints: set[int] = set()
         """Steps whose states were asked for, and written."""
         self._writer: StateWriter | None = None
-        self._listens = _listens(job)
         store.begin()
         self._met = store.last_meeting()
         if store.newest_state() is not None:
@@ -140,7 +139,7 @@ class StoredPlanner(Planner):
 
     def _keep(self, logged: LoggedPlan) -> None:
         if self._writer is not None:  # it has recovered
-            if self._listens:
+            if self._mixture.peaks is None:  # weights may follow reports
                 self._store.add_planned(self._step)
             if logged.before.step != self._begun:
                 self._writer.add(logged.before)
@@ -221,6 +220,38 @@ class StoredPlanner(Planner):
         return {**made, "mesh": job.tree.to_dict()}
 
 
+_ELSEWHERE = "the planner runs on another machine than the one that started the service"
+_REMEDY = "pass store=, a folder that all machines see or a URL"
+
+
+class UnstoredPlanner(Planner):
+    """The planner of a run whose store is on another machine. If it dies, the next one plans all
+    steps again from the first one, without what trainers reported."""
+
+    def __init__(self, job: Job, *arguments: Any, **options: Any) -> None:
+        super().__init__(job, *arguments, **options)
+        schedule = job.draws.schedule
+        if schedule is not None and as_schedule(schedule).peaks() is None:
+            raise _needs_reports()
+        logging.getLogger("evenstep").warning(
+            "%s: if it dies, the next one plans all steps again from the first one; %s",
+            _ELSEWHERE,
+            _REMEDY,
+        )
+
+    def _keep(self, logged: LoggedPlan) -> None:
+        if self._mixture.peaks is None:  # the strategy has passed a schedule of its own to mix()
+            raise _needs_reports()
+        super()._keep(logged)
+
+
+def _needs_reports() -> ConfigurationError:
+    return ConfigurationError(
+        f"{_ELSEWHERE}, and weights may follow what trainers report: if it dies, the next one does "
+        f"not know the reports; {_REMEDY}"
+    )
+
+
 def planner_of(
     job: Job,
     loaders: LoaderPool,
@@ -241,39 +272,15 @@ def planner_of(
         ConfigurationError: the store cannot be read or written.
         MismatchError: a state is of another job.
     """
-    if store is not None and not store.is_here:
-        _check_restarts(job)
-        store = None
-    if store is not None:
+    if store is not None and store.is_here:
         run = store.open(job)
         return StoredPlanner(job, loaders, run, loaders=loaders, plan_log=plan_log, state=state)
     job = job if mesh is None else job.on(mesh)
-    planner = Planner(job, loaders, loaders=loaders, plan_log=plan_log)
+    kind = Planner if store is None else UnstoredPlanner
+    planner = kind(job, loaders, loaders=loaders, plan_log=plan_log)
     if state is not None:
         planner.load_state_dict(state)
     return planner
-
-
-def _check_restarts(job: Job) -> None:
-    """Checks that a planner without a store may restart from the job's beginning."""
-    remedy = "give store=, a folder that all machines see or a URL"
-    if _listens(job):
-        raise ConfigurationError(
-            "the planner runs on another machine than the one that started the service, and the "
-            "job's weights may follow what trainers report: were the planner made again, it would "
-            f"not know the reports; {remedy}"
-        )
-    logging.getLogger("evenstep").warning(
-        "the planner runs on another machine than the one that started the service: should it die, "
-        "its successor plans all steps again from the first one; %s",
-        remedy,
-    )
-
-
-def _listens(job: Job) -> bool:
-    """Whether plans may depend on reports."""
-    schedule = job.draws.schedule
-    return schedule is not None and as_schedule(schedule).peaks() is None
 
 
 def _row(report: LoggedReport) -> list[Any]:

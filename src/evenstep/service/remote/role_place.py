@@ -74,7 +74,7 @@ class RolePlace:
         """The location; searches for it if it is not known yet.
 
         Raises:
-            RoleGoneError, EvenstepError: see `Locator.find`.
+            RoleGoneError, EvenstepError: see `Locator.locate`.
         """
         with self._lock:
             if self._location is None:
@@ -85,7 +85,7 @@ class RolePlace:
         """The location after one to which connections were lost.
 
         Raises:
-            RoleGoneError, EvenstepError: see `Locator.find`.
+            RoleGoneError, EvenstepError: see `Locator.locate`.
         """
         with self._lock:
             if self._location is None or self._location is dead:

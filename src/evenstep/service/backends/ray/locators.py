@@ -53,7 +53,6 @@ def location_in(answer: Answer, actor: Any) -> Location:
     return Location(channel, process, host, born, promoted)
 
 
-_INTERVAL = 0.2  # seconds
 _PROMPT_SECONDS = 0.5  # in which a running actor answers
 
 
@@ -128,7 +127,7 @@ class LoaderLocator:
     def locate(self, dead: Location | None) -> Location:
         """See `evenstep.service.remote.role_place.Locator`."""
         while True:
-            # Whoever drops what an ended loader held asks for it. No standby may replace it.
+            # An ended loader is only asked to drop what it held. No standby may replace it.
             if dead is not None and self.actors.has_ended(self.part):
                 raise RoleGoneError
             said = self.actors.said()
