@@ -1,7 +1,8 @@
 """Context parallelism at run time: one packed sequence shared by several ranks.
 
-How a sequence is cut is decided in `evenstep.plan.sharding`; this room cuts the batch, runs the
-attention, and hands both to frameworks. In reading order:
+`evenstep.plan.sharding` decides how a sequence is cut. This package cuts the batch, runs the
+attention, and hands both to frameworks. The loader's `batcher/batch_assembly` calls `shard_batch`.
+In reading order:
 
 ```
 batch_shards         a packed row to what one rank trains on, and back: `document_lengths`,

@@ -34,7 +34,7 @@ The files of this folder, in reading order:
     watchdog       `Watchdog`: calls of the user's code that take longer than `timeout`
     threads        `GuardedThread`: a thread that never ends in silence; `LaterInterrupt`
     torch_loader   `wrap`: takes over a torch DataLoader
-    step_log       the steps received, for `evenstep tune`
+    tune_log       the steps received, for `evenstep tune`
 """
 
 from evenstep.loader.dataloader import DataLoader

@@ -44,11 +44,11 @@ from evenstep.loader.resume.resumption import job_of, resumption, with_chunk_siz
 from evenstep.loader.resume.state import to_dict
 from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
-from evenstep.loader.step_log import StepLog
 from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.trainers import check_caller, refuse_trainers
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
+from evenstep.loader.tune_log import TuneLog
 from evenstep.loader.watchdog import Watchdog
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
@@ -237,7 +237,7 @@ class DataLoader(LoaderAttributes):
         )
         self._cursor = EpochCursor(self._epochs)
         self._step_count = StepCount(self._epochs)
-        self._step_log = StepLog.wanted(policy.fingerprint)
+        self._tune_log = TuneLog.wanted(policy.fingerprint)
         # What runs.
         self._runtime = LoaderRuntime(group)
         self._runtime.prepare(options)
@@ -343,8 +343,8 @@ class DataLoader(LoaderAttributes):
         )
 
     def _received(self, step: StepInfo, message: StepProgress) -> None:
-        if self._step_log is not None:
-            self._step_log.write(step)
+        if self._tune_log is not None:
+            self._tune_log.write(step)
         self._cursor.received(step, message)
         self._step_count.note(step)
         if message.new_round is not None:

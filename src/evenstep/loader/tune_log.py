@@ -26,7 +26,7 @@ FOLDER = "EVENSTEP_TUNE"
 _numbers = itertools.count()
 
 
-class StepLog:
+class TuneLog:
     """The log of one loader: a line with its policy, then a line for each step."""
 
     def __init__(self, folder: Path, policy: str) -> None:
@@ -41,7 +41,7 @@ class StepLog:
         self._path: Path | None = None
 
     @classmethod
-    def wanted(cls, policy: str) -> StepLog | None:
+    def wanted(cls, policy: str) -> TuneLog | None:
         """The log that the environment asks for; None if it asks for none.
 
         Raises:

@@ -15,7 +15,7 @@ packing/              documents to micro-batches of equal cost: the policy `Work
 partition/            items to bins of equal load
 pipeline/             the order of micro-batches on a pipeline
 sharding/             a sequence to context-parallel ranks
-rebalance/            sequences of an update that are already there to ranks and micro-batches
+rebalance/            sequences that ranks already hold, such as rollouts, to micro-batches
 dynamic_context/      as many ranks for each document as it needs, in every micro-batch
 plan_checks           the checks of every plan before it is used
 delegating_policy     base of policies that plan as another does

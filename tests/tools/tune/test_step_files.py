@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import evenstep
-from evenstep.loader.step_log import FOLDER
+from evenstep.loader.tune_log import FOLDER
 from evenstep.tools.tune.step_files import StepFiles
 
 

@@ -1,5 +1,4 @@
-"""What a worker raised as a `SampleError`; its death, or why it cannot start, as a
-`LoaderDiedError`."""
+"""What a worker raised, why it cannot start, and what killed it, as errors of evenstep's own."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ step_plan           one step, by the planner that the options are for: `wlb`, or
   wlb               Algorithm 1, with queues of outliers                         (4.2, 4.3)
     outliers        those queues: classes, which is released, thresholds         (4.2)
   long_selection    which long documents go together in a steady step
-  water_fill        how level short documents would make them
+  water_fill        the level to which short documents would fill every micro-batch
   long_pairs        a second long document where short ones are not enough       (not in the paper)
 shared_step         what groups of ranks share, where these change with every micro-batch
 drain               the last steps of an epoch

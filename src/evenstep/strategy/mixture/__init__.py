@@ -2,7 +2,7 @@
 
 Where do mixing weights come from? From a schedule: `Mixture(sources, schedule)` asks it for the
 weights of each step. In a job of the service that is what the strategy passes to `DGraph.mix`, else
-`Job.schedule`, else the constant weights `Source.weight`. In reading order:
+`DrawOptions.schedule`, else the constant weights `Source.weight`. In reading order:
 
     weights        weights by name of source, checked
     schedules      weights by step: constant, staged, warm-up, a function, or from trainers'

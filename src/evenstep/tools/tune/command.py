@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from evenstep.errors import ConfigurationError
-from evenstep.loader.step_log import FOLDER
+from evenstep.loader.tune_log import FOLDER
 from evenstep.tools.tune.candidate import Candidate
 from evenstep.tools.tune.diagnosis import diagnose, survived_running_out, tail
 from evenstep.tools.tune.measurement import MeasuredSteps, measure

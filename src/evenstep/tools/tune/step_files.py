@@ -1,4 +1,4 @@
-"""Reads the files of `evenstep.loader.step_log` while they are being written.
+"""Reads the files of `evenstep.loader.tune_log` while they are being written.
 
 The log has the time at which each step was delivered. A step is trained until the next one is
 requested, so its duration is known once the next step of the same epoch is delivered. The last step

@@ -23,10 +23,11 @@ ranks place all that they have in equally many steps: see `last_runs`. Where ran
 they are dealt samples on demand, so that they hold equal cost then.
 
 Packed groups are formed likewise, by other means. Any samples may lie in one group, so full groups
-can cost nearly the same, except those with the longest samples. The quantiles are of the most even
-costs that full groups of the window can have; `fill_packed` makes groups that hold `max_tokens` and
-cost their target. A round takes half the window, and what is left at the end is packed at once, in
-as many groups as the rank with most of it needs: see `drain_packed`.
+can cost nearly the same, except those with the longest samples. Each rank sends quantiles of the
+most even costs that full groups of its window can have, from which the targets follow;
+`fill_packed` makes groups that hold `max_tokens` and cost their target. A round takes half the
+window, and what is left at the end is packed at once, in as many groups as the rank with most of it
+needs: see `drain_packed`.
 
 No sample waits for ever: see `Even.max_wait`.
 """

@@ -130,10 +130,10 @@ class PaddedRound:
         return np.empty(0, np.int64)
 
     def _urgency(self, samples: SortedWindow, window: Window) -> Int64Array:
-        """[samples] rounds that each has waited, in sixteenths, and the more besides the fewer of
-        its length make a group. What few long samples cost together is what it is, and seldom fits
-        a target; short ones fit any. Proposed no earlier than those, long ones would pile up, and
-        be trained on last. How much earlier depends on what has piled up: see `drift`."""
+        """[samples] the rounds that each has waited, in sixteenths. A sample is more urgent the
+        fewer of its length make a group: a few long samples have few possible costs, and seldom fit
+        a target, while short ones fit any. Without this, long samples would pile up and be trained
+        on last. How much it adds depends on what has piled up: see `drift`."""
         lengths = samples.numbers[LENGTH]
         together = self.target_tokens // lengths
         others = min(window.ranks, _MANY) - 1
