@@ -3,7 +3,7 @@
 ```
 rebalancer    `Rebalancer`: this rank's sequences in, the micro-batches that it trains on out
 update        `RebalancedUpdate`: micro-batches, the scales of their losses, and the way back
-exchange      `Exchange`: bytes between ranks, over torch.distributed
+all_to_all    `AllToAll`: bytes between ranks, over torch.distributed
 ```
 
 `plan_rebalance` decides what goes where, without torch: a driver that holds all sequences needs no

@@ -17,7 +17,7 @@ from evenstep.errors import EvenstepError, MismatchError, SampleError, described
 from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.rebalance import plan_rebalance
-from evenstep.rebalance.exchange import Exchange
+from evenstep.rebalance.all_to_all import AllToAll
 from evenstep.rebalance.update import RebalancedUpdate
 
 
@@ -117,8 +117,8 @@ class Rebalancer:
         )
 
     @cached_property
-    def _exchange(self) -> Exchange:
-        return Exchange(self.group)
+    def _exchange(self) -> AllToAll:
+        return AllToAll(self.group)
 
     def _told(self, sequences: Any, *columns: Any) -> tuple[bytes, list[bytes]]:
         """What all ranks are told of this one's sequences, and each of these as bytes. What is

@@ -12,7 +12,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
 from evenstep.plan.argument_checks import check_one_of
 from evenstep.plan.rebalance import Rebalancing
-from evenstep.rebalance.exchange import Exchange
+from evenstep.rebalance.all_to_all import AllToAll
 
 MEANS = ("token", "sequence")
 
@@ -27,7 +27,7 @@ class RebalancedUpdate:
         *,
         first: Int64Array,
         supervised: Int64Array,
-        exchange: Exchange,
+        exchange: AllToAll,
     ) -> None:
         """
         Args:

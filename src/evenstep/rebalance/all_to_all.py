@@ -1,4 +1,4 @@
-"""`Exchange`: bytes between the ranks of a process group.
+"""`AllToAll`: bytes between the ranks of a process group.
 
 Gloo now and then misses that a connection was closed, and its collective then waits on. So a rank
 that sees another one's end says so in the store by which the group was formed, and a rank that
@@ -23,7 +23,7 @@ _ASK_SECONDS = 1.0  # between two questions to the store
 _LONGEST_SLEEP = 0.05  # between two looks at a collective
 
 
-class Exchange:
+class AllToAll:
     """All ranks of the group make theirs in the same order."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
