@@ -10,6 +10,7 @@ from source_checks import check_order_and_seeking, take
 from torch.utils.data import Dataset, IterableDataset
 
 from evenstep.data import Source, open_reader
+from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import ConfigurationError, InvariantError, SampleError
 
 
@@ -147,6 +148,34 @@ def test_hugging_face_datasets():
     # Its shards are shuffled by the epoch from the third pass on, though nobody asked for it.
     plain = functools.partial(table.to_iterable_dataset, num_shards=4)
     check_order_and_seeking(lambda: Source("s", plain), 40, alike=False)
+
+
+def test_a_hugging_face_dataset_is_identified_by_its_rows():
+    """Its own fingerprint is random where `map` cannot hash the function."""
+    datasets = pytest.importorskip("datasets")
+
+    def mapped(add: int) -> Any:
+        class Unhashable:
+            def __reduce__(self):
+                raise TypeError
+
+        held = Unhashable()
+        rows = datasets.Dataset.from_dict({"id": list(range(100))})
+        return rows.map(lambda row: {"id": row["id"] + add * (held is not None)})
+
+    def identity(dataset: Any) -> Any:
+        return dataset_fingerprint(dataset, iterable=False)
+
+    one, two = mapped(1), mapped(1)
+    assert one._fingerprint != two._fingerprint
+    assert identity(one) == identity(two)
+    others = (
+        mapped(2),
+        one.shuffle(seed=0),
+        one.select(range(99)),
+        one.rename_column("id", "number"),
+    )
+    assert all(identity(other) != identity(one) for other in others)
 
 
 def test_what_is_wrong_with_a_dataset_is_named():

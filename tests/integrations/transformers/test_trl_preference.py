@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from launched_rank import as_rank
-from ranks import Rank, run
-from tiny_trainer import arguments, gathered, tiny_config, tokenizer
+from ranks import Job, Rank, run
+from tiny_trainer import Stop, arguments, gathered, tiny_config, tokenizer
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaForCausalLM, LlamaForSequenceClassification, TrainerCallback
 
@@ -190,3 +192,56 @@ def test_each_pair_once_and_the_gradient_of_one_batch(
 ) -> None:
     texts(kind).save_to_disk(str(tmp_path / "pairs"))  # ranks share what trainers map
     run(train, world_size, kind, tmp_path, accumulate, options, folder=tmp_path, within=150)
+
+
+SAVED = 3  # updates between checkpoints
+
+
+def checkpointed(
+    rank: Rank, kind: str, folder: Path, stop: int | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Trains from the last checkpoint in the folder, if there is one."""
+    as_rank(rank)
+    saving = {"save_strategy": "steps", "save_steps": SAVED, "learning_rate": 1e-2}
+    trainer, seen = make(kind, folder, 1, **{**saving, "num_train_epochs": 2, **options})
+    if stop is not None:
+        trainer.add_callback(Stop(rank, stop))
+    even.install(trainer, policy=POLICY)
+    trainer.train(resume_from_checkpoint=bool(list(folder.glob("checkpoint-*"))))
+    everybody = gathered(seen.samples)  # type: ignore[arg-type]
+    updates = [sorted(i for each in rows for i in each) for rows in zip(*everybody, strict=True)]
+    parameters = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+    return {"updates": [update for update in updates if update], "parameters": parameters}
+
+
+@pytest.mark.parametrize(("kind", "options"), [CASES[0], CASES[2], CASES[3]])
+def test_a_killed_job_resumes(tmp_path, kind: str, options: dict[str, Any]) -> None:
+    folders = {name: tmp_path / name for name in ("whole", "killed", "fewer")}
+    for folder in folders.values():
+        texts(kind).save_to_disk(str(folder / "pairs"))
+
+    def job_folder(name: str) -> Path:
+        (tmp_path / f"{name}_job").mkdir()
+        return tmp_path / f"{name}_job"
+
+    def ended(name: str, world_size: int) -> dict[str, Any]:
+        arguments = (kind, folders[name], None, options)
+        return run(checkpointed, world_size, *arguments, folder=job_folder(name), within=150)[0]
+
+    whole = ended("whole", 2)
+    stopping = kind, folders["killed"], SAVED + 2, options
+    with Job(checkpointed, 2, *stopping, folder=job_folder("stopped")) as job:
+        for rank in (0, 1):
+            job.heard(rank, "there", within=150)
+        for rank in (0, 1):
+            job.signal(rank, SIGKILL, children=True)
+        job.join(30)
+    shutil.copytree(folders["killed"], folders["fewer"], dirs_exist_ok=True)
+
+    again = ended("killed", 2)
+    assert again["updates"] == whole["updates"][SAVED:]
+    torch.testing.assert_close(again["parameters"], whole["parameters"], rtol=0, atol=0)
+
+    fewer = ended("fewer", 1)
+    trained = whole["updates"][:SAVED] + fewer["updates"]
+    assert sorted(i for update in trained for i in update) == sorted(2 * list(range(N)))
