@@ -19,7 +19,7 @@ seed so that it makes as many steps as the fixed batches.
     even            evenstep's default policy, in updates of at least 8 groups on all ranks: those
                     that update_tokens= makes
     even-one-group  the same, one group of each rank in an update
-    even-16, even-32
+    even-2 to even-64
                     updates of so many groups
     even-packed     without padding
 

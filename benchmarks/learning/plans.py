@@ -146,6 +146,10 @@ def _fixed(order: int) -> Callable[[Task], PlannedEpoch]:
     return lambda task: task.plan(FixedBatch(task.per_rank), order=order)
 
 
+def _of_groups(groups: int) -> Callable[[Task], PlannedEpoch]:
+    return lambda task: task.fitted(Even, groups=groups)
+
+
 POLICIES: dict[str, Callable[[Task], PlannedEpoch]] = {
     BASE: _fixed(0),
     "fixed-again": _fixed(1),
@@ -154,13 +158,11 @@ POLICIES: dict[str, Callable[[Task], PlannedEpoch]] = {
     "pool-sort": lambda task: task.plan(PoolSort(task.per_rank)),
     "even": lambda task: task.fitted(Even, groups=GROUPS),
     "even-one-group": lambda task: task.fitted(Even),
-    "even-16": lambda task: task.fitted(Even, groups=16),
-    "even-32": lambda task: task.fitted(Even, groups=32),
     "even-packed": lambda task: task.fitted(lambda budget: Even(budget, packed=True)),
 }
 
-
-DEFAULT = [name for name in POLICIES if name not in ("even-16", "even-32")]
+DEFAULT = list(POLICIES)
+POLICIES |= {f"even-{groups}": _of_groups(groups) for groups in (2, 4, 16, 32, 64)}
 
 
 def how_random(steps: Sequence[Int64Array], lengths: Int64Array) -> float:
