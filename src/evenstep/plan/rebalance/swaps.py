@@ -15,17 +15,19 @@ from evenstep.arrays import Int64Array
 from evenstep.plan.partition.items import sums
 
 _ROUNDS = 24
-_IDLE = 3
+_OFFERED = 6
+"""Sequences of a bin that are looked at in a round: as many pairs of them are compared, squared."""
+_FEW = 2_000
+"""Divided by the bins: more rounds, and an eighth of that more sequences. Few bins take no time."""
+_IDLE = 8
 """Rounds in a row without a swap after which no more are expected."""
-_CLOSE = 10_000
+_CLOSE = 50_000
 """One part in this many above the mean is close enough."""
 _WORST = 4
 """Bins give sequences away that are at least a part in this many as far above the mean as the
 costliest: it is only the costliest that others wait for."""
 _APART = 7
 """Bins that meet in a round are so many apart in the next."""
-_OFFERED = 6
-"""Sequences of a bin that are looked at in a round: as many pairs of them are compared, squared."""
 
 
 def swap(
@@ -40,8 +42,9 @@ def swap(
     excess, used = sums(costs, bin_of, bins) - mean, sums(tokens, bin_of, bins)
     # [sequences + 1] so that position -1, no sequence, costs and holds nothing.
     costs, tokens = np.append(costs, 0), np.append(tokens, 0)
-    idle = 0
-    for number in range(_ROUNDS):
+    idle, more_rounds = 0, _FEW // bins
+    offered = _OFFERED + more_rounds // 8
+    for number in range(_ROUNDS + more_rounds):
         order = excess.argsort(kind="stable")
         high = order[::-1][: bins // 2]
         enough = max(mean // _CLOSE, int(excess[order[-1]]) // _WORST)
@@ -50,7 +53,7 @@ def swap(
             break
         pair = np.arange(len(high))
         low = order[(pair + number * _APART) % (bins // 2)]
-        given, taken = np.split(_members(bin_of, bins, np.append(high, low), number), 2)
+        given, taken = np.split(_members(bin_of, bins, np.append(high, low), number, offered), 2)
         wanted = (excess[high] - excess[low]) // 2
         # [pairs, offered, offered]
         shift = costs[given][:, :, None] - costs[taken][:, None, :]
@@ -72,7 +75,9 @@ def swap(
     return bin_of
 
 
-def _members(bin_of: Int64Array, bins: int, chosen: Int64Array, number: int) -> Int64Array:
+def _members(
+    bin_of: Int64Array, bins: int, chosen: Int64Array, number: int, offered: int
+) -> Int64Array:
     """[chosen, offered] some sequences of each bin, and at least one -1; others in each round."""
     place = np.full(bins, -1)
     place[chosen] = np.arange(len(chosen))
@@ -83,9 +88,9 @@ def _members(bin_of: Int64Array, bins: int, chosen: Int64Array, number: int) -> 
     keys.sort()
     size = np.bincount(place[held], minlength=len(chosen))[:, None]
     first = size.cumsum()[:, None] - size
-    column = np.arange(min(int(size.max()), _OFFERED))
+    column = np.arange(min(int(size.max()), offered))
     # A bin of many sequences offers those from another position on in each round.
-    at = (column + number * _OFFERED * (size > _OFFERED)) % np.maximum(size, 1)
+    at = (column + number * offered * (size > offered)) % np.maximum(size, 1)
     at = np.minimum(first + at, len(keys) - 1)  # empty bins begin behind it
     members = np.where(column < size, keys[at] & 0xFFFFFFFF, -1)
     return np.hstack([members, np.full((len(chosen), 1), -1)])
