@@ -41,10 +41,10 @@ def least_imbalance(costs: Costs, lengths: Int64Array, *, ranks: int, max_tokens
         costs: [sequences] cost of each.
         lengths: [sequences] tokens of each, none above `max_tokens`.
     """
-    costs = costs.astype(np.float64)
     total = float(costs.sum())
     if not total:
         return 1.0
+    costs = costs.astype(np.float64)
     long = np.sort(costs[2 * lengths > max_tokens])[::-1]
     taken = long[::ranks].cumsum()  # [micro-batches] time of this one and those before it
     dense = (-costs / lengths).argsort(kind="stable")

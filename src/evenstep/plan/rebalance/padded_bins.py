@@ -14,6 +14,8 @@ micro-batches are found by bisection.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
@@ -66,6 +68,8 @@ class _Runs:
         # A run costs its rows, and something by itself.
         self._row, self._fixed, self._one = two - one, 2 * one - two, one
         self._room = max_tokens // descending
+        # `fsum` does not depend on the order of additions, so all machines find the same levels.
+        self._mean = math.fsum(self._row) / ranks
         self._ranks = ranks
         self._apart = max(1, len(descending) // _PLACES)
 
@@ -73,7 +77,7 @@ class _Runs:
         """Of all steps, when each lasts as long as its costliest run."""
         sizes = np.diff(starts, append=len(self._row))
         costs = self._fixed[starts] + self._row[starts] * sizes
-        return float(np.sort(costs)[::-1][:: self._ranks].sum())
+        return math.fsum(np.sort(costs)[::-1][:: self._ranks])
 
     def cut_lowest(self, shape: Float64Array) -> Int64Array | None:
         """[runs] where each begins, for the lowest levels that suffice; None where none do.
@@ -85,7 +89,7 @@ class _Runs:
         alone = np.where(self._room == 1, self._one, 0)[:: self._ranks][: len(shape)]
         floor = np.append(alone, np.zeros(len(shape) - len(alone)))
         floor[0] = self._one[0]
-        low = 0.9 * float(self._row.sum()) / (self._ranks * float(shape.sum()))
+        low = 0.9 * self._mean / math.fsum(shape)
         high = float((self._fixed + self._row * self._room).max()) / float(shape[-1])
         found = self._cut(np.maximum(high * shape, floor))
         for _ in range(_BISECTIONS if found is not None else 0):
