@@ -43,7 +43,7 @@ def command(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Rollouts on ranks, in micro-batches of equal cost.
+    """Rollouts in micro-batches of equal cost.
 
     Divides the sequences of each update as evenstep.rebalance does, and compares with a plain split
     in the order of generation, and with partitions by Karmarkar-Karp as in verl: sequences to
