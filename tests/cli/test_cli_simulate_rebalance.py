@@ -46,7 +46,7 @@ def test_recorded_lengths_keep_their_order(capsys: Capture, tmp_path: Path) -> N
     assert code == 0, err
     result = json.loads(out)
     assert (result["samples"], result["steps"], result["max_tokens"]) == (25, 1, 200)
-    assert "makes 1 updates of 100 sequences" in err
+    assert "suffices for 1 x 100 sequences" in err
 
 
 def test_the_table_has_a_row_for_each_way_and_a_picture_is_drawn(

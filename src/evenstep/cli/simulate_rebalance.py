@@ -58,7 +58,7 @@ def command(
     check_at_least(0, seed=seed)
     updates = draw_updates(lengths, ranks=ranks, samples=samples, steps=steps, seed=seed)
     if len(updates) < steps or len(updates[0]) < samples * ranks:
-        note(f"{lengths} makes {len(updates):,} updates of {len(updates[0]):,} sequences")
+        note(f"{lengths} suffices for {len(updates):,} x {len(updates[0]):,} sequences")
     if max_tokens is None:
         known = DISTRIBUTIONS.get(lengths)
         longest = max(int(each.max()) for each in updates)

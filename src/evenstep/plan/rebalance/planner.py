@@ -56,7 +56,7 @@ def plan_rebalance(
         multiple_of: the number of micro-batches of a rank is a multiple of it, as pipelines need.
 
     Returns:
-        As few micro-batches as memory allows, or `multiple_of` more where those are more even.
+        As few micro-batches as memory allows, or `multiple_of` more where that takes 1 % less time.
 
     Raises:
         ConfigurationError: an argument is wrong, or there are fewer sequences than ranks.

@@ -18,7 +18,8 @@ _ROUNDS = 24
 _OFFERED = 6
 """Sequences of a bin that are looked at in a round: as many pairs of them are compared, squared."""
 _FEW = 2_000
-"""Divided by the bins: more rounds, and an eighth of that more sequences. Few bins take no time."""
+"""Over the number of bins: so many more rounds, and an eighth of that more sequences, as few bins
+take little time."""
 _IDLE = 8
 """Rounds in a row without a swap after which no more are expected."""
 _CLOSE = 50_000

@@ -34,7 +34,8 @@ def plain_split(
 def differencing_split(
     lengths: Int64Array, *, ranks: int, max_tokens: int, packed: bool, cost: Cost
 ) -> Rebalancing:
-    """As verl divides a batch, by Karmarkar-Karp twice.
+    """As verl divides a batch, by Karmarkar-Karp twice; with `cost` for its own estimate of the
+    work.
 
     First ranks get equally many sequences of about the same total cost. Then each rank has as many
     micro-batches as its tokens fill, and all have as many as the one with most; its sequences go to
