@@ -13,6 +13,7 @@ from evenstep.cli import (
     simulate_dynamic_context,
     simulate_end_to_end,
     simulate_packing,
+    simulate_rebalance,
     simulate_sharding,
 )
 from evenstep.cli.cost_option import parse_cost
@@ -81,6 +82,7 @@ Examples:
   evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4 --queues 2
   evenstep simulate context-parallel --lengths pretrain-128k --context 131072 --cp 8 --json
   evenstep simulate dynamic-context-parallel --lengths pretrain-128k --ranks 64 --json
+  evenstep simulate rebalance --ranks 64 --max-tokens 32768
   evenstep simulate end-to-end --lengths pretrain-128k --json
 """
 _POLICY_HELP = """{summary}
@@ -134,6 +136,7 @@ def register(app: typer.Typer) -> None:
     group.command("workload-packing")(simulate_packing.command)
     group.command("context-parallel")(simulate_sharding.command)
     group.command("dynamic-context-parallel")(simulate_dynamic_context.command)
+    group.command("rebalance")(simulate_rebalance.command)
     group.command("end-to-end")(simulate_end_to_end.command)
     app.add_typer(group, name="simulate")
 

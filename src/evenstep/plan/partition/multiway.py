@@ -12,7 +12,6 @@ additions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,7 +89,7 @@ def partition(
     if sizes is None or cap is None:
         found = place(whole, bins, equal_counts=equal_counts)
     else:
-        found = next((each for each in _within(whole, sizes, bins, cap) if each is not None), None)
+        found = place_within(whole, sizes, bins, cap)
     if found is None:
         assert sizes is not None
         assert cap is not None  # without a cap, every item has room
@@ -106,17 +105,23 @@ def partition(
     return Partition(found, sums(given, found, bins), held)
 
 
-def _within(
-    costs: Int64Array, tokens: Int64Array, bins: int, cap: int
-) -> Iterator[Int64Array | None]:
-    """Ways to keep the cap, in the order in which they are tried; None for one that does not."""
-    yield place(costs, bins, tokens=tokens, cap=cap)
-    yield place(costs, bins, tokens=tokens, cap=cap, order=largest_first(tokens))
+def place_within(costs: Int64Array, tokens: Int64Array, bins: int, cap: int) -> Int64Array | None:
+    """Greedy placement within the cap: the costliest item first, or else the longest, or else by
+    best fit.
+
+    Returns:
+        [items] the bin of each; None where they do not fit.
+    """
+    for order in (None, largest_first(tokens)):
+        found = place(costs, bins, tokens=tokens, cap=cap, order=order)
+        if found is not None:
+            return found
     fitted = best_fit_decreasing(tokens, cap)
-    if len(fitted) <= bins:
-        bin_of = np.empty(len(tokens), np.int64)
-        bin_of[fitted.members] = np.arange(len(fitted)).repeat(fitted.sizes)
-        yield bin_of
+    if len(fitted) > bins:
+        return None
+    bin_of = np.empty(len(tokens), np.int64)
+    bin_of[fitted.members] = np.arange(len(fitted)).repeat(fitted.sizes)
+    return bin_of
 
 
 def bins_needed(tokens: npt.ArrayLike, cap: int) -> int:

@@ -22,12 +22,13 @@ from evenstep.plan.lengths import Lengths
 from evenstep.plan.partition import partition
 from evenstep.plan.partition.greedy import fill_empty
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
+from evenstep.plan.rebalance.bounds import fewest_micro_batches, least_imbalance
 from evenstep.plan.rebalance.packed_bins import packed_bins
 from evenstep.plan.rebalance.padded_bins import padded_bins
 from evenstep.plan.rebalance.rebalancing import Rebalancing
 
-_CLOSE = 1.01
-"""An imbalance up to which more micro-batches are not tried."""
+_GAIN = 0.01
+"""Of the time, that more micro-batches have to gain."""
 
 
 def plan_rebalance(
@@ -55,7 +56,7 @@ def plan_rebalance(
         multiple_of: the number of micro-batches of a rank is a multiple of it, as pipelines need.
 
     Returns:
-        As few micro-batches as memory allows, or `multiple_of` more where those are more even.
+        As few micro-batches as memory allows, or `multiple_of` more where that takes 1 % less time.
 
     Raises:
         ConfigurationError: an argument is wrong, or there are fewer sequences than ranks.
@@ -78,7 +79,8 @@ def plan_rebalance(
         what = "cost" if cost is not None else "packed=False"
         raise ConfigurationError(f"costs= contradicts {what}; pass one of them")
     model = PaddedTokenCost() if cost is None else cost
-    each: Costs = _alone(tokens, model) if costs is None else np.asarray(costs)
+    alone = GroupShapes.of_equals(1, tokens)
+    each: Costs = model(alone, packed=True) if costs is None else np.asarray(costs)
     whole = whole_costs(each)
     if len(whole) != len(tokens):
         raise ConfigurationError(f"costs has {len(whole)} entries for {len(tokens)} sequences")
@@ -86,16 +88,19 @@ def plan_rebalance(
         parts = [np.arange(len(tokens))]
     else:
         parts = _by_rank(whole, ranks, np.asarray(together))
+    limits = {"ranks": ranks, "max_tokens": max_tokens}
+    least = least_imbalance(whole, tokens, **limits) if packed else 1.0
     best: Rebalancing | None = None
-    for count in itertools.count(_fewest(tokens, ranks, max_tokens, multiple_of), multiple_of):
+    fewest = fewest_micro_batches(tokens, packed=packed, multiple_of=multiple_of, **limits)
+    for count in itertools.count(fewest, multiple_of):
         bin_of = _placed(parts, tokens, whole, model, packed, ranks, count, max_tokens)
         if bin_of is None:
             continue
         loads = _loads(bin_of, ranks * count, tokens, each if packed else None, model)
         found = _aligned(bin_of, loads, ranks, count, mixed=together is None)
         if best is not None:
-            return found if best.imbalance - found.imbalance > _CLOSE - 1 else best
-        if found.imbalance <= _CLOSE or (count + multiple_of) * ranks > len(tokens):
+            return found if found.time < (1 - _GAIN) * best.time else best
+        if found.imbalance <= least + _GAIN or (count + multiple_of) * ranks > len(tokens):
             return found
         best = found
     raise AssertionError("sequences fit when each is alone")
@@ -137,18 +142,11 @@ def _placed(
                 whole[part], tokens[part], ranks // len(parts), micro_batches, max_tokens
             )
         else:
-            found = padded_bins(tokens[part], model, bins, max_tokens)
+            found = padded_bins(tokens[part], model, ranks // len(parts), micro_batches, max_tokens)
         if found is None:
             return None
         bin_of[part] = number * bins + fill_empty(found, whole[part], bins)
     return bin_of
-
-
-def _fewest(tokens: Int64Array, ranks: int, max_tokens: int, multiple_of: int) -> int:
-    """Micro-batches of a rank, below which sequences cannot fit."""
-    halves = int(np.count_nonzero(2 * tokens > max_tokens))  # no two of them share one
-    needed = max(-(-int(tokens.sum()) // max_tokens), halves)
-    return -(-needed // (ranks * multiple_of)) * multiple_of
 
 
 def _aligned(
@@ -194,9 +192,3 @@ def _loads(
     loads = np.zeros(bins)
     loads[np.unique(bin_of)] = model(groups.shapes(tokens), packed=False)
     return loads
-
-
-def _alone(tokens: Int64Array, model: Cost) -> Float64Array:
-    """[sequences] the cost of each by itself."""
-    offsets = np.arange(len(tokens) + 1)
-    return model(GroupShapes.measure(tokens, offsets), packed=True)

@@ -33,14 +33,18 @@ class Rebalancing:
         return [self._bins.get(first + step, _NONE) for step in range(self.micro_batches)]
 
     @property
+    def time(self) -> float:
+        """The cost of all micro-batches if each waits for the slowest rank."""
+        return float(self.costs.max(axis=0).sum())
+
+    @property
     def imbalance(self) -> float:
-        """The time of all micro-batches if each waits for the slowest rank, over the mean time of
-        the ranks: 1 is perfect."""
-        return _over_mean(float(self.costs.max(axis=0).sum()), self.costs)
+        """`time` over the mean cost of the ranks: 1 is perfect."""
+        return _over_mean(self.time, self.costs)
 
     @property
     def rank_imbalance(self) -> float:
-        """The time of the slowest rank over the mean, if ranks only wait at the end."""
+        """The cost of the slowest rank over the mean: `imbalance` if ranks only wait at the end."""
         return _over_mean(float(self.costs.sum(axis=1).max()), self.costs)
 
     @cached_property

@@ -175,6 +175,9 @@ _COYO_IMAGE = (
     *((0.985, 5625), (1.0, 16_384)),
 )
 
+# Not published: a log-normal distribution (sigma 0.85) that the limit on new tokens cuts off.
+_ROLLOUTS = (102, 277, 494, 673, 1127, 2000, 3548, 5945, 8096)
+
 DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
     {
         "ultrachat": _through(
@@ -220,6 +223,12 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
             shortest=1,
             longest=262_144,
             max_tokens=262_144,
+        ),
+        "rollouts": _through(
+            "answers of a model that reasons: median 2,000, 0.7 % cut off at 16,384",
+            *zip(_LEVELS[:9], _ROLLOUTS),
+            *((0.98, 11_460), (0.993, 16_383.6), (1.0, 16_384)),
+            max_tokens=32_768,
         ),
         "coyo-text": _through(
             "captions from the web, short but for a few: mean 17, 1.8 % over 64",

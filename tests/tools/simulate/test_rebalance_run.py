@@ -1,0 +1,104 @@
+"""Rollouts are drawn as a model generates them, and other ways to divide them are what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.cost import PaddedTokenCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan.rebalance import Rebalancing
+from evenstep.tools.simulate.rebalance_baselines import differencing_split, plain_split
+from evenstep.tools.simulate.rebalance_run import draw_updates, run_rebalance
+
+
+def divided(way, lengths: list[int], max_tokens: int, packed: bool = True) -> list[list[list[int]]]:
+    """[ranks][micro-batches] lengths of two ranks."""
+    tokens = np.array(lengths)
+    plan: Rebalancing = way(
+        tokens, ranks=2, max_tokens=max_tokens, packed=packed, cost=PaddedTokenCost()
+    )
+    return [[tokens[own].tolist() for own in plan.of_rank(rank)] for rank in range(2)]
+
+
+def test_a_plain_split_keeps_the_order() -> None:
+    lengths = [6, 5, 4, 1, 1, 1, 1, 1]
+    assert divided(plain_split, lengths, 10) == [[[6], [5, 4, 1]], [[1, 1, 1, 1], []]]
+    padded = divided(plain_split, lengths, 10, packed=False)
+    assert padded == [[[6], [5, 4], [1]], [[1, 1, 1, 1], [], []]]
+
+
+def test_differencing_gives_ranks_equal_counts_and_micro_batches_equal_costs() -> None:
+    ranks = divided(differencing_split, [9, 7, 6, 4, 3, 3, 2, 2], 9)
+    assert [sum(map(len, own)) for own in ranks] == [4, 4]
+    assert sorted(sum(map(sum, own)) for own in ranks) == [18, 18]
+    assert [len(own) for own in ranks] == [2, 2]
+
+
+def test_padded_differencing_cuts_in_order_of_length_and_halves_the_largest() -> None:
+    # Ranks get 8, 4, 3 and 5, 5, 3, which would fit into one micro-batch.
+    ranks = divided(differencing_split, [8, 5, 5, 4, 3, 3], 16, packed=False)
+    assert sorted(ranks) == [[[5], [5, 3]], [[8, 4], [3]]]
+
+
+@given(
+    rows=st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    ranks=st.integers(1, 4),
+    packed=st.booleans(),
+)
+def test_other_ways_take_each_sequence_once(rows: list[int], ranks: int, packed: bool) -> None:
+    lengths = np.array(rows * ranks)
+    for way in (plain_split, differencing_split):
+        plan = way(lengths, ranks=ranks, max_tokens=40, packed=packed, cost=PaddedTokenCost())
+        own = [np.concatenate(plan.of_rank(rank)) for rank in range(ranks)]
+        assert [len(each) for each in own] == [len(rows)] * ranks
+        assert sorted(np.concatenate(own).tolist()) == list(range(len(lengths)))
+        if way is plain_split or not packed:
+            held = [lengths[m] for rank in range(ranks) for m in plan.of_rank(rank) if len(m)]
+            assert max(m.sum() if packed else m.max() * len(m) for m in held) <= 40
+
+
+def test_rollouts_are_drawn_in_groups_that_are_alike() -> None:
+    updates = draw_updates("rollouts", ranks=8, samples=32, steps=4, seed=1)
+    assert [len(each) for each in updates] == [256] * 4
+    every = np.concatenate(updates)
+    assert every.max() == 16_384
+    assert np.median(every) == pytest.approx(2000, rel=0.02)
+    logs = np.log(every)
+    assert 0.3 < np.corrcoef(logs[:-1], logs[1:])[0, 1] < 0.6
+    again = draw_updates("rollouts", ranks=8, samples=32, steps=4, seed=1)
+    assert all(np.array_equal(one, two) for one, two in zip(updates, again))
+
+
+def test_a_file_keeps_its_order(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.npy"
+    np.save(path, np.arange(1, 12))
+    drawn = draw_updates(str(path), ranks=2, samples=2, steps=9)
+    assert [each.tolist() for each in drawn] == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    (few,) = draw_updates(str(path), ranks=3, samples=32, steps=9)
+    assert few.tolist() == list(range(1, 10))
+    with pytest.raises(ConfigurationError, match="11 sequences, fewer than ranks=12"):
+        draw_updates(str(path), ranks=12, samples=1, steps=1)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_figures_are_of_the_plans_and_evenstep_is_the_most_even(packed: bool) -> None:
+    updates = draw_updates("rollouts", ranks=8, samples=32, steps=3)
+    found, plans = run_rebalance(
+        updates, ranks=8, max_tokens=32_768, packed=packed, cost=PaddedTokenCost()
+    )
+    for name in ("verl", "plain"):
+        slowest = sum(plan.costs.max(axis=0).sum() for plan in plans[name])
+        mean = sum(plan.costs.mean(axis=0).sum() for plan in plans[name])
+        assert found[name]["imbalance"] == pytest.approx(slowest / mean)
+        assert found[name]["imbalance"] > found["imbalance"]
+        assert found[name]["time_over_evenstep"] > 1
+    tokens = sum(int(each.sum()) for each in updates)
+    micro_batches = sum(plan.micro_batches for plan in plans["evenstep"])
+    assert found["fill"] == pytest.approx(tokens / (8 * micro_batches * 32_768))
+    assert found["fullest"] <= 1
+    assert found["micro_batches_least"] <= found["micro_batches"]
