@@ -19,6 +19,7 @@ from transformers import LlamaForCausalLM, LlamaForSequenceClassification, Train
 
 import evenstep
 from evenstep.integrations import transformers as even
+from families import FAMILIES
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")
@@ -31,6 +32,7 @@ CLASSES = {
     for name in ("DPO", "KTO", "Reward")
 }
 POLICY = evenstep.Even(max_tokens=192)
+VISION = FAMILIES["Qwen2-VL"]
 
 
 def texts(kind: str) -> Any:
@@ -51,14 +53,34 @@ def texts(kind: str) -> Any:
     return datasets.Dataset.from_list(rows)
 
 
+def pictures() -> Any:
+    """Pairs of answers about images."""
+    rng = np.random.default_rng(4)
+    rows = [VISION.row(number) for number in range(N)]
+
+    def answer(row: Any) -> Any:
+        text = f"{row['messages'][-1]['content'][0]['text']} " * int(rng.integers(1, 6))
+        return [{"role": "assistant", "content": [{"type": "text", "text": text}]}]
+
+    return datasets.Dataset.from_dict(
+        {
+            "images": [row["images"] for row in rows],
+            "prompt": [row["messages"][:-1] for row in rows],
+            "chosen": [answer(row) for row in rows],
+            "rejected": [answer(row) for row in rows],
+        }
+    )
+
+
 def words_of() -> Any:
     made = tokenizer()
     made.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
     return made
 
 
-def tokens_of(row: Any) -> str:
-    return str([row[name] for name in sorted(row) if name.endswith("_ids")])
+def identity_of(row: Any) -> str:
+    names = [name for name in sorted(row) if name.endswith("_ids")]
+    return str([row[name] for name in names or ("prompt", "chosen", "rejected")])
 
 
 class Told:
@@ -66,12 +88,11 @@ class Told:
 
     def __init__(self, collate_fn: Any, rows: list[dict[str, Any]]) -> None:
         self.collate_fn = collate_fn
-        self.known = {tokens_of(row): number for number, row in enumerate(rows)}
+        self.known = {identity_of(row): number for number, row in enumerate(rows)}
 
     def __call__(self, samples: list[dict[str, Any]]) -> Any:
-        batch = self.collate_fn(samples)
-        batch["identity"] = torch.tensor([self.known[tokens_of(sample)] for sample in samples])
-        return batch
+        numbers = [self.known[identity_of(sample)] for sample in samples]
+        return {**self.collate_fn(samples), "identity": torch.tensor(numbers)}
 
 
 class Seen(TrainerCallback):
@@ -95,9 +116,11 @@ def make(kind: str, folder: Path, accumulate: int, **options: Any) -> tuple[Any,
         config = tiny_config()
         config.num_labels, config.pad_token_id = 1, 0
         model: Any = LlamaForSequenceClassification(config)
+    elif kind == "vision":
+        model = VISION.model(0)
     else:
         model = LlamaForCausalLM(tiny_config())
-    base, config_of = CLASSES[kind]
+    base, config_of = CLASSES["DPO" if kind == "vision" else kind]
     seen = Seen(model)
 
     class Noting(base):  # type: ignore[misc,valid-type]
@@ -137,7 +160,7 @@ def make(kind: str, folder: Path, accumulate: int, **options: Any) -> tuple[Any,
         model=model,
         args=config_of(**settings),
         train_dataset=datasets.load_from_disk(str(folder / "pairs")),
-        processing_class=words_of(),
+        processing_class=VISION.processor() if kind == "vision" else words_of(),
         **extra,
     )
     trainer.data_collator = Told(trainer.data_collator, list(trainer.train_dataset))
@@ -158,7 +181,7 @@ def of_one_batch(trainer: Any, samples: list[int]) -> torch.Tensor:
 def train(rank: Rank, kind: str, folder: Any, accumulate: int, options: dict[str, Any]) -> None:
     as_rank(rank)
     trainer, seen = make(kind, folder, accumulate, **options)
-    even.install(trainer, policy=POLICY)
+    even.install(trainer, policy=evenstep.Even(2048) if kind == "vision" else POLICY)
     trainer.train()
     everybody = gathered(seen.samples)  # type: ignore[arg-type]
     updates = [
@@ -181,6 +204,7 @@ CASES = [
     ("DPO", {"precompute_ref_log_probs": True}),
     ("Reward", {}),
     ("KTO", {"loss_type": "apo_zero_unpaired"}),
+    ("vision", {"max_length": None}),
 ]
 
 
@@ -190,7 +214,8 @@ CASES = [
 def test_each_pair_once_and_the_gradient_of_one_batch(
     tmp_path, kind: str, options: dict[str, Any], accumulate: int, world_size: int
 ) -> None:
-    texts(kind).save_to_disk(str(tmp_path / "pairs"))  # ranks share what trainers map
+    pairs = pictures() if kind == "vision" else texts(kind)
+    pairs.save_to_disk(str(tmp_path / "pairs"))  # ranks share what trainers map
     run(train, world_size, kind, tmp_path, accumulate, options, folder=tmp_path, within=150)
 
 
