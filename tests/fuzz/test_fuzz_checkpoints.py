@@ -31,7 +31,9 @@ HERE = Path(FOLDER.name)
 
 
 def make_loader() -> evenstep.DataLoader:
-    return evenstep.DataLoader(Documents(30), policy=evenstep.Even(300), buffer_size=12)
+    return evenstep.DataLoader(
+        Documents(30), policy=evenstep.Even(300), memory=evenstep.Memory(buffer_size=12)
+    )
 
 
 def checkpoint() -> dict[str, bytes]:

@@ -21,6 +21,7 @@ from evenstep.errors import EvenstepError, MismatchError
 from evenstep.loader.resume.state import LoaderState
 
 DOCUMENTS = Documents(60)
+WINDOW = evenstep.Memory(buffer_size=12)
 
 
 class Numbers(IterableDataset):
@@ -30,19 +31,22 @@ class Numbers(IterableDataset):
 
 LOADERS: dict[str, Callable[[], evenstep.DataLoader]] = {
     "shares": lambda: evenstep.DataLoader(
-        DOCUMENTS, policy=evenstep.TokenBudget(300, max_wait=3), shuffle=True, buffer_size=12
+        DOCUMENTS, policy=evenstep.TokenBudget(300, max_wait=3), shuffle=True, memory=WINDOW
     ),
     "dealt": lambda: evenstep.DataLoader(
-        DOCUMENTS, policy=evenstep.Even(300), shuffle=True, buffer_size=12, accumulate=2
+        DOCUMENTS, policy=evenstep.Even(300), shuffle=True, memory=WINDOW, accumulate=2
     ),
     "planned": lambda: evenstep.DataLoader(
-        DOCUMENTS, policy=evenstep.Sorted(4, lengths=DOCUMENTS.lengths), buffer_size=12
+        DOCUMENTS, policy=evenstep.Sorted(4, lengths=DOCUMENTS.lengths), memory=WINDOW
     ),
     "sampler": lambda: evenstep.DataLoader(
-        DOCUMENTS, sampler=list(range(60)), batch_size=4, buffer_size=12
+        DOCUMENTS, sampler=list(range(60)), batch_size=4, memory=WINDOW
     ),
     "iterable": lambda: evenstep.DataLoader(
-        Numbers(), batch_size=4, replay=True, chunk_size=3, buffer_size=12
+        Numbers(),
+        batch_size=4,
+        faults=evenstep.Faults(replay=True),
+        memory=evenstep.Memory(chunk_size=3, buffer_size=12),
     ),
 }
 

@@ -63,7 +63,7 @@ def make(ranks: int = 4, **options: Any) -> evenstep.DataLoader:
         **{"policy": policy(ranks), "collate_fn": evenstep.PackCollator(), **options},
         shuffle=True,
         seed=4,
-        buffer_size=24,
+        memory=evenstep.Memory(buffer_size=24),
     )
 
 

@@ -98,7 +98,7 @@ def loader_of(rank: Rank, form: str, num_workers: int, **options: Any) -> evenst
         policy=policy,
         collate_fn=evenstep.PackCollator() if policy.packed else evenstep.PadCollator(),
         sampler=SHARDS[rank.rank // policy.context_parallel] if policy.lengths is None else None,
-        buffer_size=16,
+        memory=evenstep.Memory(buffer_size=16),
         num_workers=num_workers,
         multiprocessing_context="fork" if num_workers else None,
         **options,
@@ -162,7 +162,9 @@ def test_gradients_of_steps_are_those_of_one_process(
 def train_by_updates(rank: Rank, form: str, exhausted: str, num_workers: int) -> list[Any]:
     """By update: its samples on this rank, its steps, and its gradient."""
     model: Any = DistributedDataParallel(Model())
-    loader = loader_of(rank, form, num_workers, accumulate=3, exhausted=exhausted)
+    loader = loader_of(
+        rank, form, num_workers, accumulate=3, faults=evenstep.Faults(exhausted=exhausted)
+    )
     updates: list[Any] = []
     for batch, step in loader.steps():
         if not step.micro_step:

@@ -96,7 +96,7 @@ def stream(rank: Rank, folder: Any, kind: str, workers: int) -> list[int]:
             save_steps=4,
         ),
         policy=POLICY,
-        replay=kind == "stream",
+        faults=evenstep.Faults(replay=kind == "stream"),
     )
     trainer.train()
     assert trainer.state.global_step == 8
