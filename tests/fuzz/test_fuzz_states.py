@@ -121,19 +121,22 @@ def merged_from(ranks: int) -> list[dict[str, Any]]:
     return states
 
 
-def test_steps_that_were_not_received_have_trained_on_nothing() -> None:
-    """The pass would wait forever for the samples that it takes for trained."""
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        # The pass would wait forever for the samples that it takes for trained,
+        ("epoch", {"received": 0}, "damaged: ValueError: trained is"),
+        # or for samples that its window has no room for.
+        ("dp_rank_0", {"quota": 61}, "window gathers 61 samples, and this loader's hold 12"),
+    ],
+)
+def test_a_state_for_which_the_pass_would_wait_for_ever_is_refused(
+    part: str, change: dict[str, int], said: str
+) -> None:
     state = json.loads(json.dumps(STATES["shares"]))
     assert state["dp_rank_0"]["trained"]
-    state["epoch"]["received"] = 0
-    with pytest.raises(MismatchError, match=r"damaged: ValueError: trained is"):
-        LOADERS["shares"]().load_state_dict(state)
-
-
-def test_a_window_does_not_wait_for_samples_that_it_has_no_room_for() -> None:
-    state = json.loads(json.dumps(STATES["shares"]))
-    state["dp_rank_0"]["quota"] = 61
-    with pytest.raises(MismatchError, match="window gathers 61 samples, and this loader's hold 12"):
+    state[part] |= change
+    with pytest.raises(MismatchError, match=said):
         LOADERS["shares"]().load_state_dict(state)
 
 

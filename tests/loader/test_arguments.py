@@ -52,25 +52,21 @@ class Unsized:
         ),
         ({"policy": BUDGET, "shuffle": True, "sampler": range(3)}, "contradicts"),
         ({"policy": PACKED, "collate_fn": evenstep.PadCollator()}, "PadCollator would pad them"),
+        (
+            {"dataset": Endless(), "policy": BUDGET, "shuffle": True},
+            "iterable dataset gives its own order",
+        ),
+        (
+            {"dataset": Endless(), "policy": BUDGET, "sampler": range(3)},
+            "iterable dataset gives its own order",
+        ),
+        ({"dataset": iter([]), "policy": BUDGET}, "has no __getitem__"),
+        ({"dataset": Unsized(), "policy": BUDGET}, "without __len__ needs a sampler"),
     ],
 )
 def test_every_wrong_argument_is_refused_at_construction(arguments, said):
     with pytest.raises(ConfigurationError, match=said):
-        evenstep.DataLoader(Documents(10), **grouped(**arguments))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "arguments", "said"),
-    [
-        (Endless(), {"shuffle": True}, "iterable dataset gives its own order"),
-        (Endless(), {"sampler": range(3)}, "iterable dataset gives its own order"),
-        (iter([]), {}, "has no __getitem__"),
-        (Unsized(), {}, "without __len__ needs a sampler"),
-    ],
-)
-def test_every_unfit_dataset_is_refused_at_construction(dataset, arguments, said):
-    with pytest.raises(ConfigurationError, match=said):
-        evenstep.DataLoader(dataset, policy=BUDGET, **grouped(**arguments))
+        evenstep.DataLoader(**grouped(**{"dataset": Documents(10), **arguments}))
 
 
 def test_a_packed_policy_packs_and_refuses_what_pads():

@@ -28,12 +28,7 @@ def refused(tmp_path: Path, *words: str, **options: Any) -> None:
         assert word in str(caught.value)
 
 
-def test_an_unknown_axis_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="axis 'EP' must be one of"):
-        es.Mesh(DP=2, EP=2)
-
-
-def test_a_mesh_that_does_not_fit_the_world_is_refused(tmp_path: Path) -> None:
+def test_a_mesh_that_does_not_fit_the_world_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="4 clients and the job 6 ranks"):
         es.Mesh(DP=2, CP=2, world_size=6)
 
