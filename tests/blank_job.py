@@ -45,8 +45,8 @@ def loader_of(blank: Any) -> evenstep.DataLoader:
         policy=evenstep.Even(max_tokens=256),
         collate_fn=FAMILY.collate,
         blank=blank,
-        buffer_size=8,
-        warn_after=None,
+        memory=evenstep.Memory(buffer_size=8),
+        faults=evenstep.Faults(warn_after=None),
     )
 
 

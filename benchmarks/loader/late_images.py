@@ -150,8 +150,7 @@ def measure(case: str, rows: list[dict[str, Any]], workers: int, max_tokens: int
         collate_fn=collate_fn,
         shuffle=True,
         num_workers=workers,
-        memory=evenstep.Memory(prefetch=2),
-        **options,
+        memory=evenstep.Memory(prefetch=2, **options),
     )
     assert bool(loader.collate_fn.late) is (case == "late")
     seen, first, windows, starts = 0, 0.0, [0], set()

@@ -87,7 +87,7 @@ def test_a_training_reads_off_what_simulate_says(accumulate: int) -> None:
     loader = evenstep.DataLoader(
         [{"input_ids": torch.zeros(int(length), dtype=torch.int64)} for length in lengths],
         policy=policy,
-        buffer_size=32,
+        memory=evenstep.Memory(buffer_size=32),
         accumulate=accumulate,
         shuffle=False,
     )

@@ -278,23 +278,25 @@ def test_a_damaged_image_is_an_error_of_its_sample_once_it_is_decoded() -> None:
         late([sample])
 
 
-def test_a_file_that_goes_away_is_an_error_of_its_sample(tmp_path: Path) -> None:
-    path = tmp_path / "image.jpg"
-    image(9).save(path)
-    late, sample = prepared({**QWEN.row(1), "images": [Image.open(path)]})
-    path.unlink()
-    with pytest.raises(
-        CollateError, match=r"sample 17: image 0 of 1 \(.*image.jpg\).*No such file"
-    ):
-        late([sample])
-
-
-def test_an_image_that_is_another_than_was_planned_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (Path.unlink, r"image 0 of 1 \(.*image.png\).*No such file"),
+        (
+            lambda path: image(9).resize((20, 90)).save(path),
+            "(image_grid_thw|pixel_values) was to be",
+        ),
+    ],
+    ids=["gone", "another"],
+)
+def test_a_file_that_changes_once_its_group_is_planned_is_an_error_of_its_sample(
+    tmp_path: Path, change: Any, said: str
+) -> None:
     path = tmp_path / "image.png"
     image(9).save(path)
     late, sample = prepared({**QWEN.row(1), "images": [Image.open(path)]})
-    image(9).resize((20, 90)).save(path)
-    with pytest.raises(CollateError, match=r"sample 17: .*(image_grid_thw|pixel_values) was to be"):
+    change(path)
+    with pytest.raises(CollateError, match=f"sample 17: .*{said}"):
         late([sample])
 
 

@@ -108,26 +108,20 @@ def test_step_info_is_frozen_and_equal_after_pickling():
 
 
 @pytest.mark.parametrize("make", [dict, UserDict])
-def test_a_step_put_into_a_batch_comes_out_and_leaves_it_clean(make):
+def test_a_step_put_into_a_batch_comes_out_once_and_leaves_it_clean(make):
     batch = make(input_ids=torch.ones(1, 2))
     step = step_info()
     assert attach_step(batch, step)
     assert pop_step(batch) is step
     assert list(batch) == ["input_ids"]
+    with pytest.raises(ConfigurationError, match="popped already, a wrapper"):
+        pop_step(batch)
 
 
 @pytest.mark.parametrize("batch", [torch.ones(2), (1, 2), MappingProxyType({"a": 1})])
 def test_other_batches_are_left_alone_and_point_to_steps(batch):
     assert not attach_step(batch, step_info())
     with pytest.raises(ConfigurationError, match=r"loader\.steps\(\)"):
-        pop_step(batch)
-
-
-def test_a_step_cannot_be_popped_twice():
-    batch = {"input_ids": 1}
-    attach_step(batch, step_info())
-    pop_step(batch)
-    with pytest.raises(ConfigurationError, match="popped already, a wrapper"):
         pop_step(batch)
 
 

@@ -60,7 +60,9 @@ def test_any_form_of_sample_is_cut(kind: Any) -> None:
 def test_a_loader_trains_on_every_token_of_split_documents_once() -> None:
     cut = CutDocuments(DOCUMENTS, 60, "split", lengths=DOCUMENTS.lengths)
     policy = evenstep.WorkloadPacking(50, micro_batches=2, max_tokens=60)
-    loader = evenstep.DataLoader(cut, policy=policy, shuffle=True, buffer_size=20)
+    loader = evenstep.DataLoader(
+        cut, policy=policy, shuffle=True, memory=evenstep.Memory(buffer_size=20)
+    )
     tokens = sum(step.tokens for _, step in loader.steps())
     assert tokens == DOCUMENTS.lengths.sum()
 

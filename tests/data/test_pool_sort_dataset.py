@@ -389,8 +389,7 @@ def test_exact_resume_in_evensteps_own_loader(upstream: Any, workers: int) -> No
             PoolSortDataset(source, 16, seed=3),
             policy=evenstep.FixedBatch(4),
             num_workers=workers,
-            chunk_size=3,
-            buffer_size=8,
+            memory=evenstep.Memory(chunk_size=3, buffer_size=8),
         )
 
     loader = made()

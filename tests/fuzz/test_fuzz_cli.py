@@ -31,7 +31,8 @@ pytestmark = pytest.mark.usefixtures("files")
 JOB = """
 import evenstep.service as es
 sources = [es.Source("web", "{folder}/chat.jsonl")]
-job = es.Job(sources=sources, mesh={{"DP": 1}}, samples_per_step=1, strategy=print)
+job = es.Job(sources=sources, mesh={{"DP": 1}}, strategy=print,
+             draws=es.DrawOptions(samples_per_step=1))
 dataset = [{{"input_ids": [1, 2, 3]}}] * 5
 """
 

@@ -21,6 +21,7 @@ from evenstep.errors import EvenstepError, MismatchError
 from evenstep.loader.resume.state import LoaderState
 
 DOCUMENTS = Documents(60)
+WINDOW = evenstep.Memory(buffer_size=12)
 
 
 class Numbers(IterableDataset):
@@ -30,19 +31,22 @@ class Numbers(IterableDataset):
 
 LOADERS: dict[str, Callable[[], evenstep.DataLoader]] = {
     "shares": lambda: evenstep.DataLoader(
-        DOCUMENTS, policy=evenstep.TokenBudget(300, max_wait=3), shuffle=True, buffer_size=12
+        DOCUMENTS, policy=evenstep.TokenBudget(300, max_wait=3), shuffle=True, memory=WINDOW
     ),
     "dealt": lambda: evenstep.DataLoader(
-        DOCUMENTS, policy=evenstep.Even(300), shuffle=True, buffer_size=12, accumulate=2
+        DOCUMENTS, policy=evenstep.Even(300), shuffle=True, memory=WINDOW, accumulate=2
     ),
     "planned": lambda: evenstep.DataLoader(
-        DOCUMENTS, policy=evenstep.Sorted(4, lengths=DOCUMENTS.lengths), buffer_size=12
+        DOCUMENTS, policy=evenstep.Sorted(4, lengths=DOCUMENTS.lengths), memory=WINDOW
     ),
     "sampler": lambda: evenstep.DataLoader(
-        DOCUMENTS, sampler=list(range(60)), batch_size=4, buffer_size=12
+        DOCUMENTS, sampler=list(range(60)), batch_size=4, memory=WINDOW
     ),
     "iterable": lambda: evenstep.DataLoader(
-        Numbers(), batch_size=4, replay=True, chunk_size=3, buffer_size=12
+        Numbers(),
+        batch_size=4,
+        faults=evenstep.Faults(replay=True),
+        memory=evenstep.Memory(chunk_size=3, buffer_size=12),
     ),
 }
 
@@ -117,19 +121,22 @@ def merged_from(ranks: int) -> list[dict[str, Any]]:
     return states
 
 
-def test_steps_that_were_not_received_have_trained_on_nothing() -> None:
-    """The pass would wait forever for the samples that it takes for trained."""
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        # The pass would wait forever for the samples that it takes for trained,
+        ("epoch", {"received": 0}, "damaged: ValueError: trained is"),
+        # or for samples that its window has no room for.
+        ("dp_rank_0", {"quota": 61}, "window gathers 61 samples, and this loader's hold 12"),
+    ],
+)
+def test_a_state_for_which_the_pass_would_wait_for_ever_is_refused(
+    part: str, change: dict[str, int], said: str
+) -> None:
     state = json.loads(json.dumps(STATES["shares"]))
     assert state["dp_rank_0"]["trained"]
-    state["epoch"]["received"] = 0
-    with pytest.raises(MismatchError, match=r"damaged: ValueError: trained is"):
-        LOADERS["shares"]().load_state_dict(state)
-
-
-def test_a_window_does_not_wait_for_samples_that_it_has_no_room_for() -> None:
-    state = json.loads(json.dumps(STATES["shares"]))
-    state["dp_rank_0"]["quota"] = 61
-    with pytest.raises(MismatchError, match="window gathers 61 samples, and this loader's hold 12"):
+    state[part] |= change
+    with pytest.raises(MismatchError, match=said):
         LOADERS["shares"]().load_state_dict(state)
 
 

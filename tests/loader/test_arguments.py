@@ -52,25 +52,21 @@ class Unsized:
         ),
         ({"policy": BUDGET, "shuffle": True, "sampler": range(3)}, "contradicts"),
         ({"policy": PACKED, "collate_fn": evenstep.PadCollator()}, "PadCollator would pad them"),
+        (
+            {"dataset": Endless(), "policy": BUDGET, "shuffle": True},
+            "iterable dataset gives its own order",
+        ),
+        (
+            {"dataset": Endless(), "policy": BUDGET, "sampler": range(3)},
+            "iterable dataset gives its own order",
+        ),
+        ({"dataset": iter([]), "policy": BUDGET}, "has no __getitem__"),
+        ({"dataset": Unsized(), "policy": BUDGET}, "without __len__ needs a sampler"),
     ],
 )
 def test_every_wrong_argument_is_refused_at_construction(arguments, said):
     with pytest.raises(ConfigurationError, match=said):
-        evenstep.DataLoader(Documents(10), **grouped(**arguments))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "arguments", "said"),
-    [
-        (Endless(), {"shuffle": True}, "iterable dataset gives its own order"),
-        (Endless(), {"sampler": range(3)}, "iterable dataset gives its own order"),
-        (iter([]), {}, "has no __getitem__"),
-        (Unsized(), {}, "without __len__ needs a sampler"),
-    ],
-)
-def test_every_unfit_dataset_is_refused_at_construction(dataset, arguments, said):
-    with pytest.raises(ConfigurationError, match=said):
-        evenstep.DataLoader(dataset, policy=BUDGET, **grouped(**arguments))
+        evenstep.DataLoader(**grouped(**{"dataset": Documents(10), **arguments}))
 
 
 def test_a_packed_policy_packs_and_refuses_what_pads():
@@ -108,33 +104,7 @@ def test_the_number_of_steps_is_known_for_fixed_batches_only():
         len(evenstep.DataLoader(Documents(10), policy=BUDGET))
 
 
-def test_arguments_work_under_their_old_names_with_a_warning_that_names_the_new_ones():
-    def words(sample):
-        return len(sample["input_ids"])
-
-    with pytest.warns(DeprecationWarning, match="evenstep 0.2") as warned:
-        loader = evenstep.DataLoader(
-            Documents(10),
-            policy=BUDGET,
-            length_fn=words,
-            buffer_size=7,
-            exhausted="stop",
-            supervised_fn=words,
-            collate_threads=2,
-        )
-    assert loader.memory == evenstep.Memory(buffer_size=7)
-    assert loader.faults == evenstep.Faults(exhausted="stop")
-    assert (loader.measure.length_fn, loader.measure.supervised_fn) == (words, words)
-    assert loader.measure.patches_fn is None
-    (warning,) = warned
-    assert warning.filename == __file__
-    for said in (
-        "in place of buffer_size= pass memory=evenstep.Memory(buffer_size=...)",
-        "in place of exhausted= pass faults=evenstep.Faults(exhausted=...)",
-        "in place of supervised_fn= pass length_fn=evenstep.SampleCounts(supervised=...)",
-        "in place of collate_threads= pass nothing",
-    ):
-        assert said in str(warning.message)
+def test_unknown_arguments_and_options_that_are_not_in_their_class_are_refused():
     with pytest.raises(TypeError, match="unexpected keyword argument 'max_tokens'"):
         evenstep.DataLoader(Documents(10), policy=BUDGET, max_tokens=3)
     with pytest.raises(TypeError, match=r"memory=\{\} must be an evenstep.Memory"):

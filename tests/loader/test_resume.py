@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.distributed.checkpoint.stateful import Stateful
 from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
@@ -239,28 +238,6 @@ def test_iterable_datasets_resume_exactly(kind, num_workers) -> None:
     assert assert_exact_resume(make, epochs=2, every=1 if not num_workers else 9) >= 2
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_an_iterable_dataset_goes_back_on_a_living_loader(persistent) -> None:
-    loader = evenstep.DataLoader(
-        WithIterator(60),
-        policy=evenstep.TokenBudget(300),
-        num_workers=2,
-        persistent_workers=persistent,
-        memory=evenstep.Memory(buffer_size=12),
-    )
-    whole = identities(loader)
-    loader.set_epoch(0)
-    steps = loader.steps()
-    first = [batch["identity"].tolist() for batch, _ in (next(steps), next(steps))]
-    state = loader.state_dict()
-    next(steps)
-    loader.load_state_dict(state)
-    assert first + identities(loader) == whole
-    loader.set_epoch(0)
-    assert identities(loader) == whole  # the workers begin at the beginning again
-    loader.close()
-
-
 def test_a_stateless_dataset_is_refused_where_replay_is_not_allowed() -> None:
     loader = evenstep.DataLoader(
         Stream(50), policy=evenstep.TokenBudget(400), memory=evenstep.Memory(buffer_size=12)
@@ -413,27 +390,6 @@ def test_samples_that_are_not_what_they_were_are_found_out() -> None:
 # What a state is
 
 
-def test_a_loader_is_stateful_and_its_state_is_small_and_of_one_shape() -> None:
-    loader = evenstep.DataLoader(
-        Documents(5_000, longest=64),
-        policy=evenstep.TokenBudget(512),
-        shuffle=True,
-        memory=evenstep.Memory(buffer_size=1024),
-    )
-    assert isinstance(loader, Stateful)
-    shapes, sizes = set(), []
-    for _ in loader.steps():
-        state = loader.state_dict()
-        sizes.append(len(json.dumps(state)))
-        shapes.add(json.dumps(_shape(state)))
-    assert len(shapes) == 1
-    assert max(sizes) < 40 * 1024  # five numbers for each sample of the window
-
-
-def _shape(value: Any) -> Any:
-    return {key: _shape(item) for key, item in value.items()} if isinstance(value, dict) else None
-
-
 def test_what_is_prefetched_is_not_received() -> None:
     loader = make_loader(prefetch=50)
     steps = loader.steps()
@@ -442,27 +398,6 @@ def test_what_is_prefetched_is_not_received() -> None:
     state = loader.state_dict()
     assert state["epoch"]["step"] + state["epoch"]["received"] == 1
     loader.close()
-
-
-def test_a_state_of_the_end_of_an_epoch_begins_the_next() -> None:
-    loader = make_loader()
-    whole = identities(loader)
-    state = loader.state_dict()
-    assert (state["epoch"]["number"], state["epoch"]["step"]) == (1, 0)
-    resumed = make_loader()
-    resumed.load_state_dict(state)
-    assert resumed.epoch == 1
-    assert identities(resumed) == identities(loader) != whole
-
-
-def test_after_the_last_step_of_an_epoch_nothing_is_left_of_it() -> None:
-    loader = make_loader()
-    count = len(identities(loader))
-    state, _ = state_after(count)
-    loader.load_state_dict(state)
-    assert loader.epoch == 0
-    assert identities(loader) == []
-    assert loader.epoch == 1
 
 
 def test_set_epoch_does_not_throw_a_loaded_state_away() -> None:
@@ -475,15 +410,22 @@ def test_set_epoch_does_not_throw_a_loaded_state_away() -> None:
     assert seen + identities(loader) == identities(make_loader())
 
 
-def test_a_loaded_state_can_be_saved_again_before_the_first_step() -> None:
-    state, _ = state_after(4)
-    loader = make_loader()
-    loader.load_state_dict(state)
-    assert json.loads(json.dumps(loader.state_dict())) == state
-
-
-def test_going_back_in_one_process_makes_the_same_steps_again() -> None:
-    loader = make_loader()
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dataset": WithIterator(120), "shuffle": False, "num_workers": 2},
+        {
+            "dataset": WithIterator(120),
+            "shuffle": False,
+            "num_workers": 2,
+            "persistent_workers": True,
+        },
+    ],
+    ids=["map", "iterable", "persistent"],
+)
+def test_going_back_in_one_process_makes_the_same_steps_again(options) -> None:
+    loader = make_loader(**options)
     whole = identities(loader)
     loader.set_epoch(0)
     steps = loader.steps()
@@ -493,6 +435,9 @@ def test_going_back_in_one_process_makes_the_same_steps_again() -> None:
         next(steps)
     loader.load_state_dict(state)
     assert first + identities(loader) == whole
+    loader.set_epoch(0)
+    assert identities(loader) == whole  # workers begin at the beginning again
+    loader.close()
 
 
 def test_a_weighted_sampler_for_the_whole_job_is_dealt_out() -> None:

@@ -183,18 +183,6 @@ def test_an_order_that_has_changed_is_refused(
         list(walked)
 
 
-def test_a_sampler_that_yields_fewer_than_before_is_refused() -> None:
-    progress = Progress(30, np.array([3], np.int64))
-    remaining = Remaining.of(Stream(1 << 62), progress)
-    places = set(range(5, 10))
-    with pytest.raises(MismatchError, match=r"place 9 .*fewer than 30 indices now"):
-        list(
-            remaining_indices(
-                SamplerOrder(Sampler(NAMES[:8])), remaining, checksum_of(places, NAMES)
-            )
-        )
-
-
 def test_a_witness_is_small_and_does_not_depend_on_the_order_it_is_made_in() -> None:
     places = list(range(40))
     one = OrderChecksum.of(places, [NAMES[p] for p in places])

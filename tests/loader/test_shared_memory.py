@@ -239,14 +239,11 @@ def test_memory_that_runs_out_is_an_error_that_says_how_much_was_asked_for_and_w
     assert message.startswith(f"shared memory ran out: process {os.getpid()} asked for 2,000,")
     assert "in 1 slabs" in message
     assert "lower buffer_size, prefetch or num_workers" in message
+    with limited(resource.RLIMIT_FSIZE, 1 << 20), pytest.raises(LoaderDiedError, match="ran out"):
+        Writer().lend(2 << 20)
     # Nothing is lost: what was packed before stays, and the same goes through later.
     assert kept["x"].tolist() == [0] * 1000
     assert reader.unpack(writer.pack(sample(250_000, 7)))["x"][-1] == 7
-
-
-def test_memory_to_lend_that_runs_out_is_the_same_error():
-    with limited(resource.RLIMIT_FSIZE, 1 << 20), pytest.raises(LoaderDiedError, match="ran out"):
-        Writer().lend(2 << 20)
 
 
 def test_all_of_a_slab_is_reserved_when_it_is_made():

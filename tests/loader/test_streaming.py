@@ -191,16 +191,6 @@ def test_a_dataset_without_state_gives_no_worker_states_once_it_has_begun(
         assert (again is None) == (begin > 0)
 
 
-class Unspeakable(StatefulDataset):
-    def state_dict(self) -> dict[str, Any]:
-        return {"buffer": iter(())}
-
-
-def test_a_state_that_is_not_plain_is_refused_by_name() -> None:
-    with pytest.raises(SampleError, match=r"state_dict\(\) of Unspeakable .*holds a .*tuple_iter"):
-        list(raw_chunks(Unspeakable([5]), 1, 3, replays=False))
-
-
 class Torn(Plain):
     def __iter__(self) -> Iterator[Any]:
         yield from range(7)

@@ -174,20 +174,6 @@ def test_a_message_may_be_asked_for_again():
     assert ahead.emitted == behind.emitted == 6
 
 
-def test_an_abort_reaches_every_rank_by_name():
-    machines = pair()
-    messages = [machines[0].outgoing(), abort_message("SampleError: sample 7 is empty")]
-    for machine in machines:
-        with pytest.raises(PeerError, match="rank 1 failed: SampleError: sample 7 is empty"):
-            machine.incoming(messages)
-
-
-def test_a_rank_that_left_is_named():
-    machines = pair()
-    with pytest.raises(PeerError, match="rank 1 left epoch 0 early"):
-        machines[0].incoming([machines[0].outgoing(), b""])
-
-
 def test_ranks_in_different_places_raise():
     ahead, behind = pair()
     hello = [ahead.outgoing(), behind.outgoing()]

@@ -16,6 +16,7 @@ from ranks import GRACE, Job, Outcome, Rank
 import evenstep
 import evenstep.loader  # now, and not in every rank that is forked
 from documents import Documents
+from loader_options import grouped
 
 WITHIN = 10.0  # seconds from the fault to the end of every rank
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -55,7 +56,7 @@ class Staff:
 def loader_over(dataset: Any, **options: Any) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         dataset,
-        **{"policy": evenstep.Even(max_tokens=1024), "buffer_size": 32, **options},
+        **grouped(**{"policy": evenstep.Even(max_tokens=1024), "buffer_size": 32, **options}),
     )
 
 

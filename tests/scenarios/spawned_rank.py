@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import evenstep
 from documents import Documents
+from loader_options import grouped
 
 
 class Large(Documents):
@@ -27,13 +28,9 @@ class Large(Documents):
 def loader_with(dataset: Any = None, **options: Any) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         Large(80) if dataset is None else dataset,
-        **{
-            "policy": evenstep.Even(256),
-            "buffer_size": 32,
-            "shuffle": True,
-            "prefetch": 1,
-            **options,
-        },
+        policy=evenstep.Even(256),
+        shuffle=True,
+        **grouped(buffer_size=32, prefetch=1, **options),
     )
 
 

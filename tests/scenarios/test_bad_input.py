@@ -14,6 +14,7 @@ from ranks import Rank, run
 
 import evenstep
 from documents import Documents
+from loader_options import grouped
 
 Sample = dict[str, Any]
 
@@ -76,7 +77,9 @@ def go_through(rank: Rank, cases: list[list[dict[str, Any]]]) -> list[tuple[str,
     for case in cases:
         print("case", case, flush=True)  # so that the log of a rank that hangs says where
         defaults = {"dataset": Documents(200), "policy": evenstep.TokenBudget(1024)}
-        loader = evenstep.DataLoader(**{**defaults, "buffer_size": 16, **case[rank.rank]})
+        loader = evenstep.DataLoader(
+            **grouped(**{**defaults, "buffer_size": 16, **case[rank.rank]})
+        )
         steps, error = 0, None
         try:
             for _ in loader:
@@ -197,8 +200,8 @@ def stops_with_the_shortest(rank: Rank, workers: dict[str, Any]) -> Any:
         Documents(1000),
         sampler=range(20) if rank.rank else range(1000),
         batch_size=2,
-        buffer_size=8,
-        exhausted="stop",
+        memory=evenstep.Memory(buffer_size=8),
+        faults=evenstep.Faults(exhausted="stop"),
         **workers,
     )
     with pytest.warns(UserWarning, match="not trained on") if not rank.rank else nullcontext():

@@ -175,9 +175,8 @@ def loader_of(rank: Rank, case: Case) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         dataset,
         policy=Planner(4),
-        buffer_size=16,
         num_workers=workers,
-        chunk_size=4,
+        memory=evenstep.Memory(buffer_size=16, chunk_size=4),
         collate_fn=collate,
         length_fn=measure,
         worker_init_fn=begin_worker,

@@ -60,10 +60,9 @@ def job(rank: Rank, form: str, blank: Any, num_workers: int) -> list[Any]:
         policy=policy,
         collate_fn=collate,
         blank=FAMILY.processor() if blank and form == "tokens" else None if blank else False,
-        buffer_size=8,
+        memory=evenstep.Memory(buffer_size=8),
         num_workers=num_workers,
         multiprocessing_context="fork" if num_workers else None,
-        exhausted="pad",
     )
     steps = []
     for batch, step in loader.steps():

@@ -40,7 +40,11 @@ def policy(sharding: str = "adaptive", context_parallel: int = 2) -> evenstep.Wo
 def make(sharding: str = "adaptive", **options: Any) -> evenstep.DataLoader:
     options = {"policy": policy(sharding), "collate_fn": evenstep.PackCollator(), **options}
     return evenstep.DataLoader(
-        options.pop("dataset", DOCUMENTS), shuffle=True, seed=4, buffer_size=18, **options
+        options.pop("dataset", DOCUMENTS),
+        shuffle=True,
+        seed=4,
+        memory=evenstep.Memory(buffer_size=18),
+        **options,
     )
 
 

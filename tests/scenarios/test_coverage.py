@@ -25,7 +25,7 @@ def make_loader(dataset: Any, **options: Any) -> evenstep.DataLoader:
         dataset,
         **{
             "policy": evenstep.Even(max_tokens=1024),
-            "buffer_size": 48,
+            "memory": evenstep.Memory(buffer_size=48),
             "shuffle": True,
             "seed": 3,
             **options,

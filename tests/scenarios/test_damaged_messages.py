@@ -37,7 +37,7 @@ def trains(rank: Rank, at: int, victims: Sequence[int], change) -> None:
 
     Session.reply = changed  # type: ignore[method-assign]
     dataset, policy = Documents(200), evenstep.TokenBudget(max_tokens=1024)
-    for _ in evenstep.DataLoader(dataset, policy=policy, buffer_size=16):
+    for _ in evenstep.DataLoader(dataset, policy=policy, memory=evenstep.Memory(buffer_size=16)):
         pass
 
 

@@ -63,7 +63,7 @@ def make(ranks: int = 4, **options: Any) -> evenstep.DataLoader:
         **{"policy": policy(ranks), "collate_fn": evenstep.PackCollator(), **options},
         shuffle=True,
         seed=4,
-        buffer_size=24,
+        memory=evenstep.Memory(buffer_size=24),
     )
 
 
@@ -196,7 +196,7 @@ def test_a_sample_that_cannot_be_sent_is_named_and_all_ranks_fail(tmp_path: Path
     assert errors == {"SampleError": 1, "PeerError": 3}
     for outcome in outcomes:
         assert "pathlib" in outcome.message
-        assert "cannot be sent to the other ranks" in outcome.message
+        assert "cannot be sent to other ranks" in outcome.message
 
 
 def test_a_policy_for_another_number_of_ranks_is_refused(tmp_path: Path) -> None:

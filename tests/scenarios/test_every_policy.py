@@ -43,7 +43,7 @@ def make(policy: evenstep.Policy, **options: Any) -> evenstep.DataLoader:
         collate_fn=evenstep.PackCollator() if policy.packed else evenstep.PadCollator(),
         shuffle=policy.lengths is None,
         seed=4,
-        buffer_size=18,
+        memory=evenstep.Memory(buffer_size=18),
         **options,
     )
 

@@ -101,9 +101,8 @@ def loader_of(workers: int) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         Documents(100_000),
         policy=evenstep.Even(max_tokens=1024),
-        buffer_size=16,
         num_workers=workers,
-        chunk_size=4,
+        memory=evenstep.Memory(buffer_size=16, chunk_size=4),
         **({"multiprocessing_context": "fork"} if workers else {}),
     )
 

@@ -31,14 +31,25 @@ import evenstep
 from documents import Documents
 
 
-def test_a_killed_worker_is_named_on_every_rank(tmp_path: Path) -> None:
-    with Job(train, 2, FORK, folder=tmp_path) as job:
+@pytest.mark.parametrize(
+    ("killed", "dataset", "others_say"),
+    [
+        ("workers", None, "LoaderDiedError"),
+        ("batcher", None, "batcher"),
+        ("batcher", Wordy(100_000), "batcher"),
+    ],
+    ids=["worker", "batcher", "batcher that sends text"],
+)
+def test_a_killed_worker_or_batcher_is_named_on_every_rank(
+    tmp_path: Path, killed: str, dataset: Any, others_say: str
+) -> None:
+    with Job(train, 2, FORK, dataset, folder=tmp_path) as job:
         everybody = all_training(job, 2)
-        workers = everybody[1].workers
-        os.kill(workers[0], signal.SIGKILL)
+        process = getattr(everybody[1], killed)[0]
+        os.kill(process, signal.SIGKILL)
         other, own = end_of(job, everybody)
-    assert_died(own, "LoaderDiedError", "rank 1", "worker", f"{workers[0]}")
-    assert_died(other, "PeerError", "rank 1 failed: LoaderDiedError", f"{workers[0]}")
+    assert_died(own, "LoaderDiedError", "rank 1", killed.removesuffix("s"), f"{process}")
+    assert_died(other, "PeerError", "rank 1 failed", others_say, f"{process}")
 
 
 def go_before_the_first_pass(rank: Rank) -> None:
@@ -56,17 +67,6 @@ def test_a_rank_that_dies_before_its_first_pass_is_missed(tmp_path: Path) -> Non
         _, *others = job.join(WITHIN)
     for outcome in others:
         assert_died(outcome, "PeerError", "could not connect", "has died")
-
-
-@pytest.mark.parametrize("dataset", [None, Wordy(100_000)], ids=["tokens", "text"])
-def test_a_killed_batcher_is_named_on_every_rank(tmp_path: Path, dataset: Any) -> None:
-    with Job(train, 2, FORK, dataset, folder=tmp_path) as job:
-        everybody = all_training(job, 2)
-        batcher = everybody[1].batcher
-        os.kill(batcher[0], signal.SIGKILL)
-        other, own = end_of(job, everybody)
-    assert_died(own, "LoaderDiedError", "rank 1", "batcher", f"{batcher[0]}", "SIGKILL")
-    assert_died(other, "PeerError", "rank 1 failed", "batcher")
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def loader_of(rank: Rank, form: str, num_workers: int, **options: Any) -> evenst
         policy=policy,
         collate_fn=evenstep.PackCollator() if policy.packed else evenstep.PadCollator(),
         sampler=SHARDS[rank.rank // policy.context_parallel] if policy.lengths is None else None,
-        buffer_size=16,
+        memory=evenstep.Memory(buffer_size=16),
         num_workers=num_workers,
         multiprocessing_context="fork" if num_workers else None,
         **options,
@@ -144,17 +144,22 @@ def train(rank: Rank, form: str, num_workers: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("form", "num_workers"), [("padded", 0), ("packed", 1), ("micro-batches", 0), ("planned", 0)]
+    ("form", "num_workers"),
+    [("padded", 0), ("packed", 1), ("micro-batches", 0), ("planned", 0), ("shards", 0)],
 )
 def test_gradients_of_steps_are_those_of_one_process(
     tmp_path: Path, form: str, num_workers: int
 ) -> None:
-    of_steps = run(train, 2, form, num_workers, folder=tmp_path, within=30)
-    assert len(of_steps[0]) == len(of_steps[1]) > 3
-    fillers = any(not indices for indices, _ in of_steps[1])
+    peers = POLICIES[form].context_parallel  # ranks that share each micro-batch
+    of_steps = run(train, 2 * peers, form, num_workers, folder=tmp_path, within=30 * peers)
+    assert len(of_steps[0]) == len(of_steps[-1]) > 3
+    fillers = any(not indices for indices, _ in of_steps[-1])
     assert fillers == (form != "planned")
     for same in zip(*of_steps):
-        truth = truth_of([i for indices, _ in same for i in indices])
+        assert [indices for indices, _ in same[::peers]] == [
+            indices for indices, _ in same[peers - 1 :: peers]
+        ]
+        truth = truth_of([i for indices, _ in same[::peers] for i in indices])
         for _, value in same:
             assert relative_error(value, truth) < 1e-5
 
@@ -162,7 +167,9 @@ def test_gradients_of_steps_are_those_of_one_process(
 def train_by_updates(rank: Rank, form: str, exhausted: str, num_workers: int) -> list[Any]:
     """By update: its samples on this rank, its steps, and its gradient."""
     model: Any = DistributedDataParallel(Model())
-    loader = loader_of(rank, form, num_workers, accumulate=3, exhausted=exhausted)
+    loader = loader_of(
+        rank, form, num_workers, accumulate=3, faults=evenstep.Faults(exhausted=exhausted)
+    )
     updates: list[Any] = []
     for batch, step in loader.steps():
         if not step.micro_step:
@@ -192,15 +199,4 @@ def test_gradients_of_accumulated_steps_are_those_of_one_process(
         assert same[0][1] == same[1][1]
         truth = truth_of([i for indices, _, _ in same for i in indices])
         for _, _, value in same:
-            assert relative_error(value, truth) < 1e-5
-
-
-def test_gradients_of_shared_micro_batches_are_those_of_one_process(tmp_path: Path) -> None:
-    of_steps = run(train, 4, "shards", 0, folder=tmp_path, within=60)
-    assert len(of_steps[0]) == len(of_steps[2]) > 3
-    assert any(not indices for indices, _ in of_steps[2])
-    for same in zip(*of_steps):
-        assert same[0][0] == same[1][0]
-        truth = truth_of([i for indices, _ in same[::2] for i in indices])
-        for _, value in same:
             assert relative_error(value, truth) < 1e-5

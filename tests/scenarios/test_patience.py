@@ -35,7 +35,9 @@ class Slow(Documents):
 def loader_over(dataset: Any, **options: Any) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         dataset,
-        **{"policy": evenstep.TokenBudget(max_tokens=1024), "buffer_size": 16, **options},
+        policy=evenstep.TokenBudget(max_tokens=1024),
+        memory=evenstep.Memory(buffer_size=16),
+        **options,
     )
 
 

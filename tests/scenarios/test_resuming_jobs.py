@@ -25,10 +25,11 @@ from evenstep.testing import assert_exact_resume
 
 COUNT = 150
 POLICY = evenstep.Even(300)
+WINDOW = evenstep.Memory(buffer_size=16)
 
 
 def make_loader(**options: Any) -> evenstep.DataLoader:
-    given = {"policy": POLICY, "shuffle": True, "seed": 4, "buffer_size": 16}
+    given = {"policy": POLICY, "shuffle": True, "seed": 4, "memory": WINDOW}
     return evenstep.DataLoader(Documents(COUNT, prompts=True), **{**given, **options})
 
 
@@ -77,11 +78,11 @@ def check_exact(rank: Rank, kind: str) -> int:
         if kind == "workers":
             return make_loader(num_workers=1)
         if kind == "stop":
-            return make_loader(exhausted="stop")
+            return make_loader(faults=evenstep.Faults(exhausted="stop"))
         if kind == "updates":
             return make_loader(accumulate=3)
         if kind == "iterable":
-            return evenstep.DataLoader(Uneven(rank.rank), policy=POLICY, buffer_size=16)
+            return evenstep.DataLoader(Uneven(rank.rank), policy=POLICY, memory=WINDOW)
         raise AssertionError(kind)
 
     return assert_exact_resume(make, epochs=2, every=12 if kind == "workers" else 4)
@@ -96,7 +97,7 @@ def test_two_ranks_resume_exactly(kind: str, tmp_path: Path) -> None:
 
 def train_and_save(rank: Rank, folder: Path, resume: bool) -> list[list[int]]:
     """Saves after every step, until it is killed."""
-    loader = make_loader(num_workers=1, buffer_size=16)
+    loader = make_loader(num_workers=1)
     seen: list[list[int]] = []
     if resume:
         # A rank may have been killed before it had saved a step that another one has.

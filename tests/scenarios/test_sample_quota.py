@@ -27,8 +27,8 @@ def make_loader(exhausted: str) -> evenstep.DataLoader:
         policy=evenstep.Even(300),
         shuffle=True,
         seed=4,
-        buffer_size=16,
-        exhausted=exhausted,
+        memory=evenstep.Memory(buffer_size=16),
+        faults=evenstep.Faults(exhausted=exhausted),
     )
 
 

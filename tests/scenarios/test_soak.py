@@ -174,7 +174,7 @@ def kill_and_resume(tmp_path: Path, kind: str) -> dict[str, Any]:
             world_size = draw.choice(WORLDS[kind])
             options = {
                 "num_workers": draw.choice([0, 1, 1, 2]),
-                "buffer_size": draw.choice([16, 48, 200]),
+                "memory": evenstep.Memory(buffer_size=draw.choice([16, 48, 200])),
                 "multiprocessing_context": None,
             }
         exactly = saved_world == world_size

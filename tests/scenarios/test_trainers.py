@@ -97,7 +97,7 @@ def train(
             Masked(),
             policy=evenstep.TokenBudget(max_tokens=MAX_TOKENS),
             sampler=shards[rank.rank],
-            buffer_size=16,
+            memory=evenstep.Memory(buffer_size=16),
             accumulate=update_size(name),
             **options,
         )
@@ -136,7 +136,7 @@ def job(
     num_workers: int = 0,
 ) -> list[Trained]:
     """What came of an epoch on two ranks. With a learning rate of 0 parameters stay as they are."""
-    options = {"exhausted": exhausted, "num_workers": num_workers}
+    options = {"faults": evenstep.Faults(exhausted=exhausted), "num_workers": num_workers}
     if num_workers:
         options["multiprocessing_context"] = "fork"
     return run(train, 2, name, shards, lr, options, folder=folder, within=60)

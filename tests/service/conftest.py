@@ -45,6 +45,7 @@ def start(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def ray_of_file() -> Iterator[None]:
+    """One small cluster for all tests of a file."""
     from ray_cluster import small_cluster
 
     with small_cluster():

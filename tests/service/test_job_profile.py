@@ -75,15 +75,20 @@ def test_time_and_memory_are_measured_and_what_changed_is_measured_anew(tmp_path
     assert again.sources["books"].prepare_low >= SLOW
 
 
-def test_a_source_that_cannot_be_measured_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="measured source 'web' died"):
-        es.profile(job_with(tmp_path, web=deadly), samples=2)
-
-
-@pytest.mark.soak
-def test_a_sample_that_cannot_be_measured_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SampleError, match=r"raised ValueError for sample web\["):
-        es.profile(job_with(tmp_path, web=raising), samples=2)
+@pytest.mark.parametrize(
+    ("transform", "error", "said"),
+    [
+        (deadly, ConfigurationError, "measured source 'web' died"),
+        pytest.param(
+            raising, SampleError, r"raised ValueError for sample web\[", marks=pytest.mark.soak
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_named(
+    tmp_path: Path, transform: Any, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        es.profile(job_with(tmp_path, web=transform), samples=2)
 
 
 def profile_of(job: es.Job, **seconds: float) -> es.JobProfile:

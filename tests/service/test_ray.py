@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import HERE, Process, having, processes, small_cluster, until
+from ray_cluster import HERE, Process, having, processes, until
 from service_world import (
     comparable,
     job_of,
@@ -37,10 +37,7 @@ from evenstep.strategy import to_json
 PAGE = HERE.parents[1] / "docs" / "service-operation.md"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    with small_cluster():
-        yield
+pytestmark = pytest.mark.usefixtures("ray_of_file")
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import PATIENCE, small_cluster, until
+from ray_cluster import PATIENCE, until
 from service_world import comparable, job_of, steps_of, striped
 from test_changing_loaders import layouts, scaled_job
 from test_remesh import trained_by
@@ -27,10 +26,7 @@ STEPS = 9
 SOAK = pytest.mark.soak
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    with small_cluster():
-        yield
+pytestmark = pytest.mark.usefixtures("ray_of_file")
 
 
 def kill(*handles: Any) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_cluster import small_cluster
 
 pytest.importorskip("ray", reason="ray is not installed")
 
 from ray_chaos import run
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    with small_cluster():
-        yield
+pytestmark = pytest.mark.usefixtures("ray_of_file")
 
 
 def test_trainers_get_the_same_though_one_process_after_another_is_killed(tmp_path: Path) -> None:

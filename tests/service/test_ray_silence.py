@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import PATIENCE, small_cluster, until
+from ray_cluster import PATIENCE, until
 from service_world import comparable, job_of, steps_of
 
 pytest.importorskip("ray", reason="ray is not installed")
@@ -26,11 +26,7 @@ from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backends.ray import RayService
 from evenstep.service.client.joining import attach
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    with small_cluster():
-        yield
+pytestmark = pytest.mark.usefixtures("ray_of_file")
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def get_or_none(url: str) -> tuple[int, Any] | None:
         return None
 
 
-def test_status_is_what_the_service_says(tmp_path: Path) -> None:
+def test_status_is_what_the_service_says_and_other_paths_are_refused(tmp_path: Path) -> None:
     with es.start(job_of(tmp_path), backend="local") as service, StatusEndpoint(service) as asked:
         assert get(f"{asked.url}/status") == (200, service.status())
         steps_of(service.client(0), 2)
@@ -43,10 +43,6 @@ def test_status_is_what_the_service_says(tmp_path: Path) -> None:
         assert body["clients"][0]["step"] == 2
         assert sum(body["planner"]["drawn"].values()) >= 32
         assert get(f"{asked.url}/healthz") == (200, {"failed": None})
-
-
-def test_an_unknown_path_is_refused(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path), backend="local") as service, StatusEndpoint(service) as asked:
         code, body = get(f"{asked.url}/plans")
         assert code == 404
         assert "ask /status or /healthz" in body["error"]

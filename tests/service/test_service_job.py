@@ -28,12 +28,7 @@ def refused(tmp_path: Path, *words: str, **options: Any) -> None:
         assert word in str(caught.value)
 
 
-def test_an_unknown_axis_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="axis 'EP' must be one of"):
-        es.Mesh(DP=2, EP=2)
-
-
-def test_a_mesh_that_does_not_fit_the_world_is_refused(tmp_path: Path) -> None:
+def test_a_mesh_that_does_not_fit_the_world_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="4 clients and the job 6 ranks"):
         es.Mesh(DP=2, CP=2, world_size=6)
 
@@ -163,26 +158,6 @@ def test_the_fingerprint_follows_what_changes_plans(tmp_path: Path) -> None:
     others = [{"seed": 4}, {"micro_batches": 3}, {"mesh": es.Mesh(DP=4)}, {"unit": "tokens"}]
     found = {job_of(tmp_path, **other).fingerprint for other in others} | {job.fingerprint}
     assert len(found) == len(others) + 1
-
-
-def test_old_keyword_arguments_work_and_warn_where_they_are_now(tmp_path: Path) -> None:
-    old: dict[str, Any] = {"prefetch": 3, "workers": 0, "unit": "tokens", "samples_per_step": 8}
-    given: dict[str, Any] = {"sources": sources(tmp_path), "mesh": {"DP": 2}, "strategy": balanced}
-    with pytest.warns(DeprecationWarning, match="will be removed") as warned:
-        job = es.Job(**given, **old, memory=es.MemoryOptions(plans_kept=9), max_tokens=128)
-    assert job.memory == es.MemoryOptions(prefetch=3, plans_kept=9)
-    assert (job.draws.unit, job.draws.samples_per_step) == ("tokens", 8)
-    assert "give memory=MemoryOptions(prefetch=...)" in str(warned[0].message)
-    assert {each.filename for each in warned} == {__file__}
-    with pytest.raises(ConfigurationError, match="2 clients and the job 6 ranks"):
-        es.Job(**given, max_tokens=128, world_size=6)
-    log, options = tmp_path / "plans.jsonl", {"loaders": 2, "stripe": 4}
-    with pytest.warns(DeprecationWarning, match="of start will be removed"):
-        service = es.start(job, backend="local", plan_log=log, **options)
-    with service:
-        assert service.plan(0) is not None
-        assert {each.stripe for share in service._layout.shares for each in share} == {4}
-    assert es.read_log(log, 0) is not None
 
 
 def test_importing_the_service_imports_no_ray() -> None:

@@ -98,11 +98,12 @@ def test_a_host_that_is_gone_is_missed_whatever_is_on_its_way_to_it(
 DRIVER = """
 import json, pathlib, sys
 import evenstep.service as es
-from service_world import job_of
+from service_world import job_of, striped
 
 job = job_of(pathlib.Path(sys.argv[2]), stop="all_exhausted")
-options = {"loaders": 2, "constructors": 2, "stripe": 8, "cpus": 1.0}
-with es.start(job, address=sys.argv[1], name="hosts", **options) as service:
+options = {"loaders": striped(job, 2, 8), "constructors": 2}
+ray = es.RayOptions(address=sys.argv[1], cpus=1.0)
+with es.start(job, name="hosts", ray=ray, **options) as service:
     status = service.status()
     roles = [status["planner"], *status["loaders"], *status["constructors"]]
     print(json.dumps([role["process"]["host"] for role in roles]))

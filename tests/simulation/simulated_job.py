@@ -28,6 +28,14 @@ from simulated_world import Process, World, current, stack_of
 import evenstep
 from evenstep.batch import PackCollator
 from evenstep.errors import EvenstepError
+from evenstep.loader import dataloader
+from evenstep.loader.batcher.spec import LoaderSpec
+
+
+class TwoCollate(LoaderSpec):
+    """Two threads collate, as where a collate function makes images."""
+
+    collate_threads = 2
 
 
 @dataclass
@@ -68,6 +76,7 @@ class Attempt:
         self._stopped = sum(fault.seconds for fault in run.faults)
         self.world = World(choices, seconds=60 + 3 * self._stopped)
         self.world.capacity = run.capacity
+        dataloader.LoaderSpec = TwoCollate if run.threads == 2 else LoaderSpec
         self.injected = inject_faults(self.world, run.faults, _refuse)
         count = run.ranks * setup.context
         self.reports = [Report() for _ in range(count)]
@@ -86,10 +95,11 @@ class Attempt:
     def _loader(self) -> evenstep.DataLoader:
         setup, run = self.setup, self.settings
         options: dict[str, Any] = {"shuffle": setup.shuffle}
+        faults: dict[str, Any] = {"skip_bad_samples": setup.skips}
         if setup.bad_order is not None:
             options = {"sampler": Order(setup), "shard_sampler": True}
         elif setup.iterable is not None:
-            options = {"replay": setup.iterable == "replay"}
+            options, faults["replay"] = {}, setup.iterable == "replay"
         collate: Any = PackCollator()
         if not setup.packs:
             weight = 1 << 17 if run.heavy else 0
@@ -107,12 +117,13 @@ class Attempt:
             collate_fn=collate,
             length_fn=length_of,
             num_workers=run.workers,
-            prefetch=run.prefetch,
-            collate_threads=run.threads,
-            buffer_size=setup.buffer_size,
+            memory=evenstep.Memory(
+                prefetch=run.prefetch,
+                buffer_size=setup.buffer_size,
+                chunk_size=setup.chunk_size,
+            ),
+            faults=evenstep.Faults(**faults),
             accumulate=setup.accumulate,
-            chunk_size=setup.chunk_size,
-            skip_bad_samples=setup.skips,
             loss_scaling="token" if setup.packs else "sample",
             **options,
             **workers,

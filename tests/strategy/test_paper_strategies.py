@@ -52,10 +52,6 @@ def planned(plan) -> list[Bins]:
     ]
 
 
-def unordered(buckets: list[Bins]) -> list[list[list[int]]]:
-    return [[sorted(batch) for batch in bucket] for bucket in buckets]
-
-
 @given(texts, st.sampled_from([(1, 4), (2, 3), (4, 2), (3, 1)]), st.booleans())
 def test_llm_balance_is_algorithm_1(
     lengths: list[int], shape: tuple[int, int], limited: bool

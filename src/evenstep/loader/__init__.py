@@ -25,7 +25,6 @@ The files of this folder, in reading order:
     preparing      whether the collate function prepares the samples, found out on a few rows
     length_sample  lengths of a few samples, measured before the first step
     options        `LoaderOptions`: its arguments, checked; `Memory`, `Faults`, `SampleCounts`
-    old_arguments  arguments under the names that they had before
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
     iterator       `StepIterator`: one pass; `until`: passes until enough samples have come
     notices        what a loader says about its pass

@@ -35,7 +35,6 @@ from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.iterator import BatchIterator, StepIterator, until
 from evenstep.loader.length_sample import length_sample
 from evenstep.loader.notices import Notices
-from evenstep.loader.old_arguments import with_old_arguments
 from evenstep.loader.options import Faults, LoaderOptions, Memory, SampleCounts
 from evenstep.loader.preparing import with_preparation
 from evenstep.loader.resume.epoch_cursor import EpochCursor
@@ -50,6 +49,7 @@ from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.loader.tune_log import TuneLog
 from evenstep.loader.watchdog import Watchdog
+from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import UpdateSize, nothing_to_choose, resolve_accumulate
@@ -124,7 +124,6 @@ class DataLoader(LoaderAttributes):
             this process alone; "local" is this process alone in any case.
         memory: how many samples and batches are held: see `Memory`.
         faults: what happens to bad samples, slow ranks and ranks without samples: see `Faults`.
-        old: arguments that are now in `memory`, `faults` or `length_fn`.
 
     Raises:
         ConfigurationError: an argument is wrong or contradicts another.
@@ -133,6 +132,7 @@ class DataLoader(LoaderAttributes):
     `LoaderDiedError`.
     """
 
+    @takes_old_arguments("DataLoader", memory=Memory, faults=Faults, length_fn=SampleCounts)
     def __init__(
         self,
         dataset: Any,
@@ -164,14 +164,11 @@ class DataLoader(LoaderAttributes):
         persistent_workers: bool = False,
         in_order: bool = True,
         group: dist.ProcessGroup | str | None = None,
-        **old: Any,
     ) -> None:
         check_in_order(in_order)
         memory = Memory() if memory is None else memory
         faults = Faults() if faults is None else faults
         counts = SampleCounts.of(length_fn)
-        if old:
-            memory, faults, counts = with_old_arguments(old, memory, faults, counts)
         sampler, batch_size, drop_last = resolve_batch_sampler(
             batch_sampler,
             sampler=sampler,
@@ -213,7 +210,6 @@ class DataLoader(LoaderAttributes):
             worker_init_fn=worker_init_fn,
             start_method=resolve_start_method(multiprocessing_context),
             persistent_workers=persistent_workers,
-            threads=old.get("collate_threads"),
         )
         check_group(group)
         self.pin_memory = pin_memory

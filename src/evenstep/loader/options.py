@@ -137,8 +137,6 @@ class LoaderOptions:
     worker_init_fn: Callable[[int], None] | None
     start_method: str | None
     persistent_workers: bool
-    threads: int | None = None
-    """``collate_threads``, which is an argument until 0.2."""
 
     def __post_init__(self) -> None:
         check_at_least(0, seed=self.seed)
@@ -146,7 +144,6 @@ class LoaderOptions:
             1,
             prefetch_factor=self.prefetch_factor,
             accumulate=self.accumulate,
-            collate_threads=self.threads,
         )
         check_type(Memory, memory=self.memory)
         check_type(Faults, faults=self.faults)
@@ -195,8 +192,6 @@ class LoaderOptions:
     def collate_threads(self) -> int:
         """Groups that are collated at a time: several where that makes their images, which
         releases the GIL."""
-        if self.threads is not None:
-            return self.threads
         late = isinstance(self.collate_fn, PreparingCollator) and self.collate_fn.late
         return max(1, min(self.num_workers, self.memory.prefetch)) if late else 1
 

@@ -10,7 +10,7 @@ constructors, constructors call the planner and the loaders, and the planner cal
 folders, in reading order, are named after the process in which their code runs:
 
     startup.py       `start`: runs a job on Ray, in processes or in this thread
-    options.py       its options: faults, logs and Ray; old_names.py: those of the last release
+    options.py       its options: faults, logs and Ray
     job/             `Job`: sources, mesh, strategy and options; what every role is made from
     source_loader/   Source Loader: one process for some sources, or for a part of one
     planner/         Planner: one process; its states and its log

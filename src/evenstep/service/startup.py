@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from evenstep.errors import ConfigurationError
+from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_one_of
 from evenstep.service.job.job import Job
-from evenstep.service.job.source_layout import SourceLayout
-from evenstep.service.old_names import Places, in_groups
 from evenstep.service.options import FaultOptions, LogOptions, RayOptions
 
 if TYPE_CHECKING:
@@ -20,26 +19,6 @@ if TYPE_CHECKING:
     from evenstep.service.job.roles import Loaders
 
 BACKENDS = ("ray", "processes", "local")
-
-
-def _in_stripes(given: dict[str, Any], stripe: int) -> str:
-    loaders = given.get("loaders", 1)
-    if isinstance(loaders, int):
-        given["loaders"] = SourceLayout.of(given["job"].names, loaders, stripe=stripe)
-    return "loaders=SourceLayout.of(names, loaders, stripe=...)"
-
-
-_GROUPS = {"faults": FaultOptions, "logs": LogOptions, "ray": RayOptions}
-_OLD_NAMES: Places = {
-    "scaling": "loaders",
-    "stripe": _in_stripes,
-    **{name: f"faults.{name}" for name in ("standbys", "patience", "hung_after", "memory_limit")},
-    "plan_log": "logs.plans",
-    "step_log": "logs.steps",
-    "events": "logs.events",
-    **{name: f"ray.{name}" for name in ("address", "cpus", "placement", "transport")},
-    "ray_options": "ray.init",
-}
 
 
 @overload
@@ -84,6 +63,7 @@ def start(
 def start(
     job: Job, *, backend: str, **options: Any
 ) -> RayService | ProcessService | LocalService: ...
+@takes_old_arguments("start", faults=FaultOptions, logs=LogOptions, ray=RayOptions)
 def start(
     job: Job, *, backend: str = "ray", **options: Any
 ) -> RayService | ProcessService | LocalService:
@@ -121,15 +101,14 @@ def start(
             f"start({type(job).__name__}) must be given an evenstep.service.Job"
         )
     check_one_of(BACKENDS, backend=backend)
-    given = in_groups("start", {"job": job, **options}, _OLD_NAMES, _GROUPS)
     if backend == "local":
         from evenstep.service.backends.local import LocalService
 
-        return LocalService(**given)
+        return LocalService(job, **options)
     if backend == "processes":
         from evenstep.service.backends.processes.service import ProcessService
 
-        return ProcessService(**given)
+        return ProcessService(job, **options)
     from evenstep.service.backends.ray.service import RayService
 
-    return RayService(**given)
+    return RayService(job, **options)

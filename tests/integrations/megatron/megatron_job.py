@@ -186,7 +186,7 @@ def main(
         config,
         num_microbatches=micro_batches,
         policy=policy_of(policy, micro_batches),
-        buffer_size=16,
+        memory=evenstep.Memory(buffer_size=16),
         **(options or {}),
     )
     checkpoint = Path(folder) / "checkpoint"

@@ -220,7 +220,7 @@ def main(
         policy=policy_of(policy),
         micro_batches_per_step=micro_batches,
         epochs=epochs,
-        options={"buffer_size": 16},
+        options={"memory": evenstep.Memory(buffer_size=16)},
     )
     trainer = config.build()
 

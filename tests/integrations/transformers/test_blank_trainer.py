@@ -53,7 +53,7 @@ def train(rank: Rank, folder: Path, form: str) -> tuple[list[list[int]], torch.T
         processing_class=FAMILY.processor(),
     )
     policy = evenstep.Even(max_tokens=256)
-    even.install(trainer, policy=policy, buffer_size=8).train()
+    even.install(trainer, policy=policy, memory=evenstep.Memory(buffer_size=8)).train()
     return seen, flat(list(trainer.model.parameters()))
 
 

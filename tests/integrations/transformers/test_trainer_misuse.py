@@ -44,23 +44,19 @@ def test_a_loader_with_install(tmp_path) -> None:
 
 
 @pytest.mark.integrations
-def test_a_loader_of_another_update(tmp_path) -> None:
-    trainer = even.install(make_trainer(tmp_path, cls=OwnLoader, gradient_accumulation_steps=2))
-    with pytest.raises(evenstep.ConfigurationError, match="make them equal"):
-        trainer.train()
-
-
-@pytest.mark.integrations
-def test_a_policy_for_a_loader_that_has_one(tmp_path) -> None:
-    trainer = even.install(make_trainer(tmp_path, cls=OwnLoader), policy=POLICY)
-    with pytest.raises(evenstep.ConfigurationError, match="install the trainer without any"):
-        trainer.train()
-
-
-@pytest.mark.integrations
-def test_no_policy(tmp_path) -> None:
-    with pytest.raises(evenstep.ConfigurationError, match="no policy"):
-        even.install(make_trainer(tmp_path)).train()
+@pytest.mark.parametrize(
+    ("trainer", "installed", "said"),
+    [
+        ({"cls": OwnLoader, "gradient_accumulation_steps": 2}, {}, "make them equal"),
+        ({"cls": OwnLoader}, {"policy": POLICY}, "install the trainer without any"),
+        ({}, {}, "no policy"),
+    ],
+)
+def test_options_that_do_not_go_with_the_loader(
+    tmp_path, trainer: dict[str, Any], installed: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(evenstep.ConfigurationError, match=said):
+        even.install(make_trainer(tmp_path, **trainer), **installed).train()
 
 
 @pytest.mark.integrations

@@ -69,7 +69,7 @@ def test_samples_that_are_skipped_do_not_keep_training_from_ending(tmp_path) -> 
     trainer = even.install(
         make_trainer(tmp_path, num_train_epochs=2, save_strategy="steps", save_steps=1000),
         policy=policy,
-        skip_bad_samples=len(too_long),
+        faults=evenstep.Faults(skip_bad_samples=len(too_long)),
     )
     trainer.train()
     assert sorted(trainer.model.seen.flat()) == sorted(2 * sorted({*range(N)} - {*too_long}))

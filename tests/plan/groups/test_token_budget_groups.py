@@ -77,24 +77,16 @@ def windows_with_patches(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     return lengths, draw(st.lists(st.integers(0, 40), min_size=size, max_size=size))
 
 
+Case = tuple[tuple[list[int], list[int]], int, int]
+
+
 @st.composite
-def contested_windows(draw: st.DrawFn) -> tuple[tuple[list[int], list[int]], int, int]:
+def contested_windows(draw: st.DrawFn) -> Case:
     """Windows in which now the budget closes a group and now the limit on patches."""
     size = draw(st.integers(20, 60))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     window = rng.integers(1, 60, size).tolist(), rng.integers(0, 4, size).tolist()
     return window, draw(st.integers(60, 400)), draw(st.integers(2, 12))
-
-
-@given(contested_windows())
-def test_patches_and_budget_in_turn_close_the_groups_formed_sample_by_sample(
-    case: tuple[tuple[list[int], list[int]], int, int],
-) -> None:
-    (lengths, patches), max_tokens, max_patches = case
-    groups = token_budget_groups(
-        int64(lengths), max_tokens, patches=int64(patches), max_patches=max_patches
-    )
-    assert lists(groups) == grouped_sample_by_sample(lengths, max_tokens, patches, max_patches)
 
 
 def test_a_group_may_hold_as_many_patches_as_the_limit_and_no_more() -> None:
@@ -108,12 +100,10 @@ def test_a_group_may_hold_as_many_patches_as_the_limit_and_no_more() -> None:
     assert groups(3) == [[0], [1], [2]]
 
 
-@given(windows_with_patches(), BUDGETS, st.integers(1, 100))
-@example(([5, 4, 3], [9, 0, 0]), 100, 8)  # above the limit, then samples without patches
-def test_groups_with_patches_equal_those_formed_sample_by_sample(
-    window: tuple[list[int], list[int]], max_tokens: int, max_patches: int
-) -> None:
-    lengths, patches = window
+@given(contested_windows() | st.tuples(windows_with_patches(), BUDGETS, st.integers(1, 100)))
+@example((([5, 4, 3], [9, 0, 0]), 100, 8))  # above the limit, then samples without patches
+def test_groups_with_patches_equal_those_formed_sample_by_sample(case: Case) -> None:
+    (lengths, patches), max_tokens, max_patches = case
     groups = token_budget_groups(
         int64(lengths), max_tokens, patches=int64(patches), max_patches=max_patches
     )

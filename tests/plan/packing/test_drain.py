@@ -47,20 +47,24 @@ def test_ranks_that_agreed_on_a_number_make_as_many_steps(lengths: np.ndarray, w
     assert made == min(max(wanted, least), len(lengths))
 
 
-def test_documents_of_one_length_are_shared_out_evenly() -> None:
-    made = drain(np.full(24, 10), OPTIONS)
-    assert [groups.sizes.tolist() for groups in made] == [[4, 4, 4], [4, 4, 4]]
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [
+        ([10] * 24, [[4, 4, 4], [4, 4, 4]]),
+        ([50, 50, 50, *[10] * 15], [[1, 1, 1], [5, 5, 5]]),
+    ],
+)
+def test_micro_batches_of_similar_cost_form_a_step(
+    lengths: list[int], sizes: list[list[int]]
+) -> None:
+    made = drain(np.array(lengths), OPTIONS)
+    assert [sorted(groups.sizes.tolist()) for groups in made] == sizes
 
 
 def test_what_balancing_cannot_fit_into_the_fewest_steps_is_packed_by_best_fit() -> None:
     lengths = np.array([25, 25, 20, 20, 20, 15, 15, 10])
     (only,) = drain(lengths, OPTIONS)
     assert [int(lengths[only.group(g)].sum()) for g in range(3)] == [50, 50, 50]
-
-
-def test_micro_batches_of_similar_cost_form_a_step() -> None:
-    made = drain(np.array([50, 50, 50, *[10] * 15]), OPTIONS)
-    assert [sorted(groups.sizes.tolist()) for groups in made] == [[1, 1, 1], [5, 5, 5]]
 
 
 def test_a_document_that_fits_in_no_micro_batch_is_refused() -> None:

@@ -33,11 +33,15 @@ def test_windows_are_full_and_read_out_in_order_they_are_the_stream(
     assert sum(held) == len(stream)
 
 
-def test_a_window_without_tokens_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="context=0"):
-        cut_at_windows(np.array([1]), 0)
-
-
-def test_more_windows_than_memory_holds_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="1,342,177,280 windows of 64, more than"):
-        cut_at_windows(np.full(40, 2**31), 64)
+@pytest.mark.parametrize(
+    ("lengths", "context", "said"),
+    [
+        ([1], 0, "context=0"),
+        ([2**31] * 40, 64, "1,342,177,280 windows of 64, more than"),
+    ],
+)
+def test_windows_without_tokens_or_more_than_memory_holds_are_refused(
+    lengths: list[int], context: int, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        cut_at_windows(np.array(lengths), context)

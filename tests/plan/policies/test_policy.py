@@ -258,11 +258,6 @@ def test_options_differ_where_policies_differ(one: Policy, other: Policy) -> Non
     assert same == (one == other)
 
 
-def test_options_tell_costs_apart() -> None:
-    one, other = TokenBudget(100), TokenBudget(100, cost=TokenCost())
-    assert one.options() != other.options()
-
-
 @dataclass(frozen=True)
 class WithDefaults(FixedBatch):
     batch_size: int = field(default=4)

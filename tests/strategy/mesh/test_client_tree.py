@@ -145,13 +145,9 @@ def test_a_mesh_that_cannot_be_is_refused(
         (lambda t: t.remove("CP", 0), "CP=0 is the only node along CP"),
         (lambda t: t.replace("DP", 0, [9, -1]), "ranks -1 are negative"),
         (lambda t: t.replace("DP", 0, [9]), "1 ranks for a node along DP"),
+        (lambda t: ClientPlaceTree(t.ranks[0, 0, 0]), r"shape \(2,\) must be \[PP, DP, CP, TP\]"),
     ],
 )
 def test_what_the_mesh_does_not_have_is_refused_by_name(call, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         call(ClientPlaceTree.of({"DP": 4, "TP": 2}))
-
-
-def test_ranks_of_another_shape_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"shape \(4,\) must be \[PP, DP, CP, TP\]"):
-        ClientPlaceTree(np.arange(4))

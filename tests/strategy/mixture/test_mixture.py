@@ -381,15 +381,6 @@ def test_a_repeated_source_that_ends_is_refused_with_the_position():
     assert mixture.draw(0, arrays) == before[0]
 
 
-def test_a_stage_that_could_not_begin_is_no_quiet_end():
-    schedule = Staged({0: {"a": 1}, 100: {"b": 1}})
-    mixture = Mixture(["a", "b"], schedule, samples_per_step=4, stop="all_exhausted")
-    with pytest.raises(
-        SampleError, match="step 1 every source that has a weight has ended, and 'b'"
-    ):
-        steps(mixture, Arrays({"a": [1] * 8, "b": [1] * 8}, endless=False), 50)
-
-
 @pytest.mark.parametrize(
     ("alias", "rule"),
     [
@@ -415,25 +406,6 @@ def test_what_is_too_long_waits_in_order_and_comes_first_when_admitted():
     found = steps(mixture, Arrays({"a": lengths}, endless=False), 10)
     assert [[p for _, p in step] for step in found] == [[0, 2], [4, 5], [1, 3], [6, 7], [8]]
     assert mixture.ended
-
-
-def test_a_curriculum_that_never_admits_the_rest_says_so():
-    mixture = Mixture(
-        ["a"],
-        {"a": 1},
-        samples_per_step=2,
-        curriculum=LengthCurriculum({0: 10}),
-        stop="all_exhausted",
-    )
-    with pytest.raises(SampleError, match=r"step 1: all samples that are left are longer.*'a': 1"):
-        steps(mixture, Arrays({"a": [1, 99, 1]}, endless=False), 10)
-
-
-def test_too_many_that_wait_are_refused_with_the_remedy():
-    curriculum = LengthCurriculum({0: 10}, max_waiting=50)
-    mixture = Mixture(["a"], {"a": 1}, samples_per_step=2, curriculum=curriculum)
-    with pytest.raises(SampleError, match="samples of source 'a' are longer than the 10 tokens"):
-        mixture.draw(0, Arrays({"a": [99]}))
 
 
 def test_limits_grow_in_equal_parts():
@@ -630,24 +602,54 @@ def test_arguments_that_make_no_sense_are_refused(arguments, says):
         Mixture(whole.pop("sources"), whole.pop("schedule"), **whole)
 
 
-def test_a_sample_over_the_budget_is_named():
-    mixture = Mixture(["a"], {"a": 1}, tokens_per_step=100)
-    with pytest.raises(
-        SampleError, match=r"sample a\[0\]\[1\] has 101 tokens, over tokens_per_step=100"
-    ):
-        steps(mixture, Arrays({"a": [60, 101]}), 2)
-
-
-def test_a_source_without_tokens_has_no_share_of_them():
-    mixture = Mixture(["a", "b"], {"a": 1, "b": 1}, unit="tokens", samples_per_step=4)
-    with pytest.raises(SampleError, match="source 'a' have no tokens"):
-        mixture.draw(0, Arrays({"a": [0], "b": [5]}))
-
-
-def test_samples_without_tokens_never_fill_a_budget_and_that_is_said():
-    mixture = Mixture(["a"], {"a": 1}, tokens_per_step=10, modalities=("image",))
-    with pytest.raises(SampleError, match="fewer than tokens_per_step=10 tokens; name modalities="):
-        mixture.draw(0, Arrays({"a": [5]}))
+@pytest.mark.parametrize(
+    ("options", "lengths", "said"),
+    [
+        (
+            {"tokens_per_step": 100},
+            {"a": [60, 101]},
+            r"sample a\[0\]\[1\] has 101 tokens, over tokens_per_step=100",
+        ),
+        (
+            {"samples_per_step": 4, "unit": "tokens"},
+            {"a": [0], "b": [5]},
+            "source 'a' have no tokens",
+        ),
+        (
+            {"tokens_per_step": 10, "modalities": ("image",)},
+            {"a": [5]},
+            "fewer than tokens_per_step=10 tokens; name modalities=",
+        ),
+        (
+            {"samples_per_step": 2, "curriculum": LengthCurriculum({0: 10}, max_waiting=50)},
+            {"a": [99]},
+            "samples of source 'a' are longer than the 10 tokens",
+        ),
+        (
+            {
+                "samples_per_step": 2,
+                "curriculum": LengthCurriculum({0: 10}),
+                "stop": "all_exhausted",
+            },
+            {"a": [1, 99, 1]},
+            "step 1: all samples that are left are longer.*'a': 1",
+        ),
+        (
+            {
+                "samples_per_step": 4,
+                "schedule": Staged({0: {"a": 1}, 100: {"b": 1}}),
+                "stop": "all_exhausted",
+            },
+            {"a": [1] * 8, "b": [1] * 8},
+            "step 1 every source that has a weight has ended, and 'b'",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_drawn_says_why(options, lengths, said):
+    given = {"schedule": dict.fromkeys(lengths, 1), **options}
+    mixture = Mixture(list(lengths), given.pop("schedule"), **given)
+    with pytest.raises(SampleError, match=said):
+        steps(mixture, Arrays(lengths, endless="stop" not in options), 50)
 
 
 def test_no_more_is_asked_of_a_provider_than_the_step_needs():

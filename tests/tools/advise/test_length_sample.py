@@ -193,55 +193,49 @@ def test_lengths_can_be_cut_and_the_cut_ones_are_counted(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("form", "rows", "message"),
     [
-        ([[1], [], [2]], r"1 of the 3 .*row 1 has length 0"),
-        ([[1], None, None], r"2 of the 3 .*row 1 holds nothing; row 2 holds nothing"),
-        ([[0.5], [1.0]], r"row 0 holds a list of float, not of token ids"),
-        ([True, False], r"row 0 holds True \(bool\)"),
-        ([1.5], r"row 0 holds 1.5 \(float\)"),
+        ("parquet", [[1], [], [2]], r"1 of the 3 .*row 1 has length 0"),
+        ("parquet", [[1], None, None], r"2 of the 3 .*row 1 holds nothing; row 2 holds nothing"),
+        ("parquet", [[0.5], [1.0]], r"row 0 holds a list of float, not of token ids"),
+        ("parquet", [True, False], r"row 0 holds True \(bool\)"),
+        ("parquet", [1.5], r"row 0 holds 1.5 \(float\)"),
+        (
+            "jsonl",
+            [{"n": 3}, {"n": 0}, {"n": -1}],
+            r"2 of the 3 .*line 2 has length 0; line 3 has .* -1",
+        ),
+        ("jsonl", [{"n": 3}, {"m": 3}], r"1 of the 2 .*line 2 holds nothing"),
+        ("jsonl", [{"n": 3}, {"n": [3]}], r"line 2 holds .* where others hold lengths"),
+        ("jsonl", [{"n": {"a": 1}}], r"line 1 holds a record"),
+        ("jsonl", [[1, 2]], r"line 1 .* not an object"),
+        ("jsonl", [], "no samples"),
     ],
 )
-def test_bad_rows_of_parquet_are_counted_in_one_error(
-    tmp_path: Path, values: list[Any], message: str
+def test_bad_rows_are_counted_in_one_error(
+    tmp_path: Path, form: str, rows: list[Any], message: str
 ) -> None:
-    data = parquet_file(tmp_path / "d.parquet", ids=values)
+    path = tmp_path / f"d.{form}"
+    data = parquet_file(path, ids=rows) if form == "parquet" else jsonl_file(path, rows)
     with pytest.raises(ConfigurationError, match=message):
         draw_length_sample(data)
 
 
 @pytest.mark.parametrize(
-    ("records", "message"),
+    ("name", "content", "said"),
     [
+        ("d.jsonl", b'{"n": 3}\n\n{"n": \n', r"line 3 of .*d\.jsonl is not JSON"),
         (
-            [{"n": 3}, {"n": 0}, {"n": -1}],
-            r"2 of the 3 .*line 2 has length 0; line 3 has .* -1",
+            "d.jsonl.gz",
+            gzip.compress(b'{"n": 3}\n' * 100)[:-12],
+            r"d\.jsonl\.gz cannot be read",
         ),
-        ([{"n": 3}, {"m": 3}], r"1 of the 2 .*line 2 holds nothing"),
-        ([{"n": 3}, {"n": [3]}], r"line 2 holds .* where others hold lengths"),
-        ([{"n": {"a": 1}}], r"line 1 holds a record"),
-        ([[1, 2]], r"line 1 .* not an object"),
-        ([], "no samples"),
     ],
 )
-def test_bad_lines_are_counted_in_one_error(
-    tmp_path: Path, records: list[Any], message: str
-) -> None:
-    data = jsonl_file(tmp_path / "d.jsonl", records)
-    with pytest.raises(ConfigurationError, match=message):
-        draw_length_sample(data)
-
-
-def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
-    (tmp_path / "d.jsonl").write_text('{"n": 3}\n\n{"n": \n')
-    with pytest.raises(ConfigurationError, match=r"line 3 of .*d\.jsonl is not JSON"):
-        draw_length_sample(str(tmp_path / "d.jsonl"))
-
-
-def test_a_broken_archive_is_named(tmp_path: Path) -> None:
-    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(b'{"n": 3}\n' * 100)[:-12])
-    with pytest.raises(ConfigurationError, match=r"d\.jsonl\.gz cannot be read"):
-        draw_length_sample(str(tmp_path / "d.jsonl.gz"))
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=said):
+        draw_length_sample(str(tmp_path / name))
 
 
 def test_text_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -82,8 +82,9 @@ def test_a_number_out_of_range_is_named(name: str, value: int) -> None:
 )
 def test_the_code_builds_a_loader_with_that_policy(policy: Policy) -> None:
     code = code_for(policy, 512, 5_000)
-    assert "    buffer_size=512,\n" in code
-    assert code_for(policy, "auto", 5_000) == code.replace("    buffer_size=512,\n", "")
+    line = "    memory=evenstep.Memory(buffer_size=512),\n"
+    assert line in code
+    assert code_for(policy, "auto", 5_000) == code.replace(line, "")
     dataset = [{"input_ids": [1] * n} for n in range(1, 30)]
     names = {"dataset": dataset, "evenstep": evenstep}
     exec(code.replace("num_workers=4", "num_workers=0"), names)

@@ -27,7 +27,9 @@ class Trainer:
     def __call__(self, max_tokens: int) -> Iterator[StepInfo]:
         samples = [{"input_ids": torch.zeros(1 + i % 100)} for i in range(1000)]
         loader = evenstep.DataLoader(
-            samples, policy=evenstep.TokenBudget(max_tokens), buffer_size=128
+            samples,
+            policy=evenstep.TokenBudget(max_tokens),
+            memory=evenstep.Memory(buffer_size=128),
         )
         self.trained[max_tokens] = []
         try:

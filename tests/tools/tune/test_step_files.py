@@ -16,7 +16,7 @@ def loader(samples: int, max_tokens: int = 40) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         [{"input_ids": torch.zeros(1 + i % 20)} for i in range(samples)],
         policy=evenstep.TokenBudget(max_tokens),
-        buffer_size=16,
+        memory=evenstep.Memory(buffer_size=16),
     )
 
 

@@ -39,7 +39,9 @@ def main() -> None:
         child = subprocess.Popen([sys.executable, "-c", ignore], start_new_session=True)
         (folder / "hanging").write_text(str(child.pid))
     loader = evenstep.DataLoader(
-        Numbers(), policy=evenstep.TokenBudget(int(value)), shuffle=False, buffer_size=64
+        Numbers(),
+        policy=evenstep.TokenBudget(int(value)),
+        memory=evenstep.Memory(buffer_size=64),
     )
     counts = (folder / f"{value}.counts").open("w", buffering=1)
     weight = torch.nn.Parameter(torch.zeros(64))

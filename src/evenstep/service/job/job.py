@@ -12,6 +12,7 @@ from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
 from evenstep.data.source_files import list_files
 from evenstep.errors import ConfigurationError
+from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
@@ -28,7 +29,6 @@ from evenstep.service.job.mesh import mesh_of
 from evenstep.service.job.options import DrawOptions, MeasureOptions, MemoryOptions
 from evenstep.service.job.sample_measure import SUPERVISED, SampleMeasure
 from evenstep.service.job.source_layout import SourceLayout
-from evenstep.service.old_names import Places, takes_old_names
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.loaders import SourceStripe
 from evenstep.strategy.mesh import ClientPlaceTree
@@ -41,29 +41,6 @@ Strategy = Callable[[DGraph, ClientPlaceTree, int], LoadingPlan]
 _FILL = 0.9  # of what micro-batches hold, drawn by default
 
 
-def _check_world_size(given: dict[str, Any], size: int | None) -> str:
-    given["mesh"] = tree = mesh_of(given["mesh"])
-    if size is not None and len(tree) != size:
-        raise ConfigurationError(
-            f"the mesh {tree.sizes} has {len(tree)} clients and the job {size} ranks; make the "
-            "product of the mesh's sizes equal to world_size"
-        )
-    return "Mesh(world_size=...)"
-
-
-def _without_effect(given: dict[str, Any], seconds: float | None) -> str:
-    return "faults=FaultOptions(warn_after=...) to start; here it has no effect any more"
-
-
-_GROUPS = {"draws": DrawOptions, "measures": MeasureOptions, "memory": MemoryOptions}
-_OLD_NAMES: Places = {
-    "world_size": _check_world_size,
-    "warn_after": _without_effect,
-    **{each.name: f"{arg}.{each.name}" for arg, kind in _GROUPS.items() for each in fields(kind)},
-}
-
-
-@takes_old_names(_OLD_NAMES, _GROUPS)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
     """A mixture of sources, a mesh of trainer ranks, and a strategy.
@@ -321,3 +298,8 @@ class Job:
             pickled("what samples of the job are measured by", self.measure)
             for source in self.sources:
                 pickled(f"source {source.name!r}", source)
+
+
+Job.__init__ = takes_old_arguments(  # type: ignore[method-assign]
+    "Job", draws=DrawOptions, measures=MeasureOptions, memory=MemoryOptions
+)(Job.__init__)

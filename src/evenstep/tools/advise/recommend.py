@@ -222,7 +222,7 @@ def code_for(policy: Policy, buffer_size: int | str, update_tokens: int) -> str:
             default = f.default_factory()
         if value != default:
             given.append(f"{f.name}={_literal(value)}")
-    name = type(policy).__name__
+    name, memory = type(policy).__name__, f"evenstep.Memory(buffer_size={buffer_size})"
     lines = [
         "import evenstep",
         "",
@@ -230,7 +230,7 @@ def code_for(policy: Policy, buffer_size: int | str, update_tokens: int) -> str:
         "    dataset,",
         f"    policy=evenstep.{name}({', '.join(given)}),",
         f"    update_tokens={update_tokens},",
-        *([] if buffer_size == AUTO else [f"    buffer_size={buffer_size},"]),
+        *([] if buffer_size == AUTO else [f"    memory={memory},"]),
         "    shuffle=True,",
         "    num_workers=4,",
         *(["    collate_fn=evenstep.PackCollator(),"] if policy.packed else []),
