@@ -128,7 +128,7 @@ def test_an_old_name_works_warns_once_and_names_the_new_place(
     assert warning.filename == __file__
     place += "" if "(" in place or place.endswith("=") else f"({name}"
     assert f"will not take {name}= of " in str(warning.message)
-    assert f"give {place}" in str(warning.message)
+    assert f"pass {place}" in str(warning.message)
     assert attrgetter(re.sub(r"=(\w+\()?", ".", place).rstrip("."))(made) == value
 
 

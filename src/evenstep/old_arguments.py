@@ -64,7 +64,7 @@ def takes_old_arguments(function: str, **groups: type) -> Callable[[F], F]:
             for name in [name for name in given if name in places]:
                 value = given.pop(name)
                 argument, _, field = places[name].partition(".")
-                new = f"give {argument}=" if argument else "leave it out, it has no effect"
+                new = f"pass {argument}=" if argument else "leave it out, it has no effect"
                 if field:
                     fields[argument][field] = value
                     new += f"{groups[argument].__name__}({field}=...)"
