@@ -13,6 +13,7 @@ import trl
 from datasets import Dataset
 from tiny_trainer import arguments, tiny_config, tokenizer
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch.distributed.tensor import DTensor
 from transformers import LlamaForCausalLM, TrainerCallback
 
 # Imported here: what they import leaves temporary folders behind.
@@ -55,10 +56,9 @@ class Witness(TrainerCallback):
         self.trainer = trainer
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        parameters = self.trainer.model.parameters()
-        self.trainer.seen.gradients.append(
-            torch.cat([p.grad.flatten().clone() for p in parameters])
-        )
+        gradients = [p.grad for p in self.trainer.model.parameters()]
+        whole = [g.full_tensor() if isinstance(g, DTensor) else g for g in gradients]
+        self.trainer.seen.gradients.append(torch.cat([g.flatten().clone() for g in whole]))
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         self.trainer.seen.rows.append([])
@@ -91,7 +91,9 @@ def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
 def make(kind: str, folder: Path, **options: Any) -> Any:
     """A trainer with a batch of 4 rollouts, 4 of each prompt."""
     base, config = CLASSES[kind]
-    model = LlamaForCausalLM.from_pretrained(folder / "model")
+    # RLOO takes the ratio of whole completions: in float32 its rounding alone is 1e-5.
+    dtype = torch.float64 if kind == "RLOO" else torch.float32
+    model = LlamaForCausalLM.from_pretrained(folder / "model", dtype=dtype)
     torch.manual_seed(1)
     with torch.no_grad():  # so that the reference model is another one
         for parameter in model.parameters():
