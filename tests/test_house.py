@@ -73,7 +73,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "strategy",
         "version",
     ),
-    "integrations": ("batch", "files", "loader", "plan", "tools"),
+    "integrations": ("batch", "cost", "files", "loader", "plan", "rebalance", "tools"),
     "cli": (
         "context_parallel",
         "cost",

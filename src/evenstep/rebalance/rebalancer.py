@@ -54,6 +54,7 @@ class Rebalancer:
         supervised: npt.ArrayLike | None = None,
         costs: npt.ArrayLike | None = None,
         together: npt.ArrayLike | None = None,
+        prompts: npt.ArrayLike | None = None,
     ) -> RebalancedUpdate:
         """Exchanges the sequences of an update. All ranks call it together.
 
@@ -61,7 +62,7 @@ class Rebalancer:
             sequences: those that this rank has, as mappings of tensors, arrays, numbers and text.
             lengths: [sequences] tokens of each; None counts ``input_ids``.
             supervised: [sequences] tokens that the loss counts; None is all.
-            costs, together: [sequences] see `evenstep.plan.rebalance.plan_rebalance`.
+            costs, together, prompts: [sequences] see `evenstep.plan.rebalance.plan_rebalance`.
 
         Raises:
             ConfigurationError, SampleError: on all ranks; see `plan_rebalance`.
@@ -70,7 +71,7 @@ class Rebalancer:
         """
         exchange = self._exchange
         rank, ranks = exchange.rank, exchange.ranks
-        told, parts = self._told(sequences, lengths, supervised, costs, together)
+        told, parts = self._told(sequences, lengths, supervised, costs, together, prompts)
         everybody = [unpack_plain(memoryview(each)) for each in exchange.swap([told] * ranks)]
         for number, each in enumerate(everybody):
             if "problem" in each:
@@ -84,7 +85,7 @@ class Rebalancer:
             name: None
             if everybody[0][name] is None
             else np.concatenate([e[name] for e in everybody])
-            for name in ("lengths", "supervised", "costs", "together")
+            for name in ("lengths", "supervised", "costs", "together", "prompts")
         }
         counts = [len(each["lengths"]) for each in everybody]
         first = np.cumsum([0, *counts])
@@ -96,6 +97,7 @@ class Rebalancer:
             cost=self.cost,
             costs=columns["costs"],
             together=columns["together"],
+            prompts=columns["prompts"],
             multiple_of=self.multiple_of,
         )
         target = plan.rank[first[rank] : first[rank + 1]]
@@ -125,7 +127,7 @@ class Rebalancer:
         wrong with them is told too, as the others wait."""
         try:
             parts = [pack_plain(s, f"sequence {n}", exact=False) for n, s in enumerate(sequences)]
-            lengths, supervised, costs, together = (
+            lengths, supervised, costs, together, prompts = (
                 None if column is None else np.asarray(column) for column in columns
             )
             if lengths is None:
@@ -135,6 +137,7 @@ class Rebalancer:
                 "supervised": lengths if supervised is None else supervised,
                 "costs": costs,
                 "together": together,
+                "prompts": prompts,
             }
             for name, column in found.items():
                 if column is not None and column.shape != (len(sequences),):

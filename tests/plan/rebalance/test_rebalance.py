@@ -87,6 +87,21 @@ def test_each_sequence_once_in_equally_many_micro_batches_within_the_limit(chunk
             assert len(pairs) == len(np.unique(together))
 
 
+def test_prompts_and_answers_that_are_padded_apart_stay_within_the_limit() -> None:
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        ranks = int(rng.integers(1, 5))
+        prompts, answers = rng.integers(0, 80, (2, rng.integers(ranks, 40))) ** 2 // 80
+        answers += 1
+        max_tokens = int(prompts.max() + answers.max()) * int(rng.integers(1, 6))
+        options: dict[str, Any] = {"ranks": ranks, "max_tokens": max_tokens, "packed": False}
+        plan = plan_rebalance(prompts + answers, prompts=prompts, **options)
+        check(plan, prompts + answers, max_tokens, packed=False)
+        for members in (m for rank in range(ranks) for m in plan.of_rank(rank) if len(m)):
+            width = prompts[members].max() + answers[members].max()
+            assert len(members) * width <= max_tokens
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_equal_arguments_give_equal_plans(packed: bool) -> None:
     lengths = rollouts(8, seed=3)
@@ -152,6 +167,18 @@ WRONG = [
     ({"costs": [1, 2], "packed": False}, ConfigurationError, r"costs= contradicts packed=False"),
     ({"together": [0, 0]}, ConfigurationError, r"together has 1 ids for ranks=2"),
     ({"together": [0]}, ConfigurationError, r"together of shape \(1,\)"),
+    ({"prompts": [1, 1]}, ConfigurationError, r"prompts= are for packed=False"),
+    ({"prompts": [1], "packed": False}, ConfigurationError, r"prompts of shape \(1,\)"),
+    (
+        {"prompts": [1, 7], "packed": False},
+        ConfigurationError,
+        r"sequence 1 has 6 tokens and a prompt of 7",
+    ),
+    (
+        {"lengths": [60, 70], "prompts": [50, 10], "packed": False},
+        SampleError,
+        r"has 110 tokens, padded to the longest prompt and the longest answer, over max_tokens=100",
+    ),
     ({"multiple_of": 0}, ConfigurationError, r"multiple_of=0 must be at least 1"),
 ]
 

@@ -2,10 +2,14 @@
 
 ```
 install      `install` and `trainer_class`: what users call
+rollouts     `balance_rollouts`, for TRL's GRPOTrainer and RLOOTrainer
+rollout_rows rows of rollouts to ranks, and back to padded micro-batches
 hooks        `EvenTrainer`: the methods that Trainer lets its subclasses override; ends epochs
 loader       Trainer's own loader, taken over; what evenstep cannot work with; `RankShare`
 packing      whether batches are packed: tried on two samples
 preference   trainers of pairs: what a sample holds, and what the loss is a mean over
+gathering    values of each sample, from ranks with different numbers of samples
+trl_classes  TRL's classes by name
 run          `TrainerRun`: one call of `train`: its loader, checkpoint and schedule;
              `EvenCallback`: corrects the counts of updates and ends the training
 batches      `TrainerBatches`: what Trainer walks over, and how far it is
@@ -15,5 +19,6 @@ batches      `TrainerBatches`: what Trainer walks over, and how far it is
 from __future__ import annotations
 
 from evenstep.integrations.transformers.install import install, trainer_class
+from evenstep.integrations.transformers.rollouts import balance_rollouts
 
-__all__ = ["install", "trainer_class"]
+__all__ = ["balance_rollouts", "install", "trainer_class"]

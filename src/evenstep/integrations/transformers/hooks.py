@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from evenstep.integrations.fillers import scaled, without_loss
 from evenstep.integrations.transformers.batches import ENDLESS, next_update
+from evenstep.integrations.transformers.gathering import gathering_uneven
 from evenstep.integrations.transformers.loader import make_loader, taking_over
-from evenstep.integrations.transformers.preference import gathering_uneven
+from evenstep.integrations.transformers.preference import trains_preferences
 from evenstep.integrations.transformers.run import TrainerRun, last_checkpoint
 
 
@@ -29,8 +31,9 @@ class EvenTrainer(Trainer):
         checkpoint = resume_from_checkpoint
         self.even.begin(checkpoint if isinstance(checkpoint, str) else None)
         steps = self.args.gradient_accumulation_steps
+        uneven = gathering_uneven(self.accelerator) if trains_preferences(self) else nullcontext()
         try:
-            with gathering_uneven(self):
+            with uneven:
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             self.args.gradient_accumulation_steps = steps

@@ -12,6 +12,7 @@ with importing("transformers", "transformers accelerate"):
 
 from evenstep.integrations.transformers.hooks import EvenTrainer
 from evenstep.integrations.transformers.loader import check_arguments
+from evenstep.integrations.transformers.rollouts import trains_on_rollouts
 from evenstep.integrations.transformers.run import EvenCallback, TrainerRun
 from evenstep.plan.policy import Policy
 
@@ -97,6 +98,11 @@ def _with_hooks(base: type) -> type:
         raise ConfigurationError(
             f"{base.__module__}.{base.__name__} does not inherit from transformers.Trainer, whose "
             "hooks evenstep needs"
+        )
+    if trains_on_rollouts(base):
+        raise ConfigurationError(
+            f"{base.__name__} makes its batches after it has generated, so no policy can; "
+            "balance_rollouts(trainer, max_tokens=...) takes it"
         )
     if issubclass(base, EvenTrainer):
         raise ConfigurationError(f"evenstep is installed in {base.__name__} already")

@@ -9,15 +9,12 @@ loss is a mean over samples, not over tokens.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.integrations.rank_values import of_all_ranks
+from evenstep.integrations.transformers.trl_classes import inherits_from_trl
 from evenstep.plan.policy import Policy
 
 logger = logging.getLogger("evenstep")
@@ -29,10 +26,7 @@ _OF_WHOLE_BATCHES = ("sft", "aot", "aot_unpaired")
 
 def trains_preferences(trainer: Any) -> bool:
     """Whether the trainer's class is one of TRL's for preferences, or inherits from one."""
-    return any(
-        each.__name__ in _TRAINERS and each.__module__.partition(".")[0] == "trl"
-        for each in type(trainer).__mro__
-    )
+    return inherits_from_trl(type(trainer), _TRAINERS)
 
 
 def check_padded(policy: Policy, packed: bool | None) -> None:
@@ -78,32 +72,3 @@ def collated_alone(collate_fn: Callable[[list[Any]], Any], sample: Any) -> Any:
     """What the collate function makes of a sample alone. It may take fields out of what it is
     given."""
     return collate_fn([dict(sample) if isinstance(sample, Mapping) else sample])
-
-
-@contextmanager
-def gathering_uneven(trainer: Any) -> Iterator[None]:
-    """While it lasts, the trainer's accelerator gathers tensors of different sizes: ranks have
-    different numbers of pairs, and trainers of preferences gather a value of each pair to log it.
-    Others remain as they are."""
-    if not trains_preferences(trainer):
-        yield
-        return
-    accelerator = trainer.accelerator
-    equal = accelerator.gather
-
-    def gather(values: Any) -> Any:
-        if not isinstance(values, torch.Tensor) or not values.ndim:
-            return equal(values)
-        sizes = of_all_ranks(len(values))
-        if len(set(sizes)) == 1:
-            return equal(values)
-        room = values.new_zeros((max(sizes), *values.shape[1:]))
-        room[: len(values)] = values
-        parts = equal(room).split(max(sizes))
-        return torch.cat([part[:size] for part, size in zip(parts, sizes)])
-
-    accelerator.gather = gather
-    try:
-        yield
-    finally:
-        del accelerator.gather

@@ -26,6 +26,7 @@ from evenstep.plan.rebalance.bounds import fewest_micro_batches, least_imbalance
 from evenstep.plan.rebalance.packed_bins import packed_bins
 from evenstep.plan.rebalance.padded_bins import padded_bins
 from evenstep.plan.rebalance.rebalancing import Rebalancing
+from evenstep.plan.rebalance.row_widths import padded_apart
 
 _GAIN = 0.01
 """Of the time, that more micro-batches have to gain."""
@@ -40,6 +41,7 @@ def plan_rebalance(
     cost: Cost | None = None,
     costs: npt.ArrayLike | None = None,
     together: npt.ArrayLike | None = None,
+    prompts: npt.ArrayLike | None = None,
     multiple_of: int = 1,
 ) -> Rebalancing:
     """Assigns each sequence to one micro-batch of one rank.
@@ -53,6 +55,8 @@ def plan_rebalance(
         costs: [sequences] in place of `cost`, what each costs by itself; only with `packed`.
         together: [sequences] int64 ids; sequences of one id, such as the answers to one prompt, go
             to the same rank. Micro-batches are then less even.
+        prompts: [sequences] tokens of each one's prompt, where prompts are padded on the left and
+            answers on the right, each to the longest of the micro-batch; only without `packed`.
         multiple_of: the number of micro-batches of a rank is a multiple of it, as pipelines need.
 
     Returns:
@@ -64,6 +68,10 @@ def plan_rebalance(
     """
     check_at_least(1, ranks=ranks, max_tokens=max_tokens, multiple_of=multiple_of)
     tokens = Lengths.of(lengths).values
+    if prompts is not None:
+        if packed:
+            raise ConfigurationError("prompts= are for packed=False, where each is padded")
+        tokens = padded_apart(tokens, np.asarray(prompts))
     if len(tokens) < ranks:
         raise ConfigurationError(
             f"{len(tokens)} sequences are fewer than ranks={ranks}, so one would have none; "
@@ -71,9 +79,10 @@ def plan_rebalance(
         )
     longest = int(tokens.argmax())
     if tokens[longest] > max_tokens:
+        padding = "" if prompts is None else ", padded to the longest prompt and the longest answer"
         raise SampleError(
-            f"sequence {longest} has {tokens[longest]:,} tokens, over max_tokens={max_tokens:,}; "
-            "generate shorter ones, or raise max_tokens"
+            f"sequence {longest} has {tokens[longest]:,} tokens{padding}, over "
+            f"max_tokens={max_tokens:,}; generate shorter ones, or raise max_tokens"
         )
     if costs is not None and (cost is not None or not packed):
         what = "cost" if cost is not None else "packed=False"
