@@ -95,4 +95,4 @@ def test_ranks_that_wait_for_each_other_in_two_loaders_say_so(tmp_path: Path) ->
             while not log.exists() or waits not in log.read_text():
                 assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.05)
-            assert "which has begun the pass and not asked for a batch for" in log.read_text()
+            assert "which has started the pass and not asked for a batch for" in log.read_text()

@@ -72,7 +72,7 @@ def test_a_rank_that_is_waited_for_is_named_with_what_it_does(tmp_path: Path) ->
         waited = rf"rank {rank} has waited \d+ s for "
         assert re.search(waited + r"ranks to begin .* this loader: rank 1\n", first)
         assert re.search(waited + late + r"waited \d+ s for its dataset", first)
-        assert re.search(waited + late + r"not answered for \d+ s and has not begun", second)
+        assert re.search(waited + late + r"not answered for \d+ s and has not started", second)
         assert re.search(waited + late + r"been busy with step \d+ for \d+ s\n", second)
     assert re.search(r"rank 1 has waited \d+ s for its own dataset", outcomes[1].log)
 

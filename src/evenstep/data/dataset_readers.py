@@ -90,7 +90,7 @@ class IterableReader(SourceReader):
         self._points = [_Point(0, 0, 0, None)]  # ascending
         self._pass_begins = [0]  # position of each pass that was reached
         self._furthest = 0
-        self._readings = 0  # begun so far
+        self._readings = 0  # started so far
 
     @property
     def size(self) -> int | None:
@@ -139,7 +139,7 @@ class IterableReader(SourceReader):
                 self._record(start)
 
     def _check_newest(self, number: int) -> None:
-        """Refuses to continue a reading once another has begun: the dataset has one position."""
+        """Refuses to continue a reading once another has started: the dataset has one position."""
         if number != self._readings:
             raise InvariantError(
                 f"source {self.source.name!r} is read from two positions at once; use one "

@@ -103,16 +103,16 @@ class _PickleCheck(pickle.Pickler):
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
-        self._begun: set[int] = set()
+        self._started: set[int] = set()
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, ModuleType):
             return _ByValue, (value.__name__,)
         if not isinstance(value, (FunctionType, type)) or _importable(value):
             return NotImplemented
-        if id(value) in self._begun:  # it refers to itself, as a recursive function does
+        if id(value) in self._started:  # it refers to itself, as a recursive function does
             return _ByValue, ()
-        self._begun.add(id(value))
+        self._started.add(id(value))
         if isinstance(value, type):
             own = [held for held in vars(value).values() if isinstance(held, FunctionType)]
             return _ByValue, (value.__name__, value.__bases__, own)

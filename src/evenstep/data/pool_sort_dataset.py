@@ -137,7 +137,7 @@ class PoolSortDataset(IterableDataset):  # type: ignore[type-arg]
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """Position in the pass begun last; of the beginning, before the first."""
+        """Position in the pass started last; of the beginning, before the first."""
         if self._pass is not None:
             return self._pass.state_dict()
         return self.envelope(self._loaded)

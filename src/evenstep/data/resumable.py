@@ -87,7 +87,7 @@ class Rewinder:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._initial_state: Any = None  # before the first pass
-        self._begun = False
+        self._started = False
         self._moved = False  # the dataset itself may not be at its beginning
 
     def begin(self, *, here: bool = True) -> bool:
@@ -105,11 +105,11 @@ class Rewinder:
             if not has_state(self._dataset):
                 if moved:
                     self.reset()
-            elif not self._begun:
+            elif not self._started:
                 self._initial_state = copy.deepcopy(self._dataset.state_dict())
             elif moved:
                 self._dataset.load_state_dict(copy.deepcopy(self._initial_state))
-            self._begun = True
+            self._started = True
         self._moved = True
         return moved
 

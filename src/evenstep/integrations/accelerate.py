@@ -146,18 +146,18 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     """What ``accelerator.prepare(*objects)`` does, where evenstep loaders are among the objects.
 
     Batches of such a loader are on the accelerator's device, and its updates have as many steps as
-    ``gradient_accumulation_steps``, but for a short last one of an epoch. (With `update_tokens` the
-    loader sets that number when a pass begins.) From then on
-    ``accelerator.backward`` scales their losses, so that the gradient of an update is that of all
-    its samples in one batch. ``save_state`` and ``load_state`` keep and restore where the loader
-    is, on any number of ranks; several by the order in which they were prepared.
+    ``gradient_accumulation_steps``, except for a short last one of an epoch. (With `update_tokens`
+    the loader sets that number when a pass begins.) ``accelerator.backward`` then scales their
+    losses, so that the gradient of an update is that of all its samples in one batch.
+    ``save_state`` and ``load_state`` save and restore the position of each loader, on any number of
+    ranks; several loaders are told apart by the order in which they were prepared.
 
     Returns:
-        The objects as prepared, in their order; an only one by itself.
+        The prepared objects, in order; a single object by itself.
 
     Raises:
         ConfigurationError: there is no evenstep loader, or its batches are lists of micro-batches;
-            the accelerator's updates go on from one epoch into the next, or it averages over other
+            the accelerator's updates continue into the next epoch, or it averages over other
             ranks than share the data.
     """
     check_ranks("Accelerate", accelerator.num_processes)

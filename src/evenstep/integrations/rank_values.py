@@ -61,9 +61,9 @@ def from_rank_0(value: Any) -> Any:
     if world_size == 1:
         return value
     own, size = _encoded(value if rank == 0 else None, None)
-    told = torch.tensor([size], device=own.device)
-    dist.broadcast(told, 0)
-    size = int(told)
+    sent = torch.tensor([size], device=own.device)
+    dist.broadcast(sent, 0)
+    size = int(sent)
     data = own if rank == 0 else own.new_empty(abs(size))
     dist.broadcast(data, 0)
     return _decoded(data, size)
@@ -94,12 +94,12 @@ def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value
 def _exchanged(value: Any, group: dist.ProcessGroup | None, *, to_all: bool) -> list[Any]:
     """The values of all ranks, on all or on rank 0."""
     own, size = _encoded(value, group)
-    told = [
+    gathered = [
         torch.empty(1, dtype=torch.int64, device=own.device)
         for _ in range(dist.get_world_size(group))
     ]
-    dist.all_gather(told, torch.tensor([size], device=own.device), group)
-    sizes = [int(one) for one in told]
+    dist.all_gather(gathered, torch.tensor([size], device=own.device), group)
+    sizes = [int(one) for one in gathered]
     padded = own.new_zeros(max(map(abs, sizes)))
     padded[: len(own)] = own
     parts: list[torch.Tensor] | None = [torch.empty_like(padded) for _ in sizes]

@@ -56,8 +56,8 @@ def _estimated(loader: DataLoader, samples: int) -> tuple[int, float]:
         lengths, share = loader.length_sample(_MEASURED, seconds=_SECONDS, fewest=_FEWEST)
         return _simulated(loader, round(samples * share), lengths)
     except Exception as error:
-        told = str(error) if isinstance(error, EvenstepError) else described(error)
-        raise EvenstepError(f"the steps of an epoch cannot be estimated: {told}") from error
+        message = str(error) if isinstance(error, EvenstepError) else described(error)
+        raise EvenstepError(f"the steps of an epoch cannot be estimated: {message}") from error
 
 
 def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[int, float]:

@@ -296,7 +296,7 @@ class DataLoader(LoaderAttributes):
                 ended=self._ended,
             )
         self._current = weakref.ref(iterator)
-        self._cursor.begun(start)
+        self._cursor.started(start)
         return iterator
 
     def epochs(self, *, samples: int) -> Iterator[tuple[Any, StepInfo]]:

@@ -53,7 +53,7 @@ class Feeder:
         self._watchdog = watchdog or Watchdog()
         self._left = threading.Event()
         self._unsent: BaseException | None = None
-        """Why the batcher could not be told that no more will come."""
+        """Why the batcher could not be sent the end of the indices."""
         self._thread = GuardedThread(self._run, name="feeder")
         self._thread.start()
 
@@ -63,7 +63,7 @@ class Feeder:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why no more indices will come, where the batcher could not be told."""
+        """Why no more indices will come, if the batcher could not be sent that."""
         return self._unsent or self._thread.failure
 
     def overdue(self) -> tuple[LoaderDiedError, str] | None:

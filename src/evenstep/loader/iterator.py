@@ -204,7 +204,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
 
     def __del__(self) -> None:
         try:
-            if hasattr(self, "_session"):  # else it was never begun
+            if hasattr(self, "_session"):  # else it was never started
                 self.close()
         except KeyboardInterrupt:
             later = LaterInterrupt()  # noqa: F841

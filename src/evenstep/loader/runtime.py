@@ -68,7 +68,7 @@ class LoaderRuntime:
 
     @contextlib.contextmanager
     def beginning(self, exchange: RankExchange) -> Iterator[None]:
-        """What is raised within, where a pass is begun, ends that pass on all ranks, and the
+        """What is raised within, where a pass is started, ends that pass on all ranks, and the
         batcher that was started for it."""
         try:
             yield

@@ -64,7 +64,7 @@ class DealtWindows:
         self._new = np.empty(0, np.int64)
         self._first: tuple[Int64Array, int, int, Int64Array] | None = None
         """Entries, base, bound and queues before the first window was filled."""
-        self._anew = False
+        self._first_again = False
 
     # As `LookAhead`
 
@@ -101,7 +101,7 @@ class DealtWindows:
         self._entries, self._base, self._bound, self._queued = self._first
         nothing = np.zeros(self._world_size, np.int64)
         self._fill(self._held(nothing, nothing, 0, 0))
-        self._anew = True
+        self._first_again = True
 
     def missing(self, buffer: WindowBuffer, round: int) -> int:
         missing = max(0, self._bound - buffer.next_number)
@@ -138,8 +138,8 @@ class DealtWindows:
     def end_round(
         self, heads: Sequence[ProposalHead], totals: RoundTotals, left: Sequence[int]
     ) -> None:
-        if self._anew:  # the next windows are filled
-            self._anew = False
+        if self._first_again:  # the next windows are filled
+            self._first_again = False
             return
         samples = np.array([head.samples for head in heads], np.int64)
         tokens = np.array([head.tokens for head in heads], np.int64)

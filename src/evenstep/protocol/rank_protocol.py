@@ -191,7 +191,7 @@ class RankProtocol:
         return self._size.within(room)
 
     @property
-    def begins_anew(self) -> bool:
+    def has_no_window(self) -> bool:
         """Whether no window was formed yet, so that nothing is known of the memory they take. Then
         `room` should be set as soon as the first samples are there: a window that there is no
         memory for need not be filled."""

@@ -71,8 +71,8 @@ class Rebalancer:
         """
         exchange = self._exchange
         rank, ranks = exchange.rank, exchange.ranks
-        told, parts = self._told(sequences, lengths, supervised, costs, together, prompts)
-        everybody = [unpack_plain(memoryview(each)) for each in exchange.swap([told] * ranks)]
+        summary, parts = self._summary(sequences, lengths, supervised, costs, together, prompts)
+        everybody = [unpack_plain(memoryview(each)) for each in exchange.swap([summary] * ranks)]
         for number, each in enumerate(everybody):
             if "problem" in each:
                 raise SampleError(f"rank {number}: {each['problem']}")
@@ -122,9 +122,9 @@ class Rebalancer:
     def _exchange(self) -> AllToAll:
         return AllToAll(self.group)
 
-    def _told(self, sequences: Any, *columns: Any) -> tuple[bytes, list[bytes]]:
-        """What all ranks are told of this one's sequences, and each of these as bytes. What is
-        wrong with them is told too, as the others wait."""
+    def _summary(self, sequences: Any, *columns: Any) -> tuple[bytes, list[bytes]]:
+        """What all ranks have to know of this one's sequences, and each of these as bytes. An error
+        is part of it, because the other ranks wait."""
         try:
             parts = [pack_plain(s, f"sequence {n}", exact=False) for n, s in enumerate(sequences)]
             lengths, supervised, costs, together, prompts = (

@@ -43,8 +43,9 @@ def estimated_stepping_batches(trainer: Trainer, loader: DataLoader | LightningL
         steps = estimate.steps
         if isinstance(trainer.limit_train_batches, int):
             steps = min(steps, trainer.limit_train_batches)
-        told = inner.update_tokens is None
-        updates = math.ceil(steps / (trainer.accumulate_grad_batches if told else inner.accumulate))
+        fixed = inner.update_tokens is None
+        accumulate = trainer.accumulate_grad_batches if fixed else inner.accumulate
+        updates = math.ceil(steps / accumulate)
         limit = min(limit, updates * trainer.max_epochs)
     if limit == math.inf:
         raise ConfigurationError(

@@ -10,7 +10,7 @@ from evenstep.integrations.rank_values import of_all_ranks
 from evenstep.loader.dataloader import DataLoader
 
 ENDLESS = 1 << 40
-"""Updates of an epoch as Trainer is told: the data ends it, not a number."""
+"""The updates of an epoch that Trainer is given: the data ends it, not a number."""
 
 
 class TrainerBatches:

@@ -136,8 +136,8 @@ class EvenTrainer(Trainer):
 
     def _is_scaled(self) -> bool:
         """Whether Trainer does not divide the loss by the number of batches."""
-        told = getattr(self, "loss_is_scaled_for_ga", None)  # no older release has it
-        return self.compute_loss_func is not None if told is None else bool(told)
+        is_scaled = getattr(self, "loss_is_scaled_for_ga", None)  # no older release has it
+        return self.compute_loss_func is not None if is_scaled is None else bool(is_scaled)
 
 
 class _Unsized:

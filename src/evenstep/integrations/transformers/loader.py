@@ -189,7 +189,7 @@ def _update_of(trainer: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 def _check_deepspeed(trainer: Any, update_tokens: int | str | None) -> None:
     """
     Raises:
-        ConfigurationError: DeepSpeed, which was told a number before, is to follow `update_tokens`.
+        ConfigurationError: `update_tokens` with DeepSpeed, which has a number of steps already.
     """
     if update_tokens is not None and trainer.is_deepspeed_enabled:
         raise ConfigurationError(

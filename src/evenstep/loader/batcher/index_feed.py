@@ -18,7 +18,7 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import SampleError
 from evenstep.loader.workers.chunks import ChunkRequest
 
-_POLL_SECONDS = 0.2  # between two checks whether the pass goes on
+_POLL_SECONDS = 0.2  # between two checks whether the pass continues
 
 
 class FeederError(SampleError):

@@ -77,7 +77,7 @@ class EpochRun:
         self._seeds = seeds
         self._protocol = make_protocol(spec, epoch)
         # The first samples one by one, until it is known for how many there is memory.
-        alone = self._protocol.begins_anew
+        alone = self._protocol.has_no_window
         self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
         self._filler_sample = FillerSample()
         self._blanks = Blanks(spec)
@@ -165,7 +165,7 @@ class EpochRun:
         return error
 
     def _start(self, threads: list[GuardedThread]) -> None:
-        """Starts the threads. Those that run when one cannot be started are told to end."""
+        """Starts the threads. If one cannot be started, the others end."""
         works = [self._deliver, *[self._collate] * self._spec.collate_threads, self._plan]
         try:
             for work in works:

@@ -38,7 +38,7 @@ class BatcherProcess:
             self._process = start(spec, pipes)
         except (OSError, MemoryError) as error:
             raise could_not_start(f"the batcher process of rank {spec.rank}", error) from error
-        # Before multiprocessing waits for it, since it ends only when it is told to.
+        # Before multiprocessing waits for it, since it ends only on request.
         Finalize(self, _kill, (self._process,), exitpriority=99)
         # Only the batcher may hold its ends, or its death would close no pipe and go unnoticed.
         for connection in (batcher_control, batcher_feed, batcher_exchange, batcher_results):

@@ -100,11 +100,11 @@ class RoundPlanner:
         """Waits until the protocol has the samples that its next message needs."""
         protocol = self._protocol
         self._request_dealt()
-        if protocol.asks_room and protocol.begins_anew:
+        if protocol.asks_room and protocol.has_no_window:
             protocol.room = self._early_room()
         while protocol.wanted:
             self._receive()
-        if protocol.asks_room and not protocol.begins_anew:
+        if protocol.asks_room and not protocol.has_no_window:
             protocol.room = self._room()
         if (number := protocol.lends) is not None:
             protocol.lend(self._sample_to_lend(number))

@@ -16,7 +16,7 @@ from evenstep.loader.resume.epochs import Epochs
 class EpochCursor:
     """The epoch that is under way, or that the next pass begins or resumes, and how far it is.
 
-    A pass goes through `start`, `begun`, `received` for each step, and `ended`. A pass that was
+    A pass goes through `start`, `started`, `received` for each step, and `ended`. A pass that was
     abandoned leaves the position where it is, for `to_save`; the next one begins a new epoch.
     """
 
@@ -95,8 +95,8 @@ class EpochCursor:
             dataset_moved=self._rewinder is not None and self._rewinder.begin(here=here),
         )
 
-    def begun(self, start: EpochStart) -> None:
-        """Notes that a pass has begun. One that could not is begun again by the next `start`."""
+    def started(self, start: EpochStart) -> None:
+        """Notes that a pass has started. If it could not, the next `start` repeats it."""
         self._resumes = False
         self.ranks = start.rank, start.world_size
         self.next_epoch = start.progress.epoch + 1

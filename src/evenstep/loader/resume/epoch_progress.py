@@ -63,7 +63,7 @@ class EpochProgress:
 
     @property
     def untouched(self) -> bool:
-        """Whether the epoch has not begun."""
+        """Whether the epoch has not started."""
         return (
             not self.step and self.start.taken == 0 and (self.stream is None or self.stream.whole)
         )

@@ -113,9 +113,9 @@ def check_rank(part: Mapping[str, Any], epoch: Mapping[str, Any], job: Mapping[s
         index, reason = skipped
         require(isinstance(reason, str), "skipped", skipped)
         require(index is None or isinstance(index, (int, float, str)), "skipped", skipped)
-    sources, begun = part["sources"], epoch["step"] or epoch["received"]
+    sources, started = part["sources"], epoch["step"] or epoch["received"]
     if sources is None:
-        require(job["iterable"] is None or not begun, "sources", sources)
+        require(job["iterable"] is None or not started, "sources", sources)
         return
     states = WorkerStates.from_json(sources)
     workers = job["iterable"] and max(job["iterable"]["num_workers"], 1)

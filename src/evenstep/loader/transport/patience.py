@@ -1,7 +1,7 @@
 """Logs which ranks a trainer waits for, once it has waited long for its next batch.
 
 Slowness is not a fault, so no wait has a time limit. The ticks of the other ranks say what they do.
-A rank that sends no tick is stopped, has not begun the pass, or has lost its host.
+A rank that sends no tick is stopped, has not started the pass, or has lost its host.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Patience:
         elif self.ticks:
             why = "is stopped or hangs, or its host or network is gone"
         else:
-            why = "has not begun this pass, or is stopped"
+            why = "has not started this pass, or is stopped"
         return f"rank {rank} ({self.peers[rank]}), which has not answered {seconds} and {why}"
 
     def _not_ready(self) -> str:
@@ -156,7 +156,7 @@ class Patience:
         if tick.doing == Doing.WAITS:
             return f"which has waited {tick.seconds} s for its dataset, sampler or collate_fn"
         if tick.step < 0:
-            return f"which has begun the pass and not asked for a batch for {tick.seconds} s"
+            return f"which has started the pass and not asked for a batch for {tick.seconds} s"
         return f"which has been busy with step {tick.step} for {tick.seconds} s"
 
 

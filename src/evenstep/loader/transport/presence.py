@@ -52,7 +52,7 @@ class Presence:
             self._ask(lambda store: self._move(store, before, collective))
 
     def _move(self, store: Any, before: int | None, now: int | None) -> None:
-        # A rank may have ended one, and begun the next, of which others lack a part yet.
+        # A rank may have ended one, and started the next, of which others lack a part yet.
         for number in range(before - 1, before + 2) if before is not None else ():
             store.delete_key(f"{number}/{self._rank}")
         for number in range(now - 1, now + 2) if now is not None else ():

@@ -55,7 +55,7 @@ class RankExchange:
 
     def __init__(self, patience: Patience | None = None) -> None:
         self.patience = patience or Patience(None)
-        """To be told what the trainer does; what it logs is of this exchange."""
+        """Learns what the trainer does; what it logs is about this exchange."""
         self.failure: PeerError | None = None
         """Why no session can be served any more: set once, read by the trainer."""
         self._latest: weakref.ref[Session] | None = None
@@ -73,7 +73,7 @@ class RankExchange:
         self._sessions.put(session)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ends the thread, after the sessions that were begun."""
+        """Ends the thread, after the sessions that were started."""
         latest = self._latest and self._latest()
         # A loader and its pass that are collected together may be finalized in either order.
         if latest and not latest.left.is_set():

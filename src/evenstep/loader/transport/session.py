@@ -114,7 +114,7 @@ class Session:
             if serial == self.serial:
                 self._silent = not message
                 if self._silent and self._reason is not None:
-                    break  # the batcher was told to abandon the pass, and does not know why
+                    break  # the batcher abandons the pass, and does not know why
                 self._finished = self._silent
                 return message
         if self._reason is not None and not self._finished:

@@ -1,7 +1,7 @@
 """How workers are started: what each does first, and queues to them that lose no message silently.
 
 A queue sends from a thread of its own. It drops a message that this thread cannot pickle or send,
-for example because memory has run out, and whoever waits for the message would wait for ever.
+for example because memory has run out, and its receiver would wait forever.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from evenstep.plan.dynamic_context.parcels import Parcels
 FILL = 0.95
 """Share of the memory of a micro-batch that its documents can be counted on to fill."""
 _SHORT = 4
-"""Parcels are short if so many fit on a rank."""
+"""Parcels are short if this many fit on a rank."""
 _LONG_SHARE = 0.9
-"""Share of the tokens of a micro-batch that long documents have at most, but for one document."""
+"""The largest share of a micro-batch's tokens in long documents, if there are several."""
 _SAMPLES = 64
 """Fair samples that the short parcels are divided in."""
 
@@ -64,12 +64,12 @@ class Dealer:
 
     def _of_equal_cost(self, dealt: Dealt, left: int, low: int, high: int) -> int:
         """Tokens, from `low` to `high`, with which a micro-batch costs its part of what is left."""
-        begun = self._long_cost[dealt.longs] + self._short_cost[dealt.shorts]
-        wanted = (self._long_cost[-1] + self._short_cost[-1] - begun) / left
+        started = self._long_cost[dealt.longs] + self._short_cost[dealt.shorts]
+        wanted = (self._long_cost[-1] + self._short_cost[-1] - started) / left
         while low < high:
             middle = (low + high) // 2
             end = self._end(dealt, middle)
-            if self._long_cost[end.longs] + self._short_cost[end.shorts] - begun > wanted:
+            if self._long_cost[end.longs] + self._short_cost[end.shorts] - started > wanted:
                 high = middle
             else:
                 low = middle + 1
@@ -79,7 +79,7 @@ class Dealer:
         """Parcels of the next micro-batch, ascending, and how far that goes.
 
         Args:
-            share: tokens that it has, at most, but for one document that has more.
+            share: tokens that it has, at most, except for one document that has more.
             last: whether it takes all that are left.
         """
         end = Dealt(len(self._long_tokens) - 1, len(self._short_tokens) - 1)

@@ -89,7 +89,7 @@ def taken(offers: Int64Array, budget: int) -> Int64Array:
 
     Args:
         offers: [ranks, k] lengths, followed by zeros.
-        budget: tokens of the step, at most, but for a first document of each rank.
+        budget: tokens of the step, at most, except for a first document of each rank.
     """
     begins = offers.cumsum(axis=1) - offers
     ranks, places = np.nonzero(offers)

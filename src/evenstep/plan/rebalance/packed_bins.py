@@ -71,11 +71,11 @@ def _filled_up(
         return number - 1
 
     while first < bins - ranks:
-        begun = [take(len(order)) for _ in range(ranks)]
-        limit = ascending[begun[0]] if begun[0] >= 0 else 0
+        started = [take(len(order)) for _ in range(ranks)]
+        limit = ascending[started[0]] if started[0] >= 0 else 0
         if limit * (bins - first) <= total:
             break
-        for bin_, number in enumerate(begun, first):
+        for bin_, number in enumerate(started, first):
             need, room = limit, max_tokens
             while number >= 0:
                 bin_of[order[number]] = bin_

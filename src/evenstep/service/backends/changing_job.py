@@ -152,20 +152,20 @@ class ChangingJob(OwnedJob):
         self._check_open()
         with self._changing:
             layout = layout_of(self.job, loaders)
-            left, following, begun = list(self._loaders), [], []
+            left, following, started = list(self._loaders), [], []
             try:
                 for part in self.job.loader_jobs(layout, first=self._started):
                     found = next((each for each in left if each.job.does_as(part)), None)
                     if found is None:
                         found = self._new_loader(part)
-                        begun.append(found)
+                        started.append(found)
                     else:
                         left.remove(found)
                     following.append(found)
                 handles = [each.handle() for each in following]
-                self._read_ahead([each.handle() for each in begun])
+                self._read_ahead([each.handle() for each in started])
             except BaseException:
-                for each in begun:
+                for each in started:
                     each.end()
                 raise
             self._started += len(layout.shares)
@@ -277,8 +277,8 @@ class ChangingJob(OwnedJob):
         held = results([each.send("hold") for each in constructors])
         for client in self._clients:
             client.report_steps()
-        told: int = call(self._info.registry, "reached")
-        reached: int = max(self._info.step, told, *(taken for taken, _ in held))
+        reached_elsewhere: int = call(self._info.registry, "reached")
+        reached: int = max(self._info.step, reached_elsewhere, *(taken for taken, _ in held))
         if at_step is not None:
             if at_step < reached:
                 raise ConfigurationError(
@@ -286,8 +286,8 @@ class ChangingJob(OwnedJob):
                     "a later one"
                 )
             return at_step
-        free: int = max(reached, *(begun + 1 for _, begun in held))
-        if reached > self._info.step and any(begun < 0 for _, begun in held):
+        free: int = max(reached, *(started + 1 for _, started in held))
+        if reached > self._info.step and any(started < 0 for _, started in held):
             # Of a restarted constructor it is only known how far clients may have requested.
             free = max(free, reached + self.job.memory.prefetch + 1)
         return free

@@ -54,7 +54,7 @@ def job_in(file: Path) -> JobInfo | None:
 
 def job_answered(pending: PendingAnswer) -> JobInfo | None:
     """The job that a registry was asked for; None if the registry is gone, or its job has not
-    begun."""
+    started."""
     try:
         answer = pending.answer()
     except RoleGoneError:

@@ -57,12 +57,12 @@ class WaitWarnings:
         registry = self._registry.place.known
         if registry is None:
             return
-        told = registry.channel.send([("explain", (wait,))])
-        first = told.first_of(awaited, _LIMIT)
+        asked = registry.channel.send([("explain", (wait,))])
+        first = asked.first_of(awaited, _LIMIT)
         why = f"and {self._registry.name} has not answered for {_LIMIT:.0f} s either"
-        if first is told:
+        if first is asked:
             try:
-                why = told.answer().value[0]
+                why = asked.answer().value[0]
             except RoleGoneError:
                 why = f"and {self._registry.name} has died"
         elif first is not None:
@@ -128,7 +128,7 @@ class ServiceMonitor:
 
 
 _REPORT_INTERVAL = 1.0  # seconds between reports of steps taken
-_TOLD_SECONDS = 2.0  # for the registry to hear of them at the end
+_REPORT_SECONDS = 2.0  # for the registry to hear of them at the end
 
 
 class RemoteClient(RankClient):
@@ -247,12 +247,12 @@ class RemoteClient(RankClient):
         location = self._registry.place.known  # a registry that has died needs no report
         if location is not None:
             # The answer is kept: if it were dropped, the message might not be sent.
-            self._told = location.channel.send([(message, arguments)])
+            self._sent = location.channel.send([(message, arguments)])
 
     def _await_told(self) -> None:
         """Waits until the last report has arrived, before this process may end."""
         if self._told is not None:
-            self._told.first_of((), _TOLD_SECONDS)
+            self._told.first_of((), _REPORT_SECONDS)
 
     def _tell_failure(self, error: EvenstepError) -> None:
         """Tells the registry, or its successor: ranks that save would wait for this one. A registry
@@ -260,11 +260,11 @@ class RemoteClient(RankClient):
         location = self._registry.place.location()
         with suppress(RoleGoneError, EvenstepError):  # the service has ended
             while True:
-                told = location.channel.send([("record_failure", (self.rank, self._number, error))])
-                if told.first_of((), _TOLD_SECONDS) is None:
+                sent = location.channel.send([("record_failure", (self.rank, self._number, error))])
+                if sent.first_of((), _REPORT_SECONDS) is None:
                     return
                 try:
-                    told.answer()
+                    sent.answer()
                     return
                 except RoleGoneError:
                     location = self._registry.place.successor(location)

@@ -98,7 +98,7 @@ class DataConstructor:
         clients = tree.ranks[:, list(self.buckets)]
         self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
         self._ends_at: int | None = None
-        self._begun = threading.Condition()  # for the next three
+        self._started = threading.Condition()  # for the next three
         self._held = False
         self._last_begun = -1
         self._delivering = 0
@@ -135,8 +135,8 @@ class DataConstructor:
         """
         self._check(rank)
         self._update_taken(rank, taken, may_restart=step == taken)
-        with self._begun:
-            if not self._begun.wait_for(lambda: not self._held, _HELD_SECONDS):
+        with self._started:
+            if not self._started.wait_for(lambda: not self._held, _HELD_SECONDS):
                 return StepDelivery(step=step, held=True)
             self._check_mesh(rank, step, taken)
             self._last_begun = max(self._last_begun, step)
@@ -144,9 +144,9 @@ class DataConstructor:
         try:
             return self._delivered(step, rank)
         finally:
-            with self._begun:
+            with self._started:
                 self._delivering -= 1
-                self._begun.notify_all()
+                self._started.notify_all()
 
     def _delivered(self, step: int, rank: int) -> StepDelivery:
         plan = self._fetcher.plan(step)
@@ -177,9 +177,9 @@ class DataConstructor:
         """Starts no delivery until `end_at`, fetches nothing ahead, and finishes those that have
         started. Returns the next step of the client that is furthest, and the last step of
         which a delivery has started, -1 if none has."""
-        with self._begun:
+        with self._started:
             self._held = True
-            self._begun.wait_for(lambda: not self._delivering)
+            self._started.wait_for(lambda: not self._delivering)
             with self._taken_lock:
                 held = max(self._taken.values()), self._last_begun
         self._fetcher.end_at(held[1] + 1)
@@ -187,7 +187,7 @@ class DataConstructor:
 
     def end_at(self, step: int | None) -> None:
         """Serves no steps from this one on, because the mesh changes there. None serves all."""
-        with self._begun:
+        with self._started:
             self._ends_at = step
         if step is None:
             self._fetcher.end_at(None)
@@ -197,9 +197,9 @@ class DataConstructor:
                 for number in [each for each in self._recent if each >= step]:
                     self._steps.pop(number, None)
                     del self._recent[number]
-        with self._begun:  # only now, as nothing may be fetched until here
+        with self._started:  # only now, as nothing may be fetched until here
             self._held = False
-            self._begun.notify_all()
+            self._started.notify_all()
 
     def use_loaders(self, loaders: Sequence[Handle], layout: SourceLayout) -> None:
         """See `StepFetcher.use_loaders`."""

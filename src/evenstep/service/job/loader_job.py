@@ -67,7 +67,7 @@ class LoaderJob:
         return replace(self, sources=sources, **vars(part))
 
     def does_as(self, other: LoaderJob) -> bool:
-        """Whether two loaders of a job are the same but for their number."""
+        """Whether two loaders of a job are the same except for their number."""
         mine, its = (
             (each.shares, each.workers, each.buffer_bytes, each.sources) for each in (self, other)
         )

@@ -116,11 +116,11 @@ def common_step(first: int, steps: Mapping[int, int]) -> int:
     Raises:
         ConfigurationError: clients have taken different numbers of steps.
     """
-    begun = {rank: step for rank, step in steps.items() if step > first}
-    reached = set(begun.values()) or {first}
+    started = {rank: step for rank, step in steps.items() if step > first}
+    reached = set(started.values()) or {first}
     if len(reached) > 1:
         raise ConfigurationError(
-            f"clients have reached different steps: {steps_text(begun)}. In a training loop, call "
+            f"clients have reached different steps: {steps_text(started)}. In a training loop call "
             "client.common_state() on every rank after the same step, which waits for all; or "
             "give step="
         )

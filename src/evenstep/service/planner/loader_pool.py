@@ -89,7 +89,7 @@ class LoaderPool:
         return described
 
     def use_loaders(self, handles: Sequence[Handle], layout: SourceLayout) -> None:
-        """Replaces the loaders. What is known of samples stays valid, whoever described them."""
+        """Replaces the loaders. What is known of samples stays valid."""
         self.handles, self.layout = list(handles), layout
 
     def reached(self) -> dict[str, tuple[int, int]]:

@@ -58,7 +58,7 @@ class StoredPlanner(Planner):
         self._store, self._given = store, job
         self._first = 0
         """The first step that this planner has planned. Earlier ones are planned again."""
-        self._begun: int | None = None
+        self._started: int | None = None
         """The first step of the mesh. Its state must not be overwritten: if the write were cut off,
         the state of the previous mesh would be left."""
         self._past: Planner | None = None
@@ -110,7 +110,7 @@ class StoredPlanner(Planner):
 
     def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
         """See `Planner.remesh`. Removes the states of later steps from the store. A planner that
-        restarts before that is done continues with the old mesh, and must be told again."""
+        restarts before that is done continues with the old mesh; call this again."""
         if at_step > self._step:
             self.plan(at_step - 1)
         state, job = self.state_dict(min(at_step, self._step)), self._job.on(mesh)
@@ -122,7 +122,7 @@ class StoredPlanner(Planner):
             self._store.save_state(step, written)
             self._store.drop_after(step)
             super().remesh(mesh, step)
-            self._begun, self._first, self._past = step, min(self._first, step), None
+            self._started, self._first, self._past = step, min(self._first, step), None
             self._checkpoints = {each for each in self._checkpoints if each <= step}
         finally:
             self._writer = StateWriter(self._store, self._written_out)
@@ -141,7 +141,7 @@ class StoredPlanner(Planner):
         if self._writer is not None:  # it has recovered
             if self._mixture.peaks is None:  # weights may follow reports
                 self._store.add_planned(self._step)
-            if logged.before.step != self._begun:
+            if logged.before.step != self._started:
                 self._writer.add(logged.before)
         super()._keep(logged)
 

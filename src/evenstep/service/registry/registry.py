@@ -50,7 +50,7 @@ _REPORT_MARGIN = 30.0  # seconds by which a client may be late to report that it
 
 
 class JobRegistry:
-    """Its methods run in one event loop, but for `submit`."""
+    """Its methods run in one event loop, except `submit`."""
 
     def __init__(self) -> None:
         self._state: JobState | None = None

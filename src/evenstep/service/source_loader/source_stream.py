@@ -51,7 +51,7 @@ class SourceStream:
         return found
 
     def stored(self, position: int, count: int) -> Iterator[StoredSample]:
-        """The samples at `count` positions, whoever owns them; fewer if the source ends."""
+        """The samples at `count` positions, of all owners; fewer if the source ends."""
         if self._stream is None or self._at != position:
             self._stream = self.reader.read(position, passes=self.passes, transform=False)
             self._at = position

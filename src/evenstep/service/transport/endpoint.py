@@ -40,7 +40,7 @@ def import_zmq() -> Any:
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of one job. Whoever has them may send it messages."""
+    """The keys of one job. They let their holder send it messages."""
 
     server_public: bytes
     server_secret: bytes

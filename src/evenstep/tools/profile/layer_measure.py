@@ -2,7 +2,7 @@
 
 Lengths double from one to the next. The time of a length is bounded by that of the one before:
 twice its rest and four times its attention. So a length that does not fit in the remaining time is
-not begun, and one that does not fit in memory is the last; the shorter ones are enough.
+not started, and one that does not fit in memory is the last; the shorter ones are enough.
 """
 
 from __future__ import annotations

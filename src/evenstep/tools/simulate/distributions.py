@@ -231,7 +231,7 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
             max_tokens=32_768,
         ),
         "coyo-text": _through(
-            "captions from the web, short but for a few: mean 17, 1.8 % over 64",
+            "captions from the web, short except for a few: mean 17, 1.8 % over 64",
             *_COYO_TEXT,
             max_tokens=2048,
         ),

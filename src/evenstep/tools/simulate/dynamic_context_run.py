@@ -94,9 +94,9 @@ def run_dynamic_context(
     fixed: dict[int, list[MeasuredPlan]] = {}
     plan_ms, bound = [], 0.0
     for done, lengths in enumerate(steps):
-        begun = time.thread_time()
+        started = time.thread_time()
         plan = plan_dynamic_context(lengths, options)
-        plan_ms.append((time.thread_time() - begun) * 1e3)
+        plan_ms.append((time.thread_time() - started) * 1e3)
         plan.check(lengths, options.tokens_per_rank)
         bound += least_step(lengths, options)
         dynamic.append(measure_plan(plan, lengths, options))

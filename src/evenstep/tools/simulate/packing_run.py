@@ -108,13 +108,13 @@ class _Record:
     def __init__(self) -> None:
         self.rows: list[tuple[Int64Array, Int64Array, Int64Array, Int64Array]] = []
         self.seconds = 0.0
-        self._begun = 0.0
+        self._started = 0.0
 
     def __enter__(self) -> None:
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self._begun
+        self.seconds += time.perf_counter() - self._started
 
     def add(self, pieces: Int64Array, lengths: Int64Array, at: Int64Array, per: int) -> None:
         """Adds pieces in the micro-batches `at`, numbered through all steps, `per` in each."""

@@ -108,9 +108,9 @@ def run_rebalance(
     plan_rebalance(updates[0], **options)  # a first call takes longer
     for done, lengths in enumerate(updates):
         for name, plan in ways.items():
-            begun = time.thread_time()
+            started = time.thread_time()
             made = plan(lengths, **options)
-            milliseconds[name].append((time.thread_time() - begun) * 1e3)
+            milliseconds[name].append((time.thread_time() - started) * 1e3)
             plans[name].append(measured(made.rank, made.micro_batch, lengths, ranks, packed, cost))
         if progress is not None:
             progress(done + 1, len(updates))

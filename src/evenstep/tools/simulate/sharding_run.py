@@ -100,9 +100,9 @@ def run_sharding(
     for done, lengths in enumerate(sequences):
         for method in METHODS:
             plans[method].append(shard(lengths, ranks, latency=model, methods=(method,)))
-        begun = time.thread_time()
+        started = time.thread_time()
         plans["adaptive"].append(shard(lengths, ranks, latency=model))
-        milliseconds.append((time.thread_time() - begun) * 1e3)
+        milliseconds.append((time.thread_time() - started) * 1e3)
         made = [each[-1] for each in plans.values()]
         if latency is not None:
             made.append(shard(lengths, ranks, latency=tiles))

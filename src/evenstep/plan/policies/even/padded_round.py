@@ -276,7 +276,7 @@ class PaddedRound:
             order: [steps] the step that is emitted at each place.
         """
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_SPREAD)
-        first = window.step % window.accumulate  # the round before may have begun an update
+        first = window.step % window.accumulate  # the round before may have started an update
         update, number = np.divmod(first + np.arange(len(order)), window.accumulate)
         updates = int(update[-1]) + 1
         drawn = (draw.permutation(updates) + draw.random(updates)) / updates

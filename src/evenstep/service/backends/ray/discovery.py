@@ -180,7 +180,7 @@ def find(job: str, *, patience: float = 0.0) -> JobInfo:
 
 
 def _ask_registry(space: str, run_id: int) -> JobInfo | None:
-    """None if it is gone, or its job has not begun.
+    """None if it is gone, or its job has not started.
 
     Raises:
         TimeoutError: it does not answer.

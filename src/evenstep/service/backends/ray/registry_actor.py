@@ -161,7 +161,7 @@ class JobRegistryActor(JobRegistry):
         return [] if self._loaders is None else self._loaders.standbys(len(self._job.loaders))
 
     async def job_state(self) -> JobState:
-        """See `JobRegistry.job_state`; as soon as it has been told."""
+        """See `JobRegistry.job_state`; as soon as it knows it."""
         await self.location()
         return await super().job_state()
 
@@ -173,7 +173,7 @@ class JobRegistryActor(JobRegistry):
 
     async def keep(self, job_state: JobState) -> None:
         """See `JobRegistry.update`. Never answered: a caller that waits for it learns when the
-        process that was told is gone."""
+        process that has the state is gone."""
         await self.update(job_state)
         await asyncio.Event().wait()
 

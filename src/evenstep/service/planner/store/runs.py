@@ -77,7 +77,7 @@ def stored_state(job: Job, url: str | os.PathLike[str], step: int | None = None)
         store = RunStore(url, run)
         newest = store.newest_state()
         if newest is None:
-            continue  # it ended before it had begun
+            continue  # it ended before it had started
         found = store.resumable(step, newest[0] - job.memory.prefetch - 1)
         if found is None:
             raise ConfigurationError(
