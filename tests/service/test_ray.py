@@ -206,7 +206,7 @@ def test_nothing_changes_when_a_loader_and_the_registry_die(
 
 
 @pytest.mark.soak
-def test_functions_of_a_script_and_within_functions_travel(tmp_path: Path, cluster: None) -> None:
+def test_functions_of_a_script_and_within_functions_travel(tmp_path: Path) -> None:
     import ray
 
     address = ray.get_runtime_context().gcs_address
