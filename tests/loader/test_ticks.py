@@ -108,7 +108,7 @@ FRESH = Tick(WAITING, Doing.WORKS, -1, 9, 0)
     [
         ((READY, BUSY, READY), "rank 1 (process 7 on there), which has been busy with step 3 for"),
         ((READY, READY, STARVED), "rank 2 (process 8 on yonder), which has waited 9 s for its dat"),
-        ((READY, BUSY, FRESH), "; rank 2 (process 8 on yonder), which has started the pass and not"),
+        ((READY, BUSY, FRESH), "; rank 2 (process 8 on yonder), which has started the pass and"),
         ((STARVED, BUSY, READY), "for its own dataset, sampler or collate_fn"),
         ((), "for its own dataset"),
     ],
