@@ -2,9 +2,7 @@
 
 ```
 advise     what each policy would gain on a data set, and settings to use
-simulate   one policy over given lengths; simulate_packing, simulate_sharding and
-           simulate_dynamic_context are its commands for packing and for context parallelism,
-           simulate_rebalance that for rollouts, simulate_end_to_end the time of steps
+simulate/  policies and planners over given lengths
 tune       short runs of a training, to find max_tokens
 profile    the cost of a model on the hardware at hand
 report     what a run lost to padding, to waiting for ranks and for data, from its step log

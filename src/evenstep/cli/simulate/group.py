@@ -9,13 +9,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from evenstep.cli import (
-    simulate_dynamic_context,
-    simulate_end_to_end,
-    simulate_packing,
-    simulate_rebalance,
-    simulate_sharding,
-)
 from evenstep.cli.cost_option import parse_cost
 from evenstep.cli.options import (
     BufferSize,
@@ -26,6 +19,13 @@ from evenstep.cli.options import (
     parse_buffer_size,
 )
 from evenstep.cli.output import note, print_figures, print_json, progress_bar
+from evenstep.cli.simulate import (
+    dynamic_context,
+    end_to_end,
+    packing,
+    rebalance,
+    sharding,
+)
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
@@ -133,11 +133,11 @@ def register(app: typer.Typer) -> None:
         option = "--batch-size 16" if "batch_size" in named.takes else "--max-tokens 32768"
         text = _POLICY_HELP.format(summary=_SUMMARIES[policy], policy=policy, option=option)
         group.command(policy, help=text)(_command(policy))
-    group.command("workload-packing")(simulate_packing.command)
-    group.command("context-parallel")(simulate_sharding.command)
-    group.command("dynamic-context-parallel")(simulate_dynamic_context.command)
-    group.command("rebalance")(simulate_rebalance.command)
-    group.command("end-to-end")(simulate_end_to_end.command)
+    group.command("workload-packing")(packing.command)
+    group.command("context-parallel")(sharding.command)
+    group.command("dynamic-context-parallel")(dynamic_context.command)
+    group.command("rebalance")(rebalance.command)
+    group.command("end-to-end")(end_to_end.command)
     app.add_typer(group, name="simulate")
 
 

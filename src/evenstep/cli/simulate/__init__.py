@@ -1,0 +1,17 @@
+"""``evenstep simulate``: what a policy or a planner does to given lengths.
+
+```
+group             the commands, and those for the policies of the loader
+packing           workload-packing: micro-batches of pretraining
+sharding          context-parallel: packed rows over context-parallel ranks
+dynamic_context   dynamic-context-parallel: as many ranks for each document as it needs
+rebalance         rollouts over ranks
+end_to_end        the time of whole steps
+```
+"""
+
+from __future__ import annotations
+
+from evenstep.cli.simulate.group import register
+
+__all__ = ["register"]
