@@ -6,6 +6,7 @@ accelerate       custom loops with Accelerate
 lightning/       Lightning's Trainer and Fabric
 torchtitan       torchtitan's data loader
 megatron         Megatron-LM's data iterator
+verl             verl's updates of actor and critic
 
 releases         which releases of a trainer an integration was tried with
 rank_values      small values between ranks
