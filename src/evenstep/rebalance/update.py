@@ -56,8 +56,8 @@ class RebalancedUpdate:
         """
         check_one_of(MEANS, mean=mean)
         counts = self._supervised if mean == "token" else np.ones_like(self._supervised)
-        ranks, total = self.plan.ranks, int(counts.sum())
-        return [float(ranks * int(counts[own].sum()) / max(total, 1)) for own in self.numbers]
+        scales: list[float] = self.plan.loss_scales(counts)[self._exchange.rank].tolist()
+        return scales
 
     def restore(self, values: Sequence[Sequence[Any]]) -> list[Any]:
         """Sends back what was computed of each sequence. All ranks call it together.

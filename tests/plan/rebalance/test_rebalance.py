@@ -40,10 +40,7 @@ def check(
     assert max(int(m.sum() if packed else len(m) * m.max()) for m in held) <= max_tokens
     empty = plan.ranks * plan.micro_batches - len(held)
     assert together or empty == max(0, plan.ranks * plan.micro_batches - len(lengths))
-    # The way back: what ranks compute of their micro-batches, in order, is that of each sequence.
-    back = np.empty_like(lengths)
-    back[flat] = np.concatenate(held)
-    assert np.array_equal(back, lengths)
+    assert plan.restore([[lengths[members] for members in own] for own in every]) == list(lengths)
 
 
 def random_update(rng: np.random.Generator) -> tuple[Any, dict[str, Any]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array
+from evenstep.errors import ConfigurationError
 from evenstep.plan.groups.groups import Groups
 
 
@@ -31,6 +35,47 @@ class Rebalancing:
         """[micro_batches] the sequences of each of the rank's micro-batches, ascending."""
         first = rank * self.micro_batches
         return [self._bins.get(first + step, _NONE) for step in range(self.micro_batches)]
+
+    def loss_scales(self, counts: npt.ArrayLike) -> Float64Array:
+        """[ranks, micro_batches] the factor for the loss of each, with which the gradient, averaged
+        over ranks, is that of one batch of all sequences.
+
+        Args:
+            counts: [sequences] what the loss of a micro-batch is a mean over: the supervised tokens
+                of each, or 1 for a mean over sequences.
+
+        Raises:
+            ConfigurationError: there is not one count for each sequence.
+        """
+        each = np.asarray(counts, np.int64)
+        if each.shape != self.rank.shape:
+            raise ConfigurationError(
+                f"counts of shape {each.shape} for {len(self.rank)} sequences; pass one for each"
+            )
+        of_bin = np.zeros((self.ranks, self.micro_batches), np.int64)
+        np.add.at(of_bin, (self.rank, self.micro_batch), each)
+        scales: Float64Array = self.ranks * of_bin / max(int(each.sum()), 1)
+        return scales
+
+    def restore(self, values: Sequence[Sequence[Sequence[Any]]]) -> list[Any]:
+        """[sequences] what ranks computed of each, in the order of the sequences.
+
+        Args:
+            values: [ranks][micro_batches][sequences of each] one value for each sequence.
+
+        Raises:
+            ConfigurationError: there is not one value for each sequence.
+        """
+        numbers = [self.of_rank(rank) for rank in range(self.ranks)]
+        given, wanted = ([[len(m) for m in own] for own in ranks] for ranks in (values, numbers))
+        if given != wanted:
+            raise ConfigurationError(
+                f"values has {given} entries for micro-batches of {wanted} sequences; pass one for "
+                "each"
+            )
+        order = [number for own in numbers for members in own for number in members.tolist()]
+        found = dict(zip(order, (value for own in values for each in own for value in each)))
+        return [found[number] for number in range(len(order))]
 
     @property
     def time(self) -> float:
