@@ -267,3 +267,22 @@ def test_steps_fetched_together_come_from_the_loaders_of_the_moment(world: World
     with es.start(constructor._job, backend="local", loaders=2) as service:
         anew = World(service).constructor
         assert got == [plain(anew.deliver(step, 0, step).micro_batches) for step in range(1, 10)]
+
+
+def test_loaders_are_not_ended_while_samples_of_a_dropped_step_are_fetched(world: World) -> None:
+    """A message that is late requests a step that clients have taken since."""
+    old, new = world.loaders[0], Watched(world.loaders[0].handle._role)
+    old.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        late = threads.submit(world.constructor.deliver, 0, 0)
+        while not old.sent:
+            time.sleep(0.01)
+        for rank in (0, 1):
+            world.constructor.release(rank, 1)
+        layout = world.constructor._fetcher._layout
+        changed = threads.submit(world.constructor.use_loaders, [new, world.loaders[1]], layout)
+        time.sleep(0.05)
+        assert not changed.done()
+        old.gate.set()
+        changed.result(PATIENCE)
+        assert late.done() or late.result(PATIENCE)

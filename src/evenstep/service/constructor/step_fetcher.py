@@ -28,7 +28,7 @@ _ATTEMPTS = 4  # to fetch samples from loaders that are restarted meanwhile
 _AHEAD_BYTES = 2 << 20  # of samples that are fetched before a client asks for them
 
 
-@dataclass
+@dataclass(eq=False)
 class _Step:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while samples are fetched."""
@@ -73,13 +73,15 @@ class StepFetcher:
         self._steps: dict[int, _Step] = {}
         self._releases: dict[Handle, dict[int, list[StageKey]]] = {}
         """By loader and step, buckets to release that have not been sent yet."""
+        self._fetching: list[_Step] = []
+        """Steps whose samples are being fetched, also those that were dropped since."""
 
     def use_loaders(self, loaders: Sequence[Handle], layout: SourceLayout) -> None:
         """Fetches from these loaders only. When this returns, no others are asked any more."""
         with self._lock:
             self._loaders, self._layout = list(loaders), layout
             self._releases = {h: steps for h, steps in self._releases.items() if h in loaders}
-            steps = list(self._steps.values())
+            steps = [*self._steps.values(), *self._fetching]
         for each in steps:
             with each.lock:  # after what is being fetched
                 each.staged_on = {h: keys for h, keys in each.staged_on.items() if h in loaders}
@@ -117,7 +119,13 @@ class StepFetcher:
             each.plan = plan
             found = each.samples
             if found is None:
-                found = self._fetch_with_next(each, plan)  # which may be dropped by now
+                with self._lock:
+                    self._fetching.append(each)
+                try:
+                    found = self._fetch_with_next(each, plan)
+                finally:
+                    with self._lock:
+                        self._fetching.remove(each)
             elif self._unsent_releases > 1:  # no fetch comes that could carry them
                 self.flush()
             return found
