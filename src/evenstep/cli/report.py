@@ -44,6 +44,6 @@ def command(
         note(f"wrote {html}")
     if json:
         print_json({"runs": [run.as_dict() for run in runs]})
-    elif html is None:
+    else:
         for run in runs:
             print_table(run.name, run.figures)

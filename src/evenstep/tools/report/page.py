@@ -31,7 +31,7 @@ body {
   margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
 }
-main { max-width: 940px; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+main { max-width: 1080px; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .3rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; }
 .lead, .caption, figcaption, footer { color: var(--soft); }
