@@ -14,9 +14,11 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from ray_cluster import HERE, Process, having, processes, until
 from service_world import (
     comparable,
@@ -258,7 +260,13 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     job = job_of(tmp_path, mesh=es.Mesh(DP=1), stop="first_exhausted")
     saved: list[Any] = []
-    names: dict[str, Any] = {"job": job, "train": list, "save": saved.append}
+    weight = torch.zeros(1, requires_grad=True)
+    names: dict[str, Any] = {
+        "job": job,
+        "save": saved.append,
+        "model": lambda **batch: SimpleNamespace(loss=weight.sum()),
+        "optimizer": torch.optim.SGD([weight]),
+    }
     monkeypatch.setenv("RANK", "0")
     assert len(blocks) == 3
     blocks[1] = blocks[1].replace("1_000", "2")
