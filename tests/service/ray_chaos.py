@@ -198,23 +198,24 @@ def run(
     events: Iterator[tuple[str, str, float]],
     far: FarNode | None = None,
     alone: float = 0.0,
-    **options: Any,
+    memory_limit: str | None = None,
+    ray: es.RayOptions | None = None,
 ) -> Chaos:
     """Plays the events, of which each has a kind, what happens, and the seconds to wait before.
 
     Args:
         far: the node that the kind "node" is about.
         alone: the share of events that the service has got over when the next comes.
-        options: of the service.
+        memory_limit, ray: of the service.
     """
     job, draw = chaos_job(folder, prefetch, steps), random.Random(prefetch)
     waits = random.Random(steps)
     expected = undisturbed(job, steps)
     name = f"chaos-{prefetch}-{standbys}"
     log = folder / "events.jsonl"
-    faults, logs = es.FaultOptions(standbys=standbys), es.LogOptions(events=log)
-    options = {"name": name, "loaders": 2, "faults": faults, "logs": logs, **options}
-    with RayService(job, **options) as service:
+    faults = es.FaultOptions(standbys=standbys, memory_limit=memory_limit)
+    logs = es.LogOptions(events=log)
+    with RayService(job, name=name, loaders=2, faults=faults, logs=logs, ray=ray) as service:
         chaos = Chaos(service, folder, steps, far)
         try:
             while not all(file.exists() and file.read_text() for file in chaos.files):

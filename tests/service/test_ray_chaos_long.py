@@ -20,6 +20,8 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 from ray_chaos import MEMORY_LIMIT, STEP_SECONDS, run
 
+import evenstep.service as es
+
 pytestmark = pytest.mark.soak
 
 SOAK_SECONDS = float(os.environ.get("EVENSTEP_SOAK_SECONDS", 600))
@@ -59,7 +61,7 @@ def test_trainers_get_the_same_whatever_happens(
         events=events(),
         far=far,
         alone=0.8,
-        placement=PLACES,
+        ray=es.RayOptions(placement=PLACES),
         memory_limit=MEMORY_LIMIT,
     )
     for what, stalls in sorted(chaos.stalls().items()):
@@ -87,6 +89,7 @@ def test_what_a_lost_node_held_goes_on_where_there_is_room(
         steps=80,
         events=iter([("node", "killed", 2.0)]),
         far=far,
-        cpus=0.25,
-        placement={"loaders": [{}, rather], "constructors": [{}, rather]},
+        ray=es.RayOptions(
+            cpus=0.25, placement={"loaders": [{}, rather], "constructors": [{}, rather]}
+        ),
     )
