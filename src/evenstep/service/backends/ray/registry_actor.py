@@ -13,13 +13,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from evenstep.service.backends.ray.channel import import_ray
 from evenstep.service.backends.ray.locators import LoaderActors, RayLocator, location_in
+from evenstep.service.messages import Message
 from evenstep.service.options import FaultOptions
 from evenstep.service.registry.event_log import EventLog
 from evenstep.service.registry.metrics import MetricsExporter
@@ -136,7 +137,7 @@ class JobRegistryActor(JobRegistry):
             return
         import ray
 
-        endpoint = None
+        endpoint, self._loop = None, asyncio.get_running_loop()
         if self._keys is not None:
             host = ray.util.get_node_ip_address()
             endpoint = self.open_sockets("registry", host=host, keys=self._keys)
@@ -177,10 +178,15 @@ class JobRegistryActor(JobRegistry):
         await self.update(job_state)
         await asyncio.Event().wait()
 
+    async def answer(self, messages: Sequence[Message]) -> Answer:
+        """See `JobRegistry.answer`; once it is open. Its sockets are open before, and clients that
+        look for a registry that has restarted use them at once."""
+        await self.location()
+        return await super().answer(messages)
+
     async def handle(self, sent: bytes, born: int | None = None) -> Answer:
         """Handles messages; see `RayChannel`. Ray serializes the answer itself, as
         it may have handles of actors. Any process of a registry may answer."""
-        await self.location()
         return await self.answer(pickle.loads(sent))
 
 
