@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,3 +195,24 @@ def test_what_a_collate_function_draws_in_the_batcher_is_a_function_of_the_epoch
         return [batch["drawn"] for batch, _ in loader.steps()]
 
     assert drawn() == drawn()
+
+
+def test_without_workers_samples_are_not_measured_while_a_batch_is_collated() -> None:
+    """Both may use one tokenizer, in which every call sets the side of its padding."""
+    users: list[str] = []
+
+    def alone(name: str, made: Any) -> Any:
+        users.append(name)
+        time.sleep(0.001)
+        assert users == [name]
+        users.remove(name)
+        return made
+
+    loader = evenstep.DataLoader(
+        [[n] * (1 + n % 9) for n in range(200)],
+        policy=evenstep.Even(max_tokens=32),
+        length_fn=lambda sample: alone("length_fn", len(sample)),
+        collate_fn=lambda samples: alone("collate_fn", samples),
+        accumulate=1,
+    )
+    assert sum(map(len, loader)) == 200

@@ -36,12 +36,17 @@ class Intake:
     """Owns the inner loader. For each epoch call `begin`, then run `chunks`."""
 
     def __init__(
-        self, spec: LoaderSpec, feed: Connection | None, watchdog: Watchdog | None = None
+        self,
+        spec: LoaderSpec,
+        feed: Connection | None,
+        watchdog: Watchdog | None = None,
+        calling: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
         """
         Args:
             feed: where the feeder's blocks arrive; None for an iterable dataset.
             watchdog: of this process, where it prepares samples itself.
+            calling: see `ChunkCollate`.
         """
         self._spec = spec
         self._generator = torch.Generator()
@@ -58,6 +63,7 @@ class Intake:
                 skip_bad=skip_bad,
                 packed=workers > 0,
                 watchdog=watchdog,
+                calling=calling,
             ),
             "timeout": spec.timeout if workers else 0,
             "worker_init_fn": WorkerStart(spec.worker_init_fn),

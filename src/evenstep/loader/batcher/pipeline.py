@@ -64,13 +64,15 @@ class EpochRun:
         *,
         seeds: bool = False,
         watchdog: Watchdog | None = None,
+        calling: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
         """
         Args:
             seeds: see `make_step`.
             watchdog: of this process.
+            calling: held while samples are collated.
         """
-        self._watchdog = watchdog or Watchdog()
+        self._watchdog, self._calling = watchdog or Watchdog(), calling or contextlib.nullcontext()
         self._spec = spec
         self._epoch = epoch
         self._ports = ports
@@ -272,7 +274,7 @@ class EpochRun:
         index, epoch = planned.index, self._epoch.epoch
         try:
             call = f"collate_fn at step {index} of epoch {epoch}, samples {list(indices)},"
-            with self._watchdog.call(call):
+            with self._calling, self._watchdog.call(call):
                 if self._documents is not None:
                     rows = self._documents.rows(planned, groups[0] if groups else [])
                 else:

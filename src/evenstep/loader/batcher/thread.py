@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
+import threading
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,6 +29,9 @@ class BatcherThread:
             LoaderDiedError: no more files may be opened.
         """
         self._spec = spec
+        self._calling = threading.Lock()
+        """Held while `length_fn` or `collate_fn` runs. They may share a tokenizer, in which
+        every call sets padding and truncation for itself."""
         self._watchdog = Watchdog(spec.timeout, spec.rank)
         try:
             self.exchange, self._batcher_exchange = multiprocessing.Pipe()
@@ -48,14 +52,16 @@ class BatcherThread:
         self._ports = PipePorts(
             self._batcher_exchange, epoch.serial, self._spec.memory.prefetch, self._results.put
         )
-        self._run = EpochRun(self._spec, epoch, self._ports, watchdog=self._watchdog)
+        self._run = EpochRun(
+            self._spec, epoch, self._ports, watchdog=self._watchdog, calling=self._calling
+        )
         thread = GuardedThread(self._work, self._run, self._ports, name="batcher")
         thread.start()
         self._thread = thread
 
     def _work(self, run: EpochRun, ports: PipePorts) -> None:
         try:
-            intake = Intake(self._spec, self._batcher_feed, self._watchdog)
+            intake = Intake(self._spec, self._batcher_feed, self._watchdog, self._calling)
             try:
                 run.run(intake)
             finally:

@@ -241,14 +241,16 @@ class ChunkCollate:
         skip_bad: bool,
         packed: bool,
         watchdog: Watchdog | None = None,
+        calling: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
         """
         Args:
             skip_bad: leave out samples that cannot be measured or are too long, instead of failing.
             packed: put the samples into shared memory.
             watchdog: as `IndexedDataset` has it.
+            calling: held while samples are measured.
         """
-        self._watchdog = watchdog or Watchdog()
+        self._watchdog, self._calling = watchdog or Watchdog(), calling or contextlib.nullcontext()
         self._measure = measure
         self._policy = policy
         self._skip_bad = skip_bad
@@ -282,6 +284,7 @@ class ChunkCollate:
             if isinstance(sample, SampleError):
                 raise sample
         with (
+            self._calling,
             _naming("its measuring", lambda one: self._measure([one], [""]), samples, names),
             self._watchdog.call(f"the measuring of one of {', '.join(names)}"),
         ):
