@@ -178,6 +178,11 @@ def test_a_hugging_face_dataset_is_identified_by_its_rows():
     assert all(identity(other) != identity(one) for other in others)
 
 
+def test_a_package_of_the_users_own_may_be_named_datasets(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Squares, "__module__", "datasets.squares")
+    assert dataset_fingerprint(Squares(3), iterable=False)["fingerprint"] is None
+
+
 def test_what_is_wrong_with_a_dataset_is_named():
     with open_reader(Source("s", Squares(30, bad=17), block=10, shuffle=False)) as reader:
         assert len(take(reader, 17)) == 17

@@ -32,7 +32,9 @@ def dataset_fingerprint(dataset: Any, *, iterable: bool) -> dict[str, Any]:
     For a map-style dataset of Hugging Face it is a digest of stored rows."""
     own = getattr(dataset, "fingerprint", None)
     own = own() if callable(own) else own
-    if own is None and not iterable and type(dataset).__module__.startswith("datasets."):
+    # A package of the user's may be named `datasets`, too.
+    theirs = type(dataset).__module__.startswith("datasets.") and hasattr(dataset, "with_format")
+    if own is None and not iterable and theirs:
         own = _digest_of_rows(dataset)
     return {
         "type": type(dataset).__qualname__,

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError
 from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
 from evenstep.plan.argument_checks import check_one_of
-from evenstep.plan.rebalance import Rebalancing
+from evenstep.plan.rebalance.rebalancing import Rebalancing, flattened
 from evenstep.rebalance.all_to_all import AllToAll
 
 MEANS = ("token", "sequence")
@@ -73,14 +72,7 @@ class RebalancedUpdate:
             ConfigurationError: there is not one value for each sequence.
             PeerError: see `Rebalancer.rebalance`.
         """
-        given, wanted = [len(each) for each in values], [len(own) for own in self.numbers]
-        if given != wanted:
-            raise ConfigurationError(
-                f"values has {given} entries for micro-batches of {wanted} sequences; pass one for "
-                "each"
-            )
-        numbers = np.concatenate(self.numbers)
-        flat = [value for each in values for value in each]
+        flat, numbers = flattened(values, self.numbers), np.concatenate(self.numbers)
         owner = np.searchsorted(self._first, numbers, side="right") - 1
         parts = []
         for rank in range(self.plan.ranks):

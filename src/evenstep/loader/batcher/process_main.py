@@ -84,7 +84,7 @@ class _Main:
         self._pipes = pipes
         self._writer = Writer()
         self._lock = threading.Lock()
-        self._started: queue.SimpleQueue[EpochSpec | None] = queue.SimpleQueue()
+        self._passes: queue.SimpleQueue[EpochSpec | None] = queue.SimpleQueue()
         self._current: tuple[int, EpochRun, PipePorts] | None = None  # the pass, by serial number
         self._abandoned = -1  # serial number of the latest pass that the trainer has left
         self._done = threading.Event()
@@ -100,7 +100,7 @@ class _Main:
                 self._watchdog.watch, self._report, name="watchdog", failed=self._lost
             ).start()
         intake = Intake(self._spec, self._pipes.feed)
-        while (epoch := self._started.get()) is not None:
+        while (epoch := self._passes.get()) is not None:
             self._pass(intake, epoch)
             if self._current is not None:
                 self._current[2].await_answer()
@@ -167,7 +167,7 @@ class _Main:
             except (EOFError, OSError):  # the trainer is gone
                 command, value = "close", None
             if command == "begin":
-                self._started.put(value)
+                self._passes.put(value)
                 continue
             with self._lock:
                 current = self._current
@@ -183,7 +183,7 @@ class _Main:
                 current[1].close()
                 current[2].close(ends=command == "close")
             if command == "close":
-                self._started.put(None)
+                self._passes.put(None)
                 # A worker may be busy with a slow sample that is no longer needed.
                 if self._hangs:
                     end_now()
@@ -204,6 +204,6 @@ class _Main:
         if current:
             current[1].fail(error)
             current[2].end_delivery()
-        self._started.put(None)
+        self._passes.put(None)
         if not self._done.wait(GRACE):
             end_now()

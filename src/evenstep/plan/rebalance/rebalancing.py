@@ -66,16 +66,10 @@ class Rebalancing:
         Raises:
             ConfigurationError: there is not one value for each sequence.
         """
-        numbers = [self.of_rank(rank) for rank in range(self.ranks)]
-        given, wanted = ([[len(m) for m in own] for own in ranks] for ranks in (values, numbers))
-        if given != wanted:
-            raise ConfigurationError(
-                f"values has {given} entries for micro-batches of {wanted} sequences; pass one for "
-                "each"
-            )
-        order = [number for own in numbers for members in own for number in members.tolist()]
-        found = dict(zip(order, (value for own in values for each in own for value in each)))
-        return [found[number] for number in range(len(order))]
+        numbers = [members for rank in range(self.ranks) for members in self.of_rank(rank)]
+        flat = flattened([each for own in values for each in own], numbers)
+        found = dict(zip(np.concatenate(numbers).tolist(), flat))
+        return [found[number] for number in range(len(flat))]
 
     @property
     def time(self) -> float:
@@ -97,6 +91,23 @@ class Rebalancing:
         labels = self.rank * self.micro_batches + self.micro_batch
         groups = Groups.by_label(labels)
         return {int(labels[g[0]]): g for g in map(groups.group, range(len(groups)))}
+
+
+def flattened(values: Sequence[Sequence[Any]], numbers: Sequence[Int64Array]) -> list[Any]:
+    """The values of all micro-batches, one after the other.
+
+    Args:
+        values, numbers: [micro_batches][sequences of each].
+
+    Raises:
+        ConfigurationError: there is not one value for each sequence.
+    """
+    given, wanted = [len(each) for each in values], [len(own) for own in numbers]
+    if given != wanted:
+        raise ConfigurationError(
+            f"values has {given} entries for micro-batches of {wanted} sequences; pass one for each"
+        )
+    return [value for each in values for value in each]
 
 
 _NONE = np.empty(0, np.int64)
