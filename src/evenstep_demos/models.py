@@ -1,8 +1,7 @@
 """Small transformers in plain PyTorch, which the demos train: one block, and the GPTs made of it.
 
-A block knows nothing of rows, documents, pictures or ranks. It is given its attention as a
-function, so the same block serves padded rows, packed rows of which each rank has a shard, and
-pictures.
+A block knows nothing of rows, documents or ranks. It is given its attention as a function, so the
+same block serves padded rows, and packed rows of which each rank has a shard.
 """
 
 from __future__ import annotations
@@ -52,31 +51,24 @@ class GPT(nn.Module):
         self.tokens = nn.Embedding(vocab_size, hidden_size)
         self.blocks = nn.ModuleList(Block(hidden_size, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden_size)
-        initialize(self, layers)
+        _initialize(self, layers)
 
     def forward(
         self,
         input_ids: torch.Tensor,
         position_ids: torch.Tensor,
         attend: Attend,
-        features: torch.Tensor | None = None,
-        rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """
         Args:
             input_ids: [..., tokens] int64.
             position_ids: [tokens] int64, within documents, wherever in a row a token lies.
             attend: causal attention within documents, called once in every block.
-            features: [n, hidden] embeddings that replace those of some tokens; without a batch
-                dimension.
-            rows: [n] int64, which tokens.
 
         Returns:
             [..., tokens, vocabulary] logits.
         """
         x = self.tokens(input_ids)
-        if features is not None and rows is not None:
-            x = x.index_copy(0, rows, features)
         rotation = _rotations(position_ids, self.head_size)
 
         def attend_rotated(
@@ -129,7 +121,7 @@ class PaddedGPT(nn.Module):
         return loss
 
 
-def initialize(model: nn.Module, layers: int) -> None:
+def _initialize(model: nn.Module, layers: int) -> None:
     """Draws weights as GPT-2 does: residual branches smaller, so that depth does not raise the
     variance."""
     for name, parameter in model.named_parameters():

@@ -53,7 +53,7 @@ def test_a_source_tree_gives_a_table_a_picture_and_figures(
     assert code == 0, notes
     for words in ("original", "WLB", "steady", "imbalance", "1F1B", "documents cut", "split the"):
         assert words in printed
-    assert ": 500 documents; 500 of" in notes
+    assert ": 500 documents, 0 left out as blank, unreadable or copies of others; 500 of" in notes
     assert (out / "micro_batches.png").read_bytes().startswith(b"\x89PNG")
     figures = json.loads((out / "result.json").read_text())
     assert figures["documents"]["packed"] == 500

@@ -3,5 +3,5 @@
 command    the command line
 documents  lengths of real documents
 compare    the three packers over the same stream
-result     all of it, in order; the table, its meaning, the picture and the JSON object
+run        all of it, in order; the table, its meaning, the picture and the JSON object
 """

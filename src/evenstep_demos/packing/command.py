@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.output import note, print_json, progress_bar
-from evenstep.errors import ConfigurationError
-
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `app`."""
@@ -41,10 +38,6 @@ def command(
             show_default="each byte is a token",
         ),
     ] = None,
-    documents: Annotated[
-        int | None,
-        typer.Option(min=1, help="Documents to draw at random.", show_default="all"),
-    ] = None,
     context: Annotated[
         int | None,
         typer.Option(
@@ -55,22 +48,6 @@ def command(
         ),
     ] = None,
     micro_batches: Annotated[int, typer.Option(min=1, help="Micro-batches of a step.")] = 4,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Tokens that no micro-batch exceeds.",
-            show_default="1.25 x the context window",
-        ),
-    ] = None,
-    queues: Annotated[int, typer.Option(min=1, help="Queues of WLB for outliers.")] = 2,
-    linear: Annotated[
-        int,
-        typer.Option(
-            help="Cost of a token apart from attention; a document of d tokens costs d² more."
-        ),
-    ] = 24_576,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the order of documents.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for micro_batches.png and result.json.")] = Path(
         "out/demo-packing"
     ),
@@ -80,7 +57,8 @@ def command(
 
     Packs the same documents three times: laid end to end and cut at the context window, as is
     usual; by cost, with outliers delayed (WLB); and by cost with steady tokens per step. Prints the
-    figures and draws the cost of every micro-batch. Trains nothing.
+    figures and draws the cost of every micro-batch. Trains nothing. `evenstep simulate
+    workload-packing` has more options.
 
     \b
     Examples:
@@ -88,33 +66,16 @@ def command(
       evenstep demo-packing --data ~/src/linux --glob "*.[ch]" --context 32768
       evenstep demo-packing --data FILE.parquet --column text --tokenizer tokenizer.json --json
     """
+    from evenstep.cli.output import note, progress_bar
+    from evenstep.errors import ConfigurationError
     from evenstep_demos.packing.documents import read_documents
-    from evenstep_demos.packing.result import pack_documents
+    from evenstep_demos.packing.run import pack_documents
 
     if out.exists() and not out.is_dir():
         raise ConfigurationError(f"out={out} is a file; name a folder")
     with progress_bar("reading documents") as progress:
-        read = read_documents(
-            data,
-            glob=glob,
-            column=column,
-            tokenizer=tokenizer,
-            documents=documents,
-            seed=seed,
-            progress=progress,
+        documents = read_documents(
+            data, glob=glob, column=column, tokenizer=tokenizer, progress=progress
         )
-    note(str(read))
-    result = pack_documents(
-        read,
-        context=context,
-        micro_batches=micro_batches,
-        max_tokens=max_tokens,
-        queues=queues,
-        linear=linear,
-        out=out,
-    )
-    if json:
-        print_json(result.as_dict())
-    else:
-        print(result.table())
-    note(f"picture: {result.picture}\nfigures: {out / 'result.json'}")
+    note(str(documents))
+    pack_documents(documents, context=context, micro_batches=micro_batches, out=out, as_json=json)

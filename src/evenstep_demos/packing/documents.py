@@ -38,27 +38,21 @@ class DocumentLengths:
     lengths: Int64Array
     """[documents] int64, all positive."""
     found: int
-    """Documents that the source holds."""
-    unusable: int
-    """Documents that are blank, not UTF-8, unreadable or copies of another."""
+    """Documents that the source holds, with those that are blank, not UTF-8, unreadable or copies
+    of another, which have no length here."""
 
     def __str__(self) -> str:
-        not_drawn = self.found - self.unusable - len(self.lengths)
-        told = f"{self.name}: {self.found:,} documents"
-        if self.unusable:
-            told += f", {self.unusable:,} left out as blank, unreadable or copies of others"
-        if not_drawn:
-            told += f", {not_drawn:,} not drawn"
         lengths = self.lengths
         return (
-            f"{told}; {len(lengths):,} of {int(lengths.sum()):,} tokens ({self.tokens}): median "
-            f"{np.median(lengths):,.0f}, mean {lengths.mean():,.0f}, longest "
-            f"{int(lengths.max()):,}"
+            f"{self.name}: {self.found:,} documents, {self.found - len(lengths):,} left out as "
+            f"blank, unreadable or copies of others; {len(lengths):,} of {int(lengths.sum()):,} "
+            f"tokens ({self.tokens}): median {np.median(lengths):,.0f}, mean "
+            f"{lengths.mean():,.0f}, longest {int(lengths.max()):,}"
         )
 
 
-def count_bytes(texts: Sequence[str]) -> list[int]:
-    """Counts tokens of a byte-level model: bytes of UTF-8."""
+def _count_bytes(texts: Sequence[str]) -> list[int]:
+    """Tokens of a byte-level model: bytes of UTF-8."""
     return [len(text.encode()) for text in texts]
 
 
@@ -68,8 +62,6 @@ def read_documents(
     glob: str = "*.py",
     column: str | None = None,
     tokenizer: str | None = None,
-    documents: int | None = None,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> DocumentLengths:
     """Reads the lengths of documents, in random order.
@@ -80,47 +72,30 @@ def read_documents(
         column: of a Parquet file; None takes `text`, `input_ids` or the only one.
         tokenizer: a ``tokenizer.json``, a folder that has one, or a name on the Hugging Face hub;
             None counts each byte of UTF-8 as a token, as byte-level models do.
-        documents: how many to draw at random; None takes all.
-        seed: decides which are drawn, and their order.
 
     Raises:
         ConfigurationError: there is no such file, folder or column, or nothing usable in it.
         ImportError: a package needed to read it is not installed.
     """
-    count = count_bytes if tokenizer is None else load_tokenizer(tokenizer)
-    counted = 0
-
-    def count_texts(texts: Sequence[str]) -> list[int]:
-        nonlocal counted
-        counted += len(texts)
-        return count(texts)
-
-    random = generator(seed, RandomStream.DEMO_DOCUMENTS)
+    count = _count_bytes if tokenizer is None else load_tokenizer(tokenizer)
+    tokens = "bytes" if tokenizer is None else f"of {tokenizer}"
+    random = generator(0, RandomStream.DEMO_DOCUMENTS)
     if data is None or data.is_dir():
         root = data or Path(sysconfig.get_paths()["stdlib"])
-        lengths, found = read_folder(root, glob, count_texts, progress)
-        usable, name = len(lengths), f"{glob} under {root}"
+        lengths, found = _read_folder(root, glob, count, progress)
+        name = f"{glob} under {root}"
     elif data.suffix == ".parquet":
-        path = existing_file(str(data))
-        drawn = draw_from_parquet(path, column, count_texts, documents, random, progress)
-        lengths, name = drawn.lengths, drawn.name
-        usable = found = drawn.total or len(lengths)
+        drawn = draw_from_parquet(existing_file(str(data)), column, count, None, random, progress)
+        lengths, name, found = drawn.lengths, drawn.name, len(drawn.lengths)
     else:
         wrong = "is neither a folder nor" if data.exists() else "does not exist; give a folder or"
         raise ConfigurationError(f"data={data} {wrong} a .parquet file")
-    tokens = "as the column has them"
-    if counted:
-        tokens = "bytes" if tokenizer is None else f"of {tokenizer}"
     return DocumentLengths(
-        name=name,
-        tokens=tokens,
-        lengths=lengths[random.permutation(len(lengths))[:documents]],
-        found=found,
-        unusable=found - usable,
+        name=name, tokens=tokens, lengths=random.permutation(lengths), found=found
     )
 
 
-def read_folder(
+def _read_folder(
     root: Path, glob: str, count: CountTokens, progress: Progress | None = None
 ) -> tuple[Int64Array, int]:
     """Reads the files of a source tree, except hidden files and folders, installed packages and

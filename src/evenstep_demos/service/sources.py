@@ -1,7 +1,7 @@
-"""Sources on disk: Python code of this interpreter, or Parquet files whose rows name their sources.
+"""Sources on disk: Python code of this interpreter.
 
 A folder of code is a source, and a function a document: from its ``def`` line to that of the next.
-At most `FILES` files, or `ROWS` rows, of each source are taken. Unusable documents are counted.
+Unusable documents are counted.
 
 A source is one JSON Lines file. A sample is identified by (source, shard, index), which names a
 line here, so the samples that trainers received can be compared with those stored.
@@ -14,7 +14,7 @@ import random
 import re
 import sysconfig
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,14 +23,11 @@ from typing import Any
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.sample_table import SampleId
-from evenstep_demos.service.options import ServiceDemoOptions
 
-Rows = list[dict[str, Any]]
+MAX_LENGTH = 4096
+"""Bytes of a document; longer ones are cut off."""
 
-FILES, ROWS = 24, 400
-"""Limits of a source."""
-
-_FEWEST = 4  # files of a folder that is a source
+_FEWEST, _MOST = 4, 24  # files of a source
 _DEPTH = 2  # names of folders in the name of a source
 _CACHES = {"__pycache__", "site-packages", "dist-packages"}
 _HEADS = re.compile(r"^(?=[ \t]*(?:async +def|def|class) )", re.MULTILINE)
@@ -42,12 +39,10 @@ class StoredSources:
     """Sources on disk, made by `write_sources`."""
 
     folder: Path
-    name: str
-    """Name of the data that they were made of."""
     samples: Mapping[str, int]
     """Number of samples of each source."""
-    facts: Mapping[str, int]
-    """Counts of the data read, used and left out."""
+    unusable: int = 0
+    """Documents left out: blank, copies of another, or in files that cannot be read."""
 
     def path(self, source: str) -> Path:
         return self.folder / f"{list(self.samples).index(source):03}.jsonl"
@@ -72,86 +67,63 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def write_sources(
-    folder: Path, sources: Iterable[tuple[str, Rows]], name: str, facts: Mapping[str, int]
+    folder: Path,
+    most: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
 ) -> StoredSources:
     """Writes a file for each source.
 
     Args:
-        sources: names and rows; sources without rows are left out.
-        name: name of the data.
-        facts: counts, which may grow while `sources` is iterated.
-
-    Raises:
-        ConfigurationError: no source has any rows.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    samples: dict[str, int] = {}
-    for source, rows in sources:
-        if rows:
-            lines = "".join(json.dumps(row) + "\n" for row in rows)
-            (folder / f"{len(samples):03}.jsonl").write_text(lines, encoding="utf-8")
-            samples[source] = len(rows)
-    if not samples:
-        raise ConfigurationError(f"{name}: there is no text to train on; give other data")
-    _lines.cache_clear()
-    return StoredSources(folder=folder, name=name, samples=samples, facts=dict(facts))
-
-
-def text_sources(
-    options: ServiceDemoOptions, progress: Callable[[int, int], None] | None = None
-) -> StoredSources:
-    """Writes the sources of the text demo.
-
-    Args:
+        most: sources to write; those of most files are taken.
+        seed: decides which files of a large source are read, and their order.
         progress: called with the number of sources read, and of all.
 
     Raises:
-        ConfigurationError: there is no text, or the Parquet files lack a column.
-        ImportError: pyarrow is not installed.
+        ConfigurationError: there is no Python code.
     """
-    groups: dict[str, list[Any]] = {}
-    if options.data:
-        name = ", ".join(str(path) for path in options.data)
-        for source, text in parquet_rows(options.data, options.column, options.source_column):
-            groups.setdefault(source, []).append(text)
-        fewest, most = 1, ROWS
-    else:
-        name = "Python functions of this interpreter"
-        for source, path in _python_files():
-            groups.setdefault(source, []).append(path)
-        fewest, most = _FEWEST, FILES
-    facts = {"found": sum(map(len, groups.values())), "documents": 0, "unusable": 0, "cut": 0}
-    ranked = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))[: options.sources]
-    chosen = [(source, items) for source, items in ranked if len(items) >= fewest]
+    files: dict[str, list[Path]] = {}
+    for source, path in _python_files():
+        files.setdefault(source, []).append(path)
+    ranked = sorted(files.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
+    chosen = [(source, paths) for source, paths in ranked if len(paths) >= _FEWEST]
 
-    def sources() -> Iterator[tuple[str, Rows]]:
-        seen: set[str] = set()
-        for number, (source, items) in enumerate(chosen):
-            draw = random.Random(f"{options.seed} {source}")
-            rows: Rows = []
-            for item in draw.sample(items, min(len(items), most)):
-                for text in functions_of(item) if isinstance(item, Path) else [item]:
-                    facts["documents"] += 1
-                    # Half a character at the end of the cut, and lone surrogates, are left out.
-                    encoded = (text or "").encode(errors="ignore")
-                    part = encoded[: options.max_length].decode(errors="ignore")
-                    if len(part.strip()) < 2 or part in seen:  # one token predicts nothing
-                        facts["unusable"] += 1
-                        continue
-                    seen.add(part)
-                    facts["cut"] += len(encoded) > options.max_length
-                    rows.append({"text": part})
-            if progress is not None:
-                progress(number + 1, len(chosen))
-            yield source, rows
+    folder.mkdir(parents=True, exist_ok=True)
+    samples: dict[str, int] = {}
+    seen: set[str] = set()
+    unusable = 0
+    for number, (source, paths) in enumerate(chosen):
+        lines = []
+        for path in random.Random(f"{seed} {source}").sample(paths, min(len(paths), _MOST)):
+            for text in functions_of(path):
+                # Half a character at the end of the cut, and lone surrogates, are left out.
+                part = text.encode(errors="ignore")[:MAX_LENGTH].decode(errors="ignore")
+                if len(part.strip()) < 2 or part in seen:  # one token predicts nothing
+                    unusable += 1
+                    continue
+                seen.add(part)
+                lines.append(json.dumps({"text": part}) + "\n")
+        if lines:
+            (folder / f"{len(samples):03}.jsonl").write_text("".join(lines), encoding="utf-8")
+            samples[source] = len(lines)
+        if progress is not None:
+            progress(number + 1, len(chosen))
+    if not samples:
+        raise ConfigurationError(
+            f"there is no Python code under {', '.join(map(str, _roots()))} to train on; use an "
+            "interpreter whose library is not zipped"
+        )
+    _lines.cache_clear()
+    return StoredSources(folder=folder, samples=samples, unusable=unusable)
 
-    return write_sources(options.out / "sources", sources(), name, facts)
+
+def _roots() -> list[Path]:
+    return [Path(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib")]
 
 
 def _python_files() -> Iterator[tuple[str, Path]]:
     """Files of the standard library and of installed packages, each with its source."""
-    for key in ("stdlib", "purelib"):
-        root = Path(sysconfig.get_paths()[key])
+    for root in _roots():
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(root).parts
             if not _CACHES & set(parts):
@@ -167,34 +139,3 @@ def functions_of(path: Path) -> list[str]:
     except (OSError, SyntaxError, UnicodeDecodeError):
         return [""]
     return functions or [before]
-
-
-def parquet_rows(
-    paths: Sequence[Path], column: str, source_column: str
-) -> Iterator[tuple[str, str | None]]:
-    """Yields the source and the text of each row.
-
-    Raises:
-        ConfigurationError: a file is not Parquet, or lacks a column.
-        ImportError: pyarrow is not installed.
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError("--data needs pyarrow: pip install 'evenstep[service]'") from error
-    for path in paths:
-        try:
-            file = pyarrow.parquet.ParquetFile(path)
-        except (OSError, pyarrow.ArrowException) as error:
-            raise ConfigurationError(f"cannot read {path} as Parquet: {error}") from error
-        names = file.schema_arrow.names
-        for wanted in (column, source_column):
-            if wanted not in names:
-                raise ConfigurationError(
-                    f"{path} has no column {wanted!r}; it has {', '.join(names)}: choose with "
-                    "--column and --source-column"
-                )
-        for batch in file.iter_batches(columns=[column, source_column]):
-            for row in batch.to_pylist():
-                yield str(row[source_column]), row[column]

@@ -7,7 +7,7 @@ learns from its client alone what to train on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,23 +20,17 @@ import evenstep.service as es
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.context_parallel import attention, prepare
 from evenstep.plan.sharding import shard
-from evenstep.strategy.sample_table import SampleTable
 from evenstep_demos.models import GPT
 from evenstep_demos.ranks import ProgressLines
-from evenstep_demos.service.delivery import ReceivedMicroBatch, StepRecord
-from evenstep_demos.service.options import CONTEXT, DATA, ServiceDemoOptions
-from evenstep_demos.service.strategies import BYTES, SHAPE
+from evenstep_demos.service.delivery import Received, StepRecord
+from evenstep_demos.service.strategies import BYTES, CONTEXT, DATA, SHAPE
 
 _PATIENCE = 180.0  # seconds for a service to answer, on a busy machine
 _LEARNING_RATE = 3e-3
 
-Computed = tuple[list[torch.Tensor], dict[str, float], tuple[SampleTable, ...]]
-"""Of one rank in a step: losses of the tokens of each micro-batch, processor seconds by module, and
-the samples whose pictures it encoded."""
-
 
 def train(
-    send: Callable[[str], None], options: ServiceDemoOptions, address: str, run: str
+    send: Callable[[str], None], address: str, run: str, steps: int, seed: int
 ) -> list[StepRecord]:
     """A run on one rank, inside an initialised process group.
 
@@ -49,49 +43,37 @@ def train(
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     context = init_device_mesh("cpu", (DATA, CONTEXT), mesh_dim_names=("dp", "cp"))["cp"]
-    model: torch.nn.Module
-    compute: Callable[..., Computed] = compute_text
-    torch.manual_seed(options.seed)
-    if options.vision:
-        from evenstep_demos.service.vision.trainer import VisionModel, compute_vision
-
-        both = VisionModel()
-        model, backbone, compute = both, both.backbone, compute_vision
-    else:
-        model = backbone = GPT(BYTES, **SHAPE)
-    _warm_up(backbone, context)
+    torch.manual_seed(seed)
+    model = GPT(BYTES, **SHAPE)
+    _warm_up(model, context)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
-    progress = ProgressLines(run, options.steps, send)
+    progress = ProgressLines(run, steps, send)
     records = []
     with es.Client(address, run, rank=dist.get_rank(), patience=_PATIENCE) as client:
-        for number in range(options.steps):
-            begin = time.perf_counter()
+        for number in range(steps):
             micro_batches, step = next(client)
-            losses, processor, encoded = compute(model, micro_batches, step, context)
+            begin = time.thread_time()  # backward, too, runs in the thread that calls it
+            total = 0.0
+            for batch, scale in zip(micro_batches, step.loss_scales):
+                loss = _summed_loss(model, batch, context)
+                torch.autograd.backward(loss * scale)
+                total += float(loss.detach())
+            processor = time.thread_time() - begin
             average_gradients(model.parameters())
             optimizer.step()
             optimizer.zero_grad()
-            received = [micro_batch_of(b, t) for b, t in zip(micro_batches, step.samples)]
-            records.append(
-                StepRecord(
-                    step=step.step,
-                    micro_batches=received,
-                    wait=step.wait_seconds,
-                    processor=processor,
-                    loss=float(sum(each.sum() for each in losses)),
-                    supervised=sum(step.supervised),
-                    seconds=time.perf_counter() - begin,
-                    encoded=tuple(own(table) for table in encoded),
-                )
+            record = StepRecord(
+                micro_batches=[received(batch) for batch in micro_batches],
+                wait=step.wait_seconds,
+                processor=processor,
+                loss=total,
+                supervised=sum(step.supervised),
             )
-            if options.live:
-                found = _by_source(micro_batches, step.samples, losses)
-                if found:
-                    client.report(loss_by_source=found)
-            loss = torch.tensor([records[-1].loss, float(records[-1].supervised)])
-            dist.all_reduce(loss)
+            records.append(record)
+            both = torch.tensor([record.loss, float(record.supervised)])
+            dist.all_reduce(both)
             if dist.get_rank() == 0:
-                progress.step(number + 1, number + 1, float(loss[0] / loss[1]))
+                progress.step(number + 1, number + 1, float(both[0] / both[1]))
     return records
 
 
@@ -104,26 +86,13 @@ def _warm_up(model: GPT, context: Any) -> None:
     model.zero_grad()
 
 
-def compute_text(
-    model: GPT, micro_batches: Sequence[Any], step: es.ServiceStep, context: Any
-) -> Computed:
-    """Forward and backward passes."""
-    begin = time.thread_time()  # backward, too, runs in the thread that calls it
-    losses = []
-    for batch, scale in zip(micro_batches, step.loss_scales):
-        loss = token_losses(model, batch, context)
-        torch.autograd.backward(loss.sum() * scale)
-        losses.append(loss.detach())
-    return losses, {"backbone": time.thread_time() - begin}, ()
-
-
-def token_losses(model: GPT, batch: Any, context: Any, *pictures: torch.Tensor) -> torch.Tensor:
-    """[tokens] loss of this rank's tokens of a row; 0 where they are not supervised."""
+def _summed_loss(model: GPT, batch: Any, context: Any) -> torch.Tensor:
+    """Loss of this rank's supervised tokens of a row."""
     plan = prepare(batch["sharding"], context, device="cpu")
     tokens, positions = batch["input_ids"][0], batch["position_ids"][0]
-    logits = model(tokens, positions, lambda q, k, v: attention(q, k, v, plan), *pictures)
+    logits = model(tokens, positions, lambda q, k, v: attention(q, k, v, plan))
     labels = batch["shift_labels"][0]
-    return F.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORE_INDEX)
+    return F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)
 
 
 def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -135,31 +104,8 @@ def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
         each.grad /= dist.get_world_size()
 
 
-def own(table: SampleTable) -> SampleTable:
-    """A copy. A client's tables lie in Ray's object store, which frees them when the client is
-    closed."""
-    return table[np.arange(len(table))]
-
-
-def micro_batch_of(batch: Any, table: SampleTable) -> ReceivedMicroBatch:
+def received(batch: Any) -> Received:
     """A micro-batch as it is reported."""
-    return ReceivedMicroBatch(
-        samples=own(table),
-        document=batch["document_ids"][0].numpy().astype(np.int32),
-        position=batch["position_ids"][0].numpy().astype(np.int32),
-        token=batch["input_ids"][0].numpy().astype(np.int32),
-    )
-
-
-def _by_source(
-    micro_batches: Sequence[Any], tables: Sequence[SampleTable], losses: Sequence[torch.Tensor]
-) -> dict[str, float]:
-    """Mean loss of this rank's supervised tokens of each source."""
-    names = tables[0].sources
-    source = np.concatenate(
-        [table.source[b["document_ids"][0].numpy()] for b, table in zip(micro_batches, tables)]
-    )
-    counts = np.concatenate([(b["shift_labels"][0] != IGNORE_INDEX).numpy() for b in micro_batches])
-    sums = np.bincount(source, torch.cat(list(losses)).numpy() * counts, minlength=len(names))
-    tokens = np.bincount(source, counts, minlength=len(names))
-    return {name: float(s / t) for name, s, t in zip(names, sums, tokens) if t}
+    columns = [batch[name][0] for name in ("document_ids", "position_ids", "input_ids")]
+    found: Received = torch.stack(columns, dim=1).numpy().astype(np.int32)
+    return found

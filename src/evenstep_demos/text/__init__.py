@@ -4,10 +4,10 @@
     corpus         functions and classes of the standard library, or a Parquet file's documents
     prepared_text  tokenizer trained on them, lengths, training and held-out documents
     task           what the ranks are given: samples, a collate function and a model
-    budget         how many samples fit the time; a batch size and a budget that make as many steps
+    budget         a batch size and a budget that make as many steps
     batches        the two ways of forming batches, behind one interface
     train          both runs on one rank, timed step by step
-    result         figures of all ranks, the table, the verdict and the JSON object
+    result         figures of all ranks, the table and the verdict
     run            all of it, in order
 
 Both runs get the same samples, each once, the same initial weights, optimizer, collator and number

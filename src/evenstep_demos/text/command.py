@@ -27,23 +27,14 @@ def command(
     ),
     world_size: Annotated[int, typer.Option(min=2, help="Data-parallel processes.")] = 2,
     max_tokens: Annotated[
-        int, typer.Option(min=64, help="Token budget of a batch on one rank, padding included.")
-    ] = 1536,
-    max_length: Annotated[
-        int | None,
+        int,
         typer.Option(
             min=64,
-            help="Documents of more tokens are left out.",
-            show_default="two thirds of --max-tokens",
+            help="Token budget of a batch on one rank, padding included. Documents longer than two "
+            "thirds of it are left out.",
         ),
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=1, help="About how long all training runs may take together.")
-    ] = 100.0,
-    samples: Annotated[
-        int | None,
-        typer.Option(min=2, help="Documents to train on.", show_default="what fits --seconds"),
-    ] = None,
+    ] = 1536,
+    samples: Annotated[int, typer.Option(min=16, help="Documents to train on, at most.")] = 2000,
     seed: Annotated[
         int, typer.Option(min=0, help="Decides documents, their order and the model.")
     ] = 0,
@@ -54,7 +45,7 @@ def command(
     Both train on the same documents, each once, with the same model, on the CPU; three times, with
     other weights and orders, so that held-out losses come with an interval. Even gets the budget,
     at most --max-tokens, with which both take about as many steps. Prints the figures measured and
-    draws the compute time of every rank in every step.
+    draws the compute time of every rank in every step. Takes a few minutes.
 
     \b
     Examples:
@@ -64,17 +55,7 @@ def command(
     from evenstep_demos.text.budget import TrainingOptions
     from evenstep_demos.text.run import run_demo
 
-    run_demo(
-        TrainingOptions(
-            world_size=world_size,
-            max_tokens=max_tokens,
-            seed=seed,
-            seconds=seconds,
-            samples=samples,
-        ),
-        data=data,
-        column=column,
-        max_length=max_length,
-        out=out,
-        as_json=json,
+    options = TrainingOptions(
+        world_size=world_size, max_tokens=max_tokens, samples=samples, seed=seed
     )
+    run_demo(options, data=data, column=column, out=out, as_json=json)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigurationError
+from evenstep.tools.simulate.lengths import open_parquet
 
 CHARACTERS = 12_000_000
 """Limit of the text read: several times what the ranks can train on in their time."""
@@ -78,25 +79,19 @@ def read_parquet(path: Path, column: str, seed: int) -> Corpus:
         ConfigurationError: no such file or column, or the column holds no text.
         ImportError: pyarrow is not installed.
     """
-    try:
+    with open_parquet(path) as file:
         import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError("--data needs pyarrow: pip install 'evenstep[cli]'") from error
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ConfigurationError(f"cannot read {path} as Parquet: {error}") from error
-    schema = file.schema_arrow
-    if column not in schema.names:
-        raise ConfigurationError(
-            f"{path} has no column {column!r}; it has {', '.join(schema.names)}: choose with "
-            "--column"
-        )
-    kind = schema.field(column).type
-    if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-        raise ConfigurationError(f"column {column!r} of {path} holds {kind}, not text")
-    return _gather(str(path), _rows(file, column, seed), file.metadata.num_rows)
+
+        schema = file.schema_arrow
+        if column not in schema.names:
+            raise ConfigurationError(
+                f"{path} has no column {column!r}; it has {', '.join(schema.names)}: choose with "
+                "--column"
+            )
+        kind = schema.field(column).type
+        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+            raise ConfigurationError(f"column {column!r} of {path} holds {kind}, not text")
+        return _gather(str(path), _rows(file, column, seed), file.metadata.num_rows)
 
 
 def _rows(file: Any, column: str, seed: int) -> Iterable[str | None]:

@@ -27,7 +27,7 @@ END = 0
 
 _TOKENIZER_CHARACTERS = 3_000_000
 _TOKENIZER_CHARACTERS_PER_DOCUMENT = 20_000  # so that no single document shapes the vocabulary
-_CHARACTERS_PER_TOKEN = 8  # more than nearly any text has
+_CHARACTERS_PER_TOKEN = 8  # more than nearly any text has; documents of more are too long
 _HELD_OUT_SHARE, _HELD_OUT = 10, 256
 
 
@@ -69,15 +69,12 @@ class TokenizedDocuments(Dataset[dict[str, torch.Tensor]]):
         return {**self.__dict__, "_loaded": None}
 
 
-def prepare(
-    corpus: Corpus, limit: int, vocab_size: int, *, ranks: int, samples: int | None = None
-) -> PreparedText:
+def prepare(corpus: Corpus, limit: int, vocab_size: int, *, ranks: int) -> PreparedText:
     """Trains the tokenizer, measures every document and sets some aside.
 
     Args:
         limit: tokens of a document; longer ones are left out.
         ranks: each needs a document to train on and one to evaluate.
-        samples: documents to train on, if more are needed.
 
     Raises:
         ConfigurationError: too few documents are within the limit.
@@ -85,15 +82,18 @@ def prepare(
     """
     pool = len(corpus.documents) // _HELD_OUT_SHARE
     tokenizer = train_tokenizer(corpus.documents[pool:], vocab_size)
-    lengths = _lengths(corpus.documents, tokenizer, limit)
+    # The beginning of a document that is far over the limit tells that it is.
+    enough = _CHARACTERS_PER_TOKEN * limit
+    encoded = load_tokenizer(tokenizer).encode_batch([text[:enough] for text in corpus.documents])
+    lengths = np.array([len(tokens) + 1 for tokens in encoded], np.int64)
+    lengths[[len(text) > enough for text in corpus.documents]] = limit + 1
     kept = np.flatnonzero(lengths <= limit)
     held_out, training = kept[kept < pool][:_HELD_OUT], kept[kept >= pool]
-    if len(training) < max(ranks, samples or 0) or len(held_out) < ranks:
+    if len(training) < ranks or len(held_out) < ranks:
         raise ConfigurationError(
             f"{corpus.name}: of {len(lengths):,} documents, {len(kept):,} have at most {limit:,} "
             f"tokens: {len(training):,} to train on and {len(held_out):,} to hold out, for {ranks} "
-            f"ranks and samples={samples}; give more text, lower --samples, or raise --max-tokens "
-            "and --max-length"
+            "ranks; give more text, or raise --max-tokens"
         )
     return PreparedText(
         tokenizer=tokenizer,
@@ -103,21 +103,6 @@ def prepare(
         held_out_lengths=lengths[held_out],
         too_long=len(lengths) - len(kept),
     )
-
-
-def _lengths(texts: Sequence[str], tokenizer: str, limit: int) -> npt.NDArray[np.int64]:
-    """[texts] tokens; for texts of more than `limit`, any number above it.
-
-    Most text of a heavy-tailed corpus is in documents far over the limit; their beginning suffices.
-    """
-    loaded = load_tokenizer(tokenizer)
-    enough = _CHARACTERS_PER_TOKEN * limit
-    starts = loaded.encode_batch([text[:enough] for text in texts])
-    lengths = np.array([len(start) + 1 for start in starts], np.int64)
-    for index in np.flatnonzero(lengths <= limit).tolist():
-        if len(texts[index]) > enough:
-            lengths[index] = len(loaded.encode(texts[index])) + 1
-    return lengths
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> str:

@@ -1,4 +1,4 @@
-"""What the demo found: figures of both runs, a table with a verdict in words, and a JSON object.
+"""What the demo found: figures of both runs, and a table with a verdict in words.
 
 The verdict states only what was measured, and what limits it: other programs on the machine make
 times wrong, and losses after short epochs of a few seeds differ by chance.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,28 @@ import numpy.typing as npt
 from evenstep.errors import InvariantError
 from evenstep.tools.report.steps_plot import StepPanel
 from evenstep.tools.report.table import text_table
-from evenstep_demos.text.budget import ACCUMULATE, REPEATS, TrainingOptions
-from evenstep_demos.text.prepared_text import describe_lengths
-from evenstep_demos.text.train import RUNS, BothTrained, StepRecords
+from evenstep_demos.text.budget import ACCUMULATE, Choice
+from evenstep_demos.text.train import REPEATS, RUNS, BothTrained, StepRecords
 
 _COLUMNS = 88
 _PROCESSOR_SHARE = 0.9  # below it, the verdict warns of other programs
 _T_95 = 4.303  # Student's t at 97.5 % with two degrees of freedom: those of three repeats
 assert REPEATS == 3
+
+_ROWS = (
+    ("real tokens per second", "tokens_per_second", ",.0f"),
+    ("seconds, all repeats", "seconds", ".1f"),
+    ("processor seconds", "processor_seconds", ".1f"),
+    ("seconds to the first batch", "first_wait", ".2f"),
+    ("padding", "padding", ".1%"),
+    ("imbalance of ranks", "imbalance", ".3f"),
+    ("imbalance in padded tokens", "imbalance_in_tokens", ".3f"),
+    ("wait for data", "wait", ".1%"),
+    ("steps, all repeats", "steps", ",d"),
+    ("samples per step", "samples_per_step", ".2f"),
+    ("most padded tokens in a batch", "most_padded_tokens", ",d"),
+    ("held-out loss", "held_out_loss", ".3f"),
+)
 
 Figures = dict[str, Any]
 
@@ -52,7 +65,6 @@ def figures(repeats: Sequence[Sequence[StepRecords]], held_out_losses: Sequence[
           below 1, other programs were running, and seconds mean little.
         - ``processor_seconds``: of the slowest rank, summed over steps.
         - ``most_padded_tokens``: of the largest group on a rank, which decides the memory needed.
-        - ``rank_seconds``: [ranks] compute seconds, summed over steps.
         - ``compute_seconds``: [steps, ranks] processor seconds of forward and backward passes.
 
     Raises:
@@ -89,7 +101,6 @@ def figures(repeats: Sequence[Sequence[StepRecords]], held_out_losses: Sequence[
         "processor_seconds": float(cpu.max(axis=1).sum()),
         "most_padded_tokens": int(padded.max()),
         "held_out_loss": float(np.mean(held_out_losses)),
-        "rank_seconds": compute.sum(axis=0).tolist(),
         "compute_seconds": np.round(cpu, 5).tolist(),
     }
 
@@ -99,163 +110,108 @@ def _imbalance(costs: npt.NDArray[Any]) -> float:
     return float(costs.max(axis=1).sum() / costs.mean(axis=1).sum())
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoResult:
-    """Both runs, and what is needed to judge them."""
+def figures_of_both(trained: BothTrained) -> Figures:
+    """Figures of both runs, and how they compare.
 
-    options: TrainingOptions
-    samples: str
-    """What the samples are called."""
-    corpus: Mapping[str, Any]
-    """The source of the samples, and how many of them were used."""
-    lengths: npt.NDArray[np.int64]
-    """[samples] tokens of the samples that were trained on."""
-    trained: BothTrained
-    picture: str
-    seconds: float
-    """Seconds of the whole demo."""
-
-    def __post_init__(self) -> None:
-        for run, repeats in self.trained.records.items():
-            counts = {sum(sum(record.samples) for record in ranks) for ranks in repeats}
-            if counts != {len(self.lengths)}:
-                raise InvariantError(
-                    f"{run} trained on {counts} samples, and not on the {len(self.lengths)} that "
-                    "were chosen"
-                )
-
-    def figures(self, run: str) -> Figures:
-        """Figures of all repeats of a run."""
-        return figures(self.trained.records[run], self.trained.held_out_losses[run])
-
-    def as_dict(self) -> dict[str, Any]:
-        """One object with all figures."""
-        fixed, even = (self.figures(run) for run in RUNS)
-        choice = self.trained.choice
-        return {
-            "corpus": dict(self.corpus),
-            "lengths": describe_lengths(self.lengths),
-            "options": {
-                **asdict(self.options),
-                "repeats": REPEATS,
-                "accumulate": ACCUMULATE,
-                "policy": "even",
-                "batch_size": choice.batch_size,
-                "fitted_max_tokens": choice.max_tokens,
-                "samples": choice.samples,
-            },
-            "seconds_per_token": self.trained.seconds_per_token,
-            "predicted": {run: dict(values) for run, values in choice.predicted.items()},
-            "initial_loss": self.trained.initial_loss,
-            "fixed": fixed,
-            "evenstep": even,
-            "held_out_losses": dict(self.trained.held_out_losses),
-            "loss_difference": self.loss_difference(),
-            "speedup": even["tokens_per_second"] / fixed["tokens_per_second"],
-            "processor_speedup": fixed["processor_seconds"] / even["processor_seconds"],
-            "picture": self.picture,
-            "seconds": self.seconds,
-        }
-
-    def loss_difference(self) -> dict[str, float]:
-        """Held-out loss of evenstep minus that of fixed batches, repeat by repeat: the mean, its
-        standard error, and the ends of its 95 % interval if differences are normally
-        distributed."""
-        fixed, even = (np.array(self.trained.held_out_losses[run]) for run in RUNS)
-        mean = float((even - fixed).mean())
-        error = float((even - fixed).std(ddof=1) / REPEATS**0.5)
-        return {
+    ``loss_difference`` is the held-out loss of evenstep minus that of fixed batches, repeat by
+    repeat: the mean, its standard error, and the ends of its 95 % interval if differences are
+    normally distributed.
+    """
+    losses = trained.held_out_losses
+    fixed, even = (figures(trained.records[run], losses[run]) for run in RUNS)
+    differences = np.subtract(losses["evenstep"], losses["fixed"])
+    mean, error = float(differences.mean()), float(differences.std(ddof=1) / REPEATS**0.5)
+    return {
+        "initial_loss": trained.initial_loss,
+        "fixed": fixed,
+        "evenstep": even,
+        "held_out_losses": dict(losses),
+        "loss_difference": {
             "mean": mean,
             "standard_error": error,
             "low": mean - _T_95 * error,
             "high": mean + _T_95 * error,
-        }
+        },
+        "speedup": even["tokens_per_second"] / fixed["tokens_per_second"],
+        "processor_speedup": fixed["processor_seconds"] / even["processor_seconds"],
+    }
 
-    def panels(self) -> list[StepPanel]:
-        """The two panels of the picture: the first repeat."""
-        panels = []
-        names = (f"fixed batches of {self.trained.choice.batch_size}", "evenstep.Even")
-        for run, name in zip(RUNS, names):
-            first = figures(self.trained.records[run][:1], self.trained.held_out_losses[run][:1])
-            title = (
-                f"{name}: {first['tokens_per_second']:,.0f} real tokens/s, "
-                f"{first['padding']:.1%} padding, imbalance {first['imbalance']:.2f}"
-            )
-            panels.append(StepPanel(title=title, seconds=np.array(first["compute_seconds"])))
-        return panels
 
-    def table(self) -> str:
-        """The table and its meaning, for people."""
-        found = self.as_dict()
-        fixed, even, loss = found["fixed"], found["evenstep"], found["loss_difference"]
-        ranks = [" + ".join(f"{s:.1f}" for s in run["rank_seconds"]) for run in (fixed, even)]
-        changes = {
-            "tokens_per_second": f"x {found['speedup']:.2f}",
-            "seconds": f"x {even['seconds'] / fixed['seconds']:.2f}",
-            "processor_seconds": f"x {1 / found['processor_speedup']:.2f}",
-            "held_out_loss": f"{loss['mean']:+.3f} ± {loss['standard_error']:.3f}",
-        }
-        rows = [
-            ("real tokens per second", "tokens_per_second", ",.0f"),
-            ("seconds, all repeats", "seconds", ".1f"),
-            ("processor seconds", "processor_seconds", ".1f"),
-            ("seconds to the first batch", "first_wait", ".2f"),
-            ("padding", "padding", ".1%"),
-            ("imbalance of ranks", "imbalance", ".3f"),
-            ("imbalance in padded tokens", "imbalance_in_tokens", ".3f"),
-            ("wait for data", "wait", ".1%"),
-            ("steps, all repeats", "steps", ",d"),
-            ("samples per step", "samples_per_step", ".2f"),
-            ("most padded tokens in a batch", "most_padded_tokens", ",d"),
-            ("held-out loss", "held_out_loss", ".3f"),
-        ]
-        cells = [
-            (name, f"{fixed[key]:{form}}", f"{even[key]:{form}}", changes.get(key, ""))
-            for name, key, form in rows
-        ]
-        cells.insert(2, ("compute seconds of each rank", ranks[0], ranks[1], ""))
+def panels_of(trained: BothTrained, choice: Choice) -> list[StepPanel]:
+    """The two panels of the picture: the first repeat."""
+    panels = []
+    for run, name in zip(RUNS, (f"fixed batches of {choice.batch_size}", "evenstep.Even")):
+        first = figures(trained.records[run][:1], trained.held_out_losses[run][:1])
         title = (
-            f"{len(self.lengths):,} {self.samples}, {int(self.lengths.sum()):,} tokens, each once "
-            f"in each of {REPEATS} repeats, on {self.options.world_size} ranks"
+            f"{name}: {first['tokens_per_second']:,.0f} real tokens/s, "
+            f"{first['padding']:.1%} padding, imbalance {first['imbalance']:.2f}"
         )
-        table = text_table(["", "fixed batches", "evenstep.Even", "change"], cells, title=title)
-        return f"{table}\n\n{self.verdict()}"
+        panels.append(StepPanel(title=title, seconds=np.array(first["compute_seconds"])))
+    return panels
 
-    def verdict(self) -> str:
-        """What was measured, in sentences."""
-        found, choice = self.as_dict(), self.trained.choice
-        fixed, even, loss = found["fixed"], found["evenstep"], found["loss_difference"]
-        text = (
-            f"Compared on the same {self.samples}: fixed batches of {choice.batch_size} samples, "
-            f"and evenstep's default policy, Even(max_tokens={choice.max_tokens:,}), the budget "
-            f"with which both take about as many steps, {ACCUMULATE} to an update. In real tokens "
-            f"per second evenstep was {found['speedup']:.2f} times as fast, and "
-            f"{found['processor_speedup']:.2f} times by the processor time of the slowest ranks. "
-        )
-        share = min(fixed["processor_share"], even["processor_share"])
-        if share < _PROCESSOR_SHARE:
-            text += (
-                "But other programs ran on this machine: in one of the runs a rank had a processor "
-                f"for only {share:.0%} of the time it computed, so rely on processor time alone. "
-            )
-        if found["processor_speedup"] <= 1.0:
-            text += "So it was no faster here; where lengths vary little, there is little to gain. "
+
+def table_of(result: Mapping[str, Any]) -> str:
+    """The table and its meaning, for people.
+
+    Args:
+        result: what `figures_of_both` returns, with ``options``, and ``samples``, their name.
+    """
+    fixed, even, loss = result["fixed"], result["evenstep"], result["loss_difference"]
+    changes = {
+        "tokens_per_second": f"x {result['speedup']:.2f}",
+        "seconds": f"x {even['seconds'] / fixed['seconds']:.2f}",
+        "processor_seconds": f"x {1 / result['processor_speedup']:.2f}",
+        "held_out_loss": f"{loss['mean']:+.3f} ± {loss['standard_error']:.3f}",
+    }
+    cells = [
+        (name, f"{fixed[key]:{form}}", f"{even[key]:{form}}", changes.get(key, ""))
+        for name, key, form in _ROWS
+    ]
+    options = result["options"]
+    title = (
+        f"{options['samples']:,} {result['samples']}, {fixed['tokens'] // REPEATS:,} tokens, each "
+        f"once in each of {REPEATS} repeats, on {options['world_size']} ranks"
+    )
+    table = text_table(["", "fixed batches", "evenstep.Even", "change"], cells, title=title)
+    return f"{table}\n\n{verdict(result)}"
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """What was measured, in sentences."""
+    fixed, even, loss = result["fixed"], result["evenstep"], result["loss_difference"]
+    options = result["options"]
+    text = (
+        f"Compared on the same {result['samples']}: fixed batches of {options['batch_size']} "
+        "samples, and evenstep's default policy, "
+        f"Even(max_tokens={options['fitted_max_tokens']:,}), the budget with which both take about "
+        f"as many steps, {ACCUMULATE} to an update. In real tokens per second evenstep was "
+        f"{result['speedup']:.2f} times as fast, and {result['processor_speedup']:.2f} times by "
+        "the processor time of the slowest ranks. "
+    )
+    share = min(fixed["processor_share"], even["processor_share"])
+    if share < _PROCESSOR_SHARE:
         text += (
-            "Imbalance is the processor time of the slowest rank over the mean, summed over steps; "
-            "at 1 no rank waits for another."
+            "But other programs ran on this machine: in one of the runs a rank had a processor "
+            f"for only {share:.0%} of the time it computed, so rely on processor time alone. "
         )
-        losses = (
-            f"Held-out loss, {found['initial_loss']:.3f} before training, fell to "
-            f"{fixed['held_out_loss']:.3f} with fixed batches and to {even['held_out_loss']:.3f} "
-            f"with evenstep, means of {REPEATS} repeats, each with its own initial weights and "
-            f"order. Evenstep's is {abs(loss['mean']):.3f} "
-            f"{'higher' if loss['mean'] > 0 else 'lower'}, with a standard error of "
-            f"{loss['standard_error']:.3f}; the 95% interval of the difference is "
-            f"{loss['low']:+.3f} to {loss['high']:+.3f}. "
-        )
-        if loss["low"] <= 0 <= loss["high"]:
-            losses += "The interval contains 0, so these runs do not tell which is lower. "
-        else:
-            losses += "The interval does not contain 0: this is more than chance does. "
-        losses += "docs/learning.md has longer runs of more seeds, which say more."
-        return "\n\n".join(textwrap.fill(part, _COLUMNS) for part in (text, losses))
+    if result["processor_speedup"] <= 1.0:
+        text += "So it was no faster here; where lengths vary little, there is little to gain. "
+    text += (
+        "Imbalance is the processor time of the slowest rank over the mean, summed over steps; "
+        "at 1 no rank waits for another."
+    )
+    losses = (
+        f"Held-out loss, {result['initial_loss']:.3f} before training, fell to "
+        f"{fixed['held_out_loss']:.3f} with fixed batches and to {even['held_out_loss']:.3f} "
+        f"with evenstep, means of {REPEATS} repeats, each with its own initial weights and "
+        f"order. Evenstep's is {abs(loss['mean']):.3f} "
+        f"{'higher' if loss['mean'] > 0 else 'lower'}, with a standard error of "
+        f"{loss['standard_error']:.3f}; the 95% interval of the difference is "
+        f"{loss['low']:+.3f} to {loss['high']:+.3f}. "
+    )
+    if loss["low"] <= 0 <= loss["high"]:
+        losses += "The interval contains 0, so these runs do not tell which is lower. "
+    else:
+        losses += "The interval does not contain 0: this is more than chance does. "
+    losses += "docs/learning.md has longer runs of more seeds, which say more."
+    return "\n\n".join(textwrap.fill(part, _COLUMNS) for part in (text, losses))

@@ -3,68 +3,54 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import Subset
 
 from evenstep.batch import PadCollator
 from evenstep.cli.output import note, print_json
-from evenstep.errors import ConfigurationError
 from evenstep.tools.report.steps_plot import plot_steps
 from evenstep_demos.models import PaddedGPT
 from evenstep_demos.ranks import run_ranks
-from evenstep_demos.text.budget import TrainingOptions
+from evenstep_demos.text.budget import ACCUMULATE, TrainingOptions, choose
 from evenstep_demos.text.corpus import read_parquet, read_standard_library
 from evenstep_demos.text.prepared_text import END, TokenizedDocuments, describe_lengths, prepare
-from evenstep_demos.text.result import DemoResult
+from evenstep_demos.text.result import figures_of_both, panels_of, table_of
 from evenstep_demos.text.task import Task
-from evenstep_demos.text.train import train_both
+from evenstep_demos.text.train import REPEATS, train_both
 
 VOCABULARY = 1024
 
 
 def run_demo(
-    options: TrainingOptions,
-    *,
-    data: Path | None,
-    column: str,
-    max_length: int | None,
-    out: Path,
-    as_json: bool,
+    options: TrainingOptions, *, data: Path | None, column: str, out: Path, as_json: bool
 ) -> None:
     """Reads, tokenizes and trains; see `compare`.
 
     Args:
         data: a Parquet file with one document a row; None takes the standard library.
         column: the column of `data` that holds the text.
-        max_length: longer documents are left out. Two thirds of the budget by default.
 
     Raises:
         ConfigurationError: the text cannot be used, or there is too little of it.
     """
-    begin = time.perf_counter()
-    limit = max_length or 2 * options.max_tokens // 3
-    if limit > options.max_tokens:
-        raise ConfigurationError(
-            f"max_length={limit:,} is over max_tokens={options.max_tokens:,}, and a document must "
-            "fit the budget; lower the one or raise the other"
-        )
     note("reading text and training a tokenizer on it")
     if data is None:
         corpus = read_standard_library(options.seed)
     else:
         corpus = read_parquet(data, column, options.seed)
-    prepared = prepare(corpus, limit, VOCABULARY, ranks=options.world_size, samples=options.samples)
+    limit = 2 * options.max_tokens // 3
+    prepared = prepare(corpus, limit, VOCABULARY, ranks=options.world_size)
     facts = {
         "name": corpus.name,
         "found": corpus.found,
         "read": corpus.read,
         "unusable": corpus.unusable,
         "too_long": prepared.too_long,
-        "to_train_on": len(prepared.documents),
         "held_out": len(prepared.held_out),
     }
     note(
@@ -80,7 +66,7 @@ def run_demo(
         collate=PadCollator(pad_token_id=END),
         model=_model,
     )
-    compare(options, task, begin=begin, facts=facts, samples="documents", out=out, as_json=as_json)
+    compare(options, task, facts=facts, samples="documents", out=out, as_json=as_json)
 
 
 def _model(seed: int) -> PaddedGPT:
@@ -92,7 +78,6 @@ def compare(
     options: TrainingOptions,
     task: Task,
     *,
-    begin: float,
     facts: Mapping[str, Any],
     samples: str,
     out: Path,
@@ -102,7 +87,6 @@ def compare(
     and ``result.json``.
 
     Args:
-        begin: when the demo began, by `time.perf_counter`.
         facts: about the data, for the result.
         samples: what the samples are called.
         out: the folder of both files.
@@ -113,29 +97,40 @@ def compare(
         ImportError: something of ``evenstep[demo]`` is not installed.
     """
     out.mkdir(parents=True, exist_ok=True)
+    ranks = options.world_size
+    count = min(options.samples, len(task.lengths)) // ranks * ranks  # so that each is dealt once
+    task = replace(task, training=Subset(task.training, range(count)), lengths=task.lengths[:count])
     lengths = describe_lengths(task.lengths)
+    choice = choose(task.lengths, options)
     note(
-        f"{len(task.lengths):,} {samples} to train on, their lengths median "
-        f"{lengths['median']:,.0f}, mean {lengths['mean']:,.0f}, 95th percentile "
-        f"{lengths['p95']:,.0f}, longest {lengths['max']:,.0f} tokens, coefficient of variation "
-        f"{lengths['cv']:.2f}\nstarting {options.world_size} ranks and measuring their speed"
+        f"{count:,} {samples} to train on, their lengths median {lengths['median']:,.0f}, mean "
+        f"{lengths['mean']:,.0f}, 95th percentile {lengths['p95']:,.0f}, longest "
+        f"{lengths['max']:,.0f} tokens, coefficient of variation {lengths['cv']:.2f}\n"
+        f"training on {ranks} ranks, {REPEATS} times each: fixed batches of {choice.batch_size}, "
+        f"and evenstep.Even(max_tokens={choice.max_tokens:,}); {ACCUMULATE} steps to an update"
     )
-    trained = run_ranks(train_both, options.world_size, (options, task), note)[0]
-    result = DemoResult(
-        options=options,
-        samples=samples,
-        corpus=facts,
-        lengths=task.lengths[: trained.choice.samples],
-        trained=trained,
-        picture=str(out / "step_times.png"),
-        seconds=time.perf_counter() - begin,
-    )
+    trained = run_ranks(train_both, ranks, (options.seed, choice, task), note)[0]
+    picture = out / "step_times.png"
+    result = {
+        "corpus": dict(facts),
+        "samples": samples,
+        "lengths": lengths,
+        "options": {
+            **asdict(options),
+            "samples": count,
+            "repeats": REPEATS,
+            "accumulate": ACCUMULATE,
+            "batch_size": choice.batch_size,
+            "fitted_max_tokens": choice.max_tokens,
+        },
+        **figures_of_both(trained),
+        "picture": str(picture),
+    }
     title = "Processor time of every rank in every step of the first repeat"
-    plot_steps(result.panels(), out / "step_times.png", title=title)
-    values = result.as_dict()
-    (out / "result.json").write_text(json.dumps(values, indent=1) + "\n")
+    plot_steps(panels_of(trained, choice), picture, title=title)
+    (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     if as_json:
-        print_json(values)
+        print_json(result)
     else:
-        print(result.table())
-    note(f"picture: {result.picture}\nfigures: {out / 'result.json'}")
+        print(table_of(result))
+    note(f"picture: {picture}\nfigures: {out / 'result.json'}")

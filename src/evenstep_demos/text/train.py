@@ -9,7 +9,7 @@ gradients and waiting for other ranks.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,20 +17,21 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Subset
 
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep_demos.ranks import ProgressLines
 from evenstep_demos.text.batches import RankBatch, even_batches, fixed_batches
-from evenstep_demos.text.budget import ACCUMULATE, REPEATS, Choice, TrainingOptions, choose
+from evenstep_demos.text.budget import Choice
 from evenstep_demos.text.task import Task
 
 RUNS = ("fixed", "evenstep")
 """Names of the two runs, in the order of the first repeat; the next repeat reverses it."""
 
+REPEATS = 3
+"""How often both runs are made, each time with initial weights and an order of their own."""
+
 _LEARNING_RATE, _WARM_UP = 3e-3, 0.1
 _GRADIENT_NORM = 1.0
-_TIMED_GROUPS = 4
 
 
 @dataclass(kw_only=True)
@@ -53,9 +54,6 @@ class StepRecords:
 class BothTrained:
     """Both runs, as rank 0 returns them."""
 
-    choice: Choice
-    seconds_per_token: float
-    """Measured time of a padded token on one rank."""
     initial_loss: float
     """Held-out loss before training, of the first repeat."""
     records: Mapping[str, list[list[StepRecords]]]
@@ -64,12 +62,12 @@ class BothTrained:
     """Run -> [repeats]"""
 
 
-def train_both(send: Callable[[str], None], options: TrainingOptions, task: Task) -> BothTrained:
-    """The whole demo on one rank, inside an initialised process group. All ranks return the same.
+def train_both(send: Callable[[str], None], seed: int, choice: Choice, task: Task) -> BothTrained:
+    """Both runs on one rank, inside an initialised process group. All ranks return the same.
 
     Args:
         send: takes lines for the user.
-        options, task: equal on all ranks.
+        seed, choice, task: equal on all ranks.
     """
     # One thread a rank, as every rank competes for the same cores. Denormal numbers, of which the
     # softmax of a trained model makes many, would make the later run slower than the earlier.
@@ -77,40 +75,27 @@ def train_both(send: Callable[[str], None], options: TrainingOptions, task: Task
     torch.set_flush_denormal(True)
     tell = send if dist.get_rank() == 0 else _ignore
 
-    # Also warms up the allocator and the kernels for the first run.
-    speed = _seconds_per_token(task, options)
-    choice = choose(task.lengths, options, speed)
-    initial_loss = held_out_loss(task.model(options.seed), task, options.max_tokens)
-    tell(
-        f"training on {choice.samples:,} samples, {REPEATS} times each: fixed batches of "
-        f"{choice.batch_size}, and evenstep.Even(max_tokens={choice.max_tokens:,}); {ACCUMULATE} "
-        "steps to an update"
-    )
-    task = replace(task, training=Subset(task.training, range(choice.samples)))
+    model = task.model(seed)
+    initial_loss = held_out_loss(model, task, choice.max_tokens)
+    # Warms up the allocator and the kernels for the first run.
+    model(**task.collate([task.training[int(task.lengths.argmax())]])).backward()
     records: dict[str, list[list[StepRecords]]] = {run: [] for run in RUNS}
     losses: dict[str, list[float]] = {run: [] for run in RUNS}
     for repeat in range(REPEATS):
         for run in RUNS if repeat % 2 == 0 else RUNS[::-1]:
-            seed = options.seed + repeat
-            model, record = task.model(seed), StepRecords()
+            model, record = task.model(seed + repeat), StepRecords()
             batches = (
-                fixed_batches(task, choice.batch_size, seed, record.wait)
+                fixed_batches(task, choice.batch_size, seed + repeat, record.wait)
                 if run == "fixed"
-                else even_batches(task, choice.max_tokens, seed, record.wait)
+                else even_batches(task, choice.max_tokens, seed + repeat, record.wait)
             )
-            progress = ProgressLines(f"{run} {repeat + 1}", choice.samples, tell)
+            progress = ProgressLines(f"{run} {repeat + 1}", len(task.lengths), tell)
             _train_epoch(model, batches, record, progress)
             gathered: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(gathered, record)
             records[run].append(gathered)
-            losses[run].append(held_out_loss(model, task, options.max_tokens))
-    return BothTrained(
-        choice=choice,
-        seconds_per_token=speed,
-        initial_loss=initial_loss,
-        records=records,
-        held_out_losses=losses,
-    )
+            losses[run].append(held_out_loss(model, task, choice.max_tokens))
+    return BothTrained(initial_loss=initial_loss, records=records, held_out_losses=losses)
 
 
 class GradientClock:
@@ -181,7 +166,7 @@ def _learning_rate(progress: float) -> float:
 
 
 @torch.no_grad()
-def held_out_loss(model: torch.nn.Module, task: Task, budget: int, device: str = "cpu") -> float:
+def held_out_loss(model: torch.nn.Module, task: Task, budget: int) -> float:
     """Mean loss per predicted token over all held-out samples, equal on all ranks.
 
     Args:
@@ -194,29 +179,12 @@ def held_out_loss(model: torch.nn.Module, task: Task, budget: int, device: str =
     sums = torch.zeros(2, dtype=torch.float64)
     model.eval()
     for index in range(len(groups)):
-        collated = task.collate([task.held_out[int(i)] for i in mine[groups.group(index)]])
-        batch = {name: value.to(device) for name, value in collated.items()}
+        batch = task.collate([task.held_out[int(i)] for i in mine[groups.group(index)]])
         predicted = (batch["labels"][:, 1:] >= 0).sum()
-        sums += torch.stack([model(**batch).double() * predicted, predicted]).cpu()
+        sums += torch.stack([model(**batch).double() * predicted, predicted])
     model.train()
     dist.all_reduce(sums)
     return float(sums[0] / sums[1])
-
-
-def _seconds_per_token(task: Task, options: TrainingOptions) -> float:
-    """Time of a padded token, forward and backward, while all ranks compute; the slowest rank's."""
-    groups = token_budget_groups(task.lengths, options.max_tokens)
-    model = task.model(options.seed)
-    rates = []
-    for index in np.linspace(0, len(groups) - 1, _TIMED_GROUPS).astype(int).tolist():
-        batch = task.collate([task.training[int(i)] for i in groups.group(index)])
-        dist.barrier()
-        begin = time.perf_counter()
-        model(**batch).backward()
-        rates.append((time.perf_counter() - begin) / batch["input_ids"].numel())
-    slowest = torch.tensor(np.mean(rates[1:]), dtype=torch.float64)  # the first is for warming up
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return float(slowest)
 
 
 def _ignore(line: str) -> None:

@@ -21,13 +21,7 @@ def command(
     max_tokens: Annotated[
         int, typer.Option(min=64, help="Token budget of a batch on one rank, padding included.")
     ] = 1536,
-    seconds: Annotated[
-        float, typer.Option(min=1, help="About how long all training runs may take together.")
-    ] = 100.0,
-    samples: Annotated[
-        int | None,
-        typer.Option(min=2, help="Rows to train on.", show_default="what fits --seconds"),
-    ] = None,
+    samples: Annotated[int, typer.Option(min=16, help="Rows to train on.")] = 800,
     seed: Annotated[int, typer.Option(min=0, help="Decides rows, their order and the model.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -37,21 +31,17 @@ def command(
     tokens and pixels of them; on the CPU, three times, with other weights and orders, so that
     held-out losses come with an interval. Even gets the budget, at most --max-tokens, with which
     both take about as many steps. Prints the figures measured and draws the compute time of every
-    rank in every step.
+    rank in every step. Takes a few minutes.
 
     \b
     Examples:
       evenstep demo-vision
-      evenstep demo-vision --seconds 300 --json
+      evenstep demo-vision --samples 1600 --json
     """
     from evenstep_demos.text.budget import TrainingOptions
     from evenstep_demos.vision.run import run_vision_demo
 
     options = TrainingOptions(
-        world_size=world_size,
-        max_tokens=max_tokens,
-        seconds=seconds,
-        samples=samples,
-        seed=seed,
+        world_size=world_size, max_tokens=max_tokens, samples=samples, seed=seed
     )
     run_vision_demo(options, out=out, as_json=json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from evenstep_demos.vision.collate import Collate, processor
 from evenstep_demos.vision.crops import PHOTOGRAPHS, Crops
 from evenstep_demos.vision.model import VisionLanguageModel, cost
 
-_MOST, _HELD_OUT = 1600, 128  # rows
+_HELD_OUT = 128  # rows
 
 
 def run_vision_demo(options: TrainingOptions, *, out: Path, as_json: bool) -> None:
@@ -25,15 +24,13 @@ def run_vision_demo(options: TrainingOptions, *, out: Path, as_json: bool) -> No
         RankFailedError: a rank failed; no process is left.
         ImportError: something of ``evenstep[demo-vision]`` is not installed.
     """
-    begin = time.perf_counter()
-    most = options.samples or _MOST
-    aside = min(_HELD_OUT, most)
-    first = options.seed * 10**6
-    note(f"counting the tokens of {most + aside:,} rows")
+    begin = options.seed * 10**6
+    end = begin + _HELD_OUT + options.samples
+    note(f"counting the tokens of {end - begin:,} rows")
     collate = Collate(processor())
     task = Task.measured(
-        Crops(range(first + aside, first + aside + most)),
-        Crops(range(first, first + aside)),
+        Crops(range(begin + _HELD_OUT, end)),
+        Crops(range(begin, begin + _HELD_OUT)),
         collate=collate,
         model=_model,
         cost=cost(len(collate.processor.tokenizer)),
@@ -41,11 +38,10 @@ def run_vision_demo(options: TrainingOptions, *, out: Path, as_json: bool) -> No
     facts = {
         "name": "crops of photographs of scikit-image",
         "photographs": len(PHOTOGRAPHS),
-        "to_train_on": most,
-        "held_out": aside,
+        "held_out": _HELD_OUT,
     }
     samples = "rows of images and text"
-    compare(options, task, begin=begin, facts=facts, samples=samples, out=out, as_json=as_json)
+    compare(options, task, facts=facts, samples=samples, out=out, as_json=as_json)
 
 
 def _model(seed: int) -> VisionLanguageModel:

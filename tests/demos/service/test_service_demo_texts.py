@@ -1,17 +1,15 @@
-"""Texts to sources on disk."""
+"""Python code to sources on disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.sample_table import SampleId
 from evenstep_demos.service import sources
-from evenstep_demos.service.options import ServiceDemoOptions
-from evenstep_demos.service.sources import functions_of, text_sources
+from evenstep_demos.service.sources import functions_of, write_sources
 from evenstep_demos.service.strategies import tokens_of
 
 
@@ -34,43 +32,15 @@ def test_a_function_is_a_document_with_what_follows_its_head(
     assert functions_of(path) == functions
 
 
-def parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
-    import pyarrow
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    return path
-
-
-def test_rows_of_parquet_become_the_sources_that_they_name(tmp_path: Path) -> None:
-    rows = [{"kind": f"s{n % 3}", "body": f"text {n} " + "x" * n * 5} for n in range(60)]
-    rows += [{"kind": "s0", "body": " "}, {"kind": "s0", "body": rows[0]["body"]}]
-    options = ServiceDemoOptions(
-        data=[parquet(tmp_path / "a.parquet", rows)],
-        column="body",
-        source_column="kind",
-        sources=2,
-        max_length=64,
-        out=tmp_path / "out",
-    )
-    told: list[tuple[int, int]] = []
-    stored = text_sources(options, lambda done, total: told.append((done, total)))
-    assert told == [(1, 2), (2, 2)]
-    assert stored.samples == {"s0": 20, "s1": 20}
-    assert stored.facts == {"found": 62, "documents": 42, "unusable": 2, "cut": 32}
-    for name, count in stored.samples.items():
-        found = {stored.row(SampleId(name, 0, i))["text"] for i in range(count)}
-        assert found == {row["body"][:64] for row in rows[:60] if row["kind"] == name}
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The interpreter's library."""
+    paths = {"stdlib": str(tmp_path / "lib"), "purelib": str(tmp_path / "none")}
+    monkeypatch.setattr(sources.sysconfig, "get_paths", lambda: paths)
+    return tmp_path / "lib"
 
 
-def test_no_character_is_cut_in_two(tmp_path: Path) -> None:
-    data = parquet(tmp_path / "a.parquet", [{"source": "s", "text": "a" + "\u00e9" * 40}])
-    stored = text_sources(ServiceDemoOptions(data=[data], max_length=64, out=tmp_path / "out"))
-    assert stored.row(SampleId("s", 0, 0))["text"] == "a" + "\u00e9" * 31
-
-
-def test_python_code_is_grouped_by_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tmp_path / "lib"
+def test_python_code_is_grouped_by_folder(tmp_path: Path, root: Path) -> None:
     for folder, count in (
         ("a", 6),
         ("b/c", 3),
@@ -84,29 +54,27 @@ def test_python_code_is_grouped_by_folder(tmp_path: Path, monkeypatch: pytest.Mo
             name = f"{folder} {number}".replace("/", "_").replace(" ", "_")
             (root / folder / f"{name}.py").write_text(f"def {name}():\n    return {number}\n")
     (root / "a" / "bad.py").write_bytes(b"# coding: nonsense\n\xff")
-    paths = {"stdlib": str(root), "purelib": str(tmp_path / "none")}
-    monkeypatch.setattr(sources.sysconfig, "get_paths", lambda: paths)
-    stored = text_sources(ServiceDemoOptions(out=tmp_path / "out", sources=3))
+    told: list[tuple[int, int]] = []
+    stored = write_sources(tmp_path / "out", 3, 0, lambda done, total: told.append((done, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
     assert stored.samples == {"a": 6, "b/c": 5, "b": 4}
-    assert (stored.facts["found"], stored.facts["unusable"]) == (17, 1)
+    assert stored.unusable == 1
     row = stored.row(SampleId("b", 0, 2))
     assert bytes(tokens_of(row)["input_ids"]).decode() == row["text"]
 
 
-def test_a_column_that_is_missing_is_named_with_the_remedy(tmp_path: Path) -> None:
-    data = parquet(tmp_path / "a.parquet", [{"source": "s", "body": "text"}])
-    with pytest.raises(ConfigurationError, match=r"no column 'text'; it has source, body"):
-        text_sources(ServiceDemoOptions(data=[data], out=tmp_path / "out"))
+def test_no_character_is_cut_in_two(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_LENGTH", 64)
+    root.mkdir()
+    for number in range(4):
+        (root / f"{number}.py").write_text("a" + "\u00e9" * 40)
+    stored = write_sources(tmp_path / "out", 1, 0)
+    assert (stored.samples, stored.unusable) == ({"modules": 1}, 3)  # copies
+    assert stored.row(SampleId("modules", 0, 0))["text"] == "a" + "\u00e9" * 31
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"samples_per_step": 10}, "samples_per_step=10 must be a multiple of 4"),
-        ({"data": [Path("nowhere.parquet")]}, "nowhere.parquet does not exist"),
-        ({"vision": True, "live": True}, "leave out --live and --data"),
-    ],
-)
-def test_wrong_options_are_refused_before_any_work(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        ServiceDemoOptions(**given)
+def test_a_library_without_code_is_refused_by_name(tmp_path: Path, root: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"no Python code under {root}"):
+        write_sources(tmp_path / "out", 1, 0)

@@ -66,17 +66,10 @@ def test_all_runs_train_on_the_same_samples_and_are_reported(
     assert (out / "step_times.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--world-size", "1"], "--world-size"),
-        (["--max-tokens", "1000", "--max-length", "1001"], "lower the one or raise the other"),
-    ],
-)
-def test_wrong_options_end_the_demo_before_any_work(
-    tmp_path: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_option_ends_the_demo_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["demo", *arguments, "--out", str(tmp_path / "out")])
-    assert words in capsys.readouterr().err
+        main(["demo", "--world-size", "1", "--out", str(tmp_path / "out")])
+    assert "--world-size" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -60,28 +60,10 @@ def test_text_that_spells_the_end_token_does_not_end_a_document() -> None:
     assert loaded.decode(ids) == text
 
 
-def test_a_long_text_of_few_tokens_is_kept() -> None:
-    # One token stands for many dashes, so these are within the limit, though long in characters.
-    rules = ["-" * (n * 64) for n in range(1, 40)]
-    corpus = _corpus(60)
-    corpus.documents.extend(rules)
-    prepared = prepare(corpus, LIMIT, VOCABULARY, ranks=2)
-    encode = load_tokenizer(prepared.tokenizer).encode
-    kept = [text for text in rules if len(encode(text).ids) + 1 <= LIMIT]
-    assert len(max(kept)) > 8 * LIMIT
-    assert [text for text in rules if text in prepared.documents] == kept
-
-
 @pytest.mark.parametrize(
-    ("documents", "samples", "words"),
-    [
-        (0, None, "0 to train on and 0 to hold out, for 2 ranks"),
-        (9, None, "0 to hold out"),
-        (100, 1000, "words: of 100 documents, .* samples=1000; give more text, lower --samples"),
-    ],
+    ("documents", "words"),
+    [(0, "0 to train on and 0 to hold out, for 2 ranks"), (9, "0 to hold out")],
 )
-def test_too_little_text_is_refused_with_the_numbers(
-    documents: int, samples: int | None, words: str
-) -> None:
+def test_too_little_text_is_refused_with_the_numbers(documents: int, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        prepare(_corpus(documents), LIMIT, VOCABULARY, ranks=2, samples=samples)
+        prepare(_corpus(documents), LIMIT, VOCABULARY, ranks=2)

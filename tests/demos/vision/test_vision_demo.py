@@ -28,7 +28,7 @@ def _run(*arguments: str) -> None:
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     _run("--help")
-    assert "evenstep demo-vision --seconds 300 --json" in capsys.readouterr().out
+    assert "evenstep demo-vision --samples 1600 --json" in capsys.readouterr().out
 
 
 def test_all_runs_train_on_the_same_rows_and_are_reported(
