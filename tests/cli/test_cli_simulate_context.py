@@ -1,4 +1,4 @@
-"""``evenstep simulate`` of context parallelism, dynamic groups and whole steps."""
+"""``evenstep simulate`` of context parallelism and dynamic groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from evenstep.context_parallel.latency_default import default_latency
 
 SHARDING = ("simulate", "context-parallel")
 DYNAMIC = ("simulate", "dynamic-context-parallel")
-END_TO_END = ("simulate", "end-to-end")
 
 WAYS = ("per_sequence", "per_document", "hybrid", "adaptive")
 SHARDING_KEYS = {
@@ -137,21 +136,6 @@ def test_a_picture_is_drawn(capsys: Capture, tmp_path: Path) -> None:
     assert str(path) in err
 
 
-def test_steps_of_a_job_on_given_lengths_are_predicted(capsys: Capture, tmp_path: Path) -> None:
-    lengths = np.random.default_rng(0).lognormal(6, 1.5, 2000).clip(1, 8192).astype(int)
-    np.save(tmp_path / "lengths.npy", lengths)
-    job = ("--context", "8192", "--tp", "1", "--cp", "4", "--pp", "2", "--steps", "3")
-    command = (*END_TO_END, "--lengths", str(tmp_path / "lengths.npy"), *job)
-    hidden, exposed = figures(capsys, *command), figures(capsys, *command, "--exposed")
-    assert (hidden["job"], hidden["gpus"], hidden["ranks"]) == ("7B-8K", 8, 4)
-    assert hidden["ranks_of_group_max"] <= 4
-    product = hidden["dynamic_over_wlb"] * hidden["wlb_over_plain"]
-    assert hidden["dynamic_over_plain"] == pytest.approx(product)
-    assert exposed["dynamic_over_plain"] != hidden["dynamic_over_plain"]
-    _, out, _ = run(capsys, *command)
-    assert f"dynamic groups over WLB-LLM: {hidden['dynamic_over_wlb']:.3f}" in out
-
-
 @pytest.mark.parametrize(
     ("command", "options", "says"),
     [
@@ -167,8 +151,6 @@ def test_steps_of_a_job_on_given_lengths_are_predicted(capsys: Capture, tmp_path
         (DYNAMIC, ("--micro-batches", "0"), "micro_batches=0"),
         (DYNAMIC, ("--ranks", "6", "--powers-of-two"), "power of two"),
         (DYNAMIC, ("--context", "8"), "No such option: --context"),
-        (END_TO_END, ("--model", "8B"), "model='8B' must be one of 550M, 7B, 30B, 70B"),
-        (END_TO_END, ("--tp", "5"), "32 heads, which 5 ranks cannot share"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_with_a_reason(

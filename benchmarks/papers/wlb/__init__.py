@@ -10,4 +10,6 @@ sweep            Figures 12 and 13 under other assumptions
 sharded_layer    Figure 15 on real ranks
 table2           updates docs/wlb-table2.md
 figures          updates docs/wlb-figures.md
+dynamic_steps    steps of dynamic groups of ranks, on the paper's jobs
+step_time_model  the time of a step under 4D parallelism; cluster_assumptions
 """

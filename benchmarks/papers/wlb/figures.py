@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lib.report import markdown, parser, print_json, progress
+from benchmarks.papers.wlb.cluster_assumptions import MODELS, TABLE_1
 from benchmarks.papers.wlb.figures_run import SEVEN_128, TABLE_ERROR, Bench, Rates, measure
-from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1
 
 PAPER: Mapping[str, Mapping[str, float]] = {
     "figure 12": {"fixed": 1.03, "wlb": 1.23, "wlb, 64K": 1.15, "wlb, 128K": 1.30},

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lib.report import progress
+from benchmarks.papers.wlb.cluster_assumptions import MODELS, TABLE_1, ClusterAssumptions
+from benchmarks.papers.wlb.step_time_model import SHARDINGS, MicroBatches, StepModel
 from evenstep.arrays import Int64Array
 from evenstep.context_parallel.latency import AttentionLatency
 from evenstep.plan.packing.document_cost import DocumentCost
@@ -18,7 +20,6 @@ from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.step_plan import plan_step
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
-from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, ClusterAssumptions
 from evenstep.tools.simulate.packing_run import (
     ArrivingDocuments,
     Trained,
@@ -26,7 +27,6 @@ from evenstep.tools.simulate.packing_run import (
     run_original,
     run_planner,
 )
-from evenstep.tools.simulate.step_time_model import SHARDINGS, MicroBatches, StepModel
 
 LENGTHS = "pretrain-128k"
 QUEUES = 2

@@ -10,14 +10,14 @@ import numpy as np
 
 from benchmarks.lib.report import progress
 from benchmarks.papers.outcome import Outcome, Table
+from benchmarks.papers.wlb.cluster_assumptions import Cluster
 from benchmarks.papers.wlb.figures_run import LENGTHS, SEVEN_128, scaled
+from benchmarks.papers.wlb.step_time_model import MicroBatches, StepModel
 from evenstep.arrays import Float64Array
 from evenstep.plan.packing import PackingOptions, auto_thresholds, plan_step
 from evenstep.tools.simulate import sample_lengths
-from evenstep.tools.simulate.cluster_assumptions import Cluster
 from evenstep.tools.simulate.packing_result import measure
 from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_original, run_planner
-from evenstep.tools.simulate.step_time_model import MicroBatches, StepModel
 
 BATCHES = 120
 LONG = 16_384  # tokens

@@ -6,7 +6,6 @@ packing           workload-packing: micro-batches of pretraining
 sharding          context-parallel: packed rows over context-parallel ranks
 dynamic_context   dynamic-context-parallel: as many ranks for each document as it needs
 rebalance         rollouts over ranks
-end_to_end        the time of whole steps
 ```
 """
 

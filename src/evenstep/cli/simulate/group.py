@@ -19,13 +19,7 @@ from evenstep.cli.options import (
     parse_buffer_size,
 )
 from evenstep.cli.output import note, print_figures, print_json, progress_bar
-from evenstep.cli.simulate import (
-    dynamic_context,
-    end_to_end,
-    packing,
-    rebalance,
-    sharding,
-)
+from evenstep.cli.simulate import dynamic_context, packing, rebalance, sharding
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
@@ -83,7 +77,6 @@ Examples:
   evenstep simulate context-parallel --lengths pretrain-128k --context 131072 --cp 8 --json
   evenstep simulate dynamic-context-parallel --lengths pretrain-128k --ranks 64 --json
   evenstep simulate rebalance --ranks 64 --max-tokens 32768
-  evenstep simulate end-to-end --lengths pretrain-128k --json
 """
 _POLICY_HELP = """{summary}
 
@@ -137,7 +130,6 @@ def register(app: typer.Typer) -> None:
     group.command("context-parallel")(sharding.command)
     group.command("dynamic-context-parallel")(dynamic_context.command)
     group.command("rebalance")(rebalance.command)
-    group.command("end-to-end")(end_to_end.command)
     app.add_typer(group, name="simulate")
 
 

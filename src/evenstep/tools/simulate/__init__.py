@@ -9,8 +9,6 @@ pipeline_run     one step on a pipeline of stages
 sharding_run     context-parallel sharding of sequences
 dynamic_context_run  groups of ranks for documents, compared with dynamic_context_baselines
 rebalance_run    updates of rollouts, compared with rebalance_baselines
-step_time_model  the time of a step under 4D parallelism; cluster_assumptions
-end_to_end       the time of steps of dynamic groups and of WLB-LLM
 ```
 """
 

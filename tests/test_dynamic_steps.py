@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.papers.wlb.cluster_assumptions import MODELS, Cluster, ClusterAssumptions
+from benchmarks.papers.wlb.dynamic_steps import dynamic_options, dynamic_step, speedup
+from benchmarks.papers.wlb.step_time_model import StepModel
 from evenstep.plan.dynamic_context import ContextPlan
 from evenstep.plan.sharding import METHODS, shard, shard_per_document
 from evenstep.tools.simulate import sample_lengths
-from evenstep.tools.simulate.cluster_assumptions import MODELS, Cluster, ClusterAssumptions
-from evenstep.tools.simulate.end_to_end import dynamic_options, dynamic_step, run_end_to_end
-from evenstep.tools.simulate.step_time_model import StepModel
 
 INSTANT = Cluster(inside=1e18, between=1e18, collective=0.0)
 
@@ -48,7 +48,7 @@ def test_a_micro_batch_takes_as_long_as_its_slowest_group() -> None:
     short = model.attention(alone) + model.linear(np.array([1700]), np.array([1]))[:, 0]
     assert long.sum() > short.sum()
     expected = 32 * max(long[0], short[0]) + 32 * max(long[1], short[1])
-    assert dynamic_step(model, plan, lengths, hidden=False) == pytest.approx(expected)
+    assert dynamic_step(model, plan, lengths) == pytest.approx(expected)
 
 
 def test_exchange_is_paid_for_by_those_that_share() -> None:
@@ -81,10 +81,10 @@ def test_groups_are_planned_by_the_ratios_of_the_model() -> None:
 
 def test_dynamic_groups_gain_on_long_tails_and_lose_nothing_where_all_are_alike() -> None:
     tail = StepModel.of(setting(context=262_144, context_ranks=8, tensor=4, data=2, stages=4))
-    result = run_end_to_end(tail, sample_lengths("sft-256k", 3500))
-    assert result["dynamic_over_wlb"] > 1.1
-    assert result["ranks_of_group_max"] > 8
+    gain, ranks = speedup(tail, sample_lengths("sft-256k", 3500))
+    assert gain > 1.1
+    assert ranks > 8
     alike = StepModel.of(setting(context_ranks=1, data=4), cluster=INSTANT)
-    result = run_end_to_end(alike, np.full(400, 1024))
-    assert result["dynamic_over_wlb"] == pytest.approx(1, rel=0.02)
-    assert result["ranks_of_group_max"] == 1
+    gain, ranks = speedup(alike, np.full(400, 1024))
+    assert gain == pytest.approx(1, rel=0.02)
+    assert ranks == 1

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenstep.context_parallel.latency_default import default_latency
-from evenstep.errors import ConfigurationError
-from evenstep.plan.sharding import shard_per_document, shard_per_sequence
-from evenstep.tools.simulate.cluster_assumptions import (
+from benchmarks.papers.wlb.cluster_assumptions import (
     MODELS,
     TABLE_1,
     Cluster,
     ClusterAssumptions,
 )
+from benchmarks.papers.wlb.step_time_model import SHARDINGS, MicroBatches, StepModel
+from evenstep.context_parallel.latency_default import default_latency
+from evenstep.errors import ConfigurationError
+from evenstep.plan.sharding import shard_per_document, shard_per_sequence
 from evenstep.tools.simulate.packing_run import ArrivingDocuments, Trained, run_original
-from evenstep.tools.simulate.step_time_model import SHARDINGS, MicroBatches, StepModel
 
 INSTANT = Cluster(inside=1e18, between=1e18, collective=0.0)
 """Links that take no time."""

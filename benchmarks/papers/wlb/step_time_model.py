@@ -23,6 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
+from benchmarks.papers.wlb.cluster_assumptions import Cluster, ClusterAssumptions
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.context_parallel.latency import AttentionLatency
 from evenstep.context_parallel.latency_default import default_latency
@@ -33,7 +34,6 @@ from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.sharding import Sharding, shard_per_document
 from evenstep.plan.sharding.adaptive import shard
 from evenstep.plan.sharding.kernel_latency import KernelLatency
-from evenstep.tools.simulate.cluster_assumptions import Cluster, ClusterAssumptions
 from evenstep.tools.simulate.packing_run import Trained
 
 SHARDINGS = ("per-sequence", "per-document", "hybrid")
