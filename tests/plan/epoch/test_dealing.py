@@ -60,14 +60,6 @@ def test_a_deal_is_as_one_by_one_to_whom_holds_least(
     assert dealt.tolist() == np.minimum(expected, free).tolist()
 
 
-def test_a_rank_with_large_samples_draws_fewer() -> None:
-    # The samples that rank 1 has left are larger, as it has trained on fewer.
-    held = holdings([4, 4], [20, 60], [0, 0])
-    assert next_deal(held, left=1000, window=8).tolist() == [12, 10]
-    assert next_deal(held, left=4, window=5).tolist() == [4, 0]
-    assert next_deal(held, left=12, window=8).tolist() == [5, 1]
-
-
 def test_before_anything_is_known_all_draw_alike() -> None:
     held = Holdings(
         samples=np.zeros(3, np.int64),

@@ -66,24 +66,3 @@ def test_a_stretch_of_places_is_searched_for_what_remains(
         for number, place in listed(share, progress)
         if begin <= place < begin + count
     ]
-
-
-@given(shares(), progresses(), st.lists(st.integers(0, 7), max_size=12))
-def test_stretches_that_follow_each_other_find_everything_once_in_order(
-    share: Stream, progress: Progress, counts: list[int]
-) -> None:
-    remaining = Remaining.of(share, progress)
-    expected = listed(share, progress)
-    begin, found = expected[0][1], []
-    for count in counts:
-        found += remaining.select(begin, count)[1].tolist()
-        begin += count
-    assert found == [number for number, place in expected if place < begin]
-
-
-def test_of_a_share_that_has_not_begun_everything_remains() -> None:
-    whole = Remaining.of(Stream(UNSIZED), Progress(0, np.empty(0, np.int64)))
-    for remaining in (whole, Remaining.everything()):
-        assert (remaining.place, remaining.place_of(17)) == (0, 17)
-        positions, numbers = remaining.select(5, 3)
-        assert (positions.tolist(), numbers.tolist()) == ([0, 1, 2], [5, 6, 7])

@@ -94,47 +94,6 @@ def test_after_leaves_exactly_what_has_not_been_trained_on(total, chain, seed):
         assert len(stream) == len(expected)
 
 
-@given(TOTALS, CHAINS, SEEDS)
-def test_the_same_progress_always_leaves_the_same_stream(total, chain, seed):
-    for (one, _), (other, _) in zip(streams(total, chain, seed), streams(total, chain, seed)):
-        assert (one.total, one.tail) == (other.total, other.tail)
-        assert one.leftover.tolist() == other.leftover.tolist()
-
-
-@given(st.integers(0, 300), st.integers(0, 40), SEEDS)
-def test_restripe_8_to_2_to_8_same_remaining_set(total, most, seed):
-    """Whatever else the ranks do in between, the set left depends on what was trained on alone."""
-    draw = np.random.default_rng(seed)
-    first, begun = advance(Stream(total), 8, draw, most=most)
-    stopped = Stream(total).after(first)
-    # To 2 ranks and back to 8 without a step: nothing has changed.
-    idle = [Progress(0, np.empty(0, np.int64))] * 2
-    assert remaining(stopped.after(idle)).tolist() == remaining(stopped).tolist()
-    # With steps on 2 ranks: their samples are gone, and no others.
-    second, done = advance(stopped, 2, draw, most=most)
-    resumed = stopped.after(second)
-    left = np.setdiff1d(np.arange(total), np.concatenate([begun, done]))
-    shares = [resumed.share(rank, 8, even=False) for rank in range(8)]
-    assert sorted(np.concatenate(shares).tolist()) == left.tolist()
-
-
-@pytest.mark.parametrize(
-    "chain",
-    [(8, 2, 8), (1, 16, 3), (16, 1, 16), (3, 5, 7, 11), (4, 4, 4), (2, 16, 1, 16, 2), (1, 1)],
-    ids=lambda chain: "-".join(map(str, chain)),
-)
-@pytest.mark.parametrize("total", [0, 1, 2, 15, 16, 17, 255, 300])
-def test_a_chain_of_worlds_that_ends_trains_every_position_once(chain, total):
-    draw = np.random.default_rng([total, *chain])
-    stream, trained = Stream(total), []
-    for world in chain:
-        progress, new = advance(stream, world, draw, most=40)
-        trained += new.tolist()
-        stream = stream.after(progress)
-    trained += remaining(stream).tolist()
-    assert sorted(trained) == list(range(total))
-
-
 @settings(max_examples=120)
 @given(TOTALS, CHAINS, SEEDS, st.integers(0, 20))
 def test_leftover_is_never_more_than_was_outstanding(total, chain, seed, depth):

@@ -37,27 +37,6 @@ def test_target_equals_eq_3(ranks: list[tuple[int, int, int]]) -> None:
     assert target_of(ranks) == max(min(most, capacity, samples), 1)
 
 
-def test_target_is_the_most_groups_any_rank_has() -> None:
-    assert target_of([(3, 100, 50), (7, 100, 50), (5, 100, 50)]) == 7
-
-
-def test_target_is_no_more_than_any_rank_has_samples_or_room_for() -> None:
-    assert target_of([(3, 4, 50), (7, 100, 50)]) == 4
-    assert target_of([(3, 100, 2), (7, 100, 50)]) == 2
-
-
-def test_a_rank_with_no_samples_or_no_room_does_not_collapse_the_target() -> None:
-    assert target_of([(0, 0, 0), (7, 100, 50)]) == 7
-    assert target_of([(0, 1, 1), (7, 100, 50)]) == 7  # no groups: not active, whatever it holds
-    assert target_of([(3, 0, 50), (7, 100, 50)]) == 7
-    assert target_of([(3, 100, 0), (7, 100, 50)]) == 7
-    assert target_of([(3, 100, 0), (7, 100, 0)]) == 7
-
-
-def test_no_active_rank_means_no_steps() -> None:
-    assert target_of([(0, 0, 0), (0, 5, 5)]) == 0
-
-
 # Algorithm 1
 
 
@@ -136,20 +115,6 @@ def test_no_group_grows_in_samples_or_in_padded_tokens(
         assert after.padded[g] <= before.padded[origin]
 
 
-@given(alignments())
-def test_the_right_number_of_groups_is_left_alone(case: tuple[np.ndarray, Groups, int]) -> None:
-    _, groups, _ = case
-    aligned, returned = align(groups, len(groups))
-    assert aligned is groups
-    assert len(returned) == 0
-
-
-def test_splitting_takes_the_longest_samples_off_the_longest_groups() -> None:
-    groups = Groups(int64([0, 1, 2, 3, 4, 5]), int64([0, 1, 3, 6]))
-    aligned, _ = align(groups, 5)
-    assert length_lists(aligned, np.arange(6)) == [[0], [1], [2], [3], [4, 5]]
-
-
 @given(overdue_alignments())
 def test_overdue_groups_are_kept_before_all_others_most_overdue_first(
     case: tuple[np.ndarray, Groups, int, list[int] | None],
@@ -164,15 +129,6 @@ def test_overdue_groups_are_kept_before_all_others_most_overdue_first(
         r for r, start in zip(ranked, groups.offsets) if int(groups.members[start]) in kept_first
     ]
     assert sorted(kept, reverse=True) == sorted(ranked, reverse=True)[:target]
-
-
-def test_a_long_sample_that_overflow_returns_is_kept_once_it_is_overdue() -> None:
-    groups = Groups(int64([0, 1, 2, 3, 4, 5]), int64([0, 1, 3, 6]))
-    kept, returned = align(groups, 2)
-    assert returned.tolist() == [0]
-    kept, returned = align(groups, 2, int64([1, 0, 0]))
-    assert length_lists(kept, np.arange(6)) == [[0], [3, 4, 5]]
-    assert returned.tolist() == [1, 2]
 
 
 @given(

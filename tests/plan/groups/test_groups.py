@@ -63,13 +63,6 @@ def test_take_equals_list_indexing(lists: list[list[int]], data: st.DataObject) 
 
 
 @given(LISTS)
-def test_taking_a_permutation_and_its_inverse_gives_the_groups_back(lists: list[list[int]]) -> None:
-    order = np.random.default_rng(0).permutation(len(lists))
-    there_and_back = groups_of(lists).take(order).take(np.argsort(order))
-    assert lists_of(there_and_back) == lists
-
-
-@given(LISTS)
 def test_shapes_are_measured_on_the_members(lists: list[list[int]]) -> None:
     lengths = np.arange(100, dtype=np.int64) * 7 + 1
     shapes = groups_of(lists).shapes(lengths)
@@ -83,12 +76,6 @@ def test_empty_groups_have_no_group_and_no_member() -> None:
     assert len(empty) == len(empty.members) == len(empty.sizes) == 0
     assert len(empty.take(np.empty(0, np.int64))) == 0
     assert len(empty.shapes(np.empty(0, np.int64))) == 0
-
-
-@given(st.lists(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=5))
-def test_a_generator_is_a_function_of_its_key(key: list[int]) -> None:
-    first, second = generator(*key), generator(*key)
-    assert first.permutation(20).tolist() == second.permutation(20).tolist()
 
 
 @pytest.mark.parametrize(

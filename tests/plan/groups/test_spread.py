@@ -55,15 +55,6 @@ def test_a_round_that_begins_amid_an_update_ends_that_one_first() -> None:
     assert (np.sort(dealt(34, 2, 4, step=6), axis=1) == np.arange(34)).all()
 
 
-def test_the_example_of_the_docstring() -> None:
-    assert sorted(map(tuple, dealt(4, 2, 1).T.tolist())) == [(0, 2), (1, 3), (2, 0), (3, 1)]
-    updates = dealt(4, 2, 2).T.reshape(2, 2, 2)  # [updates, steps, ranks]
-    assert sorted(sorted(map(tuple, u)) for u in updates.tolist()) == [
-        [(0, 3), (2, 1)],
-        [(1, 0), (3, 2)],
-    ]
-
-
 def test_groups_stay_in_their_class() -> None:
     order = dealt(24, 4, 1, classes=3) // 8
     assert (order == order[0]).all()

@@ -58,15 +58,6 @@ def test_length_grouped_batches_are_full_but_the_last(
         assert (share.sizes[:-1] == batch_size).all()
 
 
-def test_length_grouped_megabatches_are_sorted_longest_first_and_cover_the_ranks_together() -> None:
-    lengths = np.random.default_rng(0).integers(1, 1000, 480)
-    dealt = deal(LengthGrouped(4, lengths=lengths, megabatch=48), 3)
-    in_turn = np.stack([share.members for share in dealt], axis=1).ravel()
-    for begin in range(0, 480, 48):
-        assert (np.diff(lengths[in_turn[begin : begin + 48]]) <= 0).all()
-    assert np.diff(lengths[in_turn]).max() > 0
-
-
 def test_length_grouped_draws_another_order_for_another_epoch_or_seed() -> None:
     policy = LengthGrouped(4, lengths=np.random.default_rng(0).integers(1, 1000, 480))
     orders = [deal(policy, 1, *key)[0].members.tolist() for key in ((0, 0), (0, 1), (1, 0))]

@@ -56,11 +56,6 @@ def test_max_tokens_runs_from_the_shortest_to_the_longest(
     assert (lengths[order] == np.sort(lengths)).all()
 
 
-def test_max_tokens_makes_the_same_batches_in_every_epoch() -> None:
-    policy = MaxTokens(1000, lengths=np.random.default_rng(0).integers(1, 100, 500))
-    assert batches(policy) == batches(policy, seed=3, epoch=4)
-
-
 def test_bucketed_batches_and_their_order_differ_between_epochs_and_seeds() -> None:
     lengths = np.random.default_rng(0).integers(1, 100, 500)
     policy = BucketedMaxTokens(1000, lengths=lengths, bucket_size=100)
@@ -78,25 +73,3 @@ def test_bucketed_order_does_not_follow_length() -> None:
     sorted_groups = deal(MaxTokens(4000, lengths=lengths), 1)[0]
     means = sorted_groups.shapes(lengths).tokens / sorted_groups.sizes
     assert np.corrcoef(np.arange(len(means)), means)[0, 1] > 0.9
-
-
-def test_bucketed_batches_come_from_one_bucket_each() -> None:
-    # Without a limit that binds, what a batch holds is a bucket.
-    policy = BucketedMaxTokens(10**9, lengths=np.arange(1, 26), bucket_size=10)
-    assert sorted(map(len, batches(policy))) == [5, 10, 10]
-
-
-def test_larger_buckets_pad_less_down_to_the_whole_set() -> None:
-    lengths = np.exp(np.random.default_rng(0).normal(6, 0.7, 20_000)).astype(np.int64) + 1
-
-    def padding(policy: MaxTokens) -> float:
-        shapes = deal(policy, 1)[0].shapes(lengths)
-        return 1 - shapes.tokens.sum() / shapes.padded.sum()
-
-    paddings = [
-        padding(BucketedMaxTokens(12_288, lengths=lengths, bucket_size=size))
-        for size in (128, 1024, 8192)
-    ]
-    paddings.append(padding(MaxTokens(12_288, lengths=lengths)))
-    assert paddings == sorted(paddings, reverse=True)
-    assert paddings[-1] < 0.005

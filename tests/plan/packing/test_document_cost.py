@@ -21,10 +21,6 @@ def column(lengths: list[int]) -> np.ndarray:
     return np.array(lengths, np.int64)
 
 
-def test_the_default_weighs_attention_of_24576_tokens_as_all_the_rest() -> None:
-    assert DocumentCost().of_documents(column([1, 24_576])).tolist() == [24_577, 2 * 24_576**2]
-
-
 @settings(max_examples=50)
 @given(LENGTHS, DOCUMENT_COSTS)
 def test_as_a_cost_a_packed_group_is_the_sum_of_its_documents(
@@ -67,11 +63,6 @@ def test_costs_are_in_proportion_to_the_cost_they_were_taken_from(
     got = DocumentCost.of(cost).of_documents(column(lengths)) * 1.0
     scale = expected.sum() / got.sum()
     assert got * scale == pytest.approx(expected, rel=2e-3, abs=1e-12)
-
-
-def test_attention_alone_has_no_linear_part() -> None:
-    cost = FittedCost(per_group=0.0, per_token=0.0, per_pair=2.0)
-    assert DocumentCost.of(cost) == DocumentCost(linear=0)
 
 
 @settings(max_examples=50)

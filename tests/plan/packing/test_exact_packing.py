@@ -94,20 +94,6 @@ def test_a_known_packing_that_breaks_the_cap_is_refused() -> None:
         exact_packing(lengths, lengths, micro_batches=2, max_tokens=9, known=np.array([0, 0]))
 
 
-def test_where_no_packing_is_possible_there_is_none() -> None:
-    lengths = np.array([3, 3, 3], np.int64)
-    packing = exact_packing(lengths, lengths, micro_batches=2, max_tokens=5)
-    assert packing.status == "none"
-    assert packing.placed is None
-
-
 def test_a_document_longer_than_a_micro_batch_is_refused() -> None:
     with pytest.raises(SampleError, match="over max_tokens=5"):
         exact_packing(np.array([6]), np.array([6]), micro_batches=2, max_tokens=5)
-
-
-def test_no_documents_are_packed_at_once() -> None:
-    packing = exact_packing(
-        np.empty(0, np.int64), np.empty(0, np.int64), micro_batches=2, max_tokens=5
-    )
-    assert (packing.status, packing.largest) == ("optimal", 0)

@@ -43,11 +43,6 @@ def test_seconds_are_other_documents_under_the_cap_and_the_largest_cost(
         assert costs[run[at]] + costs[position] <= costs[run].max()
 
 
-def test_what_short_documents_can_balance_gets_none() -> None:
-    *_, second = ask([20, 30, 31, 32], 3, left=1000, short=1000.0)
-    assert second == {}
-
-
 def test_the_one_of_least_cost_gets_the_longest_that_fits() -> None:
     # Runs of 60, 37 and 36 tokens: beside 36 there is room for 24, beside 37 for 23.
     _, _, run, second = ask([60, 37, 36, 24, 22, 20], 3, left=1000, short=0.0)

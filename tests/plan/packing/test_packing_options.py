@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 
@@ -37,13 +35,6 @@ def test_a_micro_batch_holds_a_quarter_more_than_the_context_by_default() -> Non
     assert PackingOptions(context=1, micro_batches=1).cap == 2
 
 
-def test_a_document_that_fits_in_no_micro_batch_is_refused() -> None:
-    options = PackingOptions(context=100, micro_batches=4)
-    options.check(np.array([125]))
-    with pytest.raises(SampleError, match="document 1 has 126 tokens"):
-        options.check(np.array([3, 126]))
-
-
 def test_the_steady_planner_takes_one_threshold_and_a_step_that_holds_a_micro_batch() -> None:
     with pytest.raises(ConfigurationError, match="no queues"):
         SteadyOptions(context=100, micro_batches=4, thresholds=(10, 20))
@@ -59,7 +50,3 @@ def test_the_policy_waits_as_long_as_the_planners_say(
 ) -> None:
     policy = WorkloadPacking(100, micro_batches=4, thresholds=thresholds)
     assert policy.planning.max_delay == options(context=100, micro_batches=4).max_delay
-
-
-def test_the_cost_of_documents_is_part_of_the_options() -> None:
-    assert PackingOptions(context=100, micro_batches=4).cost == DocumentCost()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.packing.pieces import Pieces, cut_long
+from evenstep.plan.packing.pieces import cut_long
 
 LENGTHS = st.lists(st.integers(1, 100), max_size=30).map(lambda v: np.array(v, np.int64))
 
@@ -56,7 +56,3 @@ def test_error_passes_documents_up_to_the_limit_and_names_the_first_beyond(
 def test_an_unknown_choice_is_refused_even_where_nothing_is_too_long() -> None:
     with pytest.raises(ConfigurationError, match="over_long='drop'"):
         cut_long(np.array([1]), 10, "drop")
-
-
-def test_whole_documents_are_their_own_pieces() -> None:
-    assert Pieces.whole(np.array([3, 5])).lengths.tolist() == [3, 5]

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.tight_fill import tight_fill
 from evenstep.plan.packing.window_packing import cut_at_windows
-from evenstep.plan.partition.greedy import lpt_fill
 from evenstep.tools.simulate import sample_lengths
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=40).map(lambda v: np.array(v, np.int64))
@@ -25,17 +24,6 @@ def test_every_document_is_placed_and_no_micro_batch_is_over_the_cap(
     if placed is not None:
         assert ((placed >= 0) & (placed < bins)).all()
         assert np.bincount(placed, weights=lengths).max() <= cap
-
-
-@settings(max_examples=50)
-@given(LENGTHS, st.integers(1, 5))
-def test_where_greedy_packing_has_room_it_is_left_as_it_is(lengths: np.ndarray, bins: int) -> None:
-    cap = int(lengths.sum())
-    order = np.argsort(-(lengths**2), kind="stable")
-    greedy = lpt_fill(lengths, lengths**2, order, bins, cap)
-    placed = tight_fill(lengths, lengths**2, bins, cap)
-    assert placed is not None
-    assert placed.tolist() == greedy.tolist()
 
 
 def test_more_tokens_than_there_is_room_for_are_not_placed() -> None:

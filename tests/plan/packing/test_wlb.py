@@ -84,12 +84,6 @@ def test_where_all_that_is_short_has_room_none_of_it_waits(pool: Pool) -> None:
     assert set(np.flatnonzero(short).tolist()) <= set(planned.tolist())
 
 
-def test_a_document_may_fill_a_micro_batch_to_the_last_token() -> None:
-    lengths = np.array([50, 50, 50])
-    groups = plan_wlb(lengths, np.zeros(3, np.int64), OPTIONS)
-    assert sorted(groups.members.tolist()) == [0, 1, 2]
-
-
 def test_an_overdue_outlier_takes_similar_ones_with_it() -> None:
     lengths = np.array([33, 21, 36, 34, 5, 5])
     ages = np.array([4, 3, 2, 1, 0, 0])

@@ -96,18 +96,3 @@ def test_a_model_gives_the_cost() -> None:
     with pytest.raises(ConfigurationError, match="per_token and per_pair"):
         WorkloadPacking(CONTEXT, micro_batches=2, cost=lambda shapes, packed: shapes.tokens)
     assert DocumentCost.of(PaddedTokenCost()).quadratic == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"context": 0}, "context=0 must be at least 1"),
-        ({"micro_batches": 0}, "micro_batches=0 must be at least 1"),
-        ({"max_tokens": 105}, "max_tokens=105 must be at least 1.1 x context"),
-        ({"thresholds": (50, 20)}, "must be positive and ascending"),
-        ({"max_delay": -1}, "max_delay=-1"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
-        WorkloadPacking(**{"context": 100, "micro_batches": 2, **options})

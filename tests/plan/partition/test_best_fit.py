@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
@@ -53,25 +53,6 @@ def test_each_sample_goes_where_least_space_is_left_and_ties_to_the_latest(
     assert [groups.group(g).tolist() for g in range(len(groups))] == obvious(*world)
 
 
-@given(inputs())
-def test_every_sample_is_in_one_group_within_the_capacity(
-    world: tuple[np.ndarray, int],
-) -> None:
-    lengths, capacity = world
-    groups = best_fit_decreasing(lengths, capacity)
-    assert sorted(groups.members.tolist()) == list(range(len(lengths)))
-    assert (groups.sizes > 0).all()
-    assert groups.members.dtype == groups.offsets.dtype == np.int64
-    assert groups.shapes(lengths).tokens.max(initial=0) <= capacity
-
-
-@given(inputs())
-def test_no_two_groups_would_fit_into_one(world: tuple[np.ndarray, int]) -> None:
-    lengths, capacity = world
-    tokens = np.sort(best_fit_decreasing(lengths, capacity).shapes(lengths).tokens)
-    assert len(tokens) < 2 or tokens[0] + tokens[1] > capacity
-
-
 @pytest.mark.parametrize("longest", [131_072, 8192])
 @pytest.mark.parametrize("count", [256, 10_000, 100_000])
 def test_documents_fill_as_few_groups_as_can_hold_them(count: int, longest: int) -> None:
@@ -80,24 +61,6 @@ def test_documents_fill_as_few_groups_as_can_hold_them(count: int, longest: int)
     assert len(best_fit_decreasing(lengths, longest)) == at_least
 
 
-def test_any_capacity_is_packed_alike() -> None:
-    lengths = documents(200, 8192)
-    huge = 2**31 - 1
-    assert len(best_fit_decreasing(lengths, huge)) == 1
-    assert best_fit_decreasing(lengths, huge).members.tolist() == sorted(
-        range(200), key=lambda i: -lengths[i]
-    )
-
-
 def test_a_sample_over_the_capacity_is_refused_with_its_place_length_and_limit() -> None:
     with pytest.raises(ConfigurationError, match="sample 1 has 2,000 tokens, over the capacity"):
         best_fit_decreasing(np.array([5, 2000, 7]), 1999)
-
-
-@given(inputs())
-@settings(max_examples=20)
-def test_packing_changes_nothing_it_is_given(world: tuple[np.ndarray, int]) -> None:
-    lengths, capacity = world
-    before = lengths.copy()
-    best_fit_decreasing(lengths, capacity)
-    assert (lengths == before).all()

@@ -62,17 +62,6 @@ def test_a_bin_without_room_for_one_item_is_there_for_the_next(reopen: int | Non
     assert found.tolist() == [0, 1, 0, 1]
 
 
-def test_of_equally_loaded_bins_the_one_with_fewest_items_is_taken() -> None:
-    found = place(np.zeros(6, np.int64), 6, per_group=3, reopen=None)
-    assert found.tolist() == [0, 1, 2, 0, 1, 2]
-
-
-def test_the_example_is_placed_as_it_says() -> None:
-    costs = np.array([5, 4, 3, 3, 3])
-    assert place(costs, 2).tolist() == [0, 1, 1, 0, 1]
-    assert place(costs, 2, tokens=np.ones(5, np.int64), cap=2) is None
-
-
 @given(
     st.lists(st.integers(1, 50), max_size=40).map(lambda found: np.array(found, np.int64)),
     st.integers(1, 6),

@@ -191,17 +191,6 @@ def test_karmarkar_karp_of_groups_is_that_of_each(groups: list[World], bins: int
     assert found.tolist() == np.concatenate(expected).tolist()
 
 
-def test_karmarkar_karp_evens_out_where_the_largest_first_does_not() -> None:
-    costs = np.array([8, 7, 6, 5, 4])
-    merged = karmarkar_karp(costs, 2, largest_first(costs))
-    assert np.bincount(merged, costs).max() == 16
-    assert np.bincount(place(costs, 2), costs).max() == 17
-
-
-def test_of_equal_items_the_first_goes_first() -> None:
-    assert partition([5, 5, 5], 3).bin_of.tolist() == [0, 1, 2]
-
-
 def test_largest_first_keeps_equal_weights_in_place() -> None:
     costs = np.random.default_rng(0).integers(0, 50, 3000) << 40
     assert largest_first(costs).tolist() == sorted(range(3000), key=lambda i: -costs[i])
@@ -235,23 +224,6 @@ def test_batches_that_fill_the_cap_are_divided_within_it_and_evenly(sigma: float
         bound = lower_bound(quadratic(lengths), bins, tokens=lengths, cap=cap)
         above.append(made.loads.max() / bound)
     assert np.mean(above) < 1.02
-
-
-def test_two_cheap_items_are_exchanged_for_a_costlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    costs = [9, 2, 4, 3, 3, 5]
-    assert place(np.array(costs), 2).tolist() == [0, 0, 1, 0, 1, 1]
-    assert partition(costs, 2).loads.tolist() == [13, 13]
-    # No single item given for one or for nothing does that.
-    monkeypatch.setattr(local_search, "_PAIRED", 0)
-    assert partition(costs, 2).loads.tolist() == [14, 12]
-
-
-def test_with_equal_counts_the_costliest_item_gets_the_cheapest_beside_it() -> None:
-    # The cheapest items are not in the least loaded bins.
-    costs = quadratic(documents(256, 1, 0.8))
-    made = partition(costs, 16, equal_counts=True)
-    cheapest = np.sort(costs)
-    assert made.loads.max() <= 1.001 * max(cheapest[-1] + cheapest[:15].sum(), costs.sum() / 16)
 
 
 def test_the_pairs_of_bins_compared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,11 +305,6 @@ def test_what_cannot_be_divided_is_refused_with_value_limit_and_remedy(
     given_ = {"costs": [1, 2, 3], "bins": 2} | arguments
     with pytest.raises(ConfigurationError, match=message):
         partition(given_.pop("costs"), given_.pop("bins"), **given_)
-
-
-def test_an_item_over_the_cap_needs_no_number_of_bins() -> None:
-    with pytest.raises(ConfigurationError, match="item 1 has 6 tokens, over cap=5"):
-        bins_needed([1, 6], 5)
 
 
 def test_nothing_is_divided_into_empty_bins() -> None:

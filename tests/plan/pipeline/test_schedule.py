@@ -42,11 +42,6 @@ def test_plain_stages_run_ahead_by_their_distance_from_the_last_one() -> None:
     assert kinds == ["F0F1F2B0F3B1B2B3", "F0F1B0F2B1F3B2B3", "F0B0F1B1F2B2F3B3"]
 
 
-def test_fewer_micro_batches_than_stages_all_go_forward_first() -> None:
-    graph = PipelineSchedule(stages=4).graph(2)
-    assert [kind for kind, _, _ in order_on(graph, 0)] == ["F", "F", "B", "B"]
-
-
 def test_interleaved_stages_change_chunks_as_megatron_does() -> None:
     # Two stages of two chunks, three micro-batches at a time, the last round of two: the first
     # stage goes ahead by 2 * 1 + 1 * 3 passes.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evenstep.cost import MemoryLimit
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.policies.even.drain_packed import first_fit, next_fit, share_out
+from evenstep.plan.policies.even.drain_packed import first_fit, share_out
 from evenstep.plan.policy import Window
 
 
@@ -38,12 +38,6 @@ def check(window: Window, groups: Groups, max_patches: int | None) -> None:
         assert ((patches <= max_patches) | (shapes.samples == 1)).all()
 
 
-@given(windows(), LIMITS)
-def test_packing_takes_every_sample_and_keeps_the_limits(window: Window, limit: int | None) -> None:
-    for groups in (next_fit(window, memory(limit)), first_fit(window, memory(limit))):
-        check(window, groups, limit)
-
-
 @given(windows())
 def test_no_two_groups_of_a_first_fit_could_be_one(window: Window) -> None:
     tokens = np.sort(first_fit(window, memory(None)).shapes(window.lengths).tokens)
@@ -62,17 +56,6 @@ def test_all_is_shared_out_in_as_many_groups_as_asked_for(
     assert len(groups) == steps
     costs = np.add.reduceat(added[groups.members], groups.offsets[:-1])
     assert (np.diff(costs) <= 0).all()
-
-
-@given(windows(), st.data())
-def test_fewer_groups_than_needed_keep_to_the_limit(window: Window, data: st.DataObject) -> None:
-    packed = first_fit(window, memory(None))
-    steps = data.draw(st.integers(1, len(packed)))
-    added = window.lengths.astype(np.float64)
-    groups = share_out(window, added, packed, steps, memory(None))
-    assert len(groups) == steps
-    assert len(np.unique(groups.members)) == len(groups.members)
-    assert (groups.shapes(window.lengths).tokens <= 300).all()
 
 
 @settings(max_examples=20)

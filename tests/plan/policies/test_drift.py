@@ -6,25 +6,8 @@ import numpy as np
 import pytest
 
 import evenstep
-from evenstep.plan.policies.even.padded_round import drift
-from evenstep.plan.policy import Window
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths
 from evenstep.tools.simulate.run import run_epoch
-
-
-def window(lengths: list[int], seen: tuple[int, int]) -> Window:
-    values = np.array(lengths, np.int64)
-    return Window(lengths=values, ages=np.zeros_like(values), seen_lengths=seen)
-
-
-def test_drift_tells_which_samples_are_held_back() -> None:
-    lengths = list(range(100, 200))
-    tokens, squares = sum(lengths), sum(n * n for n in lengths)
-    assert drift(window(lengths, (tokens, squares))) == pytest.approx(0.0)
-    assert drift(window(lengths[50:], (tokens, squares))) > 2
-    assert drift(window(lengths[:50], (tokens, squares))) < -2
-    assert drift(window(lengths, (0, 0))) == 0.0
-    assert drift(window([7] * 20, (140, 980))) == 0.0
 
 
 @pytest.mark.parametrize("name", ["pretrain-128k", "coyo-image"])

@@ -53,13 +53,6 @@ def test_each_part_is_even_until_samples_run_out(packed: bool) -> None:
     assert result.steps_mixed <= result.steps / 20
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_balancing_the_language_model_alone_leaves_the_vision_tower_uneven(packed: bool) -> None:
-    result = run(Even(MAX_TOKENS, cost=COST.language, packed=packed), ranks=6, each=1500)
-    assert result.vision_imbalance is not None
-    assert result.vision_imbalance > 1.2
-
-
 def test_padding_hardly_grows() -> None:
     both = run(Even(MAX_TOKENS, cost=COST), ranks=4, each=3000)
     text = run(Even(MAX_TOKENS, cost=COST.language), ranks=4, each=3000)
@@ -138,23 +131,6 @@ def test_runs_hold_each_sample_at_most_once_and_keep_to_their_target(data: st.Da
         assert single + (len(group) - 1) * each <= target.cost * (1 + 1e-8)
         assert limits.max_patches is None or window.numbers[3, group].sum() <= limits.max_patches
         assert limits.max_images is None or window.numbers[IMAGES, group].sum() <= limits.max_images
-
-
-def test_the_example_of_the_docstring() -> None:
-    vision = np.array([[9.0, 0.0, 5.0, 0.0, 2.0]])
-    goal = Goal(np.array([11.0]), np.array([1.0]), np.array([1.0]))
-    members, lost = exchange(
-        np.array([2, 3, 4]),
-        np.array([0, 1]),
-        vision,
-        goal,
-        kept=np.array([4]),
-        limited=(),
-        enough=0.0,
-        most=1,
-    )
-    assert sorted(members.tolist()) == [0, 3, 4]
-    assert lost == 0
 
 
 @given(st.integers(0, 2**32), st.integers(1, 8), st.integers(0, 8))

@@ -65,24 +65,7 @@ def test_a_window_is_a_whole_number_of_batches_and_within_the_buffer_if_one_fits
     assert size <= max(buffer_size, batch_size)
 
 
-def test_ranks_with_more_batches_keep_them_for_the_next_round() -> None:
-    first, *rest = play(FixedBatch(2), sources_of([12, 4]), buffer_size=12)
-    assert {rank: turn.emitted for rank, turn in first.items()} == {
-        0: [[0, 1], [2, 3]],
-        1: [[0, 1], [2, 3]],
-    }
-    assert [turn.emitted for turns in rest for turn in turns.values()] == [
-        [[4, 5], [6, 7], [8, 9], [10, 11]]
-    ]
-
-
 def test_the_rest_is_dropped_with_the_last_batch_and_costs_no_further_round() -> None:
     (turns,) = play(FixedBatch(2, drop_last=True), sources_of([5]), buffer_size=8)
     assert turns[0].emitted == [[0, 1], [2, 3]]
     assert turns[0].dropped == [4]
-
-
-def test_any_length_is_accepted_and_patches_are_not_counted() -> None:
-    policy = FixedBatch(8)
-    assert policy.max_length is None
-    assert policy.counts_patches is False

@@ -50,27 +50,6 @@ def test_each_sample_is_in_one_run_that_fits(lengths, steps, seed, pull) -> None
         assert len(groups.members) == len(drawn)
 
 
-def test_runs_cost_their_targets_and_lie_where_they_are_wished() -> None:
-    lengths = sample_lengths("ultrachat", 600, seed=1)
-    last = last_of(lengths)
-    total = last.total()
-    costs = levels(last, LIMIT, 8, 28)
-    targets = targets_of(costs[None], np.array([total]), least=last.needed(), most=600)
-    assert (np.diff(targets) <= 0).all()
-    assert targets.sum() >= total
-    draw = np.random.default_rng(0)
-    wishes = (draw.permutation(len(targets)) + 0.5) / len(targets)
-    groups = fill_last(last, targets, wishes, 1.0)
-    assert len(groups.members) == 600
-    reached = costs_of(groups, lengths) / targets
-    assert np.median(np.abs(reached / np.median(reached) - 1)) < 0.01
-    means = np.add.reduceat(lengths[groups.members], groups.offsets[:-1]) / groups.sizes
-    assert np.corrcoef(np.argsort(np.argsort(wishes)), np.argsort(np.argsort(means)))[0, 1] > 0.8
-    aimless = fill_last(last, targets, wishes, 0.0)
-    means = np.add.reduceat(lengths[aimless.members], aimless.offsets[:-1]) / aimless.sizes
-    assert abs(np.corrcoef(wishes, means)[0, 1]) < 0.5
-
-
 def test_a_long_sample_has_a_step_on_every_rank() -> None:
     """One of 4,000 tokens on each of 4 ranks, where groups should have 512: as many steps cost so
     much as the samples of the others can fill."""
@@ -79,17 +58,6 @@ def test_a_long_sample_has_a_step_on_every_rank() -> None:
     total = last_of(lengths, 512).total()
     targets = targets_of(np.stack([costs] * 4), np.full(4, total), least=1, most=4_001)
     assert np.count_nonzero(targets == 4_000) == pytest.approx(4, abs=1)
-
-
-def test_costs_of_nothing() -> None:
-    lengths = np.array([4_000] + [16] * 400, np.int64)
-    window = Window(lengths=lengths, ages=np.zeros_like(lengths))
-    samples = SortedWindow.of(window, lambda shapes, packed: np.zeros(len(shapes.samples)))
-    last = LastSamples.of(samples, 512, None, None)
-    costs = levels(last, 512, 2, 28)
-    assert (costs == 0).all()
-    targets = targets_of(costs[None], np.zeros(1), least=last.needed(), most=401)
-    assert len(fill_last(last, targets, np.zeros(len(targets)), 1.0).members) == 401
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])

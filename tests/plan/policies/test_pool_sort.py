@@ -157,15 +157,6 @@ def test_shuffled_samples_are_the_sorted_pool_under_one_permutation(
     assert {len(group) for group in groups} == {batch_size}
 
 
-def test_a_batch_of_one_is_the_same_whether_batches_or_samples_are_shuffled() -> None:
-    sources = [lengths_of(100, seed) for seed in range(4)]
-    one, other = (
-        [emitted(list(play(PoolSort(1, shuffle=s), sources, buffer_size=30)), r) for r in range(4)]
-        for s in ("batches", "samples")
-    )
-    assert one == other
-
-
 def test_orders_differ_between_pools_epochs_and_seeds() -> None:
     def played(seed: int, epoch: int) -> list[list[int]]:
         rounds = play(PoolSort(1), [list(range(1, 61))], buffer_size=20, seed=seed, epoch=epoch)
@@ -214,16 +205,6 @@ def test_larger_pools_align_ranks_better_and_none_is_far_worse() -> None:
     assert none > 1.5 * small > 1.5 * 1.5 * large
 
 
-def test_batches_of_like_lengths_pad_far_less_than_the_original_order() -> None:
-    lengths = b0(8, 2048)
-    batches, samples = (
-        simulate(PoolSort(8, shuffle=shuffle), lengths, buffer_size=1024).padding
-        for shuffle in ("batches", "samples")
-    )
-    assert batches < 0.2
-    assert samples > 0.5
-
-
 # Pools
 
 
@@ -248,20 +229,6 @@ def test_pools_grow_from_the_initial_size_to_the_full_one(
     assert sizes[0] == max(min(initial, full) // batch_size, 1) * batch_size
     assert sizes[rounds:] == [full] * 3
     assert all(size % batch_size == 0 for size in sizes)
-
-
-def test_in_a_warm_up_the_first_pools_are_small() -> None:
-    policy = PoolSort(2, initial_pool_size=4, warmup_rounds=3)
-    rounds = list(play(policy, [list(range(1, 101))] * 2, buffer_size=16))
-    assert [len(turns[0].window) for turns in rounds[:5]] == [4, 8, 12, 16, 16]
-
-
-def test_the_message_is_one_number_and_any_length_is_accepted() -> None:
-    policy = PoolSort(8)
-    window = Window(lengths=np.arange(1, 2000), ages=np.zeros(1999, np.int64))
-    assert policy.propose(window).message.tolist() == [1999]
-    assert policy.max_length is None
-    assert policy.limit is None
 
 
 # Spread

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dealt_epochs import SEEDS, deal
+from dealt_epochs import deal
 from evenstep.cost import TransformerCost
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.partition.best_fit import best_fit_decreasing
@@ -45,22 +45,6 @@ def settle(policy: SequencePacking, windows: list[Window]) -> list[Groups]:
 
 
 @few
-@given(SOURCES, st.integers(1, 40), st.booleans(), st.integers(0, 4), SEEDS)
-def test_an_epoch_emits_every_sample_once_within_the_limit_in_equal_steps(
-    sources: list[list[int]], buffer_size: int, late_end: bool, max_wait: int, seed: int
-) -> None:
-    policy = SequencePacking(CAPACITY, max_wait=max_wait)
-    emitted: list[list[int]] = [[] for _ in sources]
-    for turns in play(policy, sources, buffer_size=buffer_size, late_end=late_end, seed=seed):
-        assert len({turn.steps for turn in turns.values()}) == 1
-        for rank, turn in turns.items():
-            assert turn.steps >= 1
-            assert policy.limit.fits(turn.plan.groups.shapes(turn.window.lengths)).all()
-            emitted[rank] += [i for group in turn.emitted for i in group]
-    assert [sorted(e) for e in emitted] == [list(range(len(s))) for s in sources]
-
-
-@few
 @given(SOURCES, st.integers(1, 40), st.integers(0, 4))
 def test_no_sample_waits_longer_than_promised(
     sources: list[list[int]], buffer_size: int, max_wait: int
@@ -91,21 +75,6 @@ def test_the_fullest_groups_go_and_the_least_full_waits() -> None:
 
 def test_a_group_alone_does_not_wait() -> None:
     assert [len(groups) for groups in settle(SequencePacking(CAPACITY), [window([50, 10])])] == [1]
-
-
-def test_all_ranks_make_as_many_steps_as_the_one_with_fewest_groups_allows() -> None:
-    windows = [window([100] * 5), window([100] * 9)]
-    assert [len(groups) for groups in settle(SequencePacking(CAPACITY), windows)] == [4, 4]
-
-
-def test_the_last_round_emits_all_that_is_left_in_equal_steps() -> None:
-    windows = [
-        window([100] * 5, exhausted=True),
-        window([30, 30, 20, 10, 5, 5, 99], exhausted=True),
-    ]
-    one, other = settle(SequencePacking(CAPACITY), windows)
-    assert len(one) == len(other) == 5
-    assert sorted(other.members.tolist()) == list(range(7))
 
 
 def test_overdue_samples_go_before_fuller_groups() -> None:

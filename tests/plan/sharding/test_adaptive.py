@@ -19,7 +19,6 @@ from evenstep.plan.sharding import (
     shard_per_document,
     shard_per_sequence,
 )
-from evenstep.plan.sharding.hybrid import shard_equally
 from sharded_sequences import LENGTHS, RANKS, Int64Array
 
 ORDERS = st.sampled_from([o for n in (1, 2, 3) for o in permutations(METHODS, n)])
@@ -52,53 +51,6 @@ def test_no_method_to_choose_from_has_a_faster_slowest_rank_or_as_fast_with_fewe
     first = next(m for m in methods if ranked[m] == best)
     # A sharding that hybrid adopts from another method is called by that one's name.
     assert chosen.method == first or (first == "hybrid" and same(chosen, shardings[chosen.method]))
-
-
-@given(lengths=LENGTHS, ranks=RANKS, method=st.sampled_from(METHODS))
-def test_one_method_is_that_method(lengths: Int64Array, ranks: int, method: str) -> None:
-    latency = TileLatency()
-    assert same(
-        shard(lengths, ranks, methods=(method,)), by_every_method(lengths, ranks, latency)[method]
-    )
-
-
-def test_the_measure_decides() -> None:
-    lengths, methods = np.array([700, 40, 900, 1400]), ("per-document", "per-sequence")
-
-    def calls(queries: Int64Array, keys: Int64Array) -> np.ndarray:
-        return np.ones(len(queries))
-
-    # First only the number of fragments counts, then only pairs.
-    assert shard(lengths, 4, latency=calls, methods=methods).method == "per-sequence"
-    pairs = TileLatency(tile=1)
-    assert shard(lengths, 4, latency=pairs, methods=methods[::-1]).method == "per-document"
-
-
-def test_among_equally_fast_ones_that_with_fewer_fragments_is_taken() -> None:
-    lengths = np.array([1000, 1000, 1000, 1000])
-
-    def constant(queries: Int64Array, keys: Int64Array) -> np.ndarray:
-        return np.zeros(len(queries))
-
-    chosen = shard(lengths, 4, latency=constant, methods=("per-document", "per-sequence"))
-    assert chosen.method == "per-sequence"
-
-
-def test_among_equal_ones_that_of_the_first_method_is_taken() -> None:
-    for methods in permutations(METHODS):
-        # All methods cut one document in the same way.
-        assert shard([4096], 4, methods=methods).method == methods[0]
-
-
-def test_equal_shares_alone_may_be_worse_where_tokens_are_few() -> None:
-    # So hybrid sharding adopts what other methods do better.
-    generator = np.random.Generator(np.random.PCG64(2))
-    worse = 0
-    for _ in range(200):
-        lengths = generator.integers(1, 200, 12)
-        equal = shard_equally(lengths, 8).tiles().max()
-        worse += equal > shard(lengths, 8, methods=("hybrid",)).tiles().max()
-    assert 0 < worse < 200
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,6 @@ def test_tiles_are_those_with_a_pair_in_them(fragments: list[tuple[int, int]], t
     assert causal_tiles(start, start + size, tile).tolist() == expected
 
 
-def test_a_cut_between_tiles_costs_none() -> None:
-    whole = causal_tiles(np.array([0]), np.array([1000]), 128)[0]
-    for at in range(128, 1000, 128):
-        assert causal_tiles(np.array([0, at]), np.array([at, 1000]), 128).sum() == whole
-
-
 @pytest.mark.parametrize("tile", [0, -1, 1.5, True])
 def test_a_tile_that_is_not_a_number_of_tokens_is_refused(tile: object) -> None:
     with pytest.raises(ConfigurationError, match="tile"):

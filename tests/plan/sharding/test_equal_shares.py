@@ -42,27 +42,3 @@ def test_pretraining_sequences_are_equal_to_tiles_in_tokens_and_to_percents_in_c
         rows = -(-lengths // 128)
         assert sharding.tiles().sum() == (rows * (rows + 1) // 2).sum()
         assert sharding.tiles().max() <= (1 + 0.005 * ranks) * sharding.tiles().mean()
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_one_document_is_dealt_as_head_and_tail(ranks: int) -> None:
-    length = 2 * ranks * 512
-    sharding = shares(np.array([length]), ranks).sharding(np.array([length]), ranks, "hybrid")
-    assert sorted(sharding.fragments.tolist()) == [1] + [2] * (ranks - 1)
-    assert sharding.tokens.tolist() == [1024] * ranks
-    assert np.ptp(sharding.tiles()) == 0
-
-
-def test_a_document_whose_tiles_cost_more_makes_its_share_smaller() -> None:
-    # Two of equal length, of which the first takes three times as long: the rank with more of the
-    # first has fewer pairs.
-    lengths = np.array([64, 64])
-    made = equal_shares(lengths, 2, np.array([3.0, 1.0]), 1)
-    sharding = made.sharding(lengths, 2, "hybrid")
-    all_pairs = sharding.latency(lambda queries, keys: (2.0 * keys - queries + 1) * queries / 2)
-    rank = np.arange(2).repeat(sharding.fragments)
-    pairs = (sharding.start + sharding.end + 1) * (sharding.end - sharding.start) / 2
-    assert all_pairs.sum() == pairs.sum()
-    costs = np.bincount(rank, pairs * np.where(sharding.document == 0, 3.0, 1.0))
-    assert costs.max() / costs.mean() <= 1.02
-    assert abs(int(sharding.tokens[0]) - 64) <= 1

@@ -43,29 +43,6 @@ def test_nearly_equal_shares_take_one_move_less_than_ranks_and_few_tiles(ranks: 
         assert before <= causal_tiles(made.start, made.end).sum() <= 1.01 * before
 
 
-def test_a_long_document_of_whole_tiles_is_spared_and_a_short_one_cut() -> None:
-    lengths = np.array([156 * 128, 332, 20_100])
-    made = exact_tokens(whole(lengths, [0, 0, 1]), 2, 128)
-    sharding = made.sharding(lengths, 2, "hybrid")
-    assert sharding.tokens.tolist() == [20_200, 20_200]
-    assert np.bincount(sharding.document).tolist() == [1, 2, 1]
-
-
-def test_the_partial_row_of_a_long_document_is_moved_where_that_saves_a_row() -> None:
-    # 20,000 tokens are 156 rows and 32 tokens. Without the first 100, and rows counted from there,
-    # it is 156 rows, which meet a tile more each.
-    lengths = np.array([156 * 128 + 32, 300, 20_100])
-    made = exact_tokens(whole(lengths, [0, 0, 1]), 2, 128)
-    before = causal_tiles(0 * lengths, lengths).sum()
-    assert causal_tiles(made.start, made.end).sum() <= before
-
-
-def test_what_fits_as_a_whole_is_not_cut() -> None:
-    lengths = np.array([500, 60, 440])
-    made = exact_tokens(whole(lengths, [0, 0, 1]), 2, 128)
-    assert sorted(zip(made.document.tolist(), made.owner.tolist())) == [(0, 0), (1, 1), (2, 1)]
-
-
 @given(start=st.integers(0, 500), size=st.integers(0, 500), tile=st.integers(1, 130))
 def test_tiles_of_one_fragment_are_those_of_arrays(start: int, size: int, tile: int) -> None:
     expected = causal_tiles(np.array([start]), np.array([start + size]), tile)

@@ -18,16 +18,6 @@ from evenstep.plan.sharding.hybrid import shard_equally
 from sharded_sequences import CONTEXT, LENGTHS, RANKS, Int64Array, pretraining
 
 
-@given(lengths=LENGTHS, ranks=RANKS, tile=st.sampled_from([1, 16, 128]))
-def test_it_is_never_worse_than_the_better_of_the_two_others(
-    lengths: Int64Array, ranks: int, tile: int
-) -> None:
-    sharding = shard(lengths, ranks, latency=TileLatency(tile=tile), methods=("hybrid",))
-    others = [shard_per_sequence(lengths, ranks), shard_per_document(lengths, ranks)]
-    assert sharding.tiles(tile).max() <= min(other.tiles(tile).max() for other in others)
-    assert sharding.method == "hybrid"
-
-
 @given(lengths=LENGTHS, ranks=RANKS, launch=st.integers(0, 10_000))
 def test_it_is_never_worse_by_any_measure(lengths: Int64Array, ranks: int, launch: int) -> None:
     def latency(queries: Int64Array, keys: Int64Array) -> np.ndarray:
@@ -53,13 +43,6 @@ def test_the_slowest_rank_of_pretraining_sequences_computes_little_in_vain(
     assert np.mean(slowest) <= tiles
     assert np.mean([sharding.fragments.mean() for sharding in shardings]) <= fragments
     assert all(sharding.tokens.tolist() == [CONTEXT // ranks] * ranks for sharding in shardings)
-
-
-def test_most_documents_stay_whole() -> None:
-    for lengths in pretraining(20):
-        sharding = shard_equally(lengths, 8)
-        # Two cuts and a move for each rank except one.
-        assert len(sharding.document) <= len(lengths) + 3 * 7
 
 
 def test_cuts_are_between_tiles_of_the_size_that_is_counted() -> None:

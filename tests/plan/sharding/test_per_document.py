@@ -20,14 +20,6 @@ def test_pairs_are_equal_to_a_thousandth_with_no_padding(ranks: int) -> None:
 
 
 @given(lengths=LENGTHS, ranks=RANKS)
-def test_a_rank_has_two_chunks_of_each_document_at_most(lengths: Int64Array, ranks: int) -> None:
-    sharding = shard_per_document(lengths, ranks)
-    for rank in range(ranks):
-        own = slice(sharding.offsets[rank], sharding.offsets[rank + 1])
-        assert np.bincount(sharding.document[own]).max(initial=0) <= 2
-
-
-@given(lengths=LENGTHS, ranks=RANKS)
 def test_ranks_have_equal_parts_of_each_document_to_two_tokens(
     lengths: Int64Array, ranks: int
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,10 +35,3 @@ def test_ranks_of_long_documents_have_equal_attention(ranks: int) -> None:
     assert worst < 1.004
     assert worst < before.tiles().max() / before.tiles().mean()
     assert after.fragments.mean() < before.fragments.mean() + 4
-
-
-def test_tokens_that_fill_no_row_stay_where_they_are() -> None:
-    sharding = shard([60, 50], 2)
-    assert exchange_rows(sharding) is sharding or np.array_equal(
-        exchange_rows(sharding).permutation, sharding.permutation
-    )

@@ -102,21 +102,6 @@ def test_a_sharding_is_the_same_every_time(make: Make) -> None:
 
 
 @by_method
-def test_one_rank_has_every_document_whole(make: Make) -> None:
-    sharding = make(np.array([300, 1, 700]), 1)
-    assert (sharding.document.tolist(), sharding.start.tolist()) == ([0, 1, 2], [0, 0, 0])
-    assert sharding.end.tolist() == [300, 1, 700]
-
-
-@by_method
-def test_a_sequence_of_fewer_tokens_than_ranks_leaves_ranks_without_fragments(make: Make) -> None:
-    sharding = make(np.array([2, 1]), 7)
-    sharding.check()
-    assert sorted(sharding.tokens.tolist()) == [0, 0, 0, 0, 1, 1, 1]
-    assert sharding.fragments.tolist() == sharding.tokens.tolist()
-
-
-@by_method
 @pytest.mark.parametrize(
     ("lengths", "ranks", "says"),
     [

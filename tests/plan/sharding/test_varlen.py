@@ -61,12 +61,6 @@ def test_keys_can_be_taken_from_gathered_shards_as_they_come(sharding):
         assert np.array_equal(gathered[arguments.gathered(sharding)], sequence[arguments.keys])
 
 
-def test_a_rank_without_tokens_has_no_fragments():
-    arguments = varlen_arguments(shard_per_document([1], 3), 2)
-    assert arguments.cu_seqlens_q.tolist() == arguments.cu_seqlens_k.tolist() == [0]
-    assert arguments.max_seqlen_q == arguments.max_seqlen_k == len(arguments.keys) == 0
-
-
 def test_what_cannot_be_attended_to_is_refused():
     sharding = shard_per_document([5], 2)
     with pytest.raises(ConfigurationError, match="rank=2 must be from 0 to 1"):
