@@ -176,25 +176,6 @@ def test_what_is_left_can_be_dealt_to_any_number_of_ranks(
     assert sorted(trained) == list(range(count))
 
 
-def test_new_windows_go_on_with_what_was_dealt() -> None:
-    policy, lengths = Even(60), some_lengths(1, 90)
-    world = DealtWorld(policy, lengths, 3)
-    steps = list(world.steps())
-    first = next(made for made in steps if made[0].round.start.round == 1)
-    done = steps[: first[0].round.start.step]
-    starts = [
-        replace(
-            RoundStart.empty(1, len(done)),
-            entries=step.round.start.entries,
-            next_entry=step.round.start.next_entry,
-        )
-        for step in first
-    ]
-    again = DealtWorld(policy, lengths, 3, buffer_size=20, starts=starts)
-    trained = world.trained(done) + again.trained(list(again.steps()))
-    assert sorted(trained) == list(range(90))
-
-
 def test_ranks_whose_samples_are_larger_draw_fewer_of_them() -> None:
     """With every other sample each, rank 0 would have twice the work: 10,000 tokens and 5,000."""
     lengths = [20 if entry % 2 == 0 else 10 for entry in range(1000)]

@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,15 +60,6 @@ def test_shares_of_one_size_need_no_filler_and_others_one_at_most(
     world = World(policy, shards, buffer_size, shares=sizes(shards), **arrivals(random))
     made = fillers(world)
     assert max(made) <= len(set(sizes(shards))) - 1
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_in_a_long_epoch_of_equal_shares_there_is_no_filler(seed):
-    draw = np.random.default_rng(seed)
-    shards = [np.minimum(draw.lognormal(4, 1, 1000) + 1, 2048).astype(int) for _ in range(8)]
-    world = World(TokenBudget(4096), shards, 128, shares=sizes(shards), chunk=lambda: 32)
-    assert fillers(world) == [0] * 8
-    assert [machine.emitted for machine in world.machines] == [1000] * 8
 
 
 @given(KEEPING, SHARDS, BUFFERS)
@@ -201,15 +190,6 @@ def test_ranks_that_have_run_out_are_lent_a_sample_when_they_are_resumed(
     rewindowed = world.rewindowed(checkpoints, buffer_size + 1, lends=True)
     made = check_lent(rewindowed)
     assert bool(made) == bool(rewindowed.lent)
-
-
-@given(KEEPING, st.integers(1, 15), st.integers(2, 16), BUFFERS)
-def test_fewer_samples_than_ranks_make_steps_on_all(policy, total, ranks, buffer_size):
-    shares = [Stream(total).share(rank, ranks, even=False) for rank in range(ranks)]
-    shards = [[5] * len(share) for share in shares]
-    world = World(policy, shards, buffer_size, shares=sizes(shards), lends=True)
-    made = check_lent(world)
-    assert sum(len(step.members) for steps in made for step in steps) == total
 
 
 @given(POLICIES, partly_empty(), BUFFERS)

@@ -61,20 +61,6 @@ def test_all_ranks_learn_the_same_of_every_step(policy, shards, buffer_size):
             assert step.filler == (not lengths)
 
 
-@given(POLICIES, SHARDS, st.integers(1, 25), st.randoms(use_true_random=False))
-def test_how_samples_arrive_changes_no_step(policy, shards, buffer_size, random):
-    _, plain, _ = play(policy, shards, buffer_size=buffer_size, chunk=lambda: 1)
-    _, other, _ = play(
-        policy,
-        shards,
-        buffer_size=buffer_size,
-        chunk=lambda: random.randint(1, 50),
-        pushes=lambda: random.random() < 0.5,
-    )
-    for mine, theirs in zip(plain, other, strict=True):
-        assert [s.members.tolist() for s in mine] == [s.members.tolist() for s in theirs]
-
-
 @given(POLICIES, SHARDS, st.integers(1, 25))
 def test_stop_ends_all_ranks_together_and_makes_no_filler(policy, shards, buffer_size):
     machines, steps, _ = play(policy, shards, buffer_size=buffer_size, exhausted="stop")
@@ -140,38 +126,6 @@ def test_a_rank_that_fails_or_leaves_at_any_exchange_is_named_by_all(policy, cou
         said = f"rank {culprit} failed: sample 3" if how == "A" else f"rank {culprit} left epoch 0"
         with pytest.raises(PeerError, match=said):
             machine.incoming(messages)
-
-
-def test_a_finished_rank_takes_no_part_in_any_exchange():
-    (machine,), _, _ = play(FixedBatch(2), [[5] * 3], buffer_size=4)
-    with pytest.raises(InvariantError, match="no message is due"):
-        machine.outgoing()
-    with pytest.raises(InvariantError, match="after the end of the epoch"):
-        machine.incoming([b""])
-    with pytest.raises(InvariantError, match="after the end of the source"):
-        machine.receive(columns([5]))
-
-
-def test_no_message_is_due_before_the_window_is_full():
-    machine = RankProtocol(policy=FixedBatch(2), rank=0, world_size=1, buffer_size=4)
-    machine.incoming([machine.outgoing()])
-    machine.receive(columns([5] * 3))
-    assert machine.wanted == 1
-    with pytest.raises(InvariantError, match="with 1 wanted"):
-        machine.outgoing()
-
-
-def test_a_message_may_be_asked_for_again():
-    ahead, behind = pair()
-    for machine in (ahead, behind):
-        machine.receive(columns(range(1, 7)))
-        machine.end_of_source()
-    while not ahead.finished:
-        messages = [ahead.outgoing(), behind.outgoing()]
-        assert messages == [ahead.outgoing(), behind.outgoing()]
-        for machine in (ahead, behind):
-            machine.incoming(messages)
-    assert ahead.emitted == behind.emitted == 6
 
 
 def test_ranks_in_different_places_raise():
@@ -248,14 +202,3 @@ def test_wrong_arguments_are_refused_by_name(arguments, named):
     options = {"policy": FixedBatch(1), "rank": 0, "world_size": 2, "buffer_size": 4}
     with pytest.raises(ConfigurationError, match=named):
         RankProtocol(**{**options, **arguments})
-
-
-def test_the_memory_of_samples_is_counted_over_the_next_window_whatever_else_has_arrived():
-    machines = [
-        RankProtocol(policy=TokenBudget(8), rank=rank, world_size=2, buffer_size=2, share=share)
-        for rank, share in enumerate((2, 6))  # three rounds, so a window of rank 0 is one sample
-    ]
-    hellos = [machine.outgoing() for machine in machines]
-    machines[0].incoming(hellos)
-    machines[0].receive(columns([5, 5]))
-    assert machines[0].window_numbers().tolist() == [0]

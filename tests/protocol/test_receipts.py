@@ -102,16 +102,6 @@ def test_a_receipt_of_text_has_no_bytes_for_images():
         RoundTotals.decode([receipt.encode(VISION)], heads)
 
 
-def test_a_step_is_one_column_of_the_round():
-    sent = [make_receipt([[5, 3], [9]], [8, 0]), make_receipt([[4], [2, 2]], [4, 3])]
-    step = totals_of(sent).step(1)
-    assert step.samples.tolist() == [1, 2]
-    assert step.tokens.tolist() == [9, 4]
-    assert step.padded_tokens.tolist() == [9, 4]
-    assert step.supervised_tokens.tolist() == [0, 3]
-    assert step.cost.tolist() == [9.0, 4.0]
-
-
 @given(st.lists(st.lists(st.integers(1, 4_000_000), min_size=1, max_size=30), min_size=1))
 def test_moments_of_lengths_are_those_of_the_samples_to_half_precision(groups):
     moments = totals_of([make_receipt(groups, [0] * len(groups))]).moments
@@ -126,12 +116,6 @@ def test_moments_of_lengths_are_those_of_the_samples_to_half_precision(groups):
         assert moments.third[0, step] == pytest.approx(
             third, rel=3e-3, abs=1e-9 * mean * second + 1e-2 * sum(group)
         )
-
-
-def test_columns_that_do_not_vary_take_no_bytes():
-    one = make_receipt([[100]] * 2, [100] * 2).encode()
-    many = make_receipt([[100]] * 500, [100] * 500).encode()
-    assert len(many) == len(one)
 
 
 def test_a_receipt_of_a_thousand_sample_window_takes_a_few_bytes_per_step():
@@ -152,18 +136,6 @@ def test_a_cost_that_is_no_cost_is_named_where_it_is_made(value):
     """And not as a message of this rank that is damaged."""
     with pytest.raises(InvariantError, match=r"steps cost .* to .* by <function"):
         make_receipt([[5], [4]], [0, 0], lambda shapes, *, packed: np.full(2, value))
-
-
-def test_micro_batches_of_a_step_are_added_up() -> None:
-    cost = TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128)
-    groups, supervised = [[5, 3], [7], [2, 2, 2]], [4, 7, 1]
-    whole = make_receipt(groups, supervised, cost, steps=[0, 2, 3])
-    parts = make_receipt(groups, supervised, cost)
-    assert whole.samples.tolist() == [3, 3]
-    assert whole.tokens.tolist() == [15, 6]
-    assert whole.padded_tokens.tolist() == [17, 6]
-    assert whole.supervised_tokens.tolist() == [11, 1]
-    assert whole.cost[0] == pytest.approx(parts.cost[:2].sum())
 
 
 HEAD = ProposalHead(False, False, 4, 12, 20, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -18,10 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import MismatchError
-from evenstep.plan import FixedBatch, TokenBudget
+from evenstep.plan import TokenBudget
 from evenstep.plan.epoch.stream import Stream
-from evenstep.protocol.window_buffer import RoundStart
-from worlds import KEEPING, POLICIES, SHARDS, Checkpoint, World, arrivals, visible
+from worlds import KEEPING, POLICIES, SHARDS, World, arrivals, visible
 
 BUFFERS = st.integers(1, 25)
 KILLS = st.lists(st.integers(0, 12), min_size=1, max_size=6)
@@ -167,38 +166,6 @@ def run(world, most, skip=0):
     return trained, count, world.checkpoints(last) if last else []
 
 
-@settings(max_examples=30)
-@given(
-    KEEPING,
-    SHARDS | dealt_shards(),
-    st.lists(st.tuples(st.integers(1, 5), BUFFERS), min_size=1, max_size=8),
-    BUFFERS,
-    RANDOMS,
-    st.booleans(),
-)
-def test_resume_with_another_buffer_size_trains_every_sample_once(
-    policy, shards, legs, buffer_size, random, known
-):
-    world = World(policy, shards, buffer_size, shares=shares_of(shards, known), **arrivals(random))
-    trained = [[] for _ in shards]
-    index = 0
-    for most, size in [*legs, (10**9, 1)]:
-        new, count, checkpoints = run(world, most)
-        index += count
-        for own, more in zip(trained, new):
-            own += more
-        if checkpoints is None:
-            break
-        assert {one.step for one in checkpoints} == {index}
-        for own, shard, one in zip(trained, shards, checkpoints):
-            beyond = np.arange(one.onward, len(shard))
-            left = np.concatenate([one.rest, beyond]).tolist()
-            assert sorted(own + left) == list(range(len(shard)))
-        world = world.rewindowed(checkpoints, size, **arrivals(random))
-    for own, shard in zip(trained, shards):
-        assert sorted(own) == list(range(len(shard)))
-
-
 LEGS = st.lists(
     st.tuples(
         st.sampled_from(["exact", "window", "world"]),
@@ -321,49 +288,3 @@ def test_checkpoints_of_different_steps_are_refused_by_every_rank(policy, shards
     if differ == "round":
         refused = refused_by_all(world.resumed(mixed))
         assert re.match(f"ranks differ in round to begin with: {ranks}", refused)
-
-
-def test_checkpoints_with_other_windows_are_refused_by_every_rank():
-    world = World(FixedBatch(2), [[5] * 20] * 3, 4)
-    checkpoints = world.checkpoints(next(world.steps()))
-    resumed = world.resumed(checkpoints)
-    resumed.machines[1] = world.resumed(checkpoints, buffer_size=8).machines[1]
-    assert "ranks differ in buffer_size: rank 0 has 4, rank 1 has 8" in refused_by_all(resumed)
-
-
-NUMBERS = st.lists(st.integers(0, 2**62), unique=True, max_size=30).map(sorted)
-
-
-@given(NUMBERS, NUMBERS, st.data())
-def test_a_checkpoint_loses_nothing_in_json(numbers, early, data):
-    def column():
-        values = st.lists(st.integers(0, 2**62), min_size=len(numbers), max_size=len(numbers))
-        return np.array(data.draw(values), np.int64)
-
-    count = st.integers(0, 2**62)
-    start = RoundStart(
-        round=data.draw(count),
-        step=data.draw(count),
-        taken=data.draw(count),
-        numbers=np.array(numbers, np.int64),
-        columns=np.stack([column() for _ in range(5)]),
-        ages=column(),
-        seen_lengths=(data.draw(count), data.draw(count)),
-    )
-    one = Checkpoint(
-        start=start,
-        received=data.draw(count),
-        unfinished=np.array(numbers[::2], np.int64),
-        onward=data.draw(count),
-        early=np.array(early, np.int64),
-    )
-    back = Checkpoint.from_json(one.to_json())
-    for mine, its in ((one, back), (one.start, back.start)):
-        for field in fields(mine):
-            value, got = getattr(mine, field.name), getattr(its, field.name)
-            if isinstance(value, np.ndarray):
-                assert got.dtype == np.int64
-                assert got.shape == value.shape or not value.size
-                assert got.tolist() == value.tolist()
-            elif field.name != "start":
-                assert got == value

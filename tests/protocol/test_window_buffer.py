@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -96,39 +96,6 @@ class BufferModel(RuleBasedStateMachine):
 
 BufferModel.TestCase.settings = settings(max_examples=120, stateful_step_count=30)
 test_the_buffer_is_a_list_with_a_window_in_front = BufferModel.TestCase
-
-
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(1, 8), st.data())
-def test_a_window_holds_every_sample_that_has_been_in_one_until_it_is_planned(chunks, size, data):
-    buffer, waiting = WindowBuffer(), set()
-    for round, chunk in enumerate(chunks):
-        buffer.append(columns(range(buffer.next_number, buffer.next_number + chunk)))
-        start = buffer.look(data.draw(st.integers(0, size)), round=round, step=0)
-        window = start.numbers.tolist()
-        assert waiting <= set(window)
-        assert window == sorted(window)
-        planned = data.draw(st.lists(st.sampled_from(window), unique=True)) if window else []
-        buffer.remove(np.array([window.index(number) for number in planned], np.int64))
-        waiting = set(window) - set(planned)
-
-
-def test_taken_does_not_go_back_when_the_last_of_a_window_is_planned_first():
-    buffer = WindowBuffer()
-    buffer.append(columns([4, 6, 9]), np.array([4, 6, 9]))
-    assert buffer.look(3, round=0, step=0).taken == 10
-    buffer.remove(np.array([1, 2]))
-    start = buffer.look(3, round=1, step=2)
-    assert (start.numbers.tolist(), start.taken) == ([4], 10)
-    assert WindowBuffer(start).look(3, round=1, step=2).taken == 10
-
-
-def test_taken_does_not_count_what_waits_behind_the_window():
-    buffer = WindowBuffer()
-    buffer.append(columns([0, 5, 6]), np.array([0, 5, 6]))
-    assert buffer.look(1, round=0, step=0).taken == 1
-    buffer.remove(np.array([0]))
-    assert buffer.look(0, round=1, step=1).taken == 1
-    assert buffer.look(1, round=2, step=1).taken == 6
 
 
 @pytest.mark.parametrize("numbers", [[2, 2], [3, 2], [0], [1, 5]])
