@@ -164,21 +164,6 @@ def test_a_mixture_draws_once_in_a_step_however_many_graphs_ask_it() -> None:
     assert both["sampled"].assignment.bucket.tolist() == both["unmixed"].assignment.bucket.tolist()
 
 
-def test_costs_are_worked_out_once() -> None:
-    calls = []
-
-    def counted(lengths: np.ndarray) -> np.ndarray:
-        calls.append(len(lengths))
-        return lengths
-
-    graph = DGraph.of(table([3, 1, 2]), ClientPlaceTree.of({"DP": 2, "TP": 2}))
-    graph = graph.distribute("DP").cost(counted).balance()
-    assert graph.assignment is graph.assignment
-    broadcast = graph.broadcast_at("TP")
-    assert graph.plan().assignment is broadcast.plan().assignment
-    assert calls == [3]
-
-
 def test_a_subplan_plans_what_the_plan_places_and_skips_who_has_none_of_it() -> None:
     tree = ClientPlaceTree.of({"PP": 2, "DP": 2})
     samples = table([50, 50, 50, 20], [30, 0, 10, 20], sources=1)
@@ -266,24 +251,6 @@ def test_both_levels_together_make_up_for_a_sample_that_is_a_micro_batch_of_its_
     assert len(capped.carried) == 1
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_sample_stays_in_the_group_that_its_number_names(level: str) -> None:
-    texts = [n * 7919 % 50 + 1 for n in range(23)]
-    graph = DGraph.of(table(texts), ClientPlaceTree.of({"DP": 5}), micro_batches=2)
-    plan = graph.distribute("DP", group_size=2).cost(squares).balance("greedy", level).plan()
-    assert (plan.assignment.bucket // 2).tolist() == [n % 5 // 2 for n in range(23)]
-    assert plan.group_size == 2
-
-
-def test_levels_can_have_different_methods() -> None:
-    texts = [1, 9, 8, 2, 3, 7, 6, 4]
-    graph = DGraph.of(table(texts), ClientPlaceTree.of({"DP": 2}), micro_batches=2)
-    graph = graph.distribute("DP").cost(squares).balance("greedy", "intra")
-    plan = graph.balance("round_robin", "inter").plan()
-    assert plan.methods == {"intra": "greedy", "inter": "round_robin"}
-    assert plan.cost_after.tolist() == [[81, 58], [64, 57]]
-
-
 def test_a_cost_of_evenstep_is_asked_for_groups_of_one() -> None:
     cost = TransformerCost(layers=2, hidden_size=8, heads=2, ffn_size=16)
     plan = (
@@ -296,12 +263,6 @@ def test_a_cost_of_evenstep_is_asked_for_groups_of_one() -> None:
 def test_without_a_cost_tokens_count() -> None:
     plan = DGraph.of(table([3, 5]), ClientPlaceTree.of({"DP": 2})).distribute("DP").plan()
     assert plan.costs.tolist() == [3, 5]
-
-
-def test_several_modalities_count_together() -> None:
-    samples = table([3, 5], [10, 0])
-    graph = DGraph.of(samples, ClientPlaceTree.of({"DP": 2})).distribute("DP")
-    assert graph.modality("text", "image").plan().tokens.tolist() == [13, 5]
 
 
 def test_too_few_samples_make_fewer_micro_batches_and_the_plan_says_so() -> None:

@@ -39,27 +39,6 @@ def test_no_micro_batch_exceeds_either_limit_and_the_rest_is_carried(
         assert f"{limit:,} of memory" in plan.notes[-1]
 
 
-def test_long_samples_part_where_tokens_alone_would_let_them_meet() -> None:
-    lengths = [30, 30, 30, 10, 10, 10]
-    graph = DGraph.of(table(lengths), TREE, max_tokens=100).distribute("DP")
-
-    def together(made: DGraph) -> list[list[int]]:
-        plan = made.plan()
-        return [sorted(lengths[i] for i in plan.assignment.members(b, 0)) for b in range(3)]
-
-    assert [30, 30] in together(graph)
-    limited = graph.memory(squares, 1000)
-    assert [30, 30] not in together(limited)
-    assert together(limited.balance()) == [[10, 30]] * 3
-
-
-def test_a_limit_that_nothing_reaches_changes_nothing() -> None:
-    lengths = list(range(1, 31))
-    graph = DGraph.of(table(lengths), TREE, micro_batches=2).distribute("DP").balance()
-    limited = graph.memory(lambda n: n, 10_000)
-    assert (limited.plan().assignment.bucket == graph.plan().assignment.bucket).all()
-
-
 def test_a_sample_over_the_limit_is_named() -> None:
     graph = DGraph.of(table([5, 6, 40]), TREE).distribute("DP").memory(squares, 1000)
     with pytest.raises(SampleError, match=r"sample c\[0\]\[0\] takes 1\.60 times the memory"):

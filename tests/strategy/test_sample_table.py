@@ -117,11 +117,3 @@ def test_rows_that_are_no_list_of_rows_are_refused() -> None:
     for rows in (np.zeros((1, 1), np.int64), 0):
         with pytest.raises(ConfigurationError, match="rows of shape"):
             table[rows]
-
-
-def test_a_table_of_columns_that_are_right_is_the_same_unchecked() -> None:
-    table = SampleTable(("a", "b"), [1, 0], [9, 4], [2, 0], [7, 4], {"text": [1, 2]})
-    columns = {name: getattr(table, name) for name in ("source", "position", "shard", "index")}
-    again = SampleTable.unchecked(table.sources, columns, table.lengths)
-    assert again == table
-    assert pickle.loads(pickle.dumps(again)) == table

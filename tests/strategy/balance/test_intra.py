@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition import bins_needed
-from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import largest_first
 from evenstep.strategy.balance.intra import by_method, in_order
 from evenstep.strategy.balance.methods import METHODS, bins_by
@@ -74,40 +73,10 @@ def test_in_order_the_largest_bin_is_the_least_that_consecutive_samples_need(
     assert np.bincount(bin_of, weights=tokens).max() == least[-1]
 
 
-def test_in_order_no_bin_is_nearly_empty_behind_full_ones() -> None:
-    tokens = np.array([6, 6, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1] * 4)
-    held = np.bincount(in_order(tokens, 8, 14), weights=tokens)
-    assert held.max() <= 14
-    assert held.min() >= 6
-
-
-def test_bins_that_are_filled_up_leave_a_sample_to_each_that_follows() -> None:
-    assert in_order(np.array([5, 9, 2, 3, 3, 3]), 4, 10).tolist() == [0, 1, 2, 2, 2, 3]
-    assert in_order(np.array([5, 8, 8, 2, 3, 9]), 4, 10).tolist() == [0, 1, 2, 2, 3, -1]
-
-
-def test_all_are_placed_where_they_fit_although_the_method_finds_no_room() -> None:
-    tokens = np.array([5, 5, 4, 3, 3])
-    assert place(tokens * tokens, 2, tokens=tokens, cap=10) is None
-    bin_of = by_method("greedy", tokens * tokens, tokens, 2, 10)
-    assert np.bincount(bin_of, weights=tokens).tolist() == [10, 10]
-
-
 @given(st.lists(st.integers(0, 3), min_size=5, max_size=30).map(np.array), st.sampled_from(METHODS))
 def test_samples_that_cost_nothing_fill_bins_too(costs: np.ndarray, method: str) -> None:
     bin_of = by_method(method, costs, np.ones(len(costs), np.int64), 5, None)
     assert set(bin_of.tolist()) == set(range(5))
-
-
-@given(lengths, st.integers(1, 12))
-def test_greedy_puts_each_next_item_into_the_lightest_bin(tokens: np.ndarray, bins: int) -> None:
-    loads = [0] * bins
-    expected = {}
-    for item in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
-        lightest = loads.index(min(loads))
-        expected[item] = lightest
-        loads[lightest] += int(tokens[item])
-    assert bins_by("greedy", tokens, bins).tolist() == [expected[i] for i in range(len(tokens))]
 
 
 @given(lengths, st.integers(1, 12), kinds)

@@ -15,13 +15,6 @@ sizes = st.integers(1, 5)
 caps = st.integers(40, 90) | st.none()
 
 
-def test_nothing_is_carried_where_the_levels_apart_find_room_for_all() -> None:
-    tokens = np.array([5, 5, 4, 3, 3])
-    assert by_bucket_first("greedy", tokens * tokens, tokens, 2, 1, 10) is None
-    more = np.append(tokens, 1)
-    assert by_bucket_first("greedy", more * more, more, 2, 1, 10).tolist() == [0, 1, 0, 1, -1, -1]
-
-
 @given(lengths, sizes, sizes, caps, st.sampled_from(METHODS))
 def test_no_micro_batch_is_empty_or_over_the_cap(
     tokens: np.ndarray, buckets: int, micro_batches: int, cap: int | None, method: str
@@ -75,9 +68,3 @@ def test_karmarkar_karp_makes_micro_batches_of_each_bucket_by_itself(
         within = bins_by("karmarkar_karp", costs[rows], micro_batches)
         expected[rows] = bucket * micro_batches + within
     assert found.tolist() == fill_empty(expected, costs, buckets * micro_batches).tolist()
-
-
-def test_the_cheapest_samples_that_are_not_alone_fill_empty_bins() -> None:
-    costs = np.array([5, 1, 7, 2, 0])
-    assert fill_empty(np.array([0, 0, 0, 0, 3]), costs, 4).tolist() == [0, 1, 0, 2, 3]
-    assert fill_empty(np.array([0, 0]), costs[:2], 4).tolist() == [0, 1]

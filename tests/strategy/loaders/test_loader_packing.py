@@ -11,7 +11,8 @@ from heavy_tails import MIB, broken, model_of, profiles_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.strategy.loaders import LoaderLayout, fewest_loaders, packed, three_steps
+from benchmarks.service.layout_baselines import fewest_loaders, three_steps
+from evenstep.strategy.loaders import LoaderLayout, packed
 
 SOLVER = Path(__file__).parents[3] / "benchmarks" / "service" / "fewest_loaders.py"
 

@@ -60,12 +60,6 @@ def test_groups_are_buckets_in_a_row_of_which_only_the_last_is_smaller(
     assert 1 <= len(members[-1]) <= group_size
 
 
-def test_without_a_group_size_all_buckets_are_one_group() -> None:
-    tree = ClientPlaceTree.of({"DP": 6, "TP": 2})
-    assert tree.buckets("DP").group_count == 1
-    assert tree.buckets("DP").members(0).tolist() == [0, 1, 2, 3, 4, 5]
-
-
 @given(sizes_of_meshes, st.sampled_from(AXES), st.data())
 def test_what_is_added_and_removed_again_changes_nothing_but_the_version(
     sizes: dict[str, int], axis: str, data: st.DataObject
@@ -88,12 +82,6 @@ def test_what_is_added_and_removed_again_changes_nothing_but_the_version(
     assert all(replaced.place(rank) == tree.place(rank) for rank in kept)
 
 
-def test_nodes_behind_a_removed_one_move_up() -> None:
-    tree = ClientPlaceTree.of({"DP": 3, "TP": 2}).remove("DP", 1)
-    assert tree.ranks.ravel().tolist() == [0, 1, 4, 5]
-    assert tree.place(4) == Place(DP=1)
-
-
 @given(sizes_of_meshes, st.sampled_from(AXES))
 def test_json_brings_back_the_tree(sizes: dict[str, int], axis: str) -> None:
     tree = ClientPlaceTree.of(sizes)
@@ -101,10 +89,6 @@ def test_json_brings_back_the_tree(sizes: dict[str, int], axis: str) -> None:
         back = ClientPlaceTree.from_dict(json.loads(json.dumps(each.to_dict())))
         assert back == each
         assert back.version == each.version
-
-
-def test_a_mesh_of_thousands_takes_a_few_bytes() -> None:
-    assert len(json.dumps(ClientPlaceTree.of({"DP": 512, "TP": 8}).to_dict())) < 100
 
 
 @pytest.mark.parametrize(

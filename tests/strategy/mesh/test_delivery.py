@@ -40,29 +40,6 @@ def test_who_needs_data_gets_it_from_the_first_of_its_peers_and_from_nobody_else
         assert delivery.is_fetched[bucket] == bool(asked_by)
 
 
-def test_broadcast_at_tp_leaves_all_but_the_first_peer_out() -> None:
-    tree = ClientPlaceTree.of({"PP": 1, "DP": 2, "CP": 2, "TP": 2})
-    assert tree.delivery("DP").fetching.tolist() == list(range(8))
-    assert tree.delivery("DP", ["TP"]).fetching.tolist() == [0, 2, 4, 6]
-    assert tree.delivery("DP", ["TP", "CP"]).fetching.tolist() == [0, 4]
-
-
-def test_who_broadcasts_to_other_buckets_fetches_those_as_well() -> None:
-    tree = ClientPlaceTree.of({"DP": 2, "CP": 2})
-    delivery = tree.delivery("CP", ["CP"])
-    assert delivery.fetching.tolist() == [0, 2]
-    assert delivery.buckets_of(2) == (2, 3)
-    assert delivery.clients_of(3).tolist() == [2]
-    assert delivery.buckets_of(3) == ()
-
-
-def test_middle_stages_fetch_only_where_all_stages_need_data() -> None:
-    tree = ClientPlaceTree.of({"PP": 3, "DP": 2})
-    assert tree.delivery("DP").fetching.tolist() == [0, 1, 4, 5]
-    assert tree.delivery("DP", stages="first").fetching.tolist() == [0, 1]
-    assert tree.delivery("WORLD", stages="all").fetching.tolist() == list(range(6))
-
-
 @pytest.mark.parametrize("changed", ["remove", "replace"])
 def test_a_changed_tree_delivers_to_the_ranks_that_it_has(changed: str) -> None:
     tree = ClientPlaceTree.of({"DP": 3, "TP": 2})

@@ -25,10 +25,6 @@ def test_the_tree_shows_axes_of_more_than_one_rank_and_who_fetches_nothing() -> 
     ]
 
 
-def test_one_client_is_a_tree_too() -> None:
-    assert ClientPlaceTree.of({}).lines() == ["1 client", "└─ TP=0  rank 0"]
-
-
 @given(meshes, st.lists(st.sampled_from(AXES), unique=True))
 def test_every_client_has_a_line_that_says_whether_it_fetches(
     tree: ClientPlaceTree, broadcast_at: list[str]

@@ -216,18 +216,6 @@ def test_shares_of_samples_are_the_weights(amount, allowed):
         assert np.abs(counts - counts.sum() * np.array(list(WEIGHTS.values()))).max() <= allowed
 
 
-@pytest.mark.parametrize("zipf", [False, True])
-def test_shares_of_hundreds_of_sources_miss_the_weights_by_about_a_sample(zipf):
-    names = [f"s{k}" for k in range(365)]
-    weights = 1 / np.arange(1, 366) if zipf else np.random.default_rng(0).random(365)
-    mixture = Mixture(names, dict(zip(names, weights.tolist())), samples_per_step=120)
-    provider = Arrays({name: [100] for name in names})
-    counts = np.zeros(365, int)
-    for step in range(150):
-        counts += mixture.draw(step, provider).counts()
-        assert np.abs(counts - counts.sum() * weights / weights.sum()).max() <= 2
-
-
 def test_a_source_that_a_curriculum_held_back_does_not_make_up_for_it():
     world = {"short": [10] * 1000, "long": [900] * 100}
     mixture = Mixture(
@@ -269,30 +257,6 @@ def test_shares_of_tokens_miss_the_weights_by_some_samples_however_long_it_runs(
         given_tokens += np.bincount(table.source, table.lengths["text"], len(weights))
         miss = np.abs(given_tokens - share * given_tokens.sum())
         assert miss.max() <= 5 * longest
-
-
-def test_what_a_source_gave_too_much_is_taken_off_again():
-    """Without a balance the miss here grows to more than seven times the longest sample."""
-    random = np.random.default_rng(5)
-    magnitudes = random.uniform(1, 3.4, 4)
-    world = {
-        f"s{k}": random.lognormal(np.log(10) * magnitudes[k], 0.7, 50).astype(int).clip(1)
-        for k in range(3)
-    }
-    weights = random.integers(1, 20, 3)
-    mixture = Mixture(
-        list(world),
-        dict(zip(world, weights.tolist())),
-        unit="tokens",
-        seed=5,
-        samples_per_step=40,
-    )
-    tokens, provider = np.zeros(3), Arrays(world)
-    for step in range(200):
-        table = mixture.draw(step, provider)
-        tokens += np.bincount(table.source, table.lengths["text"], 3)
-        miss = np.abs(tokens - weights / weights.sum() * tokens.sum())
-        assert miss.max() < 2 * max(int(lengths.max()) for lengths in world.values())
 
 
 def test_sample_shares_are_not_bent_by_a_budget():
@@ -363,12 +327,6 @@ def test_all_repeated_ends_once_each_source_was_read(world, count, data):
     if len(found) > 1:
         before = np.bincount([s for step in found[:-1] for s, _ in step], minlength=len(world))
         assert (before - np.array(list(arrays.sizes.values()))).min() < 0
-
-
-def test_a_source_that_repeats_goes_through_every_pass_in_order():
-    mixture, arrays = Mixture(["a"], {"a": 1}, samples_per_step=7), Arrays({"a": [1] * 5})
-    table = SampleTable.concatenate([mixture.draw(s, arrays) for s in range(5)])
-    assert table.position.tolist() == list(range(35))
 
 
 def test_a_repeated_source_that_ends_is_refused_with_the_position():
@@ -448,18 +406,6 @@ def test_a_state_of_something_else_is_refused(change):
     mixture = Mixture(["a"], {"a": 1}, samples_per_step=8)
     with pytest.raises(MismatchError, match=next(iter(change))):
         mixture.load_state_dict({**mixture.state_dict(), **change})
-
-
-def test_the_state_of_many_sources_is_small():
-    names = [f"source-{k:03}" for k in range(300)]
-    mixture = Mixture(names, dict.fromkeys(names, 1.0), samples_per_step=4096, unit="tokens")
-    arrays = Arrays({name: [100 + k] for k, name in enumerate(names)})
-    sizes = []
-    for step in range(20):
-        mixture.draw(step, arrays)
-        sizes.append(len(str(through_json(mixture.state_dict()))))
-    assert sizes[-1] < 200 * len(names)
-    assert sizes[-1] < 1.1 * sizes[1]
 
 
 def test_a_record_of_other_samples_is_refused_and_nothing_is_drawn():

@@ -12,7 +12,6 @@ from evenstep.strategy.mixture.pattern import (
     philox,
     points,
     random_words,
-    shuffled,
 )
 
 seeds = st.integers(0, 2**64 - 1)
@@ -45,13 +44,6 @@ def test_seeds_steps_and_purposes_have_numbers_of_their_own(seed, step):
         assert here != random_words(*other, 4).tolist()
 
 
-@given(seeds, steps, st.integers(0, 10), st.integers(0, 5))
-def test_each_run_of_draws_has_one_point_in_every_part(seed, step, power, run):
-    size = 1 << power
-    at = points(seed, step, size * (run + 1))[size * run :]
-    assert sorted((at * size).astype(int).tolist()) == list(range(size))
-
-
 @given(seeds, st.integers(1, 3000), st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_counts_of_a_step_are_close_to_their_shares(seed, count, shares):
     given_shares = np.array(shares) + 1e-6
@@ -69,33 +61,6 @@ def test_counts_of_a_step_of_known_size_are_their_shares_rounded(seed, count, sh
     counts = np.bincount(labels(even_points(seed, 3, count), given_shares), minlength=len(shares))
     expected = count * given_shares / given_shares.sum()
     assert np.abs(counts - expected).max() < 1 + 1e-9
-
-
-@given(seeds, st.integers(1, 500))
-def test_points_of_a_step_of_known_size_come_in_the_order_of_the_others(seed, count):
-    order = points(seed, 3, count).argsort(kind="stable")
-    assert np.array_equal(even_points(seed, 3, count).argsort(kind="stable"), order)
-
-
-def test_every_draw_by_itself_has_the_shares_on_average():
-    at = np.array([points(1, step, 18) for step in range(2000)])
-    for number in (0, 1, 2, 17):
-        parts = np.bincount((at[:, number] * 10).astype(int), minlength=10)
-        assert np.abs(parts - 200).max() < 5 * np.sqrt(200)
-
-
-def test_draws_after_each_other_are_of_any_two_sources():
-    drawn = np.concatenate(
-        [shuffled(labels(points(0, s, 64), np.ones(4)), 0, s) for s in range(200)]
-    )
-    pairs = np.bincount(drawn[:-1] * 4 + drawn[1:], minlength=16)
-    assert pairs.min() > 0.8 * len(drawn) / 16
-    assert pairs.max() < 1.2 * len(drawn) / 16
-
-
-@given(seeds, steps, st.integers(0, 500))
-def test_shuffling_keeps_every_draw(seed, step, count):
-    assert sorted(shuffled(np.arange(count), seed, step).tolist()) == list(range(count))
 
 
 def test_edges_lost_by_rounding_draw_no_source_of_weight_zero():
