@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import evenstep
 from documents import Documents
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import SampleError
 from evenstep.testing import assert_exact_resume
 from loader_options import grouped
 from worlds import Arbitrary
@@ -56,15 +56,6 @@ def test_an_update_of_more_steps_than_a_round_has_comes_whole(accumulate, num_wo
         assert Counter(i for step in steps for i in step.indices) == Counter(range(COUNT))
         check_updates(steps, accumulate)
     loader.close()
-
-
-def test_every_step_is_an_update_by_default() -> None:
-    steps = [step for _, step in make(1).steps()]
-    assert all(step.ends_update and step.micro_step == 0 for step in steps)
-    assert [step.update for step in steps] == list(range(len(steps)))
-    assert {step.loss_scale for step in steps} == {1.0}
-    shown = steps[3].to_dict()
-    assert [shown[key] for key in ("accumulate", "update", "micro_step")] == [1, 3, 0]
 
 
 @pytest.mark.parametrize("mode", ["sample", "none"])
@@ -135,12 +126,6 @@ def test_an_update_that_will_never_be_whole_is_not_begun() -> None:
     assert len(steps) >= 7
     assert len(steps) % 7 == 0
     assert steps[-1].ends_update
-
-
-@pytest.mark.parametrize("value", [0, -1])
-def test_no_steps_make_no_update(value) -> None:
-    with pytest.raises(ConfigurationError, match="accumulate"):
-        make(value)
 
 
 def test_it_can_be_changed_between_passes_and_given_to_wrap() -> None:

@@ -35,6 +35,7 @@ class Unsized:
         ({"policy": BUDGET, "prefetch": 0}, "prefetch=0"),
         ({"policy": BUDGET, "buffer_size": 0}, "buffer_size=0"),
         ({"policy": BUDGET, "chunk_size": 0}, "chunk_size=0"),
+        ({"policy": BUDGET, "accumulate": 0}, "accumulate=0"),
         ({"policy": BUDGET, "seed": -1}, "seed=-1"),
         ({"policy": BUDGET, "seed": 3, "generator": torch.Generator()}, "seed=3 contradicts"),
         ({"policy": BUDGET, "skip_bad_samples": -1}, "skip_bad_samples=-1"),
@@ -80,28 +81,6 @@ def test_a_packed_policy_packs_and_refuses_what_pads():
         CollateError, match=r"step \d+ of epoch 0 on rank 0: .* collate function pads"
     ):
         list(padding)
-
-
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [
-        (lambda: evenstep.TokenBudget(0), "max_tokens=0 must be at least 1"),
-        (lambda: evenstep.TokenBudget(-5), "max_tokens=-5"),
-        (lambda: evenstep.TokenBudget("8k"), "max_tokens='8k' must be an integer"),
-        (lambda: evenstep.FixedBatch(0), "batch_size=0"),
-    ],
-)
-def test_a_budget_that_is_no_positive_number_is_refused(policy, said):
-    with pytest.raises(ConfigurationError, match=said):
-        policy()
-
-
-def test_the_number_of_steps_is_known_for_fixed_batches_only():
-    assert len(evenstep.DataLoader(Documents(10), batch_size=4)) == 3
-    assert len(evenstep.DataLoader(Documents(10), batch_size=4, drop_last=True)) == 2
-    assert len(evenstep.DataLoader(Documents(10), batch_size=4, sampler=range(9))) == 3
-    with pytest.raises(TypeError, match="depends on lengths"):
-        len(evenstep.DataLoader(Documents(10), policy=BUDGET))
 
 
 def test_unknown_arguments_and_options_that_are_not_in_their_class_are_refused():

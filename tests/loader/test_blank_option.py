@@ -74,12 +74,6 @@ def test_other_values_are_refused(options, why):
         of(ROWS, **options)
 
 
-def test_one_rank_alone_needs_no_blank():
-    steps = list(loader_of(None).steps())
-    lacking = [batch for batch, _ in steps if "pixel_values" not in batch]
-    assert lacking
-
-
 def test_a_rank_says_once_that_groups_lack_images_that_others_have(caplog):
     spec: Any = SimpleNamespace(
         rank=1, world_size=2, blank=None, collate_fn=None, policy=SimpleNamespace(packed=False)

@@ -82,15 +82,6 @@ def samples_of(chunk: Chunk) -> list[Any]:
     )
 
 
-@pytest.mark.parametrize("name", ["sample 'long'", "sample number 3 of its worker"])
-def test_a_sample_over_the_limit_is_refused_by_name(name: str) -> None:
-    chunks = collate(max_tokens=8)
-    short, long = {"input_ids": [1] * 8}, {"input_ids": [1] * 9}
-    chunks(RawChunk([short, short], ["one", "two"]))
-    with pytest.raises(SampleError, match=f"{name} has 9 tokens, over max_tokens=8"):
-        chunks(RawChunk([short, long], ["three", name]))
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_samples_that_cannot_be_used_are_left_out_with_place_and_reason(packed: bool) -> None:
     raw = RawChunk(

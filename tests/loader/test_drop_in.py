@@ -626,16 +626,3 @@ def test_a_state_saved_in_mid_epoch_goes_on_with_the_batches_that_would_have_com
     made = batches(second)
     assert len(made) == len(whole) - 2 > 0
     assert all(map(same, made, whole[2:]))
-
-
-def test_states_at_the_ends_of_an_epoch() -> None:
-    def loader() -> evenstep.DataLoader:
-        return evenstep.DataLoader(Mapped(integer), batch_size=4, shuffle=True)
-
-    fresh, first = loader(), loader()
-    fresh.load_state_dict(loader().state_dict())
-    epochs = [batches(first), batches(first)]
-    assert all(map(same, batches(fresh), epochs[0]))
-    ended = loader()
-    ended.load_state_dict(fresh.state_dict())
-    assert all(map(same, batches(ended), epochs[1]))

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import MismatchError
 from evenstep.loader.batcher.index_feed import FeederError, IndexFeed
 from evenstep.loader.feeder import Feeder
 
@@ -81,30 +80,6 @@ def test_an_endless_sampler_is_read_as_far_as_the_pipe_holds_and_stops_when_left
     assert rest[-1][-1] == next(drawn) - 1
 
 
-def test_an_error_of_the_sampler_comes_after_its_indices(pipe: Pipe) -> None:
-    def sampler() -> Iterator[int]:
-        yield from range(512)
-        raise FileNotFoundError("index.bin")
-
-    reader, writer = pipe
-    feed(writer, 0, sampler())
-    chunks = asked_by(IndexFeed(reader, 512))
-    assert next(chunks) == list(range(512))
-    with pytest.raises(FeederError, match=r"the sampler raised FileNotFoundError: index\.bin"):
-        next(chunks)
-
-
-def test_an_error_that_says_what_to_do_travels_as_it_is(pipe: Pipe) -> None:
-    def another_order() -> Iterator[tuple[int, int]]:
-        raise MismatchError("the sampler yields another order")
-        yield
-
-    reader, writer = pipe
-    Feeder(writer, 0, another_order(), None)
-    with pytest.raises(MismatchError, match="another order"):
-        list(IndexFeed(reader, 4))
-
-
 def test_a_feeder_ends_when_nobody_reads() -> None:
     reader, writer = multiprocessing.Pipe(duplex=False)
     before = threading.active_count()
@@ -113,13 +88,6 @@ def test_a_feeder_ends_when_nobody_reads() -> None:
     await_feeders()
     assert threading.active_count() <= before
     writer.close()
-
-
-def test_indices_of_any_kind_travel(pipe: Pipe) -> None:
-    reader, writer = pipe
-    indices = ["a", (1, 2), 3]
-    feed(writer, 0, indices)
-    assert chunks_of(reader, 2) == [["a", (1, 2)], [3]]
 
 
 # Samples that are dealt on demand
@@ -225,16 +193,3 @@ def test_what_the_batcher_asks_of_a_feeder_that_has_ended_does_not_fill_the_pipe
     feed = dealt_feed(reader, 8)
     feed.request(np.arange(200_000))  # more than a pipe holds
     feed.request(None)
-
-
-def test_an_error_of_the_sampler_while_it_deals_reaches_the_workers(duplex: Pipe) -> None:
-    def deals(entries: Any) -> Iterator[tuple[int, int]]:
-        raise FileNotFoundError("index.bin")
-        yield
-
-    reader, writer = duplex
-    Feeder(writer, 0, [], None, deals)
-    feed = dealt_feed(reader, 8)
-    feed.request(np.array([4]))
-    with pytest.raises(FeederError, match=r"the sampler raised FileNotFoundError: index\.bin"):
-        next(iter(feed))

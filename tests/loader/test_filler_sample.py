@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,48 +51,3 @@ def test_a_rank_without_samples_borrows() -> None:
     lender.offer([of_length(2, 1)], np.array([2]))
     lender.borrow(pack_sample(of_length(1, 9)))
     assert lender.sample()["name"] == 1, "a rank's own sample wins"
-
-
-def test_own_samples_that_come_after_a_borrowed_one_replace_it() -> None:
-    filler = FillerSample()
-    filler.borrow(pack_sample(of_length(1, 9)))
-    filler.offer([of_length(30, 2)], np.array([30]))
-    assert filler.sample()["name"] == 2
-
-
-@dataclass
-class Pair:
-    tokens: torch.Tensor
-    picture: np.ndarray
-
-
-@pytest.mark.parametrize("lent", [False, True])
-def test_samples_of_any_kind_come_whole(lent: bool) -> None:
-    samples: list[Any] = [
-        Pair(torch.arange(5), np.random.default_rng(0).random((300, 40))),
-        torch.arange(3, dtype=torch.bfloat16),
-        ([1, 2], "two", {"nested": (torch.zeros(0), None)}),
-        list(range(9)),
-    ]
-    for sample in samples:
-        filler = FillerSample()
-        if lent:
-            filler.borrow(pack_sample(sample))
-        else:
-            filler.offer([sample], np.array([1]))
-        for _ in range(2):
-            assert same(filler.sample(), sample)
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    if isinstance(one, Pair):
-        return same(one.tokens, other.tokens) and same(one.picture, other.picture)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    return bool(one == other)

@@ -18,10 +18,6 @@ from evenstep.loader.transport.rank_exchange import LocalExchange, RankExchange
 from evenstep.loader.transport.session import Session
 
 
-class Step(str):
-    step = 0
-
-
 class Batcher:
     """Gives its `results` one by one, in place of a process."""
 
@@ -90,20 +86,6 @@ def recording():
     exchange = Recording()
     yield exchange
     exchange.close()
-
-
-def test_the_loader_is_told_of_every_step_it_yields_and_of_none_that_is_prefetched(
-    recording: Recording,
-) -> None:
-    received: list[Any] = []
-    batcher = Batcher(*((Step(f"step {n}"), f"batch {n}", f"moved {n}") for n in range(3)))
-    steps = iterator_over(batcher, recording, received=received)
-    assert received == []
-    next(steps)
-    assert received == [("step 0", "moved 0")]
-    next(steps)
-    steps.close()
-    assert received == [("step 0", "moved 0"), ("step 1", "moved 1")]
 
 
 def test_the_end_is_final_and_counts_what_stop_left_undone() -> None:

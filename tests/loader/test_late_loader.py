@@ -207,16 +207,6 @@ def test_a_missing_file_is_skipped_or_named(tmp_path: Path) -> None:
     assert [bad.index for bad in loader.skipped] == [11]
 
 
-def test_as_many_groups_are_collated_at_a_time_as_there_are_workers() -> None:
-    data = hugging_face()
-    for late, workers, prefetch, threads in [
-        (None, 0, 4, 1), (None, 3, 4, 3), (None, 3, 2, 2), (False, 3, 4, 1),
-    ]:  # fmt: skip
-        loader = loader_of(data, late=late, num_workers=workers, prefetch=prefetch)
-        assert loader._options.collate_threads == threads
-        loader.close()
-
-
 # Rows of Hugging Face
 
 

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 from torch.utils.data import SequentialSampler
 
@@ -126,13 +125,6 @@ def test_a_dataset_that_has_changed_size_since_is_refused_when_the_epoch_begins(
     documents.lengths = documents.lengths[:-1]
     with pytest.raises(MismatchError, match=r"has 59 samples now, .* lengths of 60"):
         loader.steps()
-
-
-def test_other_lengths_are_another_policy() -> None:
-    state = make(POLICIES["max tokens"]).state_dict()
-    other = np.where(np.arange(60) == 5, LENGTHS + 1, LENGTHS)
-    with pytest.raises(MismatchError, match="policy"):
-        make(evenstep.MaxTokens(400, lengths=other)).load_state_dict(state)
 
 
 def test_the_rest_of_an_epoch_planned_for_some_ranks_is_refused_by_other_numbers() -> None:

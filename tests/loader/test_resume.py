@@ -16,7 +16,6 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
-    WeightedRandomSampler,
     get_worker_info,
 )
 
@@ -39,13 +38,12 @@ POLICIES = {
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
-@pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
-def test_every_policy_resumes_exactly_after_every_step(policy, shuffle) -> None:
+def test_every_policy_resumes_exactly_after_every_step(policy) -> None:
     def make() -> evenstep.DataLoader:
         return evenstep.DataLoader(
             Documents(50, prompts=True),
             policy=policy,
-            shuffle=shuffle,
+            shuffle=True,
             seed=7,
             memory=evenstep.Memory(buffer_size=20),
         )
@@ -298,7 +296,7 @@ def test_the_number_of_workers_and_what_is_prefetched_may_change() -> None:
     assert seen + identities(loader) == identities(make_loader())
 
 
-@pytest.mark.parametrize("buffer_size", [5, 23, 40, 500])
+@pytest.mark.parametrize("buffer_size", [5, 40])
 @pytest.mark.parametrize("kind", ["map", "iterable"])
 def test_with_another_buffer_size_every_remaining_sample_comes_once(buffer_size, kind) -> None:
     def make(size: int) -> evenstep.DataLoader:
@@ -438,25 +436,6 @@ def test_going_back_in_one_process_makes_the_same_steps_again(options) -> None:
     loader.set_epoch(0)
     assert identities(loader) == whole  # workers begin at the beginning again
     loader.close()
-
-
-def test_a_weighted_sampler_for_the_whole_job_is_dealt_out() -> None:
-    class Weighted(WeightedRandomSampler):
-        def __iter__(self) -> Iterator[int]:
-            self.generator.manual_seed(3)
-            return super().__iter__()
-
-    def sampler() -> Weighted:
-        weights = torch.arange(1.0, 31.0).tolist()
-        return Weighted(weights, 90, generator=torch.Generator())
-
-    def make() -> evenstep.DataLoader:
-        return evenstep.DataLoader(
-            Documents(30), policy=evenstep.TokenBudget(300), sampler=sampler(), shard_sampler=True
-        )
-
-    assert_exact_resume(make)
-    assert Counter(i for b in identities(make()) for i in b) == Counter(sampler())
 
 
 # Findings that nobody thought of at first

@@ -183,20 +183,6 @@ class Records(IterableDataset):
         return map(as_record, range(COUNT))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_iterable_dataset_may_yield_them_too(workers: int) -> None:
-    loader = evenstep.DataLoader(
-        Records(),
-        batch_size=4,
-        collate_fn=untouched,
-        num_workers=workers,
-        memory=evenstep.Memory(buffer_size=16),
-    )
-    samples = [sample for batch, _ in loader.steps() for sample in batch]
-    assert len(samples) == COUNT
-    assert all(same(sample, as_record(number)) for number, sample in enumerate(samples))
-
-
 # How many steps
 
 

@@ -109,11 +109,6 @@ def test_augmentation_differs_between_samples_epochs_and_seeds() -> None:
         assert len({drawn[index][0] for drawn in (first, second, other)}) == 3
 
 
-def test_the_same_epoch_is_augmented_the_same_again() -> None:
-    loader_epochs = augmented(2, shuffle=True)
-    assert augmented(2, shuffle=True) == loader_epochs
-
-
 def test_samples_of_a_subset_draw_by_the_sample_too() -> None:
     subset = Subset(Augmented(), range(COUNT))
     expected = augmented(dataset=subset, chunk_size=4)

@@ -114,10 +114,6 @@ def test_a_batch_is_packed_while_another_thread_is_being_lent_memory(monkeypatch
     assert reader.unpack(found[0])["x"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_an_object_without_buffers_takes_no_slab():
-    assert Writer().pack({"text": "only"}).slab == -1
-
-
 def test_a_slab_that_outlives_its_reader_is_given_back():
     writer, reader = Writer(), Reader()
     kept = reader.unpack(writer.pack(sample(1000, 7)))["x"]
@@ -166,18 +162,6 @@ def test_memory_is_given_back_without_python_code_that_a_signal_could_interrupt(
     batches.clear()
     sys.setprofile(None)
     assert [name for event, name in ran if event == "call"] == []
-
-
-def test_a_larger_object_replaces_a_slab_and_the_reader_lets_go_of_it():
-    writer, reader = Writer(), Reader()
-    small = writer.pack(sample(100))
-    reader.unpack(small)
-    large = writer.pack(sample(100_000))
-    assert large.slab != small.slab
-    assert large.retired == (small.slab,)
-    kept = reader.unpack(large)
-    assert kept["x"].numel() == 100_000
-    assert writer.pack(sample(100)).slab == 2  # the small one is gone, the large one busy
 
 
 def test_without_anonymous_memory_buffers_travel_in_the_message(monkeypatch):

@@ -13,7 +13,6 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import evenstep
 from evenstep.errors import SampleError
-from evenstep.loader.batcher.progress import BadSample
 from loader_options import grouped
 
 COUNT = 60
@@ -216,12 +215,3 @@ def test_an_iterable_dataset_that_raises_has_ended_so_that_is_an_error_in_any_ca
         SampleError, match=r"after \d+ samples: the dataset raised EOFError: .*shard is torn"
     ):
         numbers_of(loader)
-
-
-def test_a_bad_sample_is_a_record_of_epoch_index_and_reason() -> None:
-    loader = loader_over(Faulty(), sampler=["nought", 1], length_fn=len, collate_fn=list)
-    loader.set_epoch(5)
-    for _ in loader.steps():
-        pass
-    (bad,) = loader.skipped
-    assert bad == BadSample(5, "nought", bad.reason)

@@ -283,32 +283,6 @@ def test_a_states_size_is_bounded_by_the_window_and_not_by_the_dataset(buffer_si
             assert numbers_in(state) <= fixed + 8 * buffer_size + 32
 
 
-def test_what_is_left_of_many_worlds_is_no_more_than_their_windows() -> None:
-    draw = random.Random(3)
-    epoch = Epoch(100_000, draw)
-    for world_size in (8, 2, 5):
-        (position,) = epoch.positions
-        stream = position.stream
-        assert stream is not None
-        # All ranks have come equally far but for a window.
-        epoch.positions = []
-        taken = (len(stream.leftover) + 500) // world_size
-        for _ in range(world_size):
-            numbers = np.arange(taken - 20, taken)
-            start = RoundStart(
-                round=1,
-                step=7,
-                taken=taken,
-                numbers=numbers,
-                columns=np.ones((5, 20), np.int64),
-                ages=np.zeros(20, np.int64),
-            )
-            epoch.positions.append(EpochProgress(epoch=4, stream=stream, start=start, received=1))
-        epoch.merge(epoch.states(world_size))
-        leftover = epoch.positions[0].stream.leftover
-        assert len(leftover) <= 20 * world_size
-
-
 @settings(max_examples=25)
 @given(st.data())
 def test_every_state_of_a_run_is_read_back_as_it_was(data: st.DataObject) -> None:

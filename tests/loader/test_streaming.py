@@ -177,20 +177,6 @@ def test_workers_take_turns_and_one_that_has_ended_hands_over_empty_chunks(
         assert raw.origin.ended == (len(raw.samples) < size)
 
 
-@given(st.integers(0, 20), st.integers(1, 5))
-def test_a_dataset_without_state_gives_no_worker_states_once_it_has_begun(
-    count: int, size: int
-) -> None:
-    log = WorkerStateLog(1)
-    assert log.since(0) == WorkerStates(place=0, turn=0, workers=(None,))
-    for raw in raw_chunks(Plain([count]), 1, size, replays=False):
-        assert raw.origin.state is None
-        begin = log.add(as_chunk(raw))
-        again = log.since(begin)
-        # Nothing has been lost while only the first chunk is needed.
-        assert (again is None) == (begin > 0)
-
-
 class Torn(Plain):
     def __iter__(self) -> Iterator[Any]:
         yield from range(7)
@@ -207,31 +193,6 @@ def test_an_error_says_after_how_many_samples_also_when_resumed() -> None:
     assert states.place == 6
     with pytest.raises(SampleError, match=said):
         list(raw_chunks(Torn([]), 1, 3, replays=True, states=states))
-
-
-def samples_until_the_end(chunked: ChunkedIterable) -> list[Any]:
-    samples = []
-    for raw in chunked:
-        samples += raw.samples
-        if raw.origin.ended:
-            return samples
-    raise AssertionError("a worker must continue with empty chunks")
-
-
-def test_persistent_workers_resume_once_and_then_begin_at_the_beginning() -> None:
-    state = next(itertools.islice(raw_chunks(Plain([7]), 1, 3, replays=True), 1, None)).origin.state
-    chunked = ChunkedIterable(Plain([7]), 3, replays=True)
-    chunked.begin(WorkerStates(place=6, turn=0, workers=(state,)))
-    assert samples_until_the_end(chunked) == [(0, 6)]
-    assert samples_until_the_end(chunked) == [(0, n) for n in range(7)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_worker_that_has_ended_yields_nothing_more_after_a_resume(kind: str) -> None:
-    *_, last = raw_chunks(KINDS[kind]([6]), 1, 3, replays=True)
-    chunked = ChunkedIterable(KINDS[kind]([6]), 3, replays=True)
-    chunked.begin(WorkerStates(place=6, turn=0, workers=(last.origin.state,)))
-    assert samples_until_the_end(chunked) == []
 
 
 def test_while_a_resumed_worker_waits_for_its_turn_the_turn_does_not_move() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from torch.utils.data import IterableDataset
 import evenstep
 from documents import Documents
 from evenstep.errors import LoaderDiedError
-from evenstep.loader.watchdog import Watchdog
 from loader_options import grouped
 
 LIMIT = 0.4
@@ -131,70 +128,3 @@ def test_a_trainer_may_take_its_time() -> None:
     for number, _ in enumerate(loader):
         time.sleep(2 * LIMIT if number == 2 else 0)
     assert number == 9
-
-
-class Clock:
-    """In the place of `time`."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.slept: list[float] = []
-        self.while_asleep: Callable[[], Any] = lambda: None
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.while_asleep()
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr("evenstep.loader.watchdog.time", made)
-    return made
-
-
-def enter_elsewhere(call: AbstractContextManager[None]) -> AbstractContextManager[None]:
-    """Begins a call in another thread. It lasts as long as what is returned."""
-    thread = threading.Thread(target=call.__enter__)
-    thread.start()
-    thread.join()
-    return call
-
-
-def test_the_call_that_has_taken_longest_is_reported(clock: Clock) -> None:
-    watchdog = pickle.loads(pickle.dumps(Watchdog(5, rank=3)))
-    with watchdog.call("first"):
-        clock.now += 1
-        second = enter_elsewhere(watchdog.call("second"))
-        clock.now += 3
-        assert watchdog.overdue() is None
-        clock.now += 2.5
-        error, stacks = watchdog.overdue()
-    assert "rank 3: first has taken 6.5 s, over timeout=5" in str(error)
-    assert "test_the_call_that_has_taken_longest" in stacks
-    del second
-    off = Watchdog(0)
-    with off.call("anything"):
-        clock.now += 100
-        assert off.overdue() is None
-
-
-def test_a_watch_looks_again_when_a_call_can_be_overdue(clock: Clock) -> None:
-    watchdog = Watchdog(10)
-    calls = []
-
-    def begin() -> None:
-        if len(clock.slept) == 2:
-            clock.now += 4  # of the ten that it sleeps
-            calls.append(enter_elsewhere(watchdog.call("late")))
-            clock.now -= 4
-
-    clock.while_asleep = begin
-    reports: list[LoaderDiedError] = []
-    watchdog.watch(lambda error, stacks: reports.append(error))
-    assert clock.slept == [10, 10, 4, 0.001]
-    assert "late has taken 10.0 s" in str(reports[0])
