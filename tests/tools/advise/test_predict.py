@@ -102,13 +102,6 @@ def test_ranges_of_drawn_samples_hold_the_figures_of_all_the_data(data: str) -> 
     assert np.mean(held) >= 0.75
 
 
-def test_predictions_are_repeatable_and_follow_the_seed() -> None:
-    length_sample = length_sample_of(sample_lengths("mm-mix", 100, 1), 300)
-    first, again, other = run(length_sample), run(length_sample), run(length_sample, seed=6)
-    assert first == again
-    assert first["even"].figures != other["even"].figures
-
-
 def test_a_policy_that_cannot_run_says_why_and_keeps_its_place() -> None:
     def broken(options: PolicyOptions) -> Policy:
         raise ImportError("packing needs numba: pip install numba")

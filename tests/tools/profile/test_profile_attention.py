@@ -140,13 +140,6 @@ def test_shapes_go_upward_and_are_fragments() -> None:
         fragment_shapes(varlen(), 512)
 
 
-def test_a_call_holds_so_many_fragments_that_a_device_is_full() -> None:
-    assert varlen().fragments(128, 128) == 128
-    assert varlen().fragments(128, 131_072) == 8
-    assert varlen().fragments(32_768, 1 << 21) == 1
-    assert choose_kernel("sdpa", CPU, "fp32").fragments(128, 128) == 1
-
-
 def clock_of(spent: list[float]) -> Callable[[], float]:
     return lambda: sum(spent)
 

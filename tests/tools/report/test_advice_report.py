@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,14 +41,6 @@ def test_the_code_can_be_copied() -> None:
     begin = text.index("    import evenstep")
     block = text[begin : text.index("\n\nPredicted on", begin)].splitlines()
     assert "\n".join(line[4:] for line in block) == advice.recommendation.code
-
-
-def test_the_bars_of_the_histogram_add_up() -> None:
-    text = advice_text(made())
-    bars = [line for line in text.splitlines() if re.match(r" *[\d,]+ - ", line)]
-    shares = [float(line.split("%")[0].split()[-1]) for line in bars]
-    assert abs(sum(shares) - 100) < 0.05 * len(shares) + 1e-9
-    assert bars[int(np.argmax(shares))].count("█") == 40
 
 
 def test_ranges_are_shown_only_if_samples_were_drawn() -> None:

@@ -46,28 +46,12 @@ def test_time_waited_is_grey_and_each_rank_has_its_colour(tmp_path: Path) -> Non
     assert coloured(ragged, IDLE) > 10 * coloured(even, IDLE)
 
 
-def test_panels_share_both_axes(tmp_path: Path) -> None:
-    half = StepPanel(title="half", seconds=np.full((4, 2), 0.5))
-    full = StepPanel(title="full", seconds=np.full((8, 2), 1.0))
-    plot_steps([half, full], tmp_path / "both.png")
-    image = pixels(tmp_path / "both.png")
-    top, bottom = np.array_split(image[: int(len(image) * 0.9)], 2)
-    # Half as many steps of half the height, so a quarter of the ink.
-    assert 3 < coloured(bottom, WORK) / coloured(top, WORK) < 5
-
-
 def test_what_is_below_the_costliest_micro_batch_is_grey(tmp_path: Path) -> None:
     uneven = packing(tmp_path / "new" / "uneven.png", [[1.0, 0.0, 0.5, 0.5]] * 8)
     even = packing(tmp_path / "even.png", [[1.0] * 4] * 8)
     # Half of the cost is missing; what is left of the grey in the even one is in the legend.
     assert 0.9 < coloured(uneven, IDLE) / coloured(uneven, WORK) < 1.2
     assert coloured(even, IDLE) < 0.1 * coloured(uneven, IDLE)
-
-
-def test_of_many_steps_those_in_the_middle_are_drawn(tmp_path: Path) -> None:
-    costs = [[9.0, 0.0]] * 10 + [[1.0, 1.0]] * 4 + [[9.0, 0.0]] * 10
-    few, all_of_them = (packing(tmp_path / f"{n}.png", costs, most=n) for n in (4, 24))
-    assert coloured(few, IDLE) < 0.1 * coloured(all_of_them, IDLE)
 
 
 def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:

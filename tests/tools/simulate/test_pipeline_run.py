@@ -104,33 +104,6 @@ def test_equal_micro_batches_are_balanced_and_have_the_known_bubble(
     assert run.makespan_ratio == pytest.approx(1.0)
 
 
-def test_one_large_micro_batch_costs_what_can_be_computed_by_hand() -> None:
-    # Two stages, forward 1, 3 and backward twice that: F0 F1 B0 B1 on the first, F0 B0 F1 B1 on the
-    # second, which waits for nothing but its first pass and F1.
-    run = simulate_pipeline([1.0, 3.0], PipelineSchedule(stages=2))
-    on = {
-        (int(stage), bool(back), int(m)): (float(start), float(end))
-        for stage, back, m, start, end in zip(
-            run.stage, run.backward, run.micro_batch, run.start, run.end
-        )
-    }
-    assert on == {
-        (0, False, 0): (0, 1),
-        (0, False, 1): (1, 4),
-        (1, False, 0): (1, 2),
-        (1, True, 0): (2, 4),
-        (0, True, 0): (4, 6),
-        (1, False, 1): (4, 7),
-        (1, True, 1): (7, 13),
-        (0, True, 1): (13, 19),
-    }
-    assert run.makespan == 19
-    assert run.busy.tolist() == [12, 12]
-    assert run.bubble == pytest.approx(7 / 19)
-    assert run.balanced_makespan == 18
-    assert run.makespan_ratio == 19 / 18
-
-
 def test_an_order_is_that_of_the_micro_batches_given() -> None:
     schedule = PipelineSchedule(stages=3)
     costs = np.array([5.0, 1.0, 2.0, 3.0])

@@ -75,16 +75,3 @@ def test_padding_is_measured() -> None:
     uneven = run_sharding([np.array([17])], 4)
     assert uneven["padding"] == pytest.approx(3 / 20)
     assert (uneven["tokens_per_rank_min"], uneven["tokens_per_rank_max"]) == (4, 5)
-
-
-def test_another_latency_decides_and_the_oracle_still_counts_tiles() -> None:
-    sequences = draw_sequences("pretrain-128k", context=16_384, sequences=12)
-
-    def calls(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        return np.ones(len(queries))
-
-    found = run_sharding(sequences, 4, latency=calls)
-    assert found["latency_over_best_adaptive"] == 1
-    by_tiles = run_sharding(sequences, 4)
-    assert found["tile_imbalance_oracle"] <= by_tiles["tile_imbalance_oracle"]
-    assert found["tile_imbalance_oracle"] < found["tile_imbalance_adaptive"]

@@ -9,7 +9,6 @@ from evenstep.cost import TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan import FixedBatch, Lengths, Policy, Sorted, TokenBudget
 from evenstep.tools.simulate import sample_lengths
-from evenstep.tools.simulate.result import SimulationResult
 from evenstep.tools.simulate.run import deal, simulate
 
 POLICIES = (TokenBudget(64), TokenBudget(64, max_steps_per_round=2), FixedBatch(3))
@@ -18,10 +17,6 @@ lengths_lists = st.lists(st.integers(1, 64), max_size=40)
 
 def arrays(*shards: list[int]) -> list[np.ndarray]:
     return [np.array(shard, np.int64) for shard in shards]
-
-
-def untimed(result: SimulationResult) -> dict[str, object]:
-    return {k: v for k, v in result.as_dict().items() if not k.endswith("_us_per_sample")}
 
 
 @given(count=st.integers(1, 100), world_size=st.integers(1, 9), seed=st.integers(0, 2**40))
@@ -117,22 +112,6 @@ def test_delay_counts_steps_from_entering_the_window(buffer_size: int, delay: in
     assert result.max_delay_steps == delay
 
 
-def test_a_sample_sent_back_to_the_buffer_counts_its_delay_from_its_first_round() -> None:
-    policy = TokenBudget(8, max_steps_per_round=1)
-    # The long sample is a group of its own, and the fuller groups go first until it is overdue.
-    result = simulate(policy, arrays([8, *[1] * 63]), buffer_size=16)
-    assert result.max_delay_steps >= policy.max_wait
-    assert result.missing == 0
-
-
-def test_an_empty_rank_gets_fillers_that_cost_nothing() -> None:
-    result = simulate(TokenBudget(8), arrays([3] * 10, []), buffer_size=4)
-    assert result.filler_steps == result.steps
-    assert (result.costs[:, 1] == 0).all()
-    assert result.imbalance == pytest.approx(2)
-    assert (result.emitted, result.missing) == (10, 0)
-
-
 def test_stopping_with_an_empty_rank_delivers_nothing_and_says_so() -> None:
     result = simulate(TokenBudget(8), arrays([3] * 4, []), exhausted="stop")
     assert (result.steps, result.emitted) == (0, 0)
@@ -184,18 +163,6 @@ def test_an_update_is_as_many_steps_as_are_accumulated() -> None:
     assert pairs.tokens_per_update_cv == pytest.approx(0, abs=1e-6)
     assert pairs.composition > 1  # where a random update may hold two of a kind
     assert pairs.samples_per_step == 1
-
-
-def test_the_last_update_of_an_epoch_may_have_fewer_steps() -> None:
-    result = simulate(FixedBatch(1), arrays([7, 7, 7]), accumulate=2)
-    assert (result.steps, result.samples_per_update) == (3, 1.5)
-    assert result.tokens_per_update_cv == pytest.approx(1 / 3)
-
-
-def test_time_and_message_size_are_those_of_the_run() -> None:
-    result = simulate(TokenBudget(64), arrays([5] * 100, [5] * 100), buffer_size=50)
-    assert 0 < result.plan_us_per_sample < result.round_us_per_sample
-    assert result.message_bytes_per_round > 0
 
 
 def test_a_sample_over_the_budget_is_refused_before_the_run() -> None:

@@ -31,10 +31,6 @@ def test_the_grid_rises_from_twice_the_mean_length_to_its_end_in_steps_of_at_mos
     assert all(large <= 1.5 * small or large - small <= 1 for small, large in pairwise(grid))
 
 
-def test_values_are_tried_upward_and_once() -> None:
-    assert check_grid([8, 2, 8, 4]) == [2, 4, 8]
-
-
 @pytest.mark.parametrize(("grid", "message"), [([], "empty"), ([4, 0], "max_tokens=0")])
 def test_a_grid_that_cannot_be_run_is_refused(grid: list[int], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
