@@ -96,18 +96,6 @@ def test_packed_batches_are_recommended_only_if_the_model_takes_them(
     assert "PackCollator" in recommended["code"]
 
 
-def test_windows_are_sized_by_themselves_unless_a_size_is_given(
-    capsys: Capture, data: str, tmp_path: Path
-) -> None:
-    page = tmp_path / "advice.html"
-    code, out, _ = run(capsys, data, "--all", "--json", "--html", str(page))
-    assert code == 0
-    recommended = json.loads(out)["recommended"]
-    assert recommended["buffer_size"] == "auto"
-    assert "buffer_size" not in recommended["code"]
-    assert "buffer_size auto" in page.read_text(encoding="utf-8")
-
-
 def test_text_is_for_people_and_the_page_is_written(
     capsys: Capture, data: str, tmp_path: Path
 ) -> None:

@@ -12,7 +12,6 @@ from command_line import Capture, run
 
 from evenstep.cli.cost_option import parse_cost
 from evenstep.cost import VisionLanguageCost
-from evenstep.errors import ConfigurationError
 from evenstep.tools.profile import load_calibration, read_calibration, timer
 
 SMALL = ("--layers", "3", "--hidden-size", "64", "--heads", "4", "--ffn-size", "96")
@@ -57,18 +56,6 @@ def test_a_calibration_is_written_and_is_a_cost_of_other_commands(
     assert f"measured on {calibration.device}, fp32" in err
 
 
-def test_people_get_a_table(capsys: Capture, tmp_path: Path) -> None:
-    path = tmp_path / "calibration.json"
-    code, out, err = run(
-        capsys, "profile", *SMALL, "--no-gated", "--no-causal", *QUICK, "60", "--out", str(path)
-    )
-    assert code == 0, err
-    shape = read_calibration(path).shape
-    assert (shape.gated, shape.causal) == (False, False)
-    assert out.startswith("one layer, forward and backward, on ")
-    assert "3 equal layers: " in out
-
-
 def test_too_little_time_writes_nothing_and_says_what_to_do(
     capsys: Capture, tmp_path: Path
 ) -> None:
@@ -96,8 +83,3 @@ def test_wrong_options_are_refused_in_one_line(
     code, printed, err = run(capsys, "profile", *SMALL, *arguments, *out)
     assert (code, printed, err.count("\n")) == (2, "", 1)
     assert message in err
-
-
-def test_a_cost_without_its_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot read"):
-        parse_cost(f"calibration:{tmp_path / 'none.json'}")

@@ -92,14 +92,6 @@ def test_without_json_a_table_is_printed(capsys: Capture) -> None:
         assert row in out
 
 
-def test_seed_makes_it_repeatable(capsys: Capture) -> None:
-    arguments = ("token-budget", "--lengths", "ultrachat", "--world-size", "2", "--samples", "600")
-    first, again, other = (
-        simulate(capsys, *arguments, "--seed", seed)["imbalance"] for seed in ("3", "3", "4")
-    )
-    assert first == again != other
-
-
 def test_the_whole_file_is_used_unless_fewer_samples_are_asked_for(
     capsys: Capture, tmp_path: Path
 ) -> None:
