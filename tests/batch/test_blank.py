@@ -90,16 +90,6 @@ def test_a_group_with_media_gets_no_blank(family):
         assert all(one is other for one, other in zip(added, samples, strict=True))
 
 
-@each_family
-def test_a_samples_blank_leaves_out_its_text(family):
-    samples = prepared(family, [2, 0, 1])
-    blank = found_blank(samples)
-    whole = blank_of_sample(samples[2])
-    assert blank.tokens < len(samples[2]["input_ids"])
-    if "mm_token_type_ids" not in samples[2]:
-        assert whole.tokens == len(samples[2]["input_ids"])
-
-
 def test_a_large_blank_is_small_for_other_processes():
     pixels = torch.ones(1, 3, 896, 896)
     blank = Blank({"input_ids": torch.tensor([8, 9]), "pixel_values": pixels}, ("pixel_values",))

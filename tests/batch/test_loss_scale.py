@@ -46,15 +46,6 @@ def test_sample_scaling_turns_the_mean_over_ranks_into_the_mean_over_samples(gro
     assert averaged == pytest.approx(np.concatenate(losses).mean(), rel=1e-12)
 
 
-@pytest.mark.parametrize("mode", [m for m in LOSS_SCALING if m != "none"])
-def test_scales_add_up_to_the_number_of_ranks(mode):
-    step = totals([2, 5, 1], [40, 30, 7])
-    means = np.array([21.0, 6.5, 7.0])
-    scales = [loss_scale(step, rank, mode, mean_supervised=means) for rank in range(3)]
-    assert sum(scales) == pytest.approx(3)
-    assert all(isinstance(scale, float) for scale in scales)
-
-
 def test_approximate_scaling_estimates_tokens_from_the_means_before_alignment():
     step = totals([2, 4], [99, 1])
     assert loss_scale(step, 0, "approximate", mean_supervised=[10.0, 5.0]) == pytest.approx(1.0)
