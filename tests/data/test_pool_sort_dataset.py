@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import evenstep
-from evenstep.data.pool_pass import pool_order, sample_key
+from evenstep.data.pool_pass import sample_key
 from evenstep.data.pool_sort_dataset import PoolSortDataset
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 
@@ -194,19 +194,6 @@ def test_ranks_whose_pools_hold_equal_lengths_yield_equal_lengths_also_in_the_ta
         for own in (lengths, other)
     )
     assert one == another
-
-
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(300, 600), st.integers(0, 99))
-def test_tails_of_different_sizes_put_like_quantiles_at_like_places_of_the_full_order(
-    few: int, many: int, size: int, seed: int
-) -> None:
-    full = pool_order(np.arange(size), size, seed)
-    for count in (few, many):
-        order = pool_order(np.arange(count), size, seed)
-        assert sorted(order) == list(range(count))
-        # What is left of the full order where each sample stands for its quantile.
-        slots = {int((i + 0.5) * size / count): i for i in range(count)}
-        assert [slots[place] for place in full if place in slots] == order.tolist()
 
 
 def test_orders_differ_between_pools_epochs_and_seeds_and_upstream_is_told_the_epoch() -> None:

@@ -19,12 +19,6 @@ def test_what_was_not_used_for_longest_goes_first() -> None:
     assert (cache.get("c"), cache.size) == (None, 2)
 
 
-def test_what_is_larger_than_the_limit_is_not_kept() -> None:
-    cache: SizedCache[str] = SizedCache(10)
-    cache.put("a", "A", 11)
-    assert (cache.get("a"), cache.size) == (None, 0)
-
-
 def test_what_is_not_used_while_others_are_goes_also_if_there_is_room() -> None:
     cache: SizedCache[str] = SizedCache(10)
     for name in "abc":
@@ -33,11 +27,3 @@ def test_what_is_not_used_while_others_are_goes_also_if_there_is_room() -> None:
         assert cache.get("b") == "b"
         cache.put("c", "c", 1)
     assert (cache.get("a"), cache.size) == (None, 2)
-
-
-def test_all_get_the_same_share() -> None:
-    cache: SizedCache[str] = SizedCache(12)
-    assert cache.share == 12
-    for name in "abc":
-        cache.put(name, name, 0)
-    assert cache.share == 4
