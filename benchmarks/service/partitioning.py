@@ -1,14 +1,9 @@
-"""Layouts of Source Loaders: planned ones beside hand-made ones, predicted and then measured.
+"""Layouts of Source Loaders, predicted: planned ones beside hand-made ones.
 
-Predicted: sources as uneven as in a production mixture, whose memory of open files and time of
+Sources are as uneven as in a production mixture, whose memory of open files and time of
 transforms both have heavy tails (OVERLORD, Figure 5), in layouts for the same limits of memory and
 of a step's time. "bound" is a number below which no layout keeps them. For small mixtures, HiGHS
 finds the fewest loaders there can be.
-
-Measured: a smaller mixture in real processes. Its transforms sleep, so that many processes find
-room on a few cores, as they would on cores of their own. The job is profiled, planned and run; each
-layout is run as fast as it goes, and then beside a trainer that takes a step's time, to see what it
-waits.
 """
 
 from __future__ import annotations
@@ -17,27 +12,26 @@ import argparse
 import math
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.report import machine, parser, print_json, progress
+from benchmarks.lib.report import parser, print_json, progress
 from benchmarks.service.fewest_loaders import optimum
-from benchmarks.service.sleeping_sources import MEBI, by_hand, measured
+from benchmarks.service.layout_baselines import fewest_loaders, three_steps
 from evenstep.strategy.loaders import (
     LoaderLayout,
     LoaderLimits,
     LoadModel,
     SourceProfile,
-    fewest_loaders,
     packed,
-    three_steps,
 )
+from evenstep.strategy.loaders.load_model import Piece
 from evenstep.tools.report import text_table
-from evenstep.tools.report.layout_plot import plot_layout
 
-SAMPLES = 2048  # of a step, predicted
+MEBI = 1 << 20
+SAMPLES = 2048  # of a step
+LIMITS = LoaderLimits(step_seconds=1.0, memory=2048 * MEBI, workers=8)
 
 
 def profiles(count: int, seed: int, most: float = 1500.0) -> list[SourceProfile]:
@@ -85,13 +79,16 @@ def _with_less_room(model: LoadModel) -> LoaderLayout:
         room *= 0.99
 
 
-def predicted(options: argparse.Namespace) -> dict[str, Any]:
+def by_hand(model: LoadModel, loaders: int) -> LoaderLayout:
+    """Whole sources, dealt out in turn."""
+    groups = [range(k, len(model.sources), loaders) for k in range(loaders)]
+    return LoaderLayout.of(model, [[Piece(s, 1) for s in group] for group in groups])
+
+
+def predicted(options: argparse.Namespace) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for seed in range(options.seed, options.seed + options.repeats):
-        limits = LoaderLimits(
-            step_seconds=options.step, memory=options.memory * MEBI, workers=options.workers
-        )
-        model = model_of(options.sources, seed, SAMPLES, limits)
+        model = model_of(options.sources, seed, SAMPLES, LIMITS)
         begin = time.perf_counter()
         best = packed(model)
         seconds = time.perf_counter() - begin
@@ -105,8 +102,8 @@ def predicted(options: argparse.Namespace) -> dict[str, Any]:
         }
         bound = fewest_loaders(model)
         for name, layout in layouts.items():
-            over = [each for each in layout.loaders if each.memory > limits.memory]
-            late = [each for each in layout.loaders if each.seconds > limits.seconds]
+            over = [each for each in layout.loaders if each.memory > LIMITS.memory]
+            late = [each for each in layout.loaders if each.seconds > LIMITS.seconds]
             rows.append(
                 {
                     "seed": seed,
@@ -121,9 +118,7 @@ def predicted(options: argparse.Namespace) -> dict[str, Any]:
                     "planning_seconds": seconds if name == "packed" else None,
                 }
             )
-        if options.picture is not None and seed == options.seed:
-            plot_layout(best, options.picture)
-    return {"limits": vars(limits), "rows": rows}
+    return rows
 
 
 def against_the_optimum(options: argparse.Namespace) -> list[dict[str, int]]:
@@ -166,28 +161,16 @@ def main() -> None:
         str(__doc__), "python -m benchmarks.service.partitioning --repeats 5", repeats=3
     )
     options.add_argument("--sources", type=int, default=300)
-    options.add_argument("--step", type=float, default=1.0, help="seconds of a step, predicted")
-    options.add_argument("--memory", type=int, default=2048, help="MiB of a loader, predicted")
-    options.add_argument("--workers", type=int, default=8, help="of a loader, predicted")
     options.add_argument("--optima", type=int, default=20, help="small mixtures for HiGHS")
-    options.add_argument("--measured", type=int, default=24, help="sources that are run; 0 is none")
-    options.add_argument("--samples", type=int, default=256, help="of a step that is run")
-    options.add_argument("--pace", type=float, default=1.0, help="seconds of a step that is run")
-    options.add_argument("--steps", type=int, default=8, help="that are measured")
-    options.add_argument("--picture", type=Path, help="PNG file to draw the first layout to")
     given = options.parse_args()
-    result: dict[str, Any] = {"machine": machine(), "predicted": predicted(given)}
-    result["optima"] = against_the_optimum(given) if given.optima else []
-    if given.measured:
-        result["measured"] = measured(given)
+    rows, optima = predicted(given), against_the_optimum(given)
+    progress("")
     if given.json:
-        print_json(result)
+        print_json({"predicted": rows, "optima": optima})
         return
-    print(table(result["predicted"]["rows"]))
-    if result["optima"]:
-        print(table(result["optima"]))
-    if given.measured:
-        print(table(result["measured"]["rows"]))
+    print(table(rows))
+    if optima:
+        print(table(optima))
 
 
 if __name__ == "__main__":

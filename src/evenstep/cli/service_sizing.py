@@ -102,10 +102,6 @@ def advise(
         typer.Option(help="Cores of all loaders.", show_default="those of this machine"),
     ] = None,
     workers: Annotated[int, typer.Option(min=0, help="Workers of a loader, at most.")] = 8,
-    rule: Annotated[
-        str,
-        typer.Option(help="packed, or three_steps, the rule of the OVERLORD paper."),
-    ] = "packed",
     layout: Annotated[
         Path | None, typer.Option(help="File to write the layout to, for `run --loaders FILE`.")
     ] = None,
@@ -141,7 +137,6 @@ def advise(
         memory=None if memory is None else memory * _MEBI,
         cores=cores,
         workers=workers,
-        rule=rule,
     )
     if layout is not None:
         import json as json_module

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Float64Array
-from evenstep.plan.argument_checks import check_one_of
 from evenstep.service.job.job import Job
 from evenstep.service.sizing.job_profile import JobProfile
 from evenstep.service.sizing.profiling import profile as measure
@@ -19,13 +18,11 @@ from evenstep.strategy.loaders import (
     LoadModel,
     draws_of,
     packed,
-    three_steps,
     weights_ahead,
 )
 from evenstep.strategy.loaders.demand import telling_rows
 from evenstep.strategy.mixture.schedules import as_schedule
 
-RULES = {"packed": packed, "three_steps": three_steps}
 _HORIZON = 1 << 20  # steps whose weights are looked at
 _QUICK = {"samples": 16, "seconds": 1.0}
 _SLOWER = 1.25
@@ -40,7 +37,6 @@ def plan_loaders(
     cores: float | None = None,
     workers: int = 8,
     schedule: Any = None,
-    rule: str = "packed",
 ) -> LoaderLayout:
     """The loaders that a job needs, for ``es.start(job, loaders=...)``.
 
@@ -52,12 +48,10 @@ def plan_loaders(
         cores: of all loaders together; None is those of this machine.
         workers: processes of a loader that transform, at most.
         schedule: of weights, if the strategy gives `mix` another one than `DrawOptions.schedule`.
-        rule: "packed", or "three_steps", that of the OVERLORD paper.
 
     Raises:
         MismatchError: the profile does not have a source of the job.
     """
-    check_one_of(RULES, rule=rule)
     known = measure(job, **_QUICK) if profile is None else profile  # type: ignore[arg-type]
     profiles = known.of(job.names)
     draws = telling_rows(
@@ -80,10 +74,10 @@ def plan_loaders(
         staged_steps=job.memory.prefetch + 2,
     )
     if step_seconds is not None:
-        return RULES[rule](LoadModel(profiles, draws, limits))
+        return packed(LoadModel(profiles, draws, limits))
     seconds = 1e-6
     while True:
-        layout = RULES[rule](LoadModel(profiles, draws, replace(limits, step_seconds=seconds)))
+        layout = packed(LoadModel(profiles, draws, replace(limits, step_seconds=seconds)))
         longer = max(layout.seconds / seconds / limits.busy, layout.cores / cores)
         if longer <= 1 + 1e-6:
             return layout

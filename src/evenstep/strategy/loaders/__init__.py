@@ -7,8 +7,6 @@ layout of processes within limits of memory and time. In reading order:
     load_model       `LoaderLimits` and `LoadModel`: what a loader needs for some parts of sources
     loader_layout    `LoaderLayout`: the result, with what it needs and what would starve
     packing          `packed`: as few loaders, then as few workers, as can be found
-    three_steps      `three_steps`: OVERLORD's rule (section 5.1), to compare with
-    lower_bound      `fewest_loaders`: no layout has fewer
 
 While the job runs, its weights move:
 
@@ -18,7 +16,6 @@ While the job runs, its weights move:
 from evenstep.strategy.loaders.demand import draws_of, weights_ahead
 from evenstep.strategy.loaders.load_model import LoaderLimits, LoadModel
 from evenstep.strategy.loaders.loader_layout import LoaderLayout, PlannedLoader, Shortage
-from evenstep.strategy.loaders.lower_bound import fewest_loaders
 from evenstep.strategy.loaders.packing import packed
 from evenstep.strategy.loaders.scaling import (
     GroupNeeds,
@@ -32,7 +29,6 @@ from evenstep.strategy.loaders.scaling import (
 )
 from evenstep.strategy.loaders.source_profile import SourceProfile
 from evenstep.strategy.loaders.source_stripe import STRIPE, SourceStripe
-from evenstep.strategy.loaders.three_steps import three_steps
 
 __all__ = [
     "STRIPE",
@@ -50,10 +46,8 @@ __all__ = [
     "SourceProfile",
     "SourceStripe",
     "draws_of",
-    "fewest_loaders",
     "groups_of_layout",
     "packed",
     "scaling_plan",
-    "three_steps",
     "weights_ahead",
 ]
