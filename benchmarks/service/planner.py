@@ -77,17 +77,11 @@ class Buffers:
     def describe(self) -> dict[str, dict[str, Any]]:
         return {name: {"size": None, "fingerprint": {"transform": ""}} for name in self.rows}
 
-    def ahead(self, name: str, position: int, count: int, seconds: float = 0.0) -> Ahead:
-        return self.rows_of(name, position, position + count)
-
-    def buffered(self, asked: Sequence[tuple[str, int]]) -> list[Ahead]:
+    def ahead(self, name: str, position: int, count: int) -> Ahead:
         begin = time.process_time()
-        answers = [
-            self.rows_of(name, position, max(position, self.begins[name] + self.DEPTH))
-            for name, position in asked
-        ]
+        answer = self.rows_of(name, position, max(position + count, self.begins[name] + self.DEPTH))
         self.seconds += time.process_time() - begin
-        return answers
+        return answer
 
     def rows_of(self, name: str, position: int, end: int) -> Ahead:
         first = position % self.PERIOD
@@ -144,7 +138,7 @@ def measured(method: str, unit: str, options: argparse.Namespace) -> dict[str, A
     ]
     handles = [LocalHandle(each) for each in simulated]
     pool = LoaderPool(layout, handles, columns=job.columns)
-    planner = es.Planner(job, pool, loaders=pool)
+    planner = es.Planner(job, pool)
     times, cpu, pickled, to_loaders, to_client = [], [], [], [], []
     imbalance, before = [], []
     for step in range(WARM_UP + options.repeats):

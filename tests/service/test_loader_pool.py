@@ -66,7 +66,7 @@ def test_many_sources_at_once_are_described_as_one_by_one(
         assert rows_of(table) == [row for each in asked for row in rows_of(one.ahead(*each))]
         assert table.sources == job.names
         if data.draw(st.booleans()):
-            many.refresh()
+            many.forget_drawn()
 
 
 def test_what_one_of_two_loaders_knows_of_a_source_is_not_known_of_it(job: es.Job) -> None:
@@ -79,9 +79,9 @@ def test_what_one_of_two_loaders_knows_of_a_source_is_not_known_of_it(job: es.Jo
     before, pool = (es.LoaderPool(layout, handles, columns=job.columns) for _ in range(2))
     before.ahead(0, 0, 30)  # the loaders have that much of the source
     pool.ahead(0, 0, 12)
-    pool.refresh()
-    pool.ahead(1, 0, 1)
-    pool.refresh()  # asks one of the two loaders, as little is known of its other source
+    pool.forget_drawn()
+    pool.ahead(1, 0, 1)  # asks one of the two loaders
+    pool.forget_drawn()
     assert rows_of(pool.ahead(0, 0, 30)) == rows_of(before.ahead(0, 0, 30))
 
 

@@ -150,6 +150,9 @@ class Failing:
             raise SampleError("a constructor has failed since")
         return "a plan"
 
+    def close(self) -> None:
+        pass
+
 
 def test_a_plan_that_was_sent_is_not_sent_to_others_after_a_failure() -> None:
     host = RoleHost()

@@ -344,24 +344,6 @@ def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path, sta
     assert [w["web"] for w in weights[4:]] == [2.5] * 4
 
 
-def test_what_may_follow_reports_is_not_planned_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("evenstep.service.planner.planner._ASK_SECONDS", 60.0)
-    weights = {"code": 1.0, "web": 1.0}
-    follows = FeedbackSchedule(initial=weights, function=lambda last, signals: last)
-    for schedule, most in ((weights, 2), (follows, 0)):
-        with es.start(job_of(tmp_path, schedule=schedule), backend="local") as service:
-            client, planner = service.client(0), service._planner
-            planned: list[LoadingPlan] = []
-            for step in range(6):
-                planned = max(planned, planner.plan_ahead(step, 2), key=len)
-                next(client)  # loaders prepare more of what is drawn from
-            assert len(planned) == most, schedule
-            planner.report(0, 0, {"loss": 1.0})
-            assert planner.plan_ahead(planner.step, 2) == []
-
-
 def test_signals_of_ranks_are_averaged_and_those_of_later_steps_win() -> None:
     signals = Signals(prefetch=0)
     signals.add(0, 1, {"loss": 2.0, "by": {"a": 1.0}})

@@ -94,7 +94,7 @@ def side_by_side(
 
         having = [actor(lambda n=n: loader(n), restart_at) for n in range(len(layout.shares))]
         pool = es.LoaderPool(layout, having, columns=job.columns)
-        planner = actor(lambda: es.Planner(job, pool, loaders=pool))
+        planner = actor(lambda: es.Planner(job, pool))
         clients: dict[int, es.RankClient] = {}
         for groups in groups_of(job, constructors):
 

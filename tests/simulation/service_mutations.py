@@ -51,7 +51,7 @@ SERVICE_MUTATIONS = (
     Mutation(
         "loaders that share a source are out of step",
         LoaderPool,
-        "_add_answers",
+        "_ask",
         "_merge(answers)",
         "answers[-1]",
         near=49,

@@ -149,7 +149,7 @@ def measured(clients: int, seed: int, *, with_constructors: bool) -> Found:
     try:
         pool = LoaderPool(layout, [LocalHandle(role) for role in roles], columns=job.columns)
         loads = Found(Load(), [Load() for _ in roles], [])
-        planner = CountingHandle(es.Planner(job, pool, loaders=pool), loads.planner)
+        planner = CountingHandle(es.Planner(job, pool), loads.planner)
         loaders = [CountingHandle(role, load) for role, load in zip(roles, loads.loaders)]
         ranks = job.tree.ranks.ravel().tolist()
         if with_constructors:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.batch.loss_scale import shard_loss_scale
@@ -30,11 +29,10 @@ from evenstep.service.constructor.batch_builder import (
     subplan_batches,
     subplan_step,
 )
-from evenstep.service.constructor.step_fetcher import StepFetcher
-from evenstep.service.constructor.wanted_samples import Samples
+from evenstep.service.constructor.step_fetcher import Samples, StepFetcher
 from evenstep.service.job.job import Job
 from evenstep.service.job.sample_measure import SUPERVISED
-from evenstep.service.job.source_layout import SourceLayout, StageKey
+from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle, call
 from evenstep.strategy import LoadingPlan
 
@@ -42,19 +40,6 @@ _HELD_SECONDS = 0.2
 """After which a client that must wait asks again, so that others can use its thread."""
 _WINDOWS = 4
 """Steps whose samples are held, as a multiple of those that a client requests ahead."""
-
-
-@dataclass
-class _Step:
-    """What was built of a step."""
-
-    plan: LoadingPlan
-    samples: Samples
-    """Samples of the buckets that are not built yet."""
-    shards: int
-    buckets: dict[int, BuiltBucket] = field(default_factory=dict)
-    subplan_batches: dict[StageKey, list[Any]] = field(default_factory=dict)
-    """By subplan and bucket, collated micro-batches."""
 
 
 class DataConstructor:
@@ -68,7 +53,6 @@ class DataConstructor:
         loaders: Sequence[Handle],
         layout: SourceLayout,
         *,
-        together: int = 1,
         on_queued: Callable[[float], None] | None = None,
     ) -> None:
         """
@@ -78,8 +62,6 @@ class DataConstructor:
             planner: decides what is in a step.
             loaders: [loaders] where samples are staged.
             layout: which loader owns which samples.
-            together: how many small steps at most are planned and fetched by the same messages. 1
-                plans and fetches only what a client has requested.
             on_queued: called with the seconds that a client waited while batches of others were
                 built.
 
@@ -102,13 +84,12 @@ class DataConstructor:
         self._held = False
         self._last_begun = -1
         self._delivering = 0
-        self._fetcher = StepFetcher(self.clients, planner, loaders, layout, together=together)
+        self._fetcher = StepFetcher(self.clients, planner, loaders, layout)
         self._on_queued = on_queued
         self._taken_lock = threading.Lock()
         self._taken = dict.fromkeys(self.clients, 0)
         """By client: it has received all steps below this one."""
-        self._steps_lock = threading.Lock()
-        self._steps: dict[int, _Step] = {}
+        self._building = threading.Lock()
         self._most_held = _WINDOWS * (job.memory.prefetch + 1)
         self._recent: dict[int, None] = {}
         """Steps whose samples or batches are here; that asked for last comes last."""
@@ -157,11 +138,11 @@ class DataConstructor:
         try:
             self._fetcher.samples(plan)  # while other steps are built
             begin = time.perf_counter()
-            with self._steps_lock:
+            with self._building:
                 if self._on_queued is not None:
                     self._on_queued(time.perf_counter() - begin)
                 self._drop_all_but_recent(step)
-                return self._delivery(self._step(plan), rank)
+                return self._delivery(plan, self._fetcher.samples(plan), rank)
         except EvenstepError as error:
             self._check_mesh(rank, step)
             call(self._planner, "fail", step + 1, error)
@@ -174,30 +155,25 @@ class DataConstructor:
         self._fetcher.flush()
 
     def hold(self) -> tuple[int, int]:
-        """Starts no delivery until `end_at`, fetches nothing ahead, and finishes those that have
-        started. Returns the next step of the client that is furthest, and the last step of
-        which a delivery has started, -1 if none has."""
+        """Starts no delivery until `end_at`, and finishes those that have started. Returns the next
+        step of the client that is furthest, and the last step of which a delivery has started, -1
+        if none has."""
         with self._started:
             self._held = True
             self._started.wait_for(lambda: not self._delivering)
             with self._taken_lock:
-                held = max(self._taken.values()), self._last_begun
-        self._fetcher.end_at(held[1] + 1)
-        return held
+                return max(self._taken.values()), self._last_begun
 
     def end_at(self, step: int | None) -> None:
         """Serves no steps from this one on, because the mesh changes there. None serves all."""
         with self._started:
             self._ends_at = step
-        if step is None:
-            self._fetcher.end_at(None)
-        else:
+        if step is not None:
             self._fetcher.drop_from(step)
             with self._taken_lock:
                 for number in [each for each in self._recent if each >= step]:
-                    self._steps.pop(number, None)
                     del self._recent[number]
-        with self._started:  # only now, as nothing may be fetched until here
+        with self._started:  # only now, as no delivery may start until here
             self._held = False
             self._started.notify_all()
 
@@ -220,8 +196,6 @@ class DataConstructor:
     def close(self) -> None:
         """Drops all steps. Idempotent."""
         self._fetcher.clear()
-        with self._steps_lock:
-            self._steps.clear()
 
     def _update_taken(self, rank: int, taken: int, *, may_restart: bool) -> None:
         """Drops the steps that no client fetches any more.
@@ -233,13 +207,10 @@ class DataConstructor:
         with self._taken_lock:
             if may_restart or taken > self._taken[rank]:
                 self._taken[rank] = taken
-            plans = {plan.step: plan for plan in self._fetcher.plans()}
-            plans.update({number: step.plan for number, step in list(self._steps.items())})
-            for plan in [plan for number, plan in plans.items() if number < taken]:
+            for plan in [each for each in self._fetcher.plans() if each.step < taken]:
                 waiting = [each for each in self.clients if self._taken[each] <= plan.step]
                 if not any(_fetches(plan, each) for each in waiting):
                     self._fetcher.forget(plan.step)
-                    self._steps.pop(plan.step, None)
                     self._recent.pop(plan.step, None)
 
     def _drop_all_but_recent(self, step: int) -> None:
@@ -250,35 +221,28 @@ class DataConstructor:
             self._recent[step] = None
             for number in list(self._recent)[: -self._most_held]:
                 self._fetcher.drop_samples(number)
-                self._steps.pop(number, None)
                 del self._recent[number]
 
     # Deliveries
 
-    def _step(self, plan: LoadingPlan) -> _Step:
-        step = self._steps.get(plan.step)
-        if step is None:
-            samples = self._fetcher.samples(plan)
-            step = _Step(plan, samples, context_shards(self._job, plan))
-            self._steps[plan.step] = step
-        return step
-
-    def _delivery(self, step: _Step, rank: int) -> StepDelivery:
-        plan, delivery = step.plan, step.plan.delivery
+    def _delivery(self, plan: LoadingPlan, samples: Samples, rank: int) -> StepDelivery:
+        delivery, shards = plan.delivery, context_shards(self._job, plan)
         own, fetched_by = delivery.bucket_of(rank), delivery.fetcher_of(rank)
         fetched = delivery.buckets_of(rank)
-        built = {bucket: self._built(step, bucket) for bucket in plan.holders(fetched)}
+        built = {
+            bucket: self._built(plan, samples, bucket, shards) for bucket in plan.holders(fetched)
+        }
         micro_batches: list[Any] = []
         supervised: tuple[int, ...] = ()
         if plan.group_first is not None:
-            shards = {bucket: group_shards(plan, bucket, built) for bucket in fetched}
-            micro_batches, supervised = shards.get(own, ([], ()))
-            peers = {bucket: each for bucket, (each, _) in shards.items() if bucket != own}
+            cut = {bucket: group_shards(plan, bucket, built) for bucket in fetched}
+            micro_batches, supervised = cut.get(own, ([], ()))
+            peers = {bucket: each for bucket, (each, _) in cut.items() if bucket != own}
         else:
             if own in built:
                 micro_batches, supervised = built[own].for_rank(self._job.tree.place(rank).CP)
             peers = {bucket: each.batches for bucket, each in built.items() if bucket != own}
-        ranks = plan.buckets * step.shards
+        ranks = plan.buckets * shards
         total = int(plan.samples.lengths[SUPERVISED][plan.assignment.placed].sum())
         about = ServiceStep(
             step=plan.step,
@@ -299,7 +263,9 @@ class DataConstructor:
             weights=dict(plan.weights),
             carried=len(plan.carried),
             notes=plan.notes,
-            subplans={name: self._subplan_step(step, name, rank) for name in plan.subplans},
+            subplans={
+                name: self._subplan_step(plan, samples, name, rank) for name in plan.subplans
+            },
             peers={bucket: own_copy(batches) for bucket, batches in peers.items()},
         )
         return StepDelivery(
@@ -309,26 +275,23 @@ class DataConstructor:
             about=about,
         )
 
-    def _built(self, step: _Step, bucket: int) -> BuiltBucket:
-        if bucket not in step.buckets:
-            rows = step.samples[(None, bucket)]
-            step.buckets[bucket] = build(self._job, step.plan, bucket, rows, step.shards)
-            step.samples[(None, bucket)] = {}
-        return step.buckets[bucket]
+    def _built(self, plan: LoadingPlan, samples: Samples, bucket: int, shards: int) -> BuiltBucket:
+        held = samples[None, bucket]
+        if not isinstance(held, BuiltBucket):
+            held = samples[None, bucket] = build(self._job, plan, bucket, held, shards)
+        return held
 
-    def _subplan_step(self, step: _Step, name: str, rank: int) -> SubplanStep:
-        fetched = step.plan.subplans[name].delivery.buckets_of(rank)
-        batches = {bucket: self._subplan(step, name, bucket) for bucket in fetched}
-        return subplan_step(step.plan, name, step.plan.delivery.bucket_of(rank), batches)
-
-    def _subplan(self, step: _Step, name: str, bucket: int) -> list[Any]:
-        key = (name, bucket)
-        if key not in step.subplan_batches:
-            step.subplan_batches[key] = subplan_batches(
-                self._job, step.plan, name, bucket, step.samples[key]
-            )
-            step.samples[key] = {}
-        return step.subplan_batches[key]
+    def _subplan_step(
+        self, plan: LoadingPlan, samples: Samples, name: str, rank: int
+    ) -> SubplanStep:
+        batches: dict[int, list[Any]] = {}
+        for bucket in plan.subplans[name].delivery.buckets_of(rank):
+            held = samples[name, bucket]
+            if isinstance(held, dict):
+                held = subplan_batches(self._job, plan, name, bucket, held)
+                samples[name, bucket] = held
+            batches[bucket] = held
+        return subplan_step(plan, name, plan.delivery.bucket_of(rank), batches)
 
     def _check_mesh(self, rank: int, step: int, taken: int = 0) -> None:
         if self._ends_at is not None and step >= self._ends_at:

@@ -16,13 +16,11 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.data.source import Source
 from evenstep.service.job.source_layout import SourceLayout
-from evenstep.service.messages import Handle, Message, Reply, results
+from evenstep.service.messages import Handle, Message, results
 from evenstep.service.planner.bad_samples import BadSamples
 from evenstep.service.source_loader.preparer import PrepareFailure
 from evenstep.service.source_loader.source_buffer import Ahead
 from evenstep.strategy.sample_table import SampleTable
-
-_STEPS_AHEAD = 3  # loaders are asked when fewer steps like the last one are known
 
 
 @dataclass
@@ -40,8 +38,6 @@ class _Known:
     """By position, those of `rows` that are passed over."""
     first_asked: int | None = None
     """The first position asked for in this step."""
-    last_asked: int = 0
-    """The one after the last, then."""
 
     @property
     def goes_on(self) -> bool:
@@ -76,10 +72,8 @@ class LoaderPool:
         self._columns = tuple(columns)
         self._bad = BadSamples(sources)
         self._known: dict[int, _Known] = {}
-        self.ask_seconds = 0.0
-        """For which a loader that is asked for samples prepares more, so that it is asked less."""
         self._asked_since: set[int] = set()
-        """Sources asked about since the last `refresh`."""
+        """Sources asked about since the last `forget_drawn`."""
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """The size and fingerprint of each source; see `SourceLoader.describe`."""
@@ -125,7 +119,6 @@ class LoaderPool:
         unknown = []
         for source, position, end in zip(numbers, begins, ends):
             known = self._known_from(source, position)
-            known.last_asked = max(known.last_asked, end)
             if known.end < end and known.goes_on:
                 unknown.append((source, known.end, end - known.end))
         if unknown:
@@ -146,15 +139,6 @@ class LoaderPool:
         """Why samples between two positions are passed over that were asked for in this step."""
         return self._known[self.layout.sources.index(source)].failures(begin, end)
 
-    def knows_next(self) -> bool:
-        """Whether of each source that this step has asked for, as much again is known, or all."""
-        for source in self._asked_since:
-            known = self._known[source]
-            assert known.first_asked is not None
-            if known.goes_on and known.end < 2 * known.last_asked - known.first_asked:
-                return False
-        return True
-
     def _known_from(self, source: int, position: int) -> _Known:
         """What is known about a source that is asked for samples from a position on."""
         known = self._known.get(source)
@@ -162,7 +146,7 @@ class LoaderPool:
             none = np.empty((0, 3 + len(self._columns)), np.int64)
             known = self._known[source] = _Known(none, position, position, False, None)
         if known.first_asked is None:
-            known.first_asked = known.last_asked = position
+            known.first_asked = position
             self._asked_since.add(source)
         return known
 
@@ -172,27 +156,23 @@ class LoaderPool:
         Args:
             unknown: sources, with a position and a number of positions each.
         """
-        questions: list[list[tuple[str, int, int]]] = [[] for _ in self.handles]
+        questions: list[list[Message]] = [[] for _ in self.handles]
         asked: list[list[int]] = [[] for _ in self.handles]
-        for source, position, count in unknown:
-            for loader in self._owners(source):
-                questions[loader].append((self.layout.sources[source], position, count))
+        for source, *positions in unknown:
+            name = self.layout.sources[source]
+            for loader, _ in self.layout.of_source[name]:
+                questions[loader].append(("ahead", (name, *positions)))
                 asked[loader].append(source)
-        messages: list[list[Message]] = [
-            [("ahead", (*each, self.ask_seconds / len(own))) for each in own] for own in questions
-        ]
-        replies = [h.send_all(m) if m else None for h, m in zip(self.handles, messages)]
-        self._add_answers(asked, replies)
+        replies = [h.send_all(each) for h, each in zip(self.handles, questions) if each]
+        parts: dict[int, list[Ahead]] = {}
+        for sources, answers in zip(filter(None, asked), results(replies)):
+            for source, answer in zip(sources, answers):
+                parts.setdefault(source, []).append(answer)
+        for source, answers in parts.items():
+            _add(self._known[source], _merge(answers))
 
-    def refresh(self, *, ask: bool = True) -> None:
-        """Forgets what has been drawn. Asks loaders what they have buffered since, if less than a
-        few steps like the last one are known of their sources. Called before each step; without it
-        the answers are the same, but take more messages.
-
-        Args:
-            ask: False only forgets.
-        """
-        short: set[int] = set()  # loaders
+    def forget_drawn(self) -> None:
+        """Forgets what has been drawn. Called before each step."""
         for source in self._asked_since:
             known = self._known[source]
             assert known.first_asked is not None
@@ -200,41 +180,7 @@ class LoaderPool:
             known.rows, known.begin = known.rows[drawn:], known.first_asked
             known.bad = {at: each for at, each in known.bad.items() if at >= known.begin}
             known.first_asked = None
-            if ask and known.goes_on and len(known.rows) < _STEPS_AHEAD * max(drawn, 1):
-                short.update(self._owners(source))
         self._asked_since.clear()
-        questions: list[list[tuple[str, int]]] = [[] for _ in self.handles]
-        asked: list[list[int]] = [[] for _ in self.handles]
-        for source, known in self._known.items() if short else ():
-            owners = self._owners(source)
-            # What only some of its loaders say of a source is not known of it.
-            if known.goes_on and short.issuperset(owners):
-                for loader in owners:
-                    questions[loader].append((self.layout.sources[source], known.end))
-                    asked[loader].append(source)
-        replies = [
-            handle.send("buffered", each) if each else None
-            for handle, each in zip(self.handles, questions)
-        ]
-        self._add_answers(asked, replies)
-
-    def _owners(self, source: int) -> list[int]:
-        """The loaders that own parts of a source."""
-        return [loader for loader, _ in self.layout.of_source[self.layout.sources[source]]]
-
-    def _add_answers(self, asked: Sequence[Sequence[int]], replies: Sequence[Reply | None]) -> None:
-        """
-        Args:
-            asked: [loaders] sources that each was asked about.
-            replies: [loaders] None if it was not asked.
-        """
-        sent = [(sources, reply) for sources, reply in zip(asked, replies) if reply is not None]
-        parts: dict[int, list[Ahead]] = {}
-        for (sources, _), answers in zip(sent, results([reply for _, reply in sent])):
-            for source, answer in zip(sources, answers):
-                parts.setdefault(source, []).append(answer)
-        for source, answers in parts.items():
-            _add(self._known[source], _merge(answers))
 
     def _table(self, source: Int64Array, parts: Sequence[Int64Array]) -> SampleTable:
         columns = np.concatenate(parts).T.copy()  # [3 + columns, samples]

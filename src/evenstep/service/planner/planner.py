@@ -34,8 +34,6 @@ from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.plan_builder import TooFewSamplesError
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
-_ASK_SECONDS = 0.02  # for which a loader may prepare more than it is asked for
-
 
 class Planner:
     """See the module docstring."""
@@ -45,18 +43,17 @@ class Planner:
         job: Job,
         metadata: Metadata,
         *,
-        loaders: LoaderPool | None = None,
         plan_log: str | os.PathLike[str] | None = None,
     ) -> None:
         """
         Args:
             metadata: describes the samples that can be drawn; a `LoaderPool`, or an array of
                 lengths, such as `BufferedMetadata`.
-            loaders: that have the samples; None if there are none.
             plan_log: a file that plans are written to, a line of JSON each.
         """
-        self._job, self._metadata, self._loaders = job, metadata, loaders
-        sources = {} if loaders is None else loaders.describe()
+        self._job, self._metadata = job, metadata
+        self._loaders = metadata if isinstance(metadata, LoaderPool) else None
+        sources = {} if self._loaders is None else self._loaders.describe()
         self._sizes = {name: source["size"] for name, source in sources.items()}
         self._contents = {
             name: source_digests(source["fingerprint"]) for name, source in sources.items()
@@ -72,7 +69,6 @@ class Planner:
         self._ended_at: int | None = None
         self._failure: Exception | None = None
         self._failed_at = 0
-        self._is_ahead = False  # whether it plans steps that nobody has requested
         self._met = -1
         """The last step at which all ranks have met to save."""
         self._state_before_last: PlannerState | None = None
@@ -117,46 +113,6 @@ class Planner:
                 if known is error:
                     raise
                 raise known from error
-
-    def has_plan(self, step: int) -> bool:
-        """As `plan`, for a caller that has the plan and checks that it is still valid."""
-        return self.plan(step) is not None
-
-    def plan_ahead(self, step: int, count: int) -> list[LoadingPlan]:
-        """Plans a step, and returns the plans of up to `count` steps after it, as far as loaders
-        have described their samples and no report can change them. A step that fails is left out;
-        a caller that requests it gets the error.
-
-        Raises:
-            ConfigurationError, SampleError, EvenstepError: `step` fails, see `plan`.
-        """
-        plans: list[LoadingPlan] = []
-        if self._loaders is not None:
-            self._loaders.ask_seconds = _ASK_SECONDS
-        self.plan(step)
-        self._is_ahead = True
-        try:
-            for later in range(step + 1, step + 1 + count):
-                if later >= self._step and not self._knows_next():
-                    break
-                plan = self.plan(later)
-                if plan is None:
-                    break
-                plans.append(plan)
-        except EvenstepError:
-            pass
-        finally:
-            self._is_ahead = False
-        return plans
-
-    def _knows_next(self) -> bool:
-        """Whether the next step, if it is like the last one, needs only samples that are already
-        described, and no report on a step that is not taken yet."""
-        mixture = self._mixture
-        if self._loaders is None or mixture.peaks is None:
-            return False
-        heard = self._signals.heard or mixture.state.signals
-        return not heard and self._loaders.knows_next()
 
     def report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
         """Takes what a rank measured in a step, such as ``{"loss_by_source": {"web": 2.1}}``; see
@@ -304,7 +260,7 @@ class Planner:
             self._ended_at = step
             return
         if self._loaders is not None:
-            self._loaders.refresh(ask=not self._is_ahead)
+            self._loaders.forget_drawn()
         signals = self._signals.take(step)
         if signals:
             self._mixture.report(**signals)

@@ -40,13 +40,12 @@ class StoredPlanner(Planner):
         metadata: Metadata,
         store: RunStore,
         *,
-        loaders: LoaderPool | None = None,
         plan_log: str | os.PathLike[str] | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
-            metadata, loaders, plan_log: see `Planner`.
+            metadata, plan_log: see `Planner`.
             store: of the run. If it has states, this planner resumes where the previous one ended.
             state: to resume from if the store has none.
 
@@ -54,7 +53,7 @@ class StoredPlanner(Planner):
             ConfigurationError: the store cannot be read or written.
             MismatchError: a state is of another job.
         """
-        super().__init__(job, metadata, loaders=loaders, plan_log=plan_log)
+        super().__init__(job, metadata, plan_log=plan_log)
         self._store, self._given = store, job
         self._first = 0
         """The first step that this planner has planned. Earlier ones are planned again."""
@@ -162,7 +161,7 @@ class StoredPlanner(Planner):
         """A planner that keeps a step or plans it next, and has planned all steps below `until`."""
         past = self._past
         if past is None or (past._log.get(step) is None and past.step != step):
-            past = Planner(self._job, self._metadata, loaders=self._loaders)
+            past = Planner(self._job, self._metadata)
             self._load(past, step)
             self._past = past
         self._plan_again(past, until)
@@ -274,10 +273,10 @@ def planner_of(
     """
     if store is not None and store.is_here:
         run = store.open(job)
-        return StoredPlanner(job, loaders, run, loaders=loaders, plan_log=plan_log, state=state)
+        return StoredPlanner(job, loaders, run, plan_log=plan_log, state=state)
     job = job if mesh is None else job.on(mesh)
     kind = Planner if store is None else UnstoredPlanner
-    planner = kind(job, loaders, loaders=loaders, plan_log=plan_log)
+    planner = kind(job, loaders, plan_log=plan_log)
     if state is not None:
         planner.load_state_dict(state)
     return planner

@@ -30,11 +30,6 @@ class Signals:
         self._used: dict[int, tuple[int, set[str]]] = {}
         """By rank, the last step whose report a plan has used, and the names of its signals."""
 
-    @property
-    def heard(self) -> bool:
-        """Whether anyone has reported anything."""
-        return bool(self._waiting or self._last)
-
     def add(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
         """Adds a report. A second one of the same step and rank updates the first."""
         self._waiting.setdefault((step, rank), {}).update(signals)

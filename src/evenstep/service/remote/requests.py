@@ -100,5 +100,4 @@ class WaitTimer(threading.local):
             with self._requests.open(request, **about):
                 yield
         finally:
-            what = "plan" if request.message == "has_plan" else request.message
-            self.add(what, time.perf_counter() - begin)
+            self.add(request.message, time.perf_counter() - begin)

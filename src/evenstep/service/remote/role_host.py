@@ -24,7 +24,7 @@ from evenstep.service.remote.channels import Answer
 from evenstep.service.remote.process_memory import private_bytes, resident_bytes
 from evenstep.service.remote.requests import OpenRequests, Request, WaitTimer
 from evenstep.service.remote.role_threads import RoleThreads
-from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
+from evenstep.service.transport.endpoint import Endpoint, Keys
 from evenstep.service.transport.frames import Frame, from_frames, to_frames
 from evenstep.service.transport.server import Server
 
@@ -47,7 +47,6 @@ class RoleHost:
         self._done: Counter[str] = Counter()
         self._sent: Counter[str] = Counter(messages=0, bytes=0)
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._waited: defaultdict[str, float] = defaultdict(float)
         self._server: Server | None = None
         self._threads: RoleThreads | None = None
         self._plans: dict[int, tuple[Any, list[Frame]]] = {}
@@ -72,15 +71,12 @@ class RoleHost:
         """
         self._role = make(self.timer, job, *arguments)
         self._threads = RoleThreads(threads)
-        begin = getattr(self._role, "fill_in_background", None)
-        if begin is not None:
-            begin()
 
     def open_sockets(
         self, name: str, *, host: str | None = None, keys: Keys | None = None
     ) -> Endpoint:
         """Takes messages by sockets, too; see `Server`."""
-        self._server = Server(self._answering, folder=new_folder(), name=name, host=host, keys=keys)
+        self._server = Server(self._answering, name=name, host=host, keys=keys)
         return self._server.endpoint
 
     @property
@@ -90,12 +86,10 @@ class RoleHost:
 
     def close(self) -> None:
         """Closes the role and its sockets. Idempotent."""
-        close = getattr(self._role, "close", None)
-        if close is not None:
-            close()
+        if self._role is not None:
+            self._role.close()
         if self._server is not None:
             self._server.close()
-            remove_socket(self._server.endpoint)
         if self._threads is not None:
             self._threads.close()
             self._threads.join(_END_SECONDS)
@@ -120,8 +114,6 @@ class RoleHost:
         with self._counters_lock:
             self._done.update(message for message, _ in messages)
             self._seconds[messages[-1][0]] += seconds
-            for stage, waited in stages.items():
-                self._waited[stage] += waited
         return Answer(values, stages={**stages, "build": max(seconds - sum(stages.values()), 0.0)})
 
     def submit(self, messages: Sequence[Message]) -> Future[Answer]:
@@ -145,7 +137,6 @@ class RoleHost:
                 "done": dict(self._done),
                 "sent": dict(self._sent),
                 "seconds": dict(self._seconds),
-                "waited_seconds": dict(self._waited),
                 "handles": self._handled.to_list(),
                 "waits": self._waits.to_list(),
             }

@@ -24,13 +24,12 @@ from evenstep.strategy.mesh import ClientPlaceTree
 if TYPE_CHECKING:
     from evenstep.service.constructor.data_constructor import DataConstructor
 
-_STEPS_TOGETHER = 8
-"""Small steps that share a message: more save little."""
-
 
 def make_loader(timer: WaitTimer, job: LoaderJob, preparer: Preparer | None = None) -> SourceLoader:
     DECODED.limit = job.decoded_bytes
-    return SourceLoader(job, preparer)
+    loader = SourceLoader(job, preparer)
+    loader.fill_in_background()
+    return loader
 
 
 def make_part(
@@ -83,9 +82,6 @@ def make_constructor(
         planner.using(timer=timer),
         [handle.using(timer=timer) for handle in loaders],
         layout,
-        together=max(
-            min(_STEPS_TOGETHER, job.memory.plans_kept // 8), 1
-        ),  # plans are kept for trainers
         on_queued=lambda seconds: timer.add("queue", seconds),
     )
 

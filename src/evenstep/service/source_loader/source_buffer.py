@@ -88,17 +88,13 @@ class SourceBuffer:
 
     # Questions of the planner
 
-    def ahead(self, position: int, count: int, seconds: float = 0.0) -> Ahead:
-        """The owned samples among `count` positions from `position` on, reading as far as need
-        be; see `SourceLoader.ahead`."""
+    def ahead(self, position: int, count: int) -> Ahead:
+        """The owned samples from `position` on that are known, with at least `count` positions:
+        reads as far as need be."""
         end = position + count
-
-        def answer() -> Ahead:
-            return self._answer(position, max(end, self._window.end) if seconds else end)
-
         with self._lock:
             if self._knows(position, end) and not self._window.outage:
-                return answer()
+                return self._answer(position, end)
         with self._reading:
             with self._lock:
                 if self._window.outage:
@@ -110,19 +106,9 @@ class SourceBuffer:
                             self._passed.add(prepared)
                         self._window = SampleWindow(position, position)
                     if self._knows(position, end):
-                        return answer()
+                        return self._answer(position, end)
                     missing = end - self._window.end
-                    room = self._room() if self._taken and self._pace < seconds else 0
                 self._extend(max(missing, self._batch))
-                if room > missing and not self._preparer.workers:
-                    self._extend(room - missing, seconds)
-
-    def buffered(self, position: int) -> Ahead:
-        """The owned samples from a position on that are known already."""
-        with self._lock:
-            if not self._knows(position, position):
-                return Ahead(self._numbers([]), position, False)
-            return self._answer(position, self._window.end)
 
     def held(self) -> tuple[int, int]:
         """Samples that are held, and their bytes."""
@@ -135,22 +121,20 @@ class SourceBuffer:
         return window.begin <= position <= window.end and (end <= window.end or window.ended)
 
     def _answer(self, begin: int, end: int) -> Ahead:
+        """
+        Args:
+            end: up to which is asked. An outage behind it may have passed when more is asked for.
+        """
         window = self._window
-        known = min(end, window.end)
-        stopped = known == window.end and end >= window.end
-        held = window.within(begin, known)
-        lasts = stopped and not (window.outage and end == window.end)
+        held = window.within(begin, window.end)
+        rows = [prepared.row for prepared in held]
         return Ahead(
-            self._numbers(held),
-            known,
-            over=window.over and stopped,
-            failure=window.failure if lasts else None,
+            np.array(rows, np.int64).reshape(-1, 3 + len(self._columns)),
+            window.end,
+            over=window.over,
+            failure=None if window.outage and end <= window.end else window.failure,
             bad=tuple(map(_failure_of, self._bad(held))),
         )
-
-    def _numbers(self, held: Sequence[Prepared]) -> Int64Array:
-        rows = [prepared.row for prepared in held]
-        return np.array(rows, np.int64).reshape(-1, 3 + len(self._columns))
 
     # Filling
 

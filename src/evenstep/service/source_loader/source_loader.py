@@ -67,7 +67,7 @@ class SourceLoader:
         self._filler = BufferFiller(workers=self._preparer.workers)
         self._lock = threading.Lock()  # for what is staged and counted; never held for long
         self._staged: dict[int, StagedStep] = {}
-        self._counts = {"staged": 0, "fetched": 0}
+        self._taken = 0  # samples that were staged since the start
 
     # Metadata
 
@@ -83,20 +83,12 @@ class SourceLoader:
             for name, buffer in self._buffers.items()
         }
 
-    def ahead(self, source: str, position: int, count: int, seconds: float = 0.0) -> Ahead:
-        """The samples that it owns among `count` positions of a source from `position` on, read as
-        far as need be. A sample that fails is described, not raised: it may never be drawn.
-
-        Args:
-            seconds: if positive, for which more are prepared, and all that are known described.
-        """
+    def ahead(self, source: str, position: int, count: int) -> Ahead:
+        """The samples that it owns of a source and knows from `position` on. At least `count`
+        positions are known then, which are read if need be. A sample that fails is described, not
+        raised: it may never be drawn."""
         self._check()
-        return self._buffer(source).ahead(position, count, seconds)
-
-    def buffered(self, asked: Sequence[tuple[str, int]]) -> list[Ahead]:
-        """As `ahead`, for several sources and a position of each, as far as is known already."""
-        self._check()
-        return [self._buffer(source).buffered(position) for source, position in asked]
+        return self._buffer(source).ahead(position, count)
 
     def fill_in_background(self) -> None:
         """Starts to prepare samples ahead in threads, of each source that was drawn from, within
@@ -106,11 +98,10 @@ class SourceLoader:
 
     # Samples
 
-    def stage(self, task: LoaderTask, keys: Sequence[StageKey] | None = None) -> int:
+    def stage(self, task: LoaderTask, keys: Sequence[StageKey] | None = None) -> None:
         """Moves samples of a plan out of the buffers, for the constructor of their buckets to
-        fetch; returns the bytes of all that were staged of the step, about. Carried samples stay
-        buffered, and samples staged already stay staged. A sample that is in several buckets, as in
-        one of an encoder's subplan, is read once for all of them.
+        fetch. Carried samples stay buffered, and samples staged already stay staged. A sample that
+        is in several buckets, as in one of an encoder's subplan, is read once for all of them.
 
         Args:
             keys: the buckets to stage; None is all that the task has.
@@ -123,9 +114,8 @@ class SourceLoader:
         with step.lock:
             taken = step.stage(task, keys, lambda rows: self._take(step, task, rows))
         with self._lock:
-            self._counts["staged"] += taken
+            self._taken += taken
             self._drop_old_steps()
-        return step.size
 
     def _take(self, step: StagedStep, task: LoaderTask, rows: list[int]) -> list[Any]:
         """The samples of some rows of a task, ascending."""
@@ -166,10 +156,7 @@ class SourceLoader:
         self._check()
         with self._lock:
             staged = self._staged.get(step)
-            fetched = None if staged is None else staged.buckets.get((subplan, bucket))
-            if fetched is not None:
-                self._counts["fetched"] += len(fetched.samples)
-        return fetched
+            return None if staged is None else staged.buckets.get((subplan, bucket))
 
     def release(self, step: int, keys: Sequence[StageKey]) -> None:
         """Drops samples that every client has received."""
@@ -192,7 +179,7 @@ class SourceLoader:
     def status(self) -> Mapping[str, Any]:
         """JSON-able."""
         with self._lock:
-            counts = dict(self._counts)
+            taken = self._taken
             staged = {
                 number: [sample for each in step.buckets.values() for sample in each.samples]
                 for number, step in self._staged.items()
@@ -207,7 +194,7 @@ class SourceLoader:
             "staged_samples": sum(map(len, staged.values())),
             "staged_bytes": sum(sum(map(sample_bytes, each)) for each in staged.values()),
             "prepared": sum(buffer.prepared for buffer in self._buffers.values()),
-            **counts,
+            "staged": taken,
         }
 
     def close(self) -> None:

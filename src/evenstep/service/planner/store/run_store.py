@@ -54,7 +54,8 @@ class RunStore:
         self._states: list[str] = []
         self.reports: list[LoggedReport] = []
         """What trainers had reported by the time of `begin`, in order, as far as it is kept."""
-        self._planned = 0
+        self.planned = 0
+        """The first step that is not known to have been planned by the time of `begin`."""
 
     def begin(self) -> None:
         """Takes over the run: only this planner writes, until the next one starts.
@@ -69,7 +70,7 @@ class RunStore:
         self._states = self._files.names()
         self.reports = [each for each in records if each.rank >= 0]
         past = [each.planned_step + (each.rank < 0) for each in records]
-        self._planned = max([*past, *map(_step, self._states)], default=0)
+        self.planned = max([*past, *map(_step, self._states)], default=0)
 
     # States
 
@@ -229,11 +230,6 @@ class RunStore:
                 f"state is whole: those since step {self._oldest()} are; resume from a state"
             )
         return [each for each in self.reports if each.planned_step >= step]
-
-    @property
-    def planned(self) -> int:
-        """The first step that is not known to have been planned by the time of `begin`."""
-        return self._planned
 
 
 def _newest(folder: UrlFolder, at_most: int | None) -> tuple[int, dict[str, Any]] | None:
