@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
+from evenstep.service.messages import LocalHandle, Reply
 from evenstep.service.planner.store.run_store import RunStore
 from evenstep.service.planner.stored_planner import StoredPlanner
 from evenstep.service.registry import common_state
@@ -48,8 +50,16 @@ class Planners:
         for step in range(self._planned):
             self.planner.plan(step)
 
-    async def ask(self, message: str, *arguments: Any) -> Answer:
-        return Answer([getattr(self.planner, message)(*arguments)])
+    def send(self, message: str, *arguments: Any) -> Reply:
+        return LocalHandle(self.planner).send(message, *arguments)
+
+
+@pytest.fixture(autouse=True)
+def answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    monkeypatch.setattr(common_state, "in_thread", at_once)
 
 
 async def meet(common: CommonState, clients: dict[int, int]) -> list[Answer | None]:
@@ -158,18 +168,19 @@ def test_what_a_rank_said_before_counts_no_more_though_it_comes_later(tmp_path: 
 
 
 def test_a_message_that_comes_late_again_does_not_stand_in_for_the_next_client(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restarted rank gets the state of its own step, whatever its last client still asks for."""
 
-    class SlowPlanners(Planners):
-        async def ask(self, message: str, *arguments: Any) -> Answer:
-            await asyncio.sleep(0.01)
-            return await super().ask(message, *arguments)
+    async def slowly(function: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return function(*arguments)
+
+    monkeypatch.setattr(common_state, "in_thread", slowly)
 
     async def meetings() -> None:
         clients = {0: 70}
-        planners: Any = SlowPlanners(tmp_path, dp=1)
+        planners: Any = Planners(tmp_path, dp=1)
         common = CommonState(planners, clients)
         state = {step: planners.planner.state_dict(step) for step in (STEP, STEP + 1)}
         late = asyncio.ensure_future(common.meet(0, STEP, 70))

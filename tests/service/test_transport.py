@@ -30,7 +30,6 @@ from evenstep.service.transport.endpoint import (
     Endpoint,
     Keys,
     import_zmq,
-    new_folder,
     read_endpoint,
     write_endpoint,
 )
@@ -60,7 +59,7 @@ def test_tensors_of_any_size_arrive_and_are_the_receivers_own(size: int, dtype: 
     assert len(frames) == 1 + (size * dtype.itemsize >= OWN_FRAME_BYTES)
 
 
-def echo(pipe: Any, folder: str, keys: Keys) -> None:
+def echo(pipe: Any, keys: Keys) -> None:
     def answering(frames: list[Any]) -> Future[list[Any]]:
         future: Future[list[Any]] = Future()
         asked = from_frames(frames)
@@ -68,16 +67,16 @@ def echo(pipe: Any, folder: str, keys: Keys) -> None:
             future.set_result(to_frames(asked))
         return future
 
-    pipe.send(Server(answering, folder=folder, name="echo", host="127.0.0.1", keys=keys).endpoint)
+    pipe.send(Server(answering, name="echo", host="127.0.0.1", keys=keys).endpoint)
     time.sleep(10 * SECONDS)
 
 
 class Echo:
     def __init__(self) -> None:
-        self.keys, self.folder = Keys.new(), new_folder()
+        self.keys = Keys.new()
         pipe, other = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
-        self.process = context.Process(target=echo, args=(other, self.folder, self.keys))
+        self.process = context.Process(target=echo, args=(other, self.keys))
         self.process.start()
         assert pipe.poll(SECONDS)
         here: Endpoint = pipe.recv()
@@ -152,7 +151,7 @@ def test_without_the_keys_of_the_job_nobody_is_let_in(server: Echo) -> None:
     plain = Connections(replace(server.endpoints["tcp"], keys=None)).send(to_frames("or me"))
     with pytest.raises(ConnectionLostError):
         plain.wait()
-    assert stat.S_IMODE(os.stat(server.folder).st_mode) == 0o700
+    assert stat.S_IMODE(Path(server.endpoints["ipc"].path).parent.stat().st_mode) == 0o700
     assert "secret" not in repr(server.endpoints["tcp"])
 
 

@@ -47,7 +47,7 @@ def tell_on(process: subprocess.Popen[str]) -> None:
 SERVER = """
 import pickle, sys
 from concurrent.futures import Future
-from evenstep.service.transport.endpoint import Keys, new_folder
+from evenstep.service.transport.endpoint import Keys
 from evenstep.service.transport.frames import from_frames
 from evenstep.service.transport.server import Server
 
@@ -57,7 +57,7 @@ def answering(frames):
         answered.set_result(frames)
     return answered
 
-server = Server(answering, folder=new_folder(), name="echo", host=sys.argv[1], keys=Keys.new())
+server = Server(answering, name="echo", host=sys.argv[1], keys=Keys.new())
 print(pickle.dumps(server.endpoint).hex())
 sys.stdin.readline()
 """

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.backends.running_job import OwnedJob
+from evenstep.service.backends.running_job import RunningJob
 from evenstep.service.backends.scaling_thread import ScalingThread
 from evenstep.service.client.remote_client import RemoteClient
 from evenstep.service.job.job import Job
 from evenstep.service.job.loader_job import LoaderJob
-from evenstep.service.job.roles import Loaders, groups_of, layout_of
+from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_of, rank_of
 from evenstep.service.messages import Message, call, results
 from evenstep.service.options import FaultOptions, LogOptions
 from evenstep.service.registry.role_limits import check_memory_limit
@@ -53,8 +53,8 @@ class OwnedLoader(Protocol):
         ...
 
 
-class ChangingJob(OwnedJob):
-    """See the module docstring."""
+class ChangingJob(RunningJob):
+    """A job that this process has started. See the module docstring."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class ChangingJob(OwnedJob):
         logs: LogOptions | None,
     ) -> None:
         """See `start`."""
-        super().__init__(job)
         check_name(name)
+        self.job = job
         self._name, self._constructors, self._given_state = name, constructors, state
         self._faults, self._logs = faults or FaultOptions(), logs or LogOptions()
         self._layout = layout_of(job, loaders)
@@ -81,6 +81,7 @@ class ChangingJob(OwnedJob):
         """Each an `OwnedLoader`, in the order of the layout."""
         self._started = 0
         """Loaders, since the start."""
+        self._clients: list[RemoteClient] = []
         self._old_clients: list[RemoteClient] = []
         """Clients of earlier meshes."""
         self._changing = threading.Lock()
@@ -134,6 +135,41 @@ class ChangingJob(OwnedJob):
     @abstractmethod
     def _tell(self, job_state: JobState) -> None:
         """Sends the state to the registry; see `JobRegistry.update`."""
+
+    # Clients
+
+    def client(self, rank: int | None = None, **place: int) -> RemoteClient:
+        """The client of a rank, given by its number or its coordinates, in this process; see
+        `LocalService.client`. Trainers in other processes make an `evenstep.service.Client`."""
+        self._check_open()
+        client = RemoteClient(self._info, rank_of(self.job, rank, place))
+        self._clients.append(client)
+        return client
+
+    def status(self) -> dict[str, Any]:
+        for client in self._clients:
+            client.report_steps()
+        return super().status()
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state to resume from; see `LocalService.state_dict`.
+
+        Raises:
+            ConfigurationError: clients have taken different numbers of steps, or the state before
+                the step is not kept.
+        """
+        self._check_open()
+        reached = {client["rank"]: client["step"] for client in self.status()["clients"]}
+        reached.update({client.rank: client.step for client in self._clients})
+        if step is None:
+            step = common_step(self._info.step, reached)
+        taken = step <= max(reached.values(), default=0)
+        state: dict[str, Any] = call(self._planner, "state_dict", step, taken)
+        return state
+
+    def _close_clients(self) -> None:
+        for client in [*self._clients, *self._old_clients]:
+            client.close()
 
     # Loaders
 
@@ -209,11 +245,6 @@ class ChangingJob(OwnedJob):
     def _note_scaling(self, short: tuple[str, ...], change: Mapping[str, Any] | None) -> None:
         scaled = self._state.scaled + (() if change is None else (change,))
         self._update_state(short=short, scaled=scaled[-_KEPT:])
-
-    def _close_clients(self) -> None:
-        super()._close_clients()
-        for client in self._old_clients:
-            client.close()
 
     def _end_scaling(self) -> None:
         """Idempotent."""

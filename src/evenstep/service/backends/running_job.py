@@ -6,9 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.client.remote_client import RemoteClient, WaitWarnings
-from evenstep.service.job.job import Job
-from evenstep.service.job.roles import common_step, rank_of
+from evenstep.service.client.remote_client import WaitWarnings
 from evenstep.service.messages import call
 from evenstep.service.registry.role_watch import ANSWER_LIMIT
 from evenstep.service.remote.handles import RemoteHandle
@@ -75,44 +73,3 @@ class RunningJob:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class OwnedJob(RunningJob):
-    """A job that this process has started."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self._clients: list[RemoteClient] = []
-
-    def client(self, rank: int | None = None, **place: int) -> RemoteClient:
-        """The client of a rank, given by its number or its coordinates, in this process; see
-        `LocalService.client`. Trainers in other processes make an `evenstep.service.Client`."""
-        self._check_open()
-        client = RemoteClient(self._info, rank_of(self.job, rank, place))
-        self._clients.append(client)
-        return client
-
-    def status(self) -> dict[str, Any]:
-        for client in self._clients:
-            client.report_steps()
-        return super().status()
-
-    def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """The state to resume from; see `LocalService.state_dict`.
-
-        Raises:
-            ConfigurationError: clients have taken different numbers of steps, or the state before
-                the step is not kept.
-        """
-        self._check_open()
-        reached = {client["rank"]: client["step"] for client in self.status()["clients"]}
-        reached.update({client.rank: client.step for client in self._clients})
-        if step is None:
-            step = common_step(self._info.step, reached)
-        taken = step <= max(reached.values(), default=0)
-        state: dict[str, Any] = call(self._planner, "state_dict", step, taken)
-        return state
-
-    def _close_clients(self) -> None:
-        for client in self._clients:
-            client.close()

@@ -247,7 +247,7 @@ class RemoteClient(RankClient):
         location = self._registry.place.known  # a registry that has died needs no report
         if location is not None:
             # The answer is kept: if it were dropped, the message might not be sent.
-            self._sent = location.channel.send([(message, arguments)])
+            self._told = location.channel.send([(message, arguments)])
 
     def _await_told(self) -> None:
         """Waits until the last report has arrived, before this process may end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from evenstep.data.source import Source
 from evenstep.service.job.sample_measure import SampleMeasure
@@ -14,51 +14,39 @@ class LoaderPart:
     """What tells the loaders of a job apart."""
 
     number: int
+    """Which loader of the job it is."""
     shares: tuple[SourceStripe, ...]
+    """[sources] the part of each that the loader owns."""
     workers: int
     buffer_bytes: int
+    """Of samples that are prepared ahead, of all sources together."""
 
     @property
     def role(self) -> str:
+        """Its name."""
         return f"Source Loader {self.number}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LoaderJob:
+class LoaderJob(LoaderPart):
     """The part of a job that one Source Loader is sent: its own sources, and how to measure
     samples. It has nothing for which a loader's process would load torch. Made by
     `Job.for_loader`."""
 
-    number: int
-    """Which loader of the job it is."""
     sources: tuple[Source, ...]
-    shares: tuple[SourceStripe, ...]
-    """[sources] the part of each that the loader owns."""
     measure: SampleMeasure
     columns: tuple[str, ...]
     """Names of lengths, in the order in which they are measured."""
     seed: int
     passes: int | None
     """How often each source is read; None means endlessly."""
-    workers: int
     buffer_size: int
-    """Samples of each source that are prepared ahead, and `buffer_bytes`, bytes of all together."""
-    buffer_bytes: int
+    """Samples of each source that are prepared ahead, if `buffer_bytes` allows."""
     decoded_bytes: int
 
     @property
-    def role(self) -> str:
-        """Its name."""
-        return self.part.role
-
-    @property
     def part(self) -> LoaderPart:
-        return LoaderPart(
-            number=self.number,
-            shares=self.shares,
-            workers=self.workers,
-            buffer_bytes=self.buffer_bytes,
-        )
+        return LoaderPart(**{each.name: getattr(self, each.name) for each in fields(LoaderPart)})
 
     def of_part(self, part: LoaderPart) -> LoaderJob:
         """The job of another loader, whose sources this one has, too."""

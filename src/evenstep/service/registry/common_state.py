@@ -23,8 +23,10 @@ from typing import Any
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.client.rank_client import mesh_changed
 from evenstep.service.job.roles import steps_text
+from evenstep.service.messages import call
 from evenstep.service.remote.channels import Answer
 from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.role_threads import in_thread
 
 _RESTART_SECONDS = 60.0
 """From the first rank that restarts to the last."""
@@ -204,7 +206,7 @@ class CommonState:
 
     async def _answer(self, message: str, *arguments: Any) -> Answer:
         try:
-            return await self._planner.ask(message, *arguments)
+            return Answer([await in_thread(call, self._planner, message, *arguments)])
         except Exception as error:  # whatever it is: those that wait must get it
             return Answer(error=error)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from typing import Any
 
@@ -12,7 +11,7 @@ from evenstep.errors import ConfigurationError
 
 
 class EventLog:
-    """Any number of threads may use it. Each line has `time`, seconds since 1970, and `event`."""
+    """Each line has `time`, seconds since 1970, and `event`."""
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         """
@@ -22,7 +21,6 @@ class EventLog:
         Raises:
             ConfigurationError: it cannot be written.
         """
-        self._lock = threading.Lock()
         self._path = path
         if path is not None:
             try:
@@ -38,5 +36,5 @@ class EventLog:
         """Writes what happened, at once."""
         if self._path is not None:
             line = json.dumps({"event": event, "time": time.time(), **about})
-            with self._lock, open(self._path, "a") as file:
+            with open(self._path, "a") as file:
                 file.write(line + "\n")

@@ -39,7 +39,7 @@ from evenstep.service.remote.job_state import JobInfo, JobState
 from evenstep.service.remote.role_host import done, encoded, mapped, messages_of, sendable
 from evenstep.service.remote.role_place import Location, cause_of_death
 from evenstep.service.remote.role_threads import in_thread
-from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
+from evenstep.service.transport.endpoint import Endpoint, Keys
 from evenstep.service.transport.frames import Frame
 from evenstep.service.transport.server import Server
 
@@ -150,9 +150,7 @@ class JobRegistry:
         """Receives messages by sockets; see `Server`. A registry that restarts on the same host
         listens on the same port."""
         port = None if keys is None else _PORTS.start + crc32(keys.server_public) % len(_PORTS)
-        self._server = Server(
-            self._answering, folder=new_folder(), name=name, host=host, keys=keys, port=port
-        )
+        self._server = Server(self._answering, name=name, host=host, keys=keys, port=port)
         return self._server.endpoint
 
     @property
@@ -253,7 +251,6 @@ class JobRegistry:
         if self._server is not None:
             await asyncio.sleep(_FAREWELL)
             self._server.close()
-            remove_socket(self._server.endpoint)
 
     # Clients
 

@@ -87,7 +87,7 @@ class SocketChannel:
 
 @cache
 def _connections(endpoint: Endpoint, process: int) -> Connections:
-    """All handles of an endpoint share its connections."""
+    """All handles of an endpoint share its connections; a fork has its own."""
     return Connections(endpoint)
 
 

@@ -26,7 +26,6 @@ from evenstep.service.remote.role_place import (
     cause_of_death,
     located,
 )
-from evenstep.service.remote.role_threads import in_thread
 
 if TYPE_CHECKING:
     from evenstep.service.client.remote_client import ServiceMonitor
@@ -97,26 +96,6 @@ class RemoteHandle:
 
     def send_all(self, messages: Sequence[Message]) -> Reply:
         return RemoteReply(self, messages)
-
-    async def ask(self, message: str, *arguments: Any) -> Answer:
-        """The answer to one message, in an event loop.
-
-        Raises:
-            LoaderDiedError: the role is not restarted any more.
-            EvenstepError: it could not be restarted.
-        """
-        request, place = Request.of(message, arguments), self.place
-        try:
-            known = place.known
-            location = await in_thread(place.location) if known is None else known
-            for _ in range(ATTEMPTS):
-                try:
-                    return await location.channel.send([(message, arguments)]).later()
-                except RoleGoneError:
-                    location = await in_thread(place.successor, location)
-        except RoleGoneError as error:
-            raise cause_of_death(self.name, error) from error
-        raise cause_of_death(self.name, request=request)
 
     def using(self, **options: Any) -> RemoteHandle:
         """A handle of the same role with the options of one caller; see the constructor."""

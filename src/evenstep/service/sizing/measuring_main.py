@@ -8,13 +8,13 @@ What users' functions print goes to standard error.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import pickle
-import select
 import sys
-import time
 from collections.abc import Mapping
 from importlib import import_module
+from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.data.reader_kinds import open_reader
@@ -25,6 +25,7 @@ from evenstep.service.remote.role_host import sendable, unpickled_job
 from evenstep.service.sizing.source_measuring import Measuring, held_bytes, measured, warm_up
 from evenstep.service.source_loader.source_loader import SourceLoader
 
+_FORK = multiprocessing.get_context("fork")
 _PATIENCE = 120.0  # seconds for a source to be opened and to give its first samples
 ROLE = SourceLoader
 """Imported, so that this process has the memory of a loader's."""
@@ -66,44 +67,38 @@ def _in_fork(source: Source, measuring: Measuring, known: Mapping[str, Any] | No
     Raises:
         ConfigurationError: it took too long, or the process died.
     """
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(readable)
-        try:
-            answer: Any = _measured(source, measuring, known)
-        except EvenstepError as error:
-            answer = error
-        except BaseException as error:
-            answer = sendable(error)
-        with os.fdopen(writable, "wb") as file:
-            pickle.dump(answer, file)
-        os._exit(0)
-    os.close(writable)
+    received, sent = _FORK.Pipe(duplex=False)
+    child = _FORK.Process(target=_answer_measured, args=(sent, source, measuring, known))
+    child.start()
+    sent.close()
     limit = _PATIENCE + 4 * measuring.seconds
-    deadline = time.monotonic() + limit
-    received = b""
-    with os.fdopen(readable, "rb", buffering=0) as file:
-        while True:
-            if not select.select([file], [], [], max(deadline - time.monotonic(), 0.0))[0]:
-                os.kill(child, 9)
-                os.waitpid(child, 0)
-                raise ConfigurationError(
-                    f"source {source.name!r} could not be measured within {limit:g} s: opening it, "
-                    "reading it or its transform hangs, or takes that long for one sample"
-                )
-            more = file.read(1 << 16)
-            if not more:
-                break
-            received += more
-    ended = "" if received else signal_that_killed(child)
-    os.waitpid(child, 0)
-    if not received:
+    try:
+        if not received.poll(limit):
+            raise ConfigurationError(
+                f"source {source.name!r} could not be measured within {limit:g} s: opening it, "
+                "reading it or its transform hangs, or takes that long for one sample"
+            )
+        return received.recv()
+    except EOFError:
+        ended = signal_that_killed(child.pid or 0)
         raise ConfigurationError(
             f"the process that measured source {source.name!r} died{ended}; its reader or its "
             "transform ends the process, or takes more memory than there is"
-        )
-    return pickle.loads(received)
+        ) from None
+    finally:
+        child.kill()
+        child.join()
+
+
+def _answer_measured(sent: Connection, *asked: Any) -> None:
+    try:
+        answer: Any = _measured(*asked)
+    except EvenstepError as error:
+        answer = error
+    except BaseException as error:
+        answer = sendable(error)
+    sent.send(answer)
+    os._exit(0)
 
 
 def _measured(source: Source, measuring: Measuring, known: Mapping[str, Any] | None) -> Any:

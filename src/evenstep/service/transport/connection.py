@@ -28,13 +28,12 @@ class ConnectionLostError(Exception):
 
 
 class Connections:
-    """To one endpoint. Any number of threads may use it."""
+    """To one endpoint, from one process. Any number of threads may use it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._free: list[_Connection] = []
-        self._process = os.getpid()
 
     @cached_property
     def _address(self) -> str:
@@ -44,8 +43,6 @@ class Connections:
     def send(self, frames: list[Frame]) -> Pending:
         """Sends a message without waiting for its answer."""
         with self._lock:
-            if self._process != os.getpid():  # a fork: sockets stay with the parent
-                self._free, self._process = [], os.getpid()
             connection = self._free.pop() if self._free else None
         connection = connection or _Connection(self._address, self._endpoint.keys)
         connection.socket.send_multipart(frames, copy=False)

@@ -10,7 +10,14 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq, machine
+from evenstep.service.transport.endpoint import (
+    Endpoint,
+    Keys,
+    import_zmq,
+    machine,
+    new_folder,
+    remove_socket,
+)
 from evenstep.service.transport.frames import COPIED_BYTES, Frame
 
 _FAREWELL = 500  # milliseconds in which the last answers are sent
@@ -28,7 +35,6 @@ class Server:
         self,
         answering: Answering,
         *,
-        folder: str,
         name: str,
         host: str | None = None,
         keys: Keys | None = None,
@@ -36,8 +42,7 @@ class Server:
     ) -> None:
         """
         Args:
-            folder: for the socket, see `new_folder`.
-            name: of the socket in it.
+            name: of the socket.
             host: an address of this machine, to listen on a TCP port of it too.
             keys: needed with `host`.
             port: to take if it is free.
@@ -47,7 +52,7 @@ class Server:
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._authenticator: Any = None
-        path = os.path.join(folder, name)
+        path = os.path.join(new_folder(), name)
         self._router.bind(f"ipc://{path}")
         self._routers, tcp = [self._router], None
         if host is not None:
@@ -71,13 +76,15 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the connections. Idempotent. Peers that wait for an answer learn that it is gone."""
+        """Ends the connections, and removes the socket. Idempotent. Peers that wait for an answer
+        learn that it is gone."""
         with self._ring_lock:
             if self._closed:
                 return
             self._closed = True
             self._ring.send(b"")
         self._thread.join()
+        remove_socket(self.endpoint)
 
     def _serve(self) -> None:
         zmq = import_zmq()
