@@ -3,10 +3,8 @@ had, equal steps, exact resume, and errors on all ranks where peers prepare diff
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from faults import FORK, all_training, train
 from ranks import Job, Rank, run
 
 import evenstep
@@ -195,15 +192,3 @@ def test_a_group_that_is_no_multiple_is_refused(tmp_path: Path) -> None:
     for outcome in outcomes:
         assert outcome.error == "ConfigurationError"
         assert "context_parallel=3" in outcome.message
-
-
-def test_a_killed_peer_is_named_on_all_ranks(tmp_path: Path) -> None:
-    options = {**FORK, "policy": policy(), "collate_fn": evenstep.PackCollator()}
-    with Job(train, 4, options, Documents(20_000), folder=tmp_path) as job:
-        all_training(job, 4)
-        pid = job.pid(1)
-        os.kill(pid, signal.SIGKILL)
-        outcomes = job.join(within=40)
-    for rank in (0, 2, 3):
-        assert outcomes[rank].error == "PeerError"
-        assert str(pid) in outcomes[rank].message

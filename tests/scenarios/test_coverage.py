@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -173,16 +170,6 @@ def test_unequal_shards_one_of_them_empty_end_together_and_lose_nothing(tmp_path
         totals = [totals for _, _, totals in same]
         assert all(t == totals[0] for t in totals)
         assert totals[0].samples.tolist() == [len(indices) for _, indices, _ in same]
-
-
-def descriptors() -> Counter[str]:
-    """Open descriptors by kind, but for slabs, of which there may be one more or less."""
-    kinds: Counter[str] = Counter()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            kinds[os.readlink(f"/proc/self/fd/{name}").partition(":")[0]] += 1
-    del kinds["/memfd"]
-    return kinds
 
 
 def end_at_different_times(rank: Rank) -> Any:

@@ -3,8 +3,6 @@ process, and ranks with different plans all raise before they train."""
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -167,7 +165,7 @@ def explore(rank: Rank, examples: int) -> int:
     return tried
 
 
-@pytest.mark.parametrize("examples", [16, pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples", [10, pytest.param(400, marks=pytest.mark.soak)])
 @pytest.mark.timeout(900)
 def test_under_any_plan_a_model_trains_as_in_one_process(tmp_path: Path, examples: int) -> None:
     within = 90 if examples < 100 else 800
@@ -209,27 +207,6 @@ def test_a_rank_with_another_plan_is_an_error_on_all_before_any_trains(
     assert errors == [MismatchError.__name__] * 4
     assert "rank 2 has another plan than ranks [0, 1, 3]" in outcomes[2].message
     assert "rank 0 has another plan than ranks [2]" in outcomes[0].message
-
-
-def train_until_killed(rank: Rank) -> None:
-    plan = replace(PLAN, micro_batches=1, micro_batch=np.array([0]))
-    plan = replace(plan, first=np.array([0]), size=np.array([4]), offsets=np.array([0, 5]))
-    groups = DynamicGroups(device="cpu")
-    for step in range(1_000_000):
-        groups.start(plan, LENGTHS)
-        prepared = groups.prepare(0)
-        q = torch.randn(prepared.tokens, 2, 8, requires_grad=True)
-        out = attention(q, q, q, prepared)
-        if rank.rank == 1 and step == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        out.sum().backward()
-
-
-def test_where_a_rank_is_killed_its_group_raises(tmp_path: Path) -> None:
-    with Job(train_until_killed, 4, folder=tmp_path) as job:
-        outcomes = job.join(within=30)
-    assert [outcomes[rank].error for rank in (0, 2, 3)] == [PeerError.__name__] * 3
-    assert "another rank has died or left" in outcomes[0].message
 
 
 def test_a_single_process_needs_no_process_group() -> None:

@@ -59,7 +59,7 @@ def go_through(rank: Rank) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, policy in {**ONLINE, **PLANNED}.items():
         loader = make(policy)
-        made[name] = seen(loader), assert_exact_resume(lambda p=policy: make(p), every=3)
+        made[name] = seen(loader), assert_exact_resume(lambda p=policy: make(p), every=5)
     return made
 
 
@@ -67,7 +67,7 @@ def test_two_ranks_see_all_samples_in_equal_steps_and_resume_exactly(tmp_path: P
     ranks = run(go_through, 2, folder=tmp_path, within=120)
     for name in {**ONLINE, **PLANNED}:
         (first, resumes), (second, others) = (made[name] for made in ranks)
-        assert resumes == others > 2, name
+        assert resumes == others > 1, name
         assert len(first) == len(second), name
         counts = Counter(i for indices in first + second for i in indices)
         assert set(counts) == set(range(90)), name

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,8 @@ WINDOW = evenstep.Memory(buffer_size=16)
 
 
 def make_loader(**options: Any) -> evenstep.DataLoader:
-    given = {"policy": POLICY, "shuffle": True, "seed": 4, "memory": WINDOW}
-    return evenstep.DataLoader(Documents(COUNT, prompts=True), **{**given, **options})
+    given = {"dataset": Documents(COUNT, prompts=True), "policy": POLICY, "shuffle": True}
+    return evenstep.DataLoader(**{**given, "seed": 4, "memory": WINDOW, **options})
 
 
 def train(loader: evenstep.DataLoader, steps: int | None = None) -> list[list[int]]:
@@ -68,8 +69,13 @@ class Uneven(IterableDataset):  # type: ignore[type-arg]
         self.position = state["position"]
 
 
-def check_exact(rank: Rank, kind: str) -> int:
-    def make() -> evenstep.DataLoader:
+KINDS = ("uneven", "empty", "iterable", "workers", "stop", "updates")
+
+
+def check_exact(rank: Rank) -> dict[str, int]:
+    """By kind of loader: how many of its states were resumed from."""
+
+    def make(kind: str) -> evenstep.DataLoader:
         if kind == "uneven":
             own = list(range(10)) if rank.rank else list(range(10, 100))
             return make_loader(shuffle=False, sampler=own)
@@ -81,24 +87,40 @@ def check_exact(rank: Rank, kind: str) -> int:
             return make_loader(faults=evenstep.Faults(exhausted="stop"))
         if kind == "updates":
             return make_loader(accumulate=3)
-        if kind == "iterable":
-            return evenstep.DataLoader(Uneven(rank.rank), policy=POLICY, memory=WINDOW)
-        raise AssertionError(kind)
+        return evenstep.DataLoader(Uneven(rank.rank), policy=POLICY, memory=WINDOW)
 
-    return assert_exact_resume(make, epochs=2, every=12 if kind == "workers" else 4)
+    return {
+        kind: assert_exact_resume(
+            lambda kind=kind: make(kind), epochs=2, every=12 if kind == "workers" else 6
+        )
+        for kind in KINDS
+    }
 
 
 @pytest.mark.filterwarnings("ignore:epoch .* ended with at least")
-@pytest.mark.parametrize("kind", ["uneven", "empty", "iterable", "workers", "stop", "updates"])
-def test_two_ranks_resume_exactly(kind: str, tmp_path: Path) -> None:
-    counts = run(check_exact, 2, kind, folder=tmp_path, within=90)
-    assert counts[0] == counts[1] > 3
+def test_two_ranks_resume_exactly(tmp_path: Path) -> None:
+    first, second = run(check_exact, 2, folder=tmp_path, within=120)
+    assert first == second
+    assert min(first.values()) > 2
 
 
-def train_and_save(rank: Rank, folder: Path, resume: bool) -> list[list[int]]:
+QUOTA = 150  # samples, of epochs of 60
+
+
+def steps_of_job(kind: str) -> tuple[evenstep.DataLoader, Any]:
+    """Steps of one epoch, or of a quota of samples, which is met in the third."""
+    if kind == "epoch":
+        loader = make_loader(num_workers=1)
+        return loader, loader.steps
+    faults = evenstep.Faults(exhausted=kind)
+    loader = make_loader(dataset=Documents(60, prompts=True), faults=faults)
+    return loader, lambda: loader.epochs(samples=QUOTA)
+
+
+def train_and_save(rank: Rank, folder: Path, kind: str, resume: bool) -> list[list[Any]]:
     """Saves after every step, until it is killed."""
-    loader = make_loader(num_workers=1)
-    seen: list[list[int]] = []
+    loader, steps = steps_of_job(kind)
+    seen: list[list[Any]] = []
     if resume:
         # A rank may have been killed before it had saved a step that another one has.
         saved = [{int(p.stem) for p in (folder / str(r)).glob("*.json")} for r in range(2)]
@@ -108,34 +130,51 @@ def train_and_save(rank: Rank, folder: Path, resume: bool) -> list[list[int]]:
         seen = state["seen"]
     own = folder / str(rank.rank)
     own.mkdir(exist_ok=True)
-    for batch, _ in loader.steps():
-        seen.append(batch["identity"].tolist())
+    for batch, step in steps():
+        seen.append([step.epoch, step.global_samples, batch["identity"].tolist()])
         part = own / "part"
         part.write_text(json.dumps({"state": loader.state_dict(), "seen": seen}))
         part.rename(own / f"{len(seen)}.json")
         dist.barrier()
         rank.say(f"step-{len(seen)}")
+    assert kind == "epoch" or loader.samples == sum(samples for _, samples, _ in seen)
     return seen
 
 
 @pytest.mark.parametrize(
-    "killed", [5, *(pytest.param(step, marks=pytest.mark.soak) for step in (1, 9))]
+    ("kind", "killed"),
+    [
+        ("epoch", 5),
+        *(pytest.param("epoch", step, marks=pytest.mark.soak) for step in (1, 9)),
+        ("pad", None),  # in the second epoch
+        ("stop", None),
+    ],
 )
 def test_a_killed_job_goes_on_with_the_batches_that_would_have_come(
-    killed: int, tmp_path: Path
+    kind: str, killed: int | None, tmp_path: Path
 ) -> None:
-    (tmp_path / "whole").mkdir()
-    whole = run(train_and_save, 2, tmp_path / "whole", False, folder=tmp_path / "whole", within=60)
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    with Job(train_and_save, 2, tmp_path, False, folder=first) as job:
+    undisturbed, first, second = (tmp_path / name for name in ("undisturbed", "first", "second"))
+    for folder in (undisturbed, first, second):
+        folder.mkdir()
+    whole = run(train_and_save, 2, undisturbed, kind, False, folder=undisturbed, within=60)
+    epochs = [epoch for epoch, _, _ in whole[0]]
+    killed = epochs.index(1) + 2 if killed is None else killed
+    with Job(train_and_save, 2, tmp_path, kind, False, folder=first) as job:
         job.heard(0, f"step-{killed}")
         for rank in range(2):
             for pid in everything_of(job.pid(rank)):
                 os.kill(pid, signal.SIGKILL)
         job.join(30)
-    assert run(train_and_save, 2, tmp_path, True, folder=second, within=60) == whole
+    assert run(train_and_save, 2, tmp_path, kind, True, folder=second, within=60) == whole
+    if kind == "epoch":
+        return
+    assert set(epochs) == {0, 1, 2}
+    trained = sum(samples for _, samples, _ in whole[0])
+    assert QUOTA <= trained < QUOTA + whole[0][-1][1]
+    for epoch in (0, 1):
+        seen = Counter(i for own in whole for e, _, batch in own if e == epoch for i in batch)
+        assert max(seen.values()) == 1
+        assert kind == "stop" or set(seen) == set(range(60))
 
 
 def everything_of(pid: int) -> list[int]:
@@ -204,6 +243,33 @@ def train_merged(rank: Rank, state: dict[str, Any]) -> list[list[int]]:
     loader = make_loader()
     loader.load_state_dict(state)
     return train(loader)
+
+
+def train_to_quota(rank: Rank, state: dict[str, Any] | None, quota: int) -> Any:
+    loader = make_loader(dataset=Documents(60, prompts=True))
+    if state is not None:
+        loader.load_state_dict(state)
+    before, seen = loader.samples, []
+    for batch, step in loader.epochs(samples=quota):
+        seen.append([step.epoch, [] if step.filler else batch["identity"].tolist()])
+        time.sleep(0.1 * rank.rank)  # the first rank leaves its last pass long before the others
+    return before, seen, loader.state_dict(), loader.samples
+
+
+def test_a_quota_goes_on_on_other_numbers_of_ranks(tmp_path: Path) -> None:
+    state, parts, after = None, [], 0
+    for number, (world_size, quota) in enumerate([(2, 40), (3, 100), (1, QUOTA)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        results = run(train_to_quota, world_size, state, quota, folder=folder, within=60)
+        assert {before for before, _, _, _ in results} == {after}
+        (after,) = {samples for _, _, _, samples in results}
+        assert after >= quota
+        parts += [entry for _, seen, _, _ in results for entry in seen]
+        state = evenstep.merge_states([state for _, _, state, _ in results])
+    assert sum(len(batch) for _, batch in parts) == after
+    for epoch in (0, 1):
+        assert Counter(i for e, batch in parts if e == epoch for i in batch) == Counter(range(60))
 
 
 def save_and_load(rank: Rank, checkpoint: str) -> tuple[Any, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from ranks import Rank, run
@@ -14,7 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from evenstep.batch import PackCollator, attention_mask, block_mask
 from evenstep.context_parallel.frameworks import LoadBalancer
 from evenstep.plan.sharding import shard_per_document, shard_per_sequence
-from evenstep.tools.simulate import sample_lengths
 from page_code import run_page
 
 theirs = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel")
@@ -92,10 +90,3 @@ def test_it_counts_as_one_of_theirs_once_registered():
     assert set(balancers._LoadBalancer.__abstractmethods__) <= set(dir(balancer))
     balancers._LoadBalancer.register(LoadBalancer)
     assert isinstance(balancer, balancers._LoadBalancer)
-
-
-def sequence(seed: int, chunks: int, context: int = 131_072) -> list[int]:
-    """Documents up to a context, each of a multiple of `chunks` tokens, which theirs demands."""
-    lengths = -(-sample_lengths("pretrain-128k", 400, seed) // chunks) * chunks
-    ends = np.minimum(lengths.cumsum(), context)
-    return np.diff(ends[: np.searchsorted(ends, context) + 1], prepend=0).tolist()
