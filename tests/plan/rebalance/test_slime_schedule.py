@@ -1,19 +1,19 @@
-"""The page's functions for drivers of other projects do what their callers rely on."""
+"""The schedule for slime does what its caller relies on."""
 
 from __future__ import annotations
 
 from itertools import chain
+from pathlib import Path
+from runpy import run_path
 from types import SimpleNamespace
 
 import numpy as np
 
-from page_code import blocks
+EXAMPLE = Path(__file__).parents[3] / "examples" / "slime_schedule.py"
 
 
 def test_the_schedule_for_slime() -> None:
-    code = blocks("post-training.md", "A driver that has all lengths")[1]
-    names: dict = {}
-    exec(compile(code, "post-training.md", "exec"), names)
+    names = run_path(str(EXAMPLE))
     rng = np.random.default_rng(0)
     lengths = rng.lognormal(6.5, 0.8, 150).astype(int).clip(1, 4096)
     # Some rollouts have two sequences, and the last rollouts fill no step.
