@@ -17,11 +17,11 @@ numbers = itertools.count()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes `start` runs on all backends: on those that its mark `backends` names in
-    the suite, and on the others in soak runs."""
+    """A test that takes `start` runs on all backends: in one process, or on those that its mark
+    `backends` names, in the suite, and on the others in soak runs."""
     if "start" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("backends")
-        in_suite = ("local", "processes") if mark is None else mark.args
+        in_suite = ("local",) if mark is None else mark.args
         backends = [pytest.param(each, marks=() if each in in_suite else SOAK) for each in BACKENDS]
         metafunc.parametrize("start", backends, indirect=True, scope="module")
 

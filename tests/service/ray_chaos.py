@@ -1,4 +1,4 @@
-"""Four trainers on Ray while processes and a node are killed and stopped: each gets, step by step,
+"""Trainers on Ray while processes and a node are killed and stopped: each gets, step by step,
 what it gets in a run without faults."""
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from evenstep.errors import EvenstepError
 from evenstep.service.backends.ray import RayService
 
 STEP_SECONDS = 0.5  # of training
-RANKS = 4
 MEMORY_LIMIT = 600 << 20  # bytes of a loader, where one is to grow over it
 GROWN: list[bytes] = []
 
@@ -34,11 +33,18 @@ class Chaos:
     """A service, its trainers, and what happens to them."""
 
     def __init__(
-        self, service: RayService, folder: Path, steps: int, far: FarNode | None = None
+        self,
+        service: RayService,
+        folder: Path,
+        steps: int,
+        step_seconds: float,
+        far: FarNode | None,
     ) -> None:
-        self._service, self._folder, self._steps, self._far = service, folder, steps, far
-        self.files = [folder / f"{rank}.jsonl" for rank in range(RANKS)]
-        self.trainers = [self._trainer(rank) for rank in range(RANKS)]
+        self._service, self._folder, self._far = service, folder, far
+        self._steps, self._step_seconds = steps, step_seconds
+        ranks = range(len(service.job.tree))
+        self.files = [folder / f"{rank}.jsonl" for rank in ranks]
+        self.trainers = [self._trainer(rank) for rank in ranks]
         self.happened: list[tuple[str, float, bool]] = []
         """What, when, and whether all went well before."""
         self._calm = True
@@ -49,7 +55,7 @@ class Chaos:
         # Of two nodes on one host, Ray would connect a trainer to any.
         by_file = rank % 2 == 0 or self._far is not None
         address = str(self._service.file) if by_file else self._service.address
-        given = [address, self._service.name, str(self._steps), str(STEP_SECONDS)]
+        given = [address, self._service.name, str(self._steps), str(self._step_seconds)]
         script = str(HERE / "chaos_trainer.py")
         return Process([script, *given, str(self.files[rank])], RANK=str(rank))
 
@@ -165,12 +171,12 @@ def slow_tokens(folder: Path, row: Mapping[str, Any]) -> dict[str, Any]:
     return {"input_ids": [row["id"], *range(1, row["length"])]}
 
 
-def chaos_job(folder: Path, prefetch: int, steps: int) -> es.Job:
+def chaos_job(folder: Path, prefetch: int, steps: int, mesh: Mapping[str, int]) -> es.Job:
     transform = partial(slow_tokens, folder)
     return job_of(
         folder,
         sources=sources(folder, counts=(400, 300, 300), transform=transform),
-        mesh=es.Mesh(DP=2, CP=2),
+        mesh=mesh,
         workers=1,
         prefetch=prefetch,
         plans_kept=max(steps, 2 * prefetch + 2),  # no collective holds the ranks together
@@ -179,9 +185,10 @@ def chaos_job(folder: Path, prefetch: int, steps: int) -> es.Job:
 
 def undisturbed(job: es.Job, steps: int) -> list[list[Any]]:
     """[ranks] what each gets, as it is written."""
-    plain: list[list[Any]] = [[] for _ in range(RANKS)]
+    ranks = range(len(job.tree))
+    plain: list[list[Any]] = [[] for _ in ranks]
     with es.start(job, backend="local") as local:
-        clients = [local.client(rank) for rank in range(RANKS)]
+        clients = [local.client(rank) for rank in ranks]
         for _ in range(steps):  # together, as plans are not kept for ever
             for lines, client in zip(plain, clients):
                 batches, step = next(client)
@@ -196,6 +203,8 @@ def run(
     standbys: int,
     steps: int,
     events: Iterator[tuple[str, str, float]],
+    mesh: Mapping[str, int] = {"DP": 2, "CP": 2},
+    step_seconds: float = STEP_SECONDS,
     far: FarNode | None = None,
     alone: float = 0.0,
     memory_limit: str | None = None,
@@ -208,7 +217,7 @@ def run(
         alone: the share of events that the service has got over when the next comes.
         memory_limit, ray: of the service.
     """
-    job, draw = chaos_job(folder, prefetch, steps), random.Random(prefetch)
+    job, draw = chaos_job(folder, prefetch, steps, mesh), random.Random(prefetch)
     waits = random.Random(steps)
     expected = undisturbed(job, steps)
     name = f"chaos-{prefetch}-{standbys}"
@@ -216,7 +225,7 @@ def run(
     faults = es.FaultOptions(standbys=standbys, memory_limit=memory_limit)
     logs = es.LogOptions(events=log)
     with RayService(job, name=name, loaders=2, faults=faults, logs=logs, ray=ray) as service:
-        chaos = Chaos(service, folder, steps, far)
+        chaos = Chaos(service, folder, steps, step_seconds, far)
         try:
             while not all(file.exists() and file.read_text() for file in chaos.files):
                 assert chaos.go_on()
@@ -228,7 +237,7 @@ def run(
                 chaos.happen(kind, how, draw)
                 if waits.random() < alone:
                     chaos.settle()
-            deadline = time.monotonic() + PATIENCE + steps * STEP_SECONDS
+            deadline = time.monotonic() + PATIENCE + steps * step_seconds
             while chaos.go_on():
                 assert time.monotonic() < deadline, "the trainers do not come to their end"
                 time.sleep(0.1)

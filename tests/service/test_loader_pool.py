@@ -85,15 +85,6 @@ def test_what_one_of_two_loaders_knows_of_a_source_is_not_known_of_it(job: es.Jo
     assert rows_of(pool.ahead(0, 0, 30)) == rows_of(before.ahead(0, 0, 30))
 
 
-def test_each_loader_is_asked_once_about_all_that_is_not_known(job: es.Job) -> None:
-    loaders, handles = loaders_of(job, 2)
-    numbers, begins = np.arange(3), np.zeros(3, np.int64)
-    loaders.ahead_of_many(numbers, begins, begins + 5)
-    assert [handle.sent for handle in handles] == [1, 1]
-    loaders.ahead_of_many(numbers, begins + 1, begins + 4)  # known
-    assert [handle.sent for handle in handles] == [1, 1]
-
-
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_of_several_that_fail_the_first_source_is_reported(tmp_path: Path, count: int) -> None:
     job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))

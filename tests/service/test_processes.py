@@ -67,7 +67,7 @@ def in_one_process(job: es.Job, steps: int | None = None) -> list[Any]:
 
 
 def unhurriedly(row: Mapping[str, Any]) -> dict[str, Any]:
-    time.sleep(0.05)
+    time.sleep(0.02)
     return tokens_of_row(row)
 
 
@@ -183,7 +183,7 @@ def loaders_of(service: ProcessService) -> list[int]:
     return [place.process for place in places if place is not None and place.process]
 
 
-@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("waiting", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_nothing_changes_when_loaders_die(waiting: bool, tmp_path: Path) -> None:
     given = sources(tmp_path, transform=unhurriedly if waiting else tokens_of_row)
     job = job_of(tmp_path, sources=given, stop="first_exhausted")

@@ -1,7 +1,8 @@
 """The service on a real Ray of this machine: the same as in one process, and the same errors.
 
 Tests share one cluster, and those that need trainers one service, as an actor takes a second to
-start. What takes longer runs in soak runs alone.
+start. What takes longer runs in soak runs alone. That a driver which ends leaves nothing behind is
+tested by `test_ray_join`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,26 +54,32 @@ def service(job: es.Job) -> Iterator[RayService]:
         yield service
 
 
+RANKS = (0, 3)
+"""Those that take steps of the shared service, in processes of their own."""
+
+
 @dataclass
 class Trainers:
-    """One process for each rank, after its third step."""
+    """A process for each of `RANKS`, after its third step."""
 
     processes: list[Process]
     steps: list[Any]
 
 
 @pytest.fixture(scope="module")
-def trainers(service: RayService, job: es.Job) -> Iterator[Trainers]:
+def trainers(service: RayService) -> Iterator[Trainers]:
     command = [str(HERE / "ray_trainer.py"), service.address, "shared"]
-    ranks = [{"RANK": str(rank)} for rank in range(len(job.tree))]
+    ranks = [{"RANK": str(rank)} for rank in RANKS]
     with processes([command] * len(ranks), ranks) as started:
         yield Trainers(started, [process.json() for process in started])
 
 
-def in_one_process(job: es.Job, steps: int | None = None) -> list[Any]:
+def in_one_process(
+    job: es.Job, steps: int | None = None, ranks: Sequence[int] = RANKS
+) -> list[Any]:
     """[ranks] the steps of each."""
     with es.start(job, backend="local") as service:
-        return [comparable(steps_of(service.client(rank), steps)) for rank in range(len(job.tree))]
+        return [comparable(steps_of(service.client(rank), steps)) for rank in ranks]
 
 
 def plain(value: Any) -> Any:
@@ -91,9 +98,8 @@ def test_three_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
     with es.start(job, backend="local") as service:
         plans = [to_json(plan) for plan in plans_of(service)]
     with RayService(job, name="three", loaders=striped(job, 3, 8), constructors=1) as service:
-        assert [comparable(steps_of(service.client(rank))) for rank in range(2)] == in_one_process(
-            job
-        )
+        taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
+        assert taken == in_one_process(job, ranks=range(2))
         assert [to_json(plan) for plan in plans_of(service)] == plans
         assert len(plans) > 3
         status = service.status()
@@ -108,15 +114,14 @@ def test_three_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
         json.dumps(status, allow_nan=False)
 
 
-def test_one_loader_gives_the_same_to_four_processes(trainers: Trainers, job: es.Job) -> None:
+def test_one_loader_gives_the_same_to_other_processes(trainers: Trainers, job: es.Job) -> None:
     assert trainers.steps == plain(in_one_process(job, 3))
 
 
 def test_those_who_look_see_what_the_owner_sees(service: RayService, trainers: Trainers) -> None:
     def all_told() -> bool:
-        # Rank 2 was taken further above, by a client of this process.
         steps = {client["rank"]: client["step"] for client in service.status()["clients"]}
-        return [steps.get(rank) for rank in (0, 1, 3)] == [3] * 3
+        return [steps.get(rank) for rank in RANKS] == [3] * len(RANKS)
 
     until(all_told, "the third step of all clients")
     with attach(service.address, "shared") as attached:
@@ -167,15 +172,12 @@ print(json.dumps(comparable(taken), default=repr))
 def test_a_trainer_on_a_host_without_ray_joins_by_a_copy_of_the_services_file(
     service: RayService, job: es.Job, tmp_path: Path
 ) -> None:
-    assert service.file is not None
     copy = tmp_path / "copied.evenstep"
     shutil.copy(service.file, copy)
-    commands = [["-c", ELSEWHERE, str(copy), str(rank)] for rank in (0, 3)]
     path = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-    with processes(commands, [path] * len(commands)) as trainers:
-        taken = [trainer.json() for trainer in trainers]
-    expected = plain(in_one_process(job, 3))
-    assert taken == [expected[0], expected[3]]
+    with processes([["-c", ELSEWHERE, str(copy), "1"]], [path]) as (trainer,):
+        taken = trainer.json()
+    assert [taken] == plain(in_one_process(job, 3, ranks=[1]))
 
 
 @pytest.mark.soak
@@ -219,9 +221,8 @@ def test_functions_of_a_script_and_within_functions_travel(tmp_path: Path) -> No
     assert {len(ids) for ids in said["first"][0]} <= {2, 3, 4}
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_when_the_driver_is_asked_to_end(
     tmp_path: Path, number: signal.Signals
 ) -> None:

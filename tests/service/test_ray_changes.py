@@ -34,7 +34,8 @@ def kill(*handles: Any) -> None:
         os.kill(handle.place.known.process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("standbys", [pytest.param(0, marks=SOAK), 1])
+@SOAK
+@pytest.mark.parametrize("standbys", [0, 1])
 def test_no_batch_changes_whatever_loaders_there_are_and_whoever_dies(
     standbys: int, tmp_path: Path
 ) -> None:

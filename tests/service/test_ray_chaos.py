@@ -1,4 +1,4 @@
-"""Four trainers on Ray get the same while one process after another is killed."""
+"""Two trainers on Ray get the same while one process after another is killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ pytestmark = pytest.mark.usefixtures("ray_of_file")
 
 def test_trainers_get_the_same_though_one_process_after_another_is_killed(tmp_path: Path) -> None:
     kinds = ("registry", "loader", "standby", "planner", "constructor", "trainer")
-    events = iter([(kind, "killed", 2.0) for kind in kinds])
-    chaos = run(tmp_path, prefetch=2, standbys=1, steps=40, events=events)
+    chaos = run(
+        tmp_path,
+        prefetch=2,
+        standbys=1,
+        steps=60,
+        step_seconds=0.25,
+        mesh={"DP": 2},
+        events=iter([(kind, "killed", 1.0) for kind in kinds]),
+    )
     assert len(chaos.happened) == len(kinds)
     assert chaos.promoted == 1

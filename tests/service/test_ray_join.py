@@ -1,4 +1,5 @@
-"""A job started in one shell is joined from another by the line that it prints, and nothing else.
+"""A job started in one shell is joined from another by the line that it prints, and nothing else;
+and leaves nothing behind.
 
 Recent releases of Ray ask for a token by default. These processes have no variable of this one's
 environment, and a home directory of their own for the token.
@@ -11,15 +12,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
+from ray_cluster import having, until
 
 pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("typer")
 
+TOKEN = f"EVENSTEP_TEST_{os.getpid()}"
+"""A variable in the environment of all processes that the shell starts."""
 JOB = """
 import json, pathlib
 import evenstep.service as es
@@ -55,6 +57,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
         "PATH": os.defpath,
         "OMP_NUM_THREADS": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        TOKEN: "1",
     }
 
 
@@ -73,12 +76,10 @@ def printed(shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
                 break
         else:
             pytest.fail("the service did not start")
-        children = psutil.Process(run.pid).children(recursive=True)
+        assert len(having(TOKEN)) > 3
         run.terminate()
         run.communicate(timeout=60)
-        for child in children:
-            with suppress(psutil.NoSuchProcess):
-                child.wait(30)
+        until(lambda: not having(TOKEN), "the end of all processes of the service")
 
 
 def test_another_shell_joins_by_the_line_that_is_printed(

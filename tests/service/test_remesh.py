@@ -147,14 +147,13 @@ def test_nodes_of_the_mesh_are_removed_added_and_replaced(tmp_path: Path) -> Non
             service.remesh(service.job.tree.remove("DP", 0), at_step=5)
 
 
-@pytest.mark.parametrize("stored", [False, True])
-def test_ranks_join_and_leave_while_all_roles_run(stored: bool, tmp_path: Path) -> None:
+def test_ranks_join_and_leave_while_all_roles_run(tmp_path: Path) -> None:
     """As in one process, but that clients have requested steps: these they get."""
     pytest.importorskip("zmq", reason="pyzmq is not installed")
     job = job_of(
         tmp_path, mesh={"DP": 2, "CP": 2}, stop="all_exhausted", samples_per_step=6, max_tokens=400
     )
-    store = tmp_path / "store" if stored else None
+    store = tmp_path / "store"
     seen: list[Any] = []
     name = f"remesh-{os.getpid()}"
     with es.start(
@@ -176,9 +175,8 @@ def test_ranks_join_and_leave_while_all_roles_run(stored: bool, tmp_path: Path) 
                 expected = [comparable(steps_of(anew.client(r), 2)) for r in range(mesh["DP"])]
             got = [steps_of(service.client(rank), 2) for rank in range(mesh["DP"])]
             assert list(map(comparable, got)) == expected
-            if stored:
-                known = es.stored_state(service.job, tmp_path / "store", begin)
-                assert known["mixture"] == state["mixture"]
+            known = es.stored_state(service.job, store, begin)
+            assert known["mixture"] == state["mixture"]
         # A rank is lost: the others stand at the step that they were at.
         seen += trained_by(got[0])
         held, at = list(service._clients), begin + 2

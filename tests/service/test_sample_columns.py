@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from evenstep.service.source_loader.staged_steps import Fetched, from_columns, to_columns
+from evenstep.service.source_loader.staged_steps import Fetched
 from evenstep.service.transport.frames import OWN_FRAME_BYTES, from_frames, to_frames
 
 
@@ -55,21 +55,6 @@ def test_samples_arrive_as_they_were_sent(samples: list[Any]) -> None:
     assert arrived.rows.tolist() == list(range(len(samples)))
     assert len(arrived.samples) == len(samples)
     assert all(map(same, samples, arrived.samples))
-
-
-def test_a_field_of_small_arrays_is_one_array_on_its_way() -> None:
-    samples = [{"input_ids": each} for each in tokens(*[100] * 64)]
-    few, many = (to_frames(Fetched(np.arange(n), samples[:n])) for n in (2, 64))
-    assert len(few) == 1  # too little for a frame of its own
-    assert [memoryview(frame).nbytes for frame in many[1:]] == [64 * 800]
-    assert memoryview(many[0]).nbytes < 2000
-
-
-def test_large_arrays_are_not_copied() -> None:
-    samples = [{"input_ids": each} for each in tokens(OWN_FRAME_BYTES, OWN_FRAME_BYTES)]
-    columns = to_columns(samples)
-    assert columns is not None
-    assert from_columns(columns)[1]["input_ids"] is samples[1]["input_ids"]
 
 
 def test_what_arrived_can_be_written_to_without_changing_another_sample() -> None:

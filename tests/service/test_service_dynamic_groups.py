@@ -18,7 +18,7 @@ from evenstep.context_parallel import unshard
 from evenstep.errors import CollateError, ConfigurationError, SampleError
 from evenstep.plan.dynamic_context import DynamicContext, Exchange, plan_dynamic_context
 from evenstep.plan.packing import DocumentCost
-from evenstep.strategy import LoadingPlan, from_json, mermaid, to_json, trace
+from evenstep.strategy import LoadingPlan, from_json, to_json, trace
 from evenstep.tools.report.plan_page import plan_page
 
 COST, FREE, MOST = DocumentCost(linear=100), Exchange(within=0, between=0), 60
@@ -88,6 +88,7 @@ def check_step(plan: LoadingPlan, taken: list[tuple[list[Any], es.ServiceStep]])
     return sizes
 
 
+@pytest.mark.backends("local", "processes")
 def test_groups_are_those_of_the_planner_and_shards_make_up_their_rows(
     tmp_path: Path, start: Any
 ) -> None:
@@ -108,7 +109,6 @@ def test_groups_are_those_of_the_planner_and_shards_make_up_their_rows(
     assert len(set(names)) == len(names) == 4 * 24
 
 
-@pytest.mark.backends("local")
 def test_a_plan_with_groups_is_shown_and_read_back_or_refused(tmp_path: Path, start: Any) -> None:
     with start(job(tmp_path)) as service:
         plan = service.plan(0)
@@ -118,7 +118,6 @@ def test_a_plan_with_groups_is_shown_and_read_back_or_refused(tmp_path: Path, st
     assert len(group) > 1
     delivered = trace(plan, int(row))[-1].after
     assert delivered.where == f"ranks {', '.join(map(str, group))}"
-    assert "rank" in mermaid(plan)
     assert "cost of micro-batches" in plan_page(plan)
     text = json.loads(to_json(plan))
     for damage in ([[0]], [[1] * plan.micro_batches] * 4, [["x"]]):
@@ -130,7 +129,6 @@ def place_of(plan: LoadingPlan, row: int) -> tuple[int, int]:
     return int(plan.assignment.bucket[row]), int(plan.assignment.micro_batch[row])
 
 
-@pytest.mark.backends("local")
 def test_constructors_that_share_a_group_build_the_same_row(tmp_path: Path, start: Any) -> None:
     own = job(tmp_path)
     with start(own, loaders=2) as one, start(own, loaders=2, constructors=2) as two:
@@ -140,7 +138,6 @@ def test_constructors_that_share_a_group_build_the_same_row(tmp_path: Path, star
             )
 
 
-@pytest.mark.backends("local")
 def test_tensor_parallel_peers_and_pipeline_stages_get_the_shards_of_their_rank(
     tmp_path: Path, start: Any
 ) -> None:
@@ -156,6 +153,7 @@ def test_tensor_parallel_peers_and_pipeline_stages_get_the_shards_of_their_rank(
                 assert not other.client(deep.tree.rank({"PP": stage, "TP": 1, **place})).fetches
 
 
+@pytest.mark.backends("local", "processes")
 def test_a_run_is_gone_on_with_exactly_and_on_another_number_of_ranks_as_planned(
     tmp_path: Path, start: Any
 ) -> None:
@@ -172,7 +170,6 @@ def test_a_run_is_gone_on_with_exactly_and_on_another_number_of_ranks_as_planned
         check_step(service.plan(2), taken)
 
 
-@pytest.mark.backends("local")
 def test_few_short_samples_leave_no_rank_without_work(tmp_path: Path, start: Any) -> None:
     own = job(tmp_path, samples_per_step=2, mesh=es.Mesh(DP=5))
     with start(own) as service:
@@ -196,7 +193,6 @@ def with_subplan(graph: Any, mesh: Any, step: int) -> LoadingPlan:
     return whole.plan({"encoder": graph.distribute("WORLD")})
 
 
-@pytest.mark.backends("local")
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from service_world import job_of, write_parquet
+from service_world import write_parquet
 
 HEAVY = ("torch", "ray", "pandas", "scipy", "matplotlib", "rich", "typer", "transformers")
 
@@ -70,15 +69,6 @@ def setup(tmp_path: Path) -> str:
 def test_a_job_is_built_sent_and_received_without_torch(setup: str, collate: str | None) -> None:
     code = f"pickle.loads(pickle.dumps(job_of(collate={collate!r} or list))).measure"
     assert loaded_by(setup + code) == []
-
-
-def test_what_was_worked_out_from_a_job_is_not_sent_with_it(tmp_path: Path) -> None:
-    job = job_of(tmp_path)
-    job.collator([{"input_ids": [1, 2]}])
-    assert "collator" in vars(job)
-    received = pickle.loads(pickle.dumps(job))
-    assert "collator" not in vars(received)
-    assert received.fingerprint == job.fingerprint
 
 
 def test_loaders_and_the_planner_work_without_torch_and_constructors_load_it(setup: str) -> None:

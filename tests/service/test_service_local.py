@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from service_world import (
-    balanced,
-    broadcast_at_tp,
     comparable,
     job_of,
     sources,
@@ -27,8 +25,6 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.strategy import to_json
 
-STEPS = 7
-
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
@@ -40,10 +36,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
 def alone(job: es.Job) -> dict[int, Any]:
     """Steps of each rank, taken one rank after the other."""
     with es.start(job, backend="local") as service:
-        return {rank: comparable(steps_of(service.client(rank))) for rank in range(8)}
+        steps = {rank: comparable(steps_of(service.client(rank))) for rank in range(8)}
+    assert len({len(each) for each in steps.values()}) == 1
+    assert len(steps[0]) > 7, "too short to tell anything"
+    return steps
 
 
-@pytest.mark.backends("local")
 @pytest.mark.parametrize("loaders", [1, 3, 8])
 def test_plans_and_batches_are_the_same_with_any_number_of_loaders(
     job: es.Job, alone: dict[int, Any], loaders: int, start: Any
@@ -56,13 +54,6 @@ def test_plans_and_batches_are_the_same_with_any_number_of_loaders(
         assert service.plan(len(alone[0])) is None
 
 
-def test_the_job_is_long_enough_to_tell(alone: dict[int, Any]) -> None:
-    assert len(alone[0]) > STEPS
-    assert len({len(steps) for steps in alone.values()}) == 1
-    assert any(step[7] for step in alone[0])
-
-
-@pytest.mark.backends("local")
 @settings(max_examples=15)
 @given(data=st.data())
 def test_steps_do_not_depend_on_the_order_in_which_clients_ask(
@@ -83,6 +74,7 @@ def test_steps_do_not_depend_on_the_order_in_which_clients_ask(
             assert steps == alone[rank][: len(steps)]
 
 
+@pytest.mark.backends("local", "processes")
 def test_a_client_that_is_restarted_gets_the_same_steps_again(
     job: es.Job, alone: dict[int, Any], start: Any
 ) -> None:
@@ -92,6 +84,7 @@ def test_a_client_that_is_restarted_gets_the_same_steps_again(
         assert comparable(steps_of(service.client(0), 6)) == alone[0][:6]
 
 
+@pytest.mark.backends("local", "processes")
 def test_all_ranks_end_at_the_same_step_under_every_stop_rule(tmp_path: Path, start: Any) -> None:
     given = sources(tmp_path, counts=(40, 20, 24))
     for stop, everything in [("first_exhausted", False), ("all_exhausted", True)]:
@@ -110,7 +103,6 @@ def test_all_ranks_end_at_the_same_step_under_every_stop_rule(tmp_path: Path, st
         assert len(steps_of(service.client(0), 20)) == 20
 
 
-@pytest.mark.backends("local")
 def test_sources_of_unknown_size_end_as_well(tmp_path: Path, start: Any) -> None:
     class Stream:
         def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -134,7 +126,6 @@ def test_sources_of_unknown_size_end_as_well(tmp_path: Path, start: Any) -> None
     assert seen[0] == seen[1]
 
 
-@pytest.mark.backends("local")
 def test_state_goes_on_as_if_nothing_had_happened(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, samples_per_step=20, max_tokens=90, mesh=es.Mesh(DP=2, CP=2))
     with start(job) as service:
@@ -156,6 +147,7 @@ def test_state_goes_on_as_if_nothing_had_happened(tmp_path: Path, start: Any) ->
                 assert rest == whole[rank][stopped:]
 
 
+@pytest.mark.backends("local", "processes")
 def test_a_state_goes_on_with_another_mesh_and_loses_no_sample(tmp_path: Path, start: Any) -> None:
     given = sources(tmp_path, counts=(50, 40, 30))
     options = {"sources": given, "stop": "all_exhausted", "max_tokens": 80, "samples_per_step": 14}
@@ -174,6 +166,7 @@ def test_a_state_goes_on_with_another_mesh_and_loses_no_sample(tmp_path: Path, s
     assert left < 2
 
 
+@pytest.mark.backends("local", "processes")
 def test_a_state_of_other_data_is_refused(tmp_path: Path, start: Any) -> None:
     given = sources(tmp_path)
     with start(job_of(tmp_path, sources=given)) as service:
@@ -188,6 +181,7 @@ def test_a_state_of_other_data_is_refused(tmp_path: Path, start: Any) -> None:
         start(job_of(tmp_path, sources=given), state={**state, "version": 7})
 
 
+@pytest.mark.backends("local", "processes")
 def test_clients_that_have_taken_different_numbers_of_steps_have_no_common_state(
     tmp_path: Path, start: Any
 ) -> None:
@@ -215,6 +209,7 @@ def test_a_client_of_a_rank_that_does_not_exist_is_refused(tmp_path: Path) -> No
             service.client(1)._constructor.send("deliver", 0, 0).result()
 
 
+@pytest.mark.backends("local", "processes")
 def test_a_closed_service_says_so_and_may_be_closed_again(tmp_path: Path, start: Any) -> None:
     with start(job_of(tmp_path)) as service:
         client = service.client(0)
@@ -226,6 +221,7 @@ def test_a_closed_service_says_so_and_may_be_closed_again(tmp_path: Path, start:
         next(client)
 
 
+@pytest.mark.backends("local", "processes")
 def test_status_is_json_and_counts_what_was_drawn(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, prefetch=0)
     with start(job, loaders=2) as service:
@@ -242,7 +238,6 @@ def test_status_is_json_and_counts_what_was_drawn(tmp_path: Path, start: Any) ->
 def test_more_constructors_than_groups_are_refused(tmp_path: Path, start: Any) -> None:
     with pytest.raises(ConfigurationError, match="constructors=3"):
         start(job_of(tmp_path), constructors=3)
-    assert balanced is not broadcast_at_tp
 
 
 def exits(*arguments: Any) -> Any:

@@ -79,7 +79,6 @@ def at(axis: str) -> Any:
     return strategy
 
 
-@pytest.mark.backends("local")
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [

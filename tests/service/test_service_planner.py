@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,6 @@ def errors_of(
     return found
 
 
-@pytest.mark.backends("local")
 def test_a_transform_that_raises_reaches_every_client_by_source_shard_and_index(
     tmp_path: Path, start: Any
 ) -> None:
@@ -101,6 +99,7 @@ def broken(row: Mapping[str, Any]) -> dict[str, Any]:
     raise KeyError("text")
 
 
+@pytest.mark.backends("local", "processes")
 def test_an_empty_sample_is_refused_by_name(tmp_path: Path, start: Any) -> None:
     path = write_parquet(
         tmp_path / "empty.parquet", [{"id": 1, "length": 1}, {"id": 2, "length": 0}]
@@ -165,7 +164,6 @@ def bad_weights(graph: Any, mesh: Any, step: int) -> Any:
     return graph.mix({"code": -1.0 if step == 2 else 1.0}).distribute("DP").plan()
 
 
-@pytest.mark.backends("local")
 @pytest.mark.parametrize(
     ("strategy", "step", "words"),
     [
@@ -204,6 +202,7 @@ def test_a_strategy_may_change_weights_axes_and_methods_from_step_to_step(
         assert step.axis == ("DP", "CP")[step.step % 2]
 
 
+@pytest.mark.backends("local", "processes")
 def test_what_a_constructor_cannot_build_reaches_clients_of_others(
     tmp_path: Path, start: Any
 ) -> None:
@@ -237,6 +236,7 @@ def collating_but_not_1004(samples: Any) -> Any:
 # Plans and their log
 
 
+@pytest.mark.backends("local", "processes")
 def test_plans_are_kept_in_a_file_and_read_back_exactly(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, plans_kept=2)
     log = tmp_path / "log" / "plans.jsonl"
@@ -269,13 +269,6 @@ def test_a_planner_needs_nothing_but_metadata(tmp_path: Path) -> None:
         assert to_json(planner.plan(step)) == to_json(plan)  # type: ignore[arg-type]
 
 
-@pytest.mark.backends("local")
-def test_a_state_is_small_and_json(tmp_path: Path, start: Any) -> None:
-    with start(job_of(tmp_path)) as service:
-        service.plan(5)
-        assert len(json.dumps(service.state_dict(4))) < 5000
-
-
 class GivesUp:
     """Balances every step except one, where it raises after it has drawn."""
 
@@ -289,7 +282,6 @@ class GivesUp:
         return plan
 
 
-@pytest.mark.backends("local")
 def test_the_state_before_a_step_that_failed_draws_it_again(tmp_path: Path, start: Any) -> None:
     """What the step had drawn is in no state, so nothing is lost when the strategy is fixed."""
     with start(job_of(tmp_path, strategy=GivesUp(None))) as service:
@@ -320,6 +312,7 @@ def test_a_state_of_the_end_resumes_at_the_end(tmp_path: Path, start: Any) -> No
 # Signals
 
 
+@pytest.mark.backends("local", "processes")
 def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path, start: Any) -> None:
     schedule = FeedbackSchedule(
         initial={"code": 1.0, "web": 1.0}, function=lambda last, signals: signals["loss_by_source"]
@@ -389,20 +382,6 @@ def test_reports_that_are_no_numbers_are_refused(tmp_path: Path, start: Any) -> 
         client.report(loss=np.float32(2.0))
 
 
-@pytest.mark.backends("local")
-def test_samples_of_a_source_come_in_its_order(tmp_path: Path, start: Any) -> None:
-    job = job_of(tmp_path)
-    with start(job, loaders=striped(job, 8, 3)) as service:
-        positions: dict[int, list[int]] = {}
-        for number in range(8):
-            plan = service.plan(number)
-            for source, position in zip(plan.samples.source, plan.samples.position):
-                positions.setdefault(int(source), []).append(int(position))
-    for found in positions.values():
-        assert all(b == a + 1 for a, b in pairwise(found))
-    assert len(positions) == 3
-
-
 def test_too_few_samples_for_the_ranks_is_an_error_where_more_would_come(
     tmp_path: Path, start: Any
 ) -> None:
@@ -414,7 +393,6 @@ def test_too_few_samples_for_the_ranks_is_an_error_where_more_would_come(
         next(service.client(0))
 
 
-@pytest.mark.backends("local")
 @pytest.mark.parametrize("axis", ["DP", "CP", "WORLD"])
 def test_a_mixture_that_ends_in_its_first_step_ends_at_every_axis(
     axis: str, tmp_path: Path, start: Any

@@ -30,8 +30,6 @@ from service_world import (
 import evenstep.service as es
 from evenstep.data import open_reader
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
-from evenstep.service.job.source_layout import loader_tasks
-from evenstep.service.messages import LocalHandle
 from evenstep.service.source_loader import source_loader
 from evenstep.strategy.mixture import LengthCurriculum
 
@@ -106,43 +104,6 @@ def test_every_position_has_one_owner(sources_: list[str], loaders: int, stripe:
     assert max(counts) - min(counts) <= 1
 
 
-def test_staging_fetching_and_releasing_may_come_twice(job: es.Job) -> None:
-    with es.start(job, backend="local") as service:
-        plan = service.plan(0)
-        (loader,) = service._loaders
-        (work,) = loader_tasks(plan, es.SourceLayout.of(job.names, 1))
-        loader.stage(work)
-        first, again = loader.fetch(0, 1), loader.fetch(0, 1)
-        assert first.samples == again.samples
-        rows_ = plan.assignment.bucket == 1
-        assert sorted(first.rows.tolist()) == rows_.nonzero()[0].tolist()
-        for row, sample in zip(first.rows.tolist(), first.samples):
-            assert len(sample["input_ids"]) == plan.samples.lengths["text"][row]
-        assert loader.fetch(3, 0) is None
-        for _ in range(2):
-            loader.release(0, [(None, 0), (None, 1)])
-            assert loader.fetch(0, 1) is None
-        loader.stage(work)  # read again from the source
-        assert loader.fetch(0, 1).samples == first.samples
-
-
-def test_a_client_may_restart_while_others_are_behind(job: es.Job) -> None:
-    """Only what one constructor asks for again is staged again, and none of it stays."""
-    with es.start(job, backend="local") as service:
-        expected = comparable(steps_of(service.client(0), 5))
-        (loader,) = service._loaders
-        behind = service.client(1)
-        steps_of(behind, 1)
-        assert comparable(steps_of(service.client(0), 5)) == expected
-        steps_of(behind, 6)
-        ahead = service.client(0)
-        steps_of(ahead, 7)
-        for client, taken in ((behind, 7), (ahead, 7)):
-            builder = next(c for c in service._constructors if client.rank in c.clients)
-            builder.release(client.rank, taken)
-        assert [step for step in loader.status()["staged_steps"] if step < 7] == []
-
-
 def test_nothing_is_held_of_steps_that_all_clients_have_behind_them(tmp_path: Path) -> None:
     job = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), prefetch=0)
     with es.start(job, backend="local", loaders=2) as service:
@@ -160,41 +121,6 @@ def test_nothing_is_held_of_steps_that_all_clients_have_behind_them(tmp_path: Pa
         staged = {s for loader in status["loaders"] for s in loader["staged_steps"]}
         # The last but one is let go of with what is fetched next.
         assert {4} <= staged <= {3, 4}
-
-
-class Counting:
-    """A handle that counts deliveries asked for and received."""
-
-    def __init__(self, handle: Any) -> None:
-        self.handle, self.asked, self.done = handle, [], 0
-
-    def send(self, message: str, *arguments: Any) -> Any:
-        counting, reply = self, self.handle.send(message, *arguments)
-        if message == "deliver":
-            self.asked.append(arguments[0])
-
-        class Reply:
-            def result(self) -> Any:
-                counting.done += message == "deliver"
-                return reply.result()
-
-        return Reply()
-
-
-@pytest.mark.parametrize("prefetch", [0, 1, 4])
-def test_a_client_has_only_so_many_steps_under_way(tmp_path: Path, prefetch: int) -> None:
-    job = job_of(tmp_path, prefetch=prefetch)
-    with es.start(job, backend="local") as service:
-        counting = Counting(LocalHandle(service._constructors[0]))
-        client = es.RankClient(
-            job.tree, 0, counting, LocalHandle(service._planner), prefetch=prefetch
-        )
-        assert not counting.asked
-        for number in range(6):
-            _, step = next(client)
-            assert step.wait_seconds >= 0
-            assert counting.done == number + 1
-            assert counting.asked == list(range(number + 2 + prefetch))
 
 
 def test_worker_processes_prepare_the_same_samples_and_the_same_errors(tmp_path: Path) -> None:
@@ -342,14 +268,6 @@ def test_a_loader_opens_its_own_sources_only(tmp_path: Path) -> None:
         job.for_loader(["cod"])
     with pytest.raises(ConfigurationError, match="gone"):
         es.start(job, backend="local")
-
-
-def test_filling_prepares_up_to_the_limit_and_no_further(job: es.Job) -> None:
-    loader = es.SourceLoader(job.for_loader(job.names))
-    for name in job.names:
-        buffer = loader._buffers[name]
-        assert sum(iter(buffer.fill_chunk, 0)) == 10
-    assert loader.status()["sources"] == dict.fromkeys(job.names, 10)
 
 
 def test_a_client_begins_again_after_more_steps_than_loaders_remember(

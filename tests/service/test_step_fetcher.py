@@ -15,7 +15,6 @@ from service_world import job_of, plain
 import evenstep.service as es
 from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.messages import LocalHandle, Message, Reply
-from evenstep.service.remote.requests import WaitTimer
 
 PATIENCE = 30.0  # seconds
 AT_WORK = threading.Lock()  # roles behind local handles do one thing at a time
@@ -91,23 +90,6 @@ def test_a_step_whose_samples_are_late_does_not_hold_up_the_plan_of_the_next(wor
         assert late.result(PATIENCE).about.step == 0
 
 
-def test_steps_that_were_taken_are_released_with_the_next_fetch(world: World) -> None:
-    for step in range(3):
-        for rank in (0, 1):
-            world.constructor.deliver(step, rank, step)
-    for loader in world.loaders:
-        names = [[name for name, _ in messages] for messages in loader.sent]
-        assert names == [["stage", "fetch"], ["stage", "fetch"], ["release", "stage", "fetch"]]
-        assert loader.sent[2][0][1][0] == 0
-    world.constructor.deliver(3, 0, 3)
-    world.constructor.release(0, 4)
-    world.constructor.release(1, 4)
-    assert [loader.handle.send("status").result()["staged_steps"] for loader in world.loaders] == [
-        [],
-        [],
-    ]
-
-
 def test_a_message_that_was_overtaken_takes_nothing_back(world: World) -> None:
     world.constructor.deliver(0, 0)
     world.constructor.deliver(2, 0, 1)
@@ -115,17 +97,6 @@ def test_a_message_that_was_overtaken_takes_nothing_back(world: World) -> None:
     assert world.constructor.status()["taken"]["0"] == 1
     assert world.constructor.deliver(0, 0, 0).about.step == 0  # a restarted client
     assert world.constructor.status()["taken"]["0"] == 0
-
-
-def test_each_thread_has_its_own_timer() -> None:
-    timer = WaitTimer()
-    timer.add("plan", 2.0)
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(timer.add, "plan", 5.0).result(PATIENCE)
-        assert threads.submit(lambda: dict(timer.waited)).result(PATIENCE) == {"plan": 5.0}
-    assert timer.waited == {"plan": 2.0}
-    timer.reset()
-    assert timer.waited == {}
 
 
 def test_loaders_are_not_ended_while_samples_of_a_dropped_step_are_fetched(world: World) -> None:

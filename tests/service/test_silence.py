@@ -18,15 +18,13 @@ import pytest
 from ray_cluster import PATIENCE, until
 from service_world import comparable, job_of, steps_of
 
-pytest.importorskip("ray", reason="ray is not installed")
+pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import evenstep.service as es
 from evenstep.cli.service_text import print_status
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backends.ray import RayService
 from evenstep.service.client.joining import attach
-
-pytestmark = pytest.mark.usefixtures("ray_of_file")
 
 
 @contextmanager
@@ -38,7 +36,7 @@ def stopped(process: int) -> Iterator[None]:
         os.kill(process, signal.SIGCONT)
 
 
-def process_of(service: RayService, role: str) -> int:
+def process_of(service: Any, role: str) -> int:
     if role == "registry":
         known = service._info.registry.place.known
         assert known is not None
@@ -55,14 +53,16 @@ def broadcast(graph: Any, mesh: Any, step: int) -> Any:
     return graph.mix().distribute("DP").balance("greedy").broadcast_at("TP").plan()
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayService]:
+@pytest.fixture(scope="module", params=["processes", pytest.param("ray", marks=pytest.mark.soak)])
+def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Any]:
     """Its ranks 0 and 2 take steps."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_of_file")
     folder = tmp_path_factory.mktemp("sources")
     job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast)
-    with RayService(
-        job, name="shared", constructors=1, faults=es.FaultOptions(warn_after=1.0)
-    ) as service:
+    options: dict[str, Any] = {"backend": request.param, "name": f"silence-{os.getpid()}"}
+    faults = es.FaultOptions(warn_after=1.0)
+    with es.start(job, constructors=1, faults=faults, **options) as service:
         yield service
 
 
@@ -85,8 +85,10 @@ ASKED = {
     ],
 )
 def test_clients_and_status_name_the_role_that_is_stopped(
-    role: str, warnings: int, service: RayService, caplog: pytest.LogCaptureFixture, capsys: Any
+    role: str, warnings: int, service: Any, caplog: pytest.LogCaptureFixture, capsys: Any
 ) -> None:
+    if role != "loaders" and not isinstance(service, RayService):
+        pytest.skip("a thread of this process")
     caplog.set_level(logging.WARNING, "evenstep")
     client = service.client(2)
     taken = steps_of(client, 1)
@@ -122,6 +124,7 @@ def test_clients_and_status_name_the_role_that_is_stopped(
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("ray_of_file")
 def test_a_registry_that_is_stopped_stops_no_steps_and_is_named(tmp_path: Path) -> None:
     with RayService(
         job_of(tmp_path), name="headless", faults=es.FaultOptions(warn_after=1.0)
@@ -140,6 +143,7 @@ def test_a_registry_that_is_stopped_stops_no_steps_and_is_named(tmp_path: Path) 
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("ray_of_file")
 def test_a_service_with_a_stopped_role_ends(tmp_path: Path) -> None:
     with RayService(job_of(tmp_path), name="ends", loaders=2) as service:
         process = process_of(service, "loaders")
@@ -150,7 +154,7 @@ def test_a_service_with_a_stopped_role_ends(tmp_path: Path) -> None:
 # Saving
 
 
-def test_all_ranks_save_together_and_a_resumed_job_goes_on_exactly(service: RayService) -> None:
+def test_all_ranks_save_together_and_a_resumed_job_goes_on_exactly(service: Any) -> None:
     with es.start(service.job, backend="local") as local:
         whole = [comparable(steps_of(local.client(rank), 7)) for rank in (0, 2)]
     clients = [service.client(rank) for rank in (0, 2)]
@@ -178,7 +182,7 @@ def test_all_ranks_save_together_and_a_resumed_job_goes_on_exactly(service: RayS
 
 
 def test_ranks_that_save_at_different_steps_are_named(
-    service: RayService, caplog: pytest.LogCaptureFixture
+    service: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "evenstep")
     first, second = (service.client(rank) for rank in (0, 2))
