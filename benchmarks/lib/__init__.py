@@ -4,7 +4,7 @@ report    spreads, tables, the machine, and the arguments that every benchmark h
 epoch     figures of the groups of an epoch
 released  an epoch of the released ODB package, over lengths alone
 corpus    real text to train on and to evaluate
-methods   five ways to form batches, behind one interface
+methods   four ways to form batches, behind one interface
 train     an epoch of data-parallel training, timed
 ranks     rank processes, new ones for every measurement
 """

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 import evenstep
-from evenstep.batch import PreparingCollator
 from evenstep.cost import Cost
 from evenstep_demos.text.task import Task
 
@@ -39,7 +38,6 @@ class Setting:
     workers: int
     cost: Cost
     """Given to `Even`."""
-    pin_memory: bool = False
 
     def samples(self, task: Task) -> int:
         """Samples of a step on a rank, about, where their number is fixed."""
@@ -71,7 +69,6 @@ class Method:
         self.common: dict[str, Any] = {
             "collate_fn": task.collate,
             "num_workers": setting.workers,
-            "pin_memory": setting.pin_memory,
             "multiprocessing_context": "fork",
         }
 
@@ -118,7 +115,7 @@ class GroupByLength(Method):
         order = list(
             LengthGroupedSampler(
                 samples,
-                dataset=with_tokens(self.task)[0],  # which it reads through, for the lengths
+                dataset=self.dataset,  # which it reads through, for the lengths
                 generator=torch.Generator().manual_seed(self.seed),
             )
         )
@@ -137,16 +134,13 @@ class ODB(Method):
     """The released package, with the arguments that its README shows."""
 
     package = "odb"
-    warm_up = True
-    """Its default: the first 20 rounds of an epoch plan with less than the buffer."""
 
     def __iter__(self) -> Iterator[Step]:
         import odb
 
         sampler: Any = DistributedSampler(self.dataset, seed=self.seed)
-        dataset, collate = with_tokens(self.task)
         loader = odb.ODBDataLoader(
-            dataset,
+            self.dataset,
             token_budget=self.setting.max_tokens,
             batch_size=1,
             sampler=sampler,
@@ -154,8 +148,7 @@ class ODB(Method):
             prefetch_factor=self.setting.odb_buffer // self.setting.workers,
             loss_scaling="exact",
             join=True,  # shards are equal, so no rank runs out before the others
-            no_warmup=not self.warm_up,
-            **{**self.common, "collate_fn": collate},
+            **self.common,
         )
         for batch in loader:
             info = odb.pop_step_info(batch, loss_scaling="exact")
@@ -167,24 +160,15 @@ class ODB(Method):
             )
 
 
-class ODBFull(ODB):
-    warm_up = False
-
-
 class Even(Method):
     """evenstep's loader under its default policy, whose updates are in several groups on few
     ranks."""
 
-    update_tokens: str | None = "auto"
-
-    def policy(self) -> evenstep.Policy:
-        return evenstep.Even(max_tokens=self.setting.max_tokens, cost=self.setting.cost)
-
     def __iter__(self) -> Iterator[Step]:
         self._loader = evenstep.DataLoader(
             self.dataset,
-            policy=self.policy(),
-            update_tokens=self.update_tokens,
+            policy=evenstep.Even(max_tokens=self.setting.max_tokens, cost=self.setting.cost),
+            update_tokens="auto",
             shuffle=True,
             seed=self.seed,
             **self.common,
@@ -205,62 +189,9 @@ class Even(Method):
         self._loader.close()
 
 
-class EvenOneGroup(Even):
-    """A step is one group of each rank, whatever that teaches."""
-
-    update_tokens = None
-
-
-class TokenBudget(Even):
-    def policy(self) -> evenstep.Policy:
-        return evenstep.TokenBudget(max_tokens=self.setting.max_tokens)
-
-
-class EvenPacked(Even):
-    """Groups in one row each, without padding: of raw rows, for models of transformers."""
-
-    def policy(self) -> evenstep.Policy:
-        return evenstep.Even(
-            max_tokens=self.setting.max_tokens, cost=self.setting.cost, packed=True
-        )
-
-    def __iter__(self) -> Iterator[Step]:
-        config = self.task.model(0).model.config
-        self.common["collate_fn"] = PreparingCollator(collate_fn=self.task.collate, config=config)
-        return super().__iter__()
-
-
-class _Prepared(Dataset[Any]):
-    """Samples with tokens, made of raw rows when they are asked for."""
-
-    def __init__(self, rows: Any, preparing: PreparingCollator) -> None:
-        self.rows, self.preparing = rows, preparing
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.preparing.prepare(self.rows[index])
-
-
-def with_tokens(task: Task) -> tuple[Any, Any]:
-    """The samples as methods need them that look at ``input_ids`` before they collate, and the
-    collate function for these. Of raw rows, it is what a user of such a method has to write."""
-    rows: Any = task.training
-    few = [rows[i] for i in range(min(8, len(rows)))]
-    if "input_ids" in few[0]:
-        return rows, task.collate
-    preparing = PreparingCollator(collate_fn=task.collate).learned(few)
-    return _Prepared(rows, preparing), preparing
-
-
 METHODS: dict[str, type[Method]] = {
     "fixed": Fixed,
     "group-by-length": GroupByLength,
     "odb": ODB,
-    "odb-full": ODBFull,
-    "token-budget": TokenBudget,
     "even": Even,
-    "even-one-group": EvenOneGroup,
-    "even-packed": EvenPacked,
 }

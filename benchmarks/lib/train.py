@@ -4,24 +4,22 @@ Times of a step on a rank: *data* is waiting for its loader; *compute* lasts fro
 when its last gradient is ready; *ranks* is waiting for the rank that is ready last.
 """
 
-# No `from __future__ import annotations`: DDP looks at the annotations of its hook.
+from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.lib.methods import METHODS, Setting
+from benchmarks.lib.methods import METHODS, Batch, Setting
 from evenstep_demos.text.task import Task
-from evenstep_demos.text.train import held_out_loss
+from evenstep_demos.text.train import GradientClock, held_out_loss
 
 _WARM_UP = 0.1  # of the samples
 _GRADIENT_NORM = 1.0
@@ -32,10 +30,7 @@ class Job:
     """What does not depend on the method."""
 
     task: Task
-    device: str
     learning_rate: float
-    looks: int = 0
-    """How many times an epoch looks at its memory. That time is not counted."""
 
 
 @dataclass(kw_only=True)
@@ -53,59 +48,22 @@ class Records:
     ready: list[float] = field(default_factory=list)
     """When the last gradient was computed, on the clock that all processes of a machine share."""
     compute_cpu: list[float] = field(default_factory=list)
-    """Between the two: on the CPU, processor time of the training thread."""
+    """Between the two: processor time of the training thread."""
     start: float = 0.0
     """From asking for an iterator to the first batch."""
     total: float = 0.0
     """From the first batch, on all ranks, to the end of the last step."""
     processor: float = 0.0
     """Processor seconds of this process and those of its loader, in the whole epoch."""
-    memory: float = 0.0
-    """Most bytes (PSS) of this process and those of its loader, of all looks."""
     loss: float = 0.0
     """Held out, after the epoch; equal on all ranks."""
 
 
-class _Clock:
-    """Notes when backward has computed its last gradient; then does what DDP does without it."""
-
-    def __init__(self, group: Any, device: str) -> None:
-        self.group, self.device = group, device
-        self.ready = self.cpu = 0.0
-
-
-def _note_and_reduce(clock: _Clock, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    if bucket.is_last():
-        _synchronize(clock.device)
-        clock.cpu, clock.ready = _now(clock.device), time.perf_counter()
-    return allreduce_hook(clock.group, bucket)
-
-
-def _synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def _autocast(device: str) -> Any:
-    if device == "cuda":
-        return torch.autocast("cuda", torch.bfloat16)
-    return contextlib.nullcontext()
-
-
-def _model(job: Job, seed: int) -> torch.nn.Module:
-    if job.device == "cuda":
-        torch.cuda.set_device(dist.get_rank())
-        torch.backends.cuda.matmul.allow_tf32 = True
-    return job.task.model(seed).to(job.device)
-
-
 def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
     """Trains a new model on the training samples, once. All ranks must call it together."""
-    group = dist.new_group(backend="nccl") if job.device == "cuda" else dist.group.WORLD
-    model = _model(job, seed)
-    parallel = DistributedDataParallel(model, process_group=group)
-    clock = _Clock(group, job.device)
-    parallel.register_comm_hook(clock, _note_and_reduce)
+    model = job.task.model(seed)
+    parallel = DistributedDataParallel(model)
+    clock = GradientClock(parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     records = Records()
     method = METHODS[name](job.task, setting, seed)
@@ -119,18 +77,15 @@ def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
     dist.barrier()
     start = time.perf_counter()
     while step is not None:
-        batches = [on_device(batch, job.device) for batch in step.batches]
-        weights = step.weights or _token_weights(batches)
-        begin, begin_cpu = time.perf_counter(), _now(job.device)
-        for number, (batch, weight) in enumerate(zip(batches, weights)):
-            last = number == len(batches) - 1
+        weights = step.weights or _token_weights(step.batches)
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
+        for number, (batch, weight) in enumerate(zip(step.batches, weights)):
+            last = number == len(step.batches) - 1
             with contextlib.nullcontext() if last else parallel.no_sync():
-                with _autocast(job.device):
-                    loss = parallel(**batch)
-                (loss * weight).backward()
+                (parallel(**batch) * weight).backward()
         records.begin.append(begin)
         records.ready.append(clock.ready)
-        records.compute_cpu.append(clock.cpu - begin_cpu)
+        records.compute_cpu.append(clock.ready_cpu - begin_cpu)
         torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
         done += step.samples
         for parameters in optimizer.param_groups:
@@ -139,55 +94,18 @@ def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
         optimizer.zero_grad()
         padded = [b["input_ids"].numel() for b in step.batches]
         records.samples.append(step.own)
-        records.tokens.append(sum(int(real_tokens(b).sum()) for b in step.batches))
+        records.tokens.append(sum(int(b["attention_mask"].sum()) for b in step.batches))
         records.padded.append(sum(padded))
         records.largest.append(max(padded))
-        if job.looks and len(records.samples) % -(-setting.steps // job.looks) == 0:
-            begin = time.perf_counter()
-            records.memory = max(records.memory, memory())
-            dist.barrier()
-            start += time.perf_counter() - begin
         asked = time.perf_counter()
         step = next(stream, None)
         records.data.append(time.perf_counter() - asked)
-    _synchronize(job.device)
     records.total = time.perf_counter() - start
     method.close()
     del stream
     records.processor = sum(os.times()[:4]) - used  # children's included, once they have ended
-    with _autocast(job.device):
-        records.loss = held_out_loss(model, job.task, setting.max_tokens, job.device)
+    records.loss = held_out_loss(model, job.task, setting.max_tokens)
     return records
-
-
-def read(job: Job, name: str, setting: Setting, seed: int) -> Records:
-    """The data path of `epoch` alone, without a model. All ranks must call it together."""
-    records = Records()
-    method = METHODS[name](job.task, setting, seed)
-    used = sum(os.times()[:4])
-    dist.barrier()
-    asked = time.perf_counter()
-    for step in method:
-        records.start = records.start or time.perf_counter() - asked
-        records.samples.append(step.own)
-    records.total = time.perf_counter() - asked
-    # Before it closes, as not all packages wait for their processes then.
-    records.processor = sum(os.times()[:4]) + sum(sum(p.cpu_times()[:4]) for p in started()) - used
-    method.close()
-    return records
-
-
-def on_device(batch: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """The batch, its tensors on the device."""
-    return {
-        name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
-        for name, value in batch.items()
-    }
-
-
-def real_tokens(batch: Mapping[str, Any]) -> torch.Tensor:
-    """1 for each token that is no padding."""
-    return batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
 
 
 def memory() -> float:
@@ -204,7 +122,7 @@ def started() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def _token_weights(batches: list[dict[str, torch.Tensor]]) -> list[float]:
+def _token_weights(batches: Sequence[Batch]) -> list[float]:
     counts = [int((batch["labels"][:, 1:] >= 0).sum()) for batch in batches]
     everybody = torch.tensor(sum(counts))
     dist.all_reduce(everybody)
@@ -219,27 +137,19 @@ def _schedule(progress: float) -> float:
 def calibrate(
     job: Job, max_tokens: int, vocab_size: int, repeats: int
 ) -> list[tuple[int, int, float]]:
-    """Times groups of text of many shapes, while all ranks compute: (samples, length, seconds)."""
-    model = _model(job, 0)
+    """Times groups of text of many shapes, while all ranks compute, by processor time: other work
+    on the machine is not part of what a group costs. Returns (samples, length, seconds) of each."""
+    model = job.task.model(0)
     longest = int(job.task.lengths.max())
     lengths = [longest // 2**halvings for halvings in range(6)]
     shapes = [(max(1, int(share * max_tokens) // n), n) for n in lengths for share in (0.25, 1.0)]
     seconds = dict.fromkeys(shapes, float("inf"))
     for repeat in range(repeats + 1):
         for shape in seconds:
-            tokens = torch.randint(0, vocab_size, shape, device=job.device)
+            tokens = torch.randint(0, vocab_size, shape)
             dist.barrier()
-            _synchronize(job.device)
-            begin = _now(job.device)
-            with _autocast(job.device):
-                loss = model(input_ids=tokens, labels=tokens)
-            loss.backward()
-            _synchronize(job.device)
+            begin = time.thread_time()
+            model(input_ids=tokens, labels=tokens).backward()
             if repeat:  # the first is for the allocator and the kernels
-                seconds[shape] = min(seconds[shape], _now(job.device) - begin)
+                seconds[shape] = min(seconds[shape], time.thread_time() - begin)
     return [(samples, length, taken) for (samples, length), taken in seconds.items()]
-
-
-def _now(device: str) -> float:
-    """On the CPU, processor time: other work on the machine is not part of what a group costs."""
-    return time.perf_counter() if device == "cuda" else time.thread_time()

@@ -1,8 +1,7 @@
 """The data loader at work, in processes of this machine.
 
 throughput     samples per second through workers, batcher and trainer
-training       real training: seconds, waiting and held-out loss of five ways to form batches
-vision         the same on images and text
+training       real training: seconds, waiting and held-out loss of four ways to form batches
 late_images    memory and speed of pixels that are made late
 start_methods  seconds to the first batch, and memory, of each way to start workers
 fault_times    seconds from a fault to the error that names it, on every rank

@@ -9,15 +9,14 @@ has its own seed.
     group-by-length         Hugging Face's sampler as its Trainer uses it. It needs all lengths
                             in advance, and reads through the data to find them
     odb                     the released online-dynamic-batching, as its README shows
-    odb-full                the same without its warm-up, which in a short epoch is most of it
-    token-budget, even      evenstep
+    even                    evenstep
 
 All methods have the same memory: no micro-batch may have more than --max-tokens padded tokens.
 Methods with a fixed number of samples must leave room for the longest, and accumulate several
 micro-batches to a step, without exchanging gradients in between, to make about as many steps as
 Even does. With about equally many optimizer steps of the same learning rate, losses after the same
-samples can be compared. The learning rate follows the samples done. ODB buffers --odb-buffer
-samples; evenstep sizes its windows by itself.
+samples can be compared. The learning rate follows the samples done. ODB buffers 256 samples;
+evenstep sizes its windows by itself.
 
     tokens/s    real tokens, from asking for the first batch to the end of the last step: the
                 start of processes and the pass over the lengths are inside
@@ -35,13 +34,11 @@ samples; evenstep sizes its windows by itself.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,7 +51,16 @@ import evenstep
 from benchmarks.lib import ranks
 from benchmarks.lib.corpus import Text, load
 from benchmarks.lib.methods import METHODS, Setting
-from benchmarks.lib.report import PEER, Spread, as_dicts, machine, progress, require_peer, spreads
+from benchmarks.lib.report import (
+    Spread,
+    as_dicts,
+    machine,
+    parser,
+    print_json,
+    progress,
+    require_peer,
+    spreads,
+)
 from benchmarks.lib.train import Job, Records, calibrate, epoch
 from evenstep.cost import Cost, fit
 from evenstep.plan.update_size import AUTO, UpdateSize
@@ -64,18 +70,10 @@ from evenstep_demos.models import PaddedGPT
 from evenstep_demos.text.prepared_text import END
 from evenstep_demos.text.task import Task
 
-DEFAULT = ["fixed", "group-by-length", "odb", "odb-full", "token-budget", "even"]
-MODELS = {
-    "small": {"layers": 2, "hidden_size": 64, "heads": 4, "vocab_size": 2048},
-    "large": {"layers": 24, "hidden_size": 2048, "heads": 16, "vocab_size": 16_384},
-}
-SIZES: dict[str, tuple[Any, Any]] = {  # of the small and of the large model
-    "samples": (1800, 20_000),
-    "max_length": (1024, 4096),
-    "max_tokens": (2048, 16_384),
-    "learning_rate": (3e-3, 3e-4),
-    "odb_buffer": (256, 1024),
-}
+MODEL = {"layers": 2, "hidden_size": 64, "heads": 4, "vocab_size": 2048}
+RANKS = 2
+MAX_LENGTH, LEARNING_RATE = 1024, 3e-3
+ODB_BUFFER = 256  # samples
 HELD_OUT = 256  # samples
 CALIBRATIONS = 3
 BASE = "even"
@@ -85,9 +83,9 @@ RATES = ("tokens_per_s", "tokens_per_s_in_steps", "cpu_tokens_per_s")
 def choose(task: Task, options: argparse.Namespace, cost: Cost) -> Setting:
     """The setting in which fixed sizes make as many steps as `Even` does of these lengths."""
     lengths = task.lengths
-    shards = deal(len(lengths), options.ranks, options.seed)
+    shards = deal(len(lengths), RANKS, options.seed)
     policy = evenstep.Even(max_tokens=options.max_tokens, cost=cost)
-    size = UpdateSize.of(policy, AUTO, ranks=options.ranks, lengths=lengths)
+    size = UpdateSize.of(policy, AUTO, ranks=RANKS, lengths=lengths)
     even = simulate(
         size.policy,
         [lengths[shard] for shard in shards],
@@ -100,10 +98,9 @@ def choose(task: Task, options: argparse.Namespace, cost: Cost) -> Setting:
         max_tokens=options.max_tokens,
         rows=rows,
         steps=-(-even.steps // size.accumulate),
-        odb_buffer=options.odb_buffer,
+        odb_buffer=ODB_BUFFER,
         workers=options.workers,
         cost=cost,
-        pin_memory=options.device == "cuda",
     )
 
 
@@ -111,7 +108,6 @@ def figures(ranks: list[Records]) -> dict[str, float]:
     """Of one epoch, from the records of its ranks."""
     ready = np.array([rank.ready for rank in ranks])  # [ranks, steps]
     cpu = np.array([rank.compute_cpu for rank in ranks])
-    compute = ready - np.array([rank.begin for rank in ranks])
     tokens = sum(sum(rank.tokens) for rank in ranks)
     samples = sum(sum(rank.samples) for rank in ranks)
     padded = np.array([rank.padded for rank in ranks])
@@ -124,7 +120,6 @@ def figures(ranks: list[Records]) -> dict[str, float]:
         "cpu_tokens_per_s": tokens / float(cpu.max(axis=0).sum()),
         "data_share": float(np.mean([sum(rank.data) / rank.total for rank in ranks])),
         "ranks_share": float((ready.max(axis=0) - ready).mean(axis=0).sum() / seconds),
-        "compute_share": float(compute.mean(axis=0).sum() / seconds),
         "imbalance": float(cpu.max(axis=0).sum() / cpu.mean(axis=0).sum()),
         "padding": float(1 - tokens / padded.sum()),
         "largest": float(max(max(rank.largest) for rank in ranks)),
@@ -132,7 +127,6 @@ def figures(ranks: list[Records]) -> dict[str, float]:
         "samples_per_step": samples / ready.shape[1],
         "start_s": start,
         "cpu_s": sum(rank.processor for rank in ranks),
-        "memory_mib": max(rank.memory for rank in ranks) / 2**20,
         "loss": ranks[0].loss,
         "samples": float(samples),
     }
@@ -145,7 +139,7 @@ def measure(job: Job, setting: Setting, options: argparse.Namespace) -> dict[str
         first = repeat % len(options.methods)
         for name in options.methods[first:] + options.methods[:first]:
             progress(f"{name}, {repeat + 1}/{options.repeats}")
-            records = ranks.run(epoch, options.ranks, job, name, setting, options.seed + repeat)
+            records = ranks.run(epoch, RANKS, job, name, setting, options.seed + repeat)
             taken = figures(records)
             trained, count = int(taken["samples"]), len(job.task.lengths)
             if trained != count:
@@ -211,37 +205,9 @@ def tables(result: dict[str, Any]) -> str:
     return f"{speed}\n\n{text_table(header, rows, title='steps and what they are worth')}"
 
 
-def _model(sizes: dict[str, int], seed: int) -> PaddedGPT:
+def _model(seed: int) -> PaddedGPT:
     torch.manual_seed(seed)
-    return PaddedGPT(**sizes)
-
-
-def arguments() -> argparse.Namespace:
-    result = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="example: python -m benchmarks.loader.training --data text.parquet --repeats 5",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    result.add_argument("--data", type=Path, help="Parquet file with a column `text`")
-    result.add_argument("--repeats", type=int, help="epochs of each method", default=3)
-    result.add_argument("--json", type=Path, help="write all figures to this file")
-    result.add_argument("--seed", type=int, default=0)
-    result.add_argument("--methods", nargs="+", choices=list(METHODS), default=DEFAULT)
-    result.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    result.add_argument("--model", choices=list(MODELS), default=None)
-    result.add_argument("--ranks", type=int, help="2 on the CPU, all GPUs on cuda", default=None)
-    for name, of in SIZES.items():
-        result.add_argument(f"--{name.replace('_', '-')}", type=type(of[0]), default=None)
-    result.add_argument("--workers", type=int, default=1, help="per rank")
-    options = result.parse_args()
-    options.model = options.model or ("large" if options.device == "cuda" else "small")
-    for name, of in SIZES.items():
-        if getattr(options, name) is None:
-            setattr(options, name, of[list(MODELS).index(options.model)])
-    options.ranks = options.ranks or (torch.cuda.device_count() if options.device == "cuda" else 2)
-    if not options.ranks:
-        sys.exit("--device cuda: this machine has no GPU")
-    return options
+    return PaddedGPT(**MODEL)
 
 
 def require_packages(methods: Sequence[str]) -> None:
@@ -252,18 +218,10 @@ def require_packages(methods: Sequence[str]) -> None:
         sys.exit("group-by-length needs transformers: pip install 'evenstep[bench]'")
 
 
-def write_json(options: argparse.Namespace, **found: Any) -> None:
-    """Writes all figures to the file that ``--json`` names, if any."""
-    if options.json is not None:
-        given = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
-        text = json.dumps({"options": given, **found, "machine": machine()}, indent=1)
-        options.json.write_text(text + "\n")
-
-
-def whole(task: Task, setting: Setting, ranks: int) -> Task:
+def whole(task: Task, setting: Setting) -> Task:
     """As many samples as make whole micro-batches of fixed size, so that each is trained on once
     by every method."""
-    count, samples = ranks * setting.rows, len(task.lengths)
+    count, samples = RANKS * setting.rows, len(task.lengths)
     if samples < count:
         sys.exit(f"{samples} samples make no micro-batch of {count}: give more text")
     kept = samples // count * count
@@ -272,11 +230,7 @@ def whole(task: Task, setting: Setting, ranks: int) -> Task:
 
 
 def describe(
-    text: Text,
-    job: Job,
-    setting: Setting,
-    ranks: int,
-    timed: list[tuple[int, int, float]],
+    text: Text, job: Job, setting: Setting, timed: list[tuple[int, int, float]]
 ) -> list[str]:
     """What every reader of the table has to know."""
     cost = setting.cost
@@ -289,7 +243,7 @@ def describe(
         f"trained on {len(job.task.lengths):,} samples, {job.task.lengths.sum():,} tokens; "
         f"{setting.max_tokens:,} padded tokens fit into memory"
     )
-    micro_batches = len(job.task.lengths) / (ranks * setting.rows * setting.steps)
+    micro_batches = len(job.task.lengths) / (RANKS * setting.rows * setting.steps)
     fixed = (
         f"fixed sizes: micro-batches of {setting.rows}, {micro_batches:.2f} of them to a step on "
         f"average, which makes {setting.steps} steps, as many as a simulation of Even"
@@ -303,17 +257,26 @@ def describe(
 
 
 def main() -> None:
-    options = arguments()
+    arguments = parser(
+        __doc__ or "",
+        "python -m benchmarks.loader.training --data text.parquet --repeats 5",
+        repeats=3,
+    )
+    arguments.add_argument("--data", type=Path, help="Parquet file with a column `text`")
+    arguments.add_argument("--samples", type=int, default=1800)
+    arguments.add_argument("--max-tokens", type=int, default=2048, help="of a micro-batch, padded")
+    arguments.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    arguments.add_argument("--workers", type=int, default=1, help="per rank")
+    options = arguments.parse_args()
     require_packages(options.methods)
     begin = time.perf_counter()
-    model = MODELS[options.model]
     progress("text")
     text = load(
         options.data,
         samples=options.samples,
         held_out=HELD_OUT,
-        max_length=options.max_length,
-        vocab_size=model["vocab_size"],
+        max_length=MAX_LENGTH,
+        vocab_size=MODEL["vocab_size"],
         seed=options.seed,
     )
     task = Task(
@@ -322,33 +285,26 @@ def main() -> None:
         held_out=text.held_out,
         held_out_lengths=text.held_out.lengths,
         collate=evenstep.PadCollator(pad_token_id=END),
-        model=partial(_model, model),
+        model=_model,
     )
-    job = Job(task=task, device=options.device, learning_rate=options.learning_rate)
+    job = Job(task=task, learning_rate=LEARNING_RATE)
     progress("timing groups")
-    given = (options.max_tokens, model["vocab_size"], CALIBRATIONS)
-    everybody = ranks.run(calibrate, options.ranks, job, *given)
+    given = (options.max_tokens, MODEL["vocab_size"], CALIBRATIONS)
+    everybody = ranks.run(calibrate, RANKS, job, *given)
     timed = [
         (samples, length, statistics.mean(rank[number][2] for rank in everybody))
         for number, (samples, length, _) in enumerate(everybody[0])
     ]
     samples, lengths, seconds = zip(*timed)
     setting = choose(task, options, fit(lengths, seconds, samples=samples))
-    job = replace(job, task=whole(task, setting, options.ranks))
-    facts = describe(text, job, setting, options.ranks, timed)
-    progress("")
-    print("\n".join(facts), end="\n\n", flush=True)
+    job = replace(job, task=whole(task, setting))
+    facts = describe(text, job, setting, timed)
     result = summary(measure(job, setting, options))
-    print(tables(result))
+    if options.json:
+        print_json({"facts": facts, "methods": result})
+        return
+    print("\n".join(facts), tables(result), sep="\n\n")
     print(f"\n{time.perf_counter() - begin:,.0f} s; load of the machine {machine()['load_1min']}")
-    write_json(
-        options,
-        peer=PEER,
-        facts=facts,
-        setting=asdict(setting),
-        timed_groups=timed,
-        methods=result,
-    )
 
 
 if __name__ == "__main__":

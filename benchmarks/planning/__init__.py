@@ -2,7 +2,7 @@
 
 overhead         seconds that a policy takes to plan, beside the released ODB package
 quality          imbalance and padding of every policy, up to many ranks
-packing_corpora  packers over real documents; updates docs/packing-corpora.md
+packing_corpora  packers over real documents
 scale            the exchange of messages with the number of ranks
 state            size of a checkpoint's state, and seconds to make it
 plan_digests     digests of all policies' plans, to compare before and after a change

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -59,13 +58,8 @@ MIXTRAL = TransformerCost(
 VIT_1B = TransformerCost.vision(layers=39, hidden_size=1408, heads=16, ffn_size=6144)
 VIT_2B = TransformerCost.vision(layers=48, hidden_size=1664, heads=16, ffn_size=8192)
 
-# Text: name of the file, tokens of a micro-batch, what is in it.
-FILES = {
-    "code_repos": (32_768, "source code and documentation files of four public repositories"),
-    "chat_multi": (16_384, "chats and agent logs of many turns, and transcripts of meetings"),
-    "t0_permissive": (8192, "prompts and answers of many public tasks"),
-    "gsm8k": (4096, "school mathematics, all of about the same length"),
-}
+FILES = {"code_repos": 32_768, "chat_multi": 16_384, "t0_permissive": 8192, "gsm8k": 4096}
+"""Text: name of the file, and tokens of a micro-batch."""
 PAGES = "mm_interleaved_docs"
 
 
@@ -74,14 +68,11 @@ class Corpus:
     """Sources of a mixture. Every pass of a source has another order."""
 
     name: str
-    what: str
     context: int
-    """Tokens that a micro-batch is to have; no sample has more."""
+    """Tokens that a micro-batch is to have; longer documents are in pieces."""
     weights: Mapping[str, float]
     columns: tuple[Columns, ...]
     """For each source, by modality, [samples] lengths in the order stored."""
-    cut: int = 0
-    """Documents that were longer and are in pieces."""
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -99,23 +90,6 @@ class Corpus:
         metadata = _Shuffled(tuple(self.weights), self.columns, seed)
         for step in range(count):
             yield mixture.draw(step, metadata)
-
-    def facts(self) -> dict[str, float | int | str]:
-        lengths = sum(
-            np.concatenate([columns[name] for columns in self.columns]) for name in self.modalities
-        )
-        assert isinstance(lengths, np.ndarray)
-        return {
-            "what": self.what,
-            "context": self.context,
-            "sources": len(self.weights),
-            "samples": len(lengths),
-            "median": float(np.median(lengths)),
-            "mean": float(lengths.mean()),
-            "p99": float(np.quantile(lengths, 0.99)),
-            "longest": int(lengths.max()),
-            "cut": self.cut,
-        }
 
 
 class _Shuffled:
@@ -157,31 +131,30 @@ def named_text() -> list[Corpus]:
     """Corpora of the named distributions."""
     blend = {"pretrain-128k": 0.4, "ultrachat": 0.3, "sharegpt4o": 0.2, "mm-mix": 0.1}
     return [
-        _drawn("pretrain-128k", "`pretrain-128k`, one source", {"pretrain-128k": 1.0}, 131_072),
-        _drawn("blend", "a mixture of four named distributions", blend, 32_768),
-        _drawn("coyo-text", "`coyo-text`, captions alone, one source", {"coyo-text": 1.0}, 2048),
+        _drawn("pretrain-128k", {"pretrain-128k": 1.0}, 131_072),
+        _drawn("blend", blend, 32_768),
+        _drawn("coyo-text", {"coyo-text": 1.0}, 2048),
     ]
 
 
-def _drawn(name: str, what: str, weights: Mapping[str, float], context: int) -> Corpus:
-    columns, cut = [], 0
-    for source in weights:
-        lengths = sample_lengths(source, DRAWN)
-        columns.append({"text": cut_long(lengths, context, "split").lengths})
-        cut += int((lengths > context).sum())
-    return Corpus(
-        name=name, what=what, context=context, weights=weights, columns=tuple(columns), cut=cut
-    )
+def _drawn(name: str, weights: Mapping[str, float], context: int) -> Corpus:
+    columns = [
+        {"text": cut_long(sample_lengths(source, DRAWN), context, "split").lengths}
+        for source in weights
+    ]
+    return Corpus(name=name, context=context, weights=weights, columns=tuple(columns))
 
 
 def text_of(folder: Path) -> list[Corpus]:
     """Corpora out of the files of `FILES` in a folder; says which are missing."""
     found = []
-    for name, (context, what) in FILES.items():
-        path = _present(folder, name)
-        if path is None:
+    for name, context in FILES.items():
+        path = folder / f"{name}.parquet"
+        if not path.is_file():
+            print(f"skipped {name}: there is no {path}", file=sys.stderr)
             continue
-        rows = _read(path, ["source", "n_tokens"])
+        with open_parquet(path) as file:
+            rows = file.read(columns=["source", "n_tokens"]).to_pydict()
         lengths = np.array(rows["n_tokens"], np.int64)
         columns = {
             source: {"text": cut_long(lengths[here], context, "split").lengths}
@@ -190,11 +163,9 @@ def text_of(folder: Path) -> list[Corpus]:
         found.append(
             Corpus(
                 name=name,
-                what=what,
                 context=context,
                 weights=_weights(columns),
                 columns=tuple(columns.values()),
-                cut=int((lengths > context).sum()),
             )
         )
     return found
@@ -217,43 +188,9 @@ def captioned(context: int, most_cells: int, encoder: TransformerCost) -> Corpus
         columns.append({"text": text, "image": cells, ENCODER: costs})
     return Corpus(
         name="coyo",
-        what=f"`coyo-image`, up to {most_cells:,} cells, with `coyo-text`",
         context=context,
         weights=dict.fromkeys(names, 1.0),
         columns=tuple(columns),
-    )
-
-
-def pages_of(folder: Path, context: int, encoder: TransformerCost) -> Corpus | None:
-    """Documents with any number of images in them; `n_tokens` are those of their text. Long ones
-    are cut into pieces with equally much of the text and equally many of the images."""
-    path = _present(folder, PAGES)
-    if path is None:
-        return None
-    rows = _read(path, ["source", "n_tokens", "image_w", "image_h"])
-    columns: dict[str, Columns] = {}
-    cut = 0
-    for source, here in _by_source(rows["source"]):
-        pieces = []
-        for row in here.tolist():
-            cells = cells_of(rows["image_w"][row], rows["image_h"][row])
-            parts = _pieces(rows["n_tokens"][row], cells, context)
-            cut += len(parts) > 1
-            pieces += parts
-        of_images = np.concatenate([cells for _, cells in pieces])
-        bounds = np.append(0, np.cumsum([len(cells) for _, cells in pieces]))
-        columns[source] = {
-            "text": np.array([tokens for tokens, _ in pieces], np.int64),
-            "image": np.diff(np.append(0, of_images.cumsum())[bounds]),
-            ENCODER: encoder_cost(of_images, bounds, encoder),
-        }
-    return Corpus(
-        name=PAGES,
-        what="manuals, a textbook and statutes, with the images in them",
-        context=context,
-        weights=_weights(columns),
-        columns=tuple(columns.values()),
-        cut=cut,
     )
 
 
@@ -275,37 +212,9 @@ def encoder_cost(cells: Int64Array, bounds: Int64Array, encoder: TransformerCost
     return np.rint(np.diff(running[bounds]) / UNIT).astype(np.int64)
 
 
-def _pieces(text: int, cells: Int64Array, context: int) -> list[tuple[int, Int64Array]]:
-    """Tokens of text and cells of images in each piece of a document, none over `context`."""
-    count = -(-(text + int(cells.sum())) // context)
-    while True:
-        shares = np.diff(np.arange(count + 1) * text // count)
-        images = np.array_split(cells, count)
-        if all(int(t) + int(c.sum()) <= context for t, c in zip(shares, images)):
-            return [(int(t), c) for t, c in zip(shares, images)]
-        count += 1
-
-
 def _weights(columns: Mapping[str, Columns]) -> dict[str, float]:
     """The square root of a source's samples, as mixtures commonly lift small sources."""
     return {name: len(of["text"]) ** 0.5 for name, of in columns.items()}
-
-
-def _present(folder: Path, name: str) -> Path | None:
-    path = folder / f"{name}.parquet"
-    if path.is_file():
-        return path
-    print(f"skipped {name}: there is no {path}", file=sys.stderr)
-    return None
-
-
-def _read(path: Path, names: Sequence[str]) -> dict[str, list[Any]]:
-    with open_parquet(path) as file:
-        missing = sorted(set(names) - set(file.schema_arrow.names))
-        if missing:
-            sys.exit(f"{path} has no column {', '.join(missing)}")
-        found: dict[str, list[Any]] = file.read(columns=list(names)).to_pydict()
-    return found
 
 
 def _by_source(names: Sequence[str]) -> Iterator[tuple[str, Int64Array]]:

@@ -16,8 +16,8 @@ does not fit, it is left out. Row groups of most corpora are several times large
 grows with them. Every source is a file of the same content.
 
 All processes of a run are measured while the trainers take steps and every source is being read:
-the median of a few looks. PSS divides a page among the processes that share it; RSS counts it once
-for each of them. Each side and number of sources is a separate run.
+the median of a few looks, in PSS, which divides a page among the processes that share it. Each side
+and number of sources is a separate run.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ import psutil
 from benchmarks.lib.report import Spread, parser, print_json, progress
 from evenstep.tools.report import text_table
 
-TARGET = 3.6
-SLOPE = 5
 TOKEN = "EVENSTEP_BENCHMARK_MEMORY"
 """A variable in the environment of all processes of a run, to find them by."""
 TOKENS = 2048  # int32, of a sample: 8 KiB
+AHEAD = 4
+"""Samples of a source that the service prepares ahead."""
 LOOKS = 5
 PATIENCE = 400.0  # seconds until a run can be measured
 MEBI = 1 << 20
@@ -143,12 +143,12 @@ def train(batches: Iterator[Any], options: argparse.Namespace, before: int) -> N
 # A run
 
 
-def with_torch(options: argparse.Namespace) -> dict[str, Any]:
+def with_torch(options: argparse.Namespace) -> dict[str, float]:
     with Trainers(options.side, options):
         return measured({})
 
 
-def with_service(options: argparse.Namespace) -> dict[str, Any]:
+def with_service(options: argparse.Namespace) -> dict[str, float]:
     import evenstep.service as es
 
     job = es.Job(
@@ -158,7 +158,7 @@ def with_service(options: argparse.Namespace) -> dict[str, Any]:
         collate=as_they_are,
         max_tokens=TOKENS * options.batch * 2,
         draws=es.DrawOptions(samples_per_step=options.batch * options.ranks),
-        memory=es.MemoryOptions(buffer_size=options.ahead),
+        memory=es.MemoryOptions(buffer_size=AHEAD),
     )
     of_backend: dict[str, Any] = {
         "name": "memory",
@@ -171,7 +171,7 @@ def with_service(options: argparse.Namespace) -> dict[str, Any]:
         job,
         backend=options.backend,
         loaders=options.ranks * options.workers,
-        constructors=options.constructors,
+        constructors=1,
         **of_backend,
     ) as service:
         options.address = service.address
@@ -232,8 +232,8 @@ def command_of(options: argparse.Namespace, **part: Any) -> list[str]:
     return [sys.executable, "-m", "benchmarks.service.memory", "--part", part_of_run]
 
 
-def measured(kinds: Mapping[int, str]) -> dict[str, Any]:
-    """MiB that all processes of this run hold, by kind, PSS and RSS: the median look.
+def measured(kinds: Mapping[int, str]) -> dict[str, float]:
+    """MiB (PSS) that all processes of this run hold, by kind: the median look.
 
     Args:
         kinds: of processes whose command does not say.
@@ -242,23 +242,18 @@ def measured(kinds: Mapping[int, str]) -> dict[str, Any]:
     for _ in range(LOOKS):
         time.sleep(1)
         looks.append(look(kinds))
-    return sorted(looks, key=lambda each: sum(each["pss"].values()))[LOOKS // 2]
+    return sorted(looks, key=lambda each: sum(each.values()))[LOOKS // 2]
 
 
-def look(kinds: Mapping[int, str]) -> dict[str, Any]:
+def look(kinds: Mapping[int, str]) -> dict[str, float]:
     pss: dict[str, float] = {}
-    rss: dict[str, float] = {}
-    processes: dict[str, int] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.environ().get(TOKEN) != os.environ[TOKEN]:
                 continue
-            memory = process.memory_full_info()
             kind = kinds.get(process.pid) or kind_of(process)
-            pss[kind] = pss.get(kind, 0.0) + memory.pss / MEBI
-            rss[kind] = rss.get(kind, 0.0) + memory.rss / MEBI
-            processes[kind] = processes.get(kind, 0) + 1
-    return {"pss": pss, "rss": rss, "processes": processes}
+            pss[kind] = pss.get(kind, 0.0) + process.memory_full_info().pss / MEBI
+    return pss
 
 
 def kind_of(process: psutil.Process) -> str:
@@ -271,7 +266,7 @@ def kind_of(process: psutil.Process) -> str:
     return "planner, registry" if "JobRegistry" in " ".join(command[:1]) else "Ray"
 
 
-def run(side: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
+def run(side: str, count: int, options: argparse.Namespace) -> dict[str, float]:
     token = f"{os.getpid()}-{time.monotonic_ns()}"
     environment = {**os.environ, TOKEN: token, "RAY_USAGE_STATS_ENABLED": "0"}
     made = subprocess.run(
@@ -283,7 +278,9 @@ def run(side: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
         timeout=3 * PATIENCE,
     )
     wait_until_gone(token)
-    figures: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
+    figures: dict[str, float] = json.loads(made.stdout.splitlines()[-1])
+    if side != "service":  # whose driver is part of it
+        figures.pop("driver", None)
     return figures
 
 
@@ -307,10 +304,6 @@ def wait_until_gone(token: str) -> None:
 # What is printed
 
 
-def total(run_: Mapping[str, Any], what: str) -> float:
-    return sum(run_[what].values()) - run_[what].get("driver", 0.0) * (run_["side"] != "service")
-
-
 def main() -> None:
     arguments = parser(__doc__ or "", "python -m benchmarks.service.memory --ranks 4", repeats=1)
     arguments.add_argument("--sources", default="30,60,120,300", help="numbers of sources")
@@ -318,9 +311,7 @@ def main() -> None:
     arguments.add_argument("--backend", choices=("ray", "processes"), default="ray")
     arguments.add_argument("--ranks", type=int, default=4, help="data-parallel ranks")
     arguments.add_argument("--workers", type=int, default=2, help="reading processes of each rank")
-    arguments.add_argument("--constructors", type=int, default=1, help="of the service")
     arguments.add_argument("--batch", type=int, default=30, help="samples of a rank in a step")
-    arguments.add_argument("--ahead", type=int, default=4, help="samples of a source, the service")
     arguments.add_argument("--mebibytes", type=int, default=16, help="of a row group")
     arguments.add_argument("--part", type=json.loads, help=argparse.SUPPRESS)
     # `kind_of` recognizes trainers by this word.
@@ -332,7 +323,7 @@ def main() -> None:
         if part.trainer:
             return (service_trainer if part.trainer == "service" else torch_trainer)(part)
         made = (with_service if part.side == "service" else with_torch)(part)
-        print(json.dumps({**made, "side": part.side}), flush=True)
+        print(json.dumps(made), flush=True)
         return None
     counts = [int(word) for word in options.sources.split(",")]
     results = []
@@ -341,7 +332,7 @@ def main() -> None:
         write(options.folder, max(counts), options.mebibytes)
         for count in counts:
             sides = [s for s in options.sides if s != "torch" or has_room(count, options)]
-            runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+            runs: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
             for repeat in range(options.repeats):
                 for side in sides:
                     progress(f"{count} sources, run {repeat}: {side}")
@@ -366,63 +357,29 @@ def has_room(count: int, options: argparse.Namespace) -> bool:
 
 
 def report(results: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    for each in results:
-        for side in SIDES[:2]:
-            both = list(zip(each["runs"].get(side, ()), each["runs"].get("service", ())))
-            for what in ("pss", "rss") if both else ():
-                ratio = Spread.of([total(t, what) / total(s, what) for t, s in both])
-                each[f"{side} over service, {what}"] = ratio
-    slopes = {}
-    for side in SIDES:
-        of_side = [each for each in results if side in each["runs"]]
-        if len(of_side) > 1:
-            sources = of_side[-1]["sources"] - of_side[0]["sources"]
-            slopes[side] = (_median(of_side[-1], side) - _median(of_side[0], side)) / sources
     if options.json:
-        plain = [
-            {n: value.as_dict() if isinstance(value, Spread) else value for n, value in r.items()}
-            for r in results
-        ]
-        return print_json({"results": plain, "mebibytes_per_source": slopes})
-    readers = options.ranks * options.workers
+        return print_json({"results": results})
     print(
-        f"{options.ranks} ranks, {readers} reading processes each side, row groups of "
-        f"{options.mebibytes} MiB, {options.constructors} constructors"
+        f"{options.ranks} ranks, {options.ranks * options.workers} reading processes each side, "
+        f"row groups of {options.mebibytes} MiB"
     )
     rows = []
     for each in results:
+        totals = {side: [sum(run.values()) for run in runs] for side, runs in each["runs"].items()}
         for side, runs in each["runs"].items():
-            parts = (
-                statistics.median(run_["pss"].get(kind, 0.0) for run_ in runs) for kind in KINDS
-            )
+            parts = (statistics.median(run.get(kind, 0.0) for run in runs) for kind in KINDS)
+            ratios = [own / base for own, base in zip(totals[side], totals.get("service", ()))]
             rows.append(
                 (
                     str(each["sources"]),
                     side,
-                    *(
-                        f"{part:,.0f}" if part and (side == "service" or kind != "driver") else ""
-                        for kind, part in zip(KINDS, parts)
-                    ),
-                    f"{_median(each, side):,.0f}",
-                    f"{_median(each, side, 'rss'):,.0f}",
+                    *(f"{part:,.0f}" if part else "" for part in parts),
+                    f"{statistics.median(totals[side]):,.0f}",
+                    Spread.of(ratios).text(2) if ratios else "",
                 )
             )
-    print(text_table(("sources", "PSS, MiB", *KINDS, "total", "RSS"), rows))
-    rows = [
-        (str(each["sources"]), name, ratio.text(2))
-        for each in results
-        for name, ratio in each.items()
-        if isinstance(ratio, Spread)
-    ]
-    print(text_table(("sources", "ratio of MiB", "median"), rows))
-    for side, slope in slopes.items():
-        print(f"a further source adds {slope:.1f} MiB to {side}")
-    print(f"target: {TARGET} times less than torch in total, and {SLOPE} MiB for a further source")
+    print(text_table(("sources", "PSS, MiB", *KINDS, "total", "over the service"), rows))
     return None
-
-
-def _median(result: Mapping[str, Any], side: str, what: str = "pss") -> float:
-    return statistics.median(total(run_, what) for run_ in result["runs"][side])
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@ do not."""
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,9 @@ import evenstep.service as es
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 
-__all__ = [
-    "MOSAIC",
-    "SETTINGS",
-    "Setting",
-    "prepared",
-    "setting_of",
-    "sources_of",
-    "strategy",
-    "streams_of",
-    "weights_of",
-    "write",
-]
-
-_FILES = 8  # of each source: streaming `datasets` gives each worker whole files
+_FILES = 8  # of each source
 _SOURCE_BYTES = 24 << 20
 """Of a source of large samples, which has fewer rows."""
-_STREAMS = "mds"
-MOSAIC = ("streaming", "torchvision")
-"""Packages that MosaicML Streaming needs."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +54,6 @@ class Setting:
             f"{self.samples} samples a step of {self.sample_kb:g} KB and {self.transform_ms:g} ms"
         )
 
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
-
 
 SETTINGS = {
     "small": Setting(samples=64, transform_ms=0.1, sample_kb=2.0, steps=200),
@@ -103,49 +83,27 @@ def strategy(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
     return graph.mix().distribute("DP").balance("greedy").plan()
 
 
-def weights_of(count: int) -> list[float]:
-    return [1.0 + k % 3 for k in range(count)]
-
-
 def sources_of(folder: Path, count: int, setting: Setting) -> list[es.Source]:
     transform = partial(prepared, milliseconds=setting.transform_ms)
     return [
-        es.Source(f"source-{k}", f"{folder}/{k}/*.parquet", transform=transform, weight=weight)
-        for k, weight in enumerate(weights_of(count))
+        es.Source(f"source-{k}", f"{folder}/{k}/*.parquet", transform=transform, weight=1.0 + k % 3)
+        for k in range(count)
     ]
 
 
-def streams_of(folder: Path, count: int) -> list[Path]:
-    """The same sources in the format of MosaicML Streaming."""
-    return [folder / _STREAMS / str(k) for k in range(count)]
-
-
 def write(folder: Path, count: int, setting: Setting, seed: int) -> None:
-    """Token ids as bytes: Parquet, and the format of MosaicML Streaming if it is installed."""
+    """Parquet files of token ids as bytes."""
     import pyarrow
     import pyarrow.parquet
 
     rng = np.random.default_rng(seed)
     rows = int(np.clip(_SOURCE_BYTES / (1000 * setting.sample_kb), 24, 1500)) // _FILES
     mean = setting.sample_kb * 1000 / 4
-    streams = streams_of(folder, count)
     for k in range(count):
         (folder / str(k)).mkdir(parents=True)
-        blobs = []
         for file in range(_FILES):
             lengths = mean * rng.lognormal(-0.2, 0.6, rows)
             lengths = np.clip(lengths, 16, setting.most_tokens).astype(int)
             own = [rng.integers(0, 50_000, n, np.int32).tobytes() for n in lengths]
             table = pyarrow.table({"tokens": pyarrow.array(own, pyarrow.binary())})
             pyarrow.parquet.write_table(table, folder / str(k) / f"{file}.parquet")
-            blobs += own
-        if all(map(importlib.util.find_spec, MOSAIC)):
-            _write_stream(streams[k], blobs)
-
-
-def _write_stream(folder: Path, blobs: list[bytes]) -> None:
-    from streaming import MDSWriter
-
-    with MDSWriter(out=str(folder), columns={"tokens": "bytes"}) as writer:
-        for blob in blobs:
-            writer.write({"tokens": blob})

@@ -25,10 +25,9 @@ TP = 2
 """Peers that share a data-parallel rank's backbone, where there is an encoder."""
 ROOM = 5, 4
 """Limit of a micro-batch over the tokens drawn for it, as a fraction."""
-METHODS = ("greedy", "karmarkar_karp")
-LEVELS = ("inter", "intra", "both")
-ARRIVAL, IN_ORDER, BOUND = "as they arrive", "in order, by tokens", "bound"
-BASES = (ARRIVAL, IN_ORDER)
+ARRIVAL, IN_ORDER = "as they arrive", "in order, by tokens"
+BACKBONE, HYBRID = "backbone, greedy inter", "separately, greedy inter"
+"""What the paper calls backbone balance and hybrid balance."""
 Loads = dict[str, tuple[float, float]]
 """By name, the largest load in a step, for which ranks wait, and the mean."""
 
@@ -44,18 +43,10 @@ class Tally:
         """For each seed, the sum over steps of the largest over that of the mean."""
         return Spread.of([_ratio(of[measure]) for of in self.seeds])
 
-    def steps(self, measure: str) -> npt.NDArray[np.float64]:
-        """[steps of all seeds] the largest over the mean."""
-        return np.array([most / mean for of in self.seeds for most, mean in of[measure]])
-
     def speed_up(self, base: Tally, measure: str) -> Spread:
         """Time per unit of cost in the other case, over that in this one."""
         pairs = zip(base.seeds, self.seeds)
         return Spread.of([_ratio(before[measure]) / _ratio(of[measure]) for before, of in pairs])
-
-    @property
-    def measures(self) -> list[str]:
-        return list(self.seeds[0])
 
 
 def _ratio(steps: Sequence[tuple[float, float]]) -> float:
@@ -67,55 +58,65 @@ Case = Callable[[DGraph], tuple[Loads, SampleTable]]
 """From the samples of a step to its loads, and to the samples that found no room."""
 
 
-@dataclass
-class Runner:
-    """Runs cases over steps, each case with its own samples carried from step to step."""
+def run(
+    corpus: Corpus, cases: dict[str, Case], sizes: dict[str, int], steps: int, seeds: Sequence[int]
+) -> dict[str, Tally]:
+    """Runs cases over steps, each case with its own samples carried from step to step.
 
-    corpus: Corpus
-    tree: ClientPlaceTree
-    dp: int
-    label: str
+    Args:
+        sizes: of the mesh, with its data-parallel ranks as "DP".
+    """
+    tree = ClientPlaceTree.of(sizes)
+    tallies = {name: Tally() for name in cases}
+    for seed in seeds:
+        found: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in cases}
+        carried: dict[str, SampleTable] = {}
+        tokens = sizes["DP"] * MICRO_BATCHES * corpus.context
+        for step, samples in enumerate(corpus.steps(steps, tokens, seed)):
+            for name, case in cases.items():
+                progress(f"{corpus.name}, seed {seed}, step {step}: {name}")
+                graph = DGraph.of(
+                    samples,
+                    tree,
+                    step=step,
+                    micro_batches=MICRO_BATCHES,
+                    max_tokens=corpus.context * ROOM[0] // ROOM[1],
+                    carried=carried.get(name),
+                )
+                loads, carried[name] = case(graph)
+                for measure, value in loads.items():
+                    found[name].setdefault(measure, []).append(value)
+        for name, of in found.items():
+            tallies[name].seeds.append(of)
+    return tallies
 
-    def run(self, cases: dict[str, Case], steps: int, seeds: Sequence[int]) -> dict[str, Tally]:
-        tallies = {name: Tally() for name in cases}
-        for seed in seeds:
-            found: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in cases}
-            carried: dict[str, SampleTable] = {}
-            tokens = self.dp * MICRO_BATCHES * self.corpus.context
-            for step, samples in enumerate(self.corpus.steps(steps, tokens, seed)):
-                for name, case in cases.items():
-                    progress(f"{self.label}, DP={self.dp}, seed {seed}, step {step}: {name}")
-                    graph = DGraph.of(
-                        samples,
-                        self.tree,
-                        step=step,
-                        micro_batches=MICRO_BATCHES,
-                        max_tokens=self.corpus.context * ROOM[0] // ROOM[1],
-                        carried=carried.get(name),
-                    )
-                    loads, carried[name] = case(graph)
-                    for measure, value in loads.items():
-                        found[name].setdefault(measure, []).append(value)
-            for name, of in found.items():
-                tallies[name].seeds.append(of)
-        return tallies
+
+def _balanced(graph: DGraph, method: str | None, level: str | None) -> DGraph:
+    return graph if method is None or level is None else graph.balance(method, level)
+
+
+def _unlimited(graph: DGraph) -> LoadingPlan:
+    """A plan in which all samples have room, to ask for its order of arrival."""
+    assert graph.samples is not None
+    tokens = sum(int(column.sum()) for column in graph.samples.lengths.values())
+    return graph.balance("greedy", max_tokens=max(tokens, 1)).plan()
 
 
 # Text
 
 
 def text_cases() -> dict[str, Case]:
-    cases: dict[str, Case] = {ARRIVAL: _by_arrival, IN_ORDER: _text(None, None)}
-    for method in METHODS:
-        for level in LEVELS:
-            cases[f"{method}, {level}"] = _text(method, level)
-    cases[BOUND] = _bound
-    return cases
+    return {
+        ARRIVAL: _by_arrival,
+        IN_ORDER: _text(None, None),
+        "greedy, inter": _text("greedy", "inter"),
+        "greedy, both": _text("greedy", "both"),
+        "karmarkar_karp, both": _text("karmarkar_karp", "both"),
+    }
 
 
-def run_text(corpus: Corpus, dp: int, steps: int, seeds: Sequence[int]) -> dict[str, Tally]:
-    runner = Runner(corpus, ClientPlaceTree.of({"DP": dp}), dp, corpus.name)
-    return runner.run(text_cases(), steps, seeds)
+def _text_graph(graph: DGraph) -> DGraph:
+    return graph.modality("text").distribute("DP").cost(LLAMA_12B)
 
 
 def _text(method: str | None, level: str | None) -> Case:
@@ -126,73 +127,25 @@ def _text(method: str | None, level: str | None) -> Case:
     return case
 
 
-def _text_graph(graph: DGraph) -> DGraph:
-    return graph.modality("text").distribute("DP").cost(LLAMA_12B)
-
-
-def _balanced(graph: DGraph, method: str | None, level: str | None) -> DGraph:
-    return graph if method is None or level is None else graph.balance(method, level)
-
-
 def _by_arrival(graph: DGraph) -> tuple[Loads, SampleTable]:
     plan = _unlimited(_text_graph(graph))
     return _of_text(plan.cost_before), plan.carried
 
 
-def _bound(graph: DGraph) -> tuple[Loads, SampleTable]:
-    """The mean, or the costliest sample where that is more, as samples stay whole."""
-    plan = _unlimited(_text_graph(graph))
-    loads, heaviest = plan.cost_after, float(plan.costs.max())
-    ranks, micro = float(loads.sum(axis=1).mean()), float(loads.mean())
-    return {
-        "ranks": (max(ranks, heaviest), ranks),
-        "micro-batches": (max(micro, heaviest), micro),
-        "lockstep": (max(ranks, heaviest), ranks),
-    }, plan.carried
-
-
-def _unlimited(graph: DGraph) -> LoadingPlan:
-    """A plan in which all samples have room, to ask for its order of arrival."""
-    assert graph.samples is not None
-    tokens = sum(int(column.sum()) for column in graph.samples.lengths.values())
-    return graph.balance("greedy", max_tokens=max(tokens, 1)).plan()
-
-
 def _of_text(loads: npt.NDArray[Any]) -> Loads:
-    """Three ways to wait: at the end of the step, each micro-batch for the largest of all, and
-    after each micro-batch."""
+    """Two ways to wait: at the end of the step, and each micro-batch for the largest of all."""
     ranks = loads.sum(axis=1)
     return {
         "ranks": (float(ranks.max()), float(ranks.mean())),
         "micro-batches": (float(loads.max()), float(loads.mean())),
-        "lockstep": (float(loads.max(axis=0).sum()), float(ranks.mean())),
     }
 
 
 # Image and text
 
 
-JOINT = "jointly, karmarkar_karp"
-
-
-def vision_cases() -> dict[str, Case]:
-    return {
-        ARRIVAL: _vision_by_arrival,
-        **papers_cases(LLAMA_12B),
-        "backbone, karmarkar_karp both": _vision("karmarkar_karp", "both", None),
-        JOINT: _jointly,
-        "separately, greedy both": _vision("greedy", "both", "greedy"),
-        "separately, karmarkar_karp both": _vision("karmarkar_karp", "both", "karmarkar_karp"),
-        BOUND: _vision_bound,
-    }
-
-
-BACKBONE, HYBRID = "backbone, greedy inter", "separately, greedy inter"
-"""What the paper calls backbone balance and hybrid balance."""
-
-
 def papers_cases(backbone: TransformerCost) -> dict[str, Case]:
-    """What Figure 12 compares."""
+    """What OVERLORD's Figure 12 compares."""
     return {
         IN_ORDER: _vision(None, None, None, backbone),
         BACKBONE: _vision("greedy", "inter", None, backbone),
@@ -200,18 +153,13 @@ def papers_cases(backbone: TransformerCost) -> dict[str, Case]:
     }
 
 
-def run_papers_cases(
-    corpus: Corpus, backbone: TransformerCost, dp: int, steps: int, seeds: Sequence[int]
-) -> dict[str, Tally]:
-    runner = Runner(corpus, ClientPlaceTree.of({"DP": dp, "TP": TP}), dp, corpus.name)
-    return runner.run(papers_cases(backbone), steps, seeds)
-
-
-def run_vision(
-    corpus: Corpus, label: str, dp: int, steps: int, seeds: Sequence[int]
-) -> dict[str, Tally]:
-    runner = Runner(corpus, ClientPlaceTree.of({"DP": dp, "TP": TP}), dp, label)
-    return runner.run(vision_cases(), steps, seeds)
+def vision_cases() -> dict[str, Case]:
+    return {
+        ARRIVAL: _vision_by_arrival,
+        **papers_cases(LLAMA_12B),
+        "backbone, karmarkar_karp both": _vision("karmarkar_karp", "both", None),
+        "separately, karmarkar_karp both": _vision("karmarkar_karp", "both", "karmarkar_karp"),
+    }
 
 
 def _vision_graph(graph: DGraph, backbone: TransformerCost = LLAMA_12B) -> DGraph:
@@ -250,56 +198,6 @@ def _vision_by_arrival(graph: DGraph) -> tuple[Loads, SampleTable]:
     return _with_sample(plan, plan.arrival, plan.cost_before), plan.carried
 
 
-def _jointly(graph: DGraph) -> tuple[Loads, SampleTable]:
-    """One cost for both modules: the images of a sample are encoded where it lies. A graph's cost
-    is a function of one length, so the cost of both modules has a column of its own here."""
-    plain = _unlimited(_vision_graph(graph))
-    both = plain.costs / UNIT + plain.samples.lengths[ENCODER]
-    lengths = {**plain.samples.lengths, "cost": np.rint(both).astype(np.int64)}
-    table = SampleTable(
-        sources=plain.samples.sources,
-        **{name: getattr(plain.samples, name) for name in ("source", "position", "shard", "index")},
-        lengths=lengths,
-    )
-    again = DGraph.of(table, graph.tree, step=graph.step, micro_batches=MICRO_BATCHES)
-    plan = again.modality("cost").distribute("DP").balance("karmarkar_karp").plan()
-    loads = plan.assignment.sums(plain.costs)
-    return _with_sample(plan, plan.assignment, loads), plan.carried
-
-
-def widest(corpus: Corpus, dp: int, steps: int, seeds: Sequence[int]) -> dict[str, Spread]:
-    """Cost of the largest micro-batch over that of the smallest, both modules together, without
-    balance: median over the steps of each seed."""
-    tree = ClientPlaceTree.of({"DP": dp, "TP": TP})
-    found: dict[str, list[float]] = {base: [] for base in BASES}
-    for seed in seeds:
-        ratios: dict[str, list[float]] = {base: [] for base in BASES}
-        tokens = dp * MICRO_BATCHES * corpus.context
-        for step, samples in enumerate(corpus.steps(steps, tokens, seed)):
-            graph = DGraph.of(samples, tree, step=step, micro_batches=MICRO_BATCHES)
-            plan = _vision_graph(graph).plan()
-            both = plan.costs + plan.samples.lengths[ENCODER] * UNIT
-            for base, placed in zip(BASES, (plan.arrival, plan.assignment)):
-                loads = placed.sums(both)
-                ratios[base].append(float(loads.max() / loads.min()))
-        for base in BASES:
-            found[base].append(float(np.median(ratios[base])))
-    return {base: Spread.of(values) for base, values in found.items()}
-
-
-def _vision_bound(graph: DGraph) -> tuple[Loads, SampleTable]:
-    """As `_bound`, for both modules."""
-    plan = _unlimited(_vision_graph(graph))
-    costs = plan.samples.lengths[ENCODER] * UNIT
-    encoder, heaviest = float(costs.sum()) / plan.tree.ranks.size, float(costs.max())
-    ranks, costliest = float(plan.costs.sum()) / plan.buckets / TP, float(plan.costs.max()) / TP
-    return {
-        "encoder": (max(encoder, heaviest), encoder),
-        "backbone": (max(ranks, costliest), ranks),
-        "whole": (max(encoder, heaviest) + max(ranks, costliest), encoder + ranks),
-    }, plan.carried
-
-
 def _with_sample(plan: LoadingPlan, placed: Assignment, backbone: npt.NDArray[Any]) -> Loads:
     """Encoder's cost where samples lie: those of a data-parallel rank go to its peers in turn."""
     rows = placed.rows
@@ -322,8 +220,4 @@ def _of_vision(encoder: npt.NDArray[Any], backbone: npt.NDArray[Any], *, togethe
     ranks = backbone.sum(axis=1) / TP
     peers = encoder.reshape(-1, TP).max(axis=1)
     time = (peers + ranks).max() if together else peers.max() + ranks.max()
-    return {
-        "encoder": (float(encoder.max()), float(encoder.mean())),
-        "backbone": (float(ranks.max()), float(ranks.mean())),
-        "whole": (float(time), float(encoder.mean() + ranks.mean())),
-    }
+    return {"whole": (float(time), float(encoder.mean() + ranks.mean()))}

@@ -12,14 +12,16 @@ import os
 import tempfile
 import time
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import evenstep.service as es
-from benchmarks.lib.report import machine, parser, print_json, progress
-from benchmarks.service.sleeping_sources import as_they_are, asleep, strategy
+from benchmarks.lib.report import parser, print_json, progress
+from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import Staged, WarmUp
 from evenstep.tools.report import text_table
 from evenstep.tools.report.picture import new_figure
@@ -28,6 +30,19 @@ USUAL = {"text": 0.9, "images": 0.1}
 COSTLY = {"text": 0.4, "images": 0.6}
 PHASES = ("before", "while they move", "costly", "while they move back", "after")
 SECONDS = {"text": 0.0002, "images": 0.03}
+
+
+def asleep(seconds: float, row: Mapping[str, Any]) -> dict[str, Any]:
+    time.sleep(seconds)
+    return {"input_ids": np.arange(row["length"])}
+
+
+def strategy(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
+    return graph.mix().distribute("DP").balance("greedy").plan()
+
+
+def as_they_are(samples: list[Any]) -> Any:
+    return samples
 
 
 def moving_job(folder: Path, options: Namespace) -> es.Job:
@@ -120,7 +135,7 @@ def main() -> None:
         draw(given.picture, runs, given.steps)
     means = {name: phases(ran["waits"], given.steps) for name, ran in runs.items()}
     if given.json:
-        print_json({"machine": machine(), "waits": means, "changes": runs["scaled"]["changes"]})
+        print_json({"waits": means, "changes": runs["scaled"]["changes"]})
         return
     rows = [
         [name, *(f"{seconds:.3f}" for seconds in each.values())] for name, each in means.items()

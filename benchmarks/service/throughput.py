@@ -6,9 +6,6 @@ micro-batches of the same number of samples. Each reader mixes the sources in it
     torch DataLoader      every worker has all sources open and draws by weight
     service, processes    evenstep's service, its roles processes of this machine
     service, Ray          the same, its roles Ray actors
-    Ray Data              a dataset for each source, `Dataset.mix`, which mixes whole blocks
-    HF datasets           streaming `datasets`, `interleave_datasets`, in torch's workers
-    MosaicML Streaming    a stream for each source, in torch's workers; skipped if not installed
 
 Two settings: "small", 64 samples of 0.1 ms a step, is the worst case for any service, as each step
 is a handful of messages whatever is in it; "realistic" has 192 samples of 2 ms. With --transform-ms
@@ -16,13 +13,9 @@ or --sample-kb, each pair of them instead; and each with each number of --loader
 that read.
 
     samples/s      as fast as the trainer can ask, after the first steps
-    whole          the same from the first request on; Ray Data may have made much before that gives
-                   its first batch
-    CPU ms         processor time of all processes for a step, after the first ones; Ray Data's is
-                   left out, as its processes come and go
+    CPU ms         processor time of all processes for a step, after the first ones
     wait ms        exposed wait of a step where training takes 1.25 times as long as loading does
     first step s   from the start, everything included; Ray s of it until Ray ran
-    messages, KB   of a step, by role, if the reader counts them
 
 Each measurement is a process of its own; readers take turns, and ratios are of neighbouring runs.
 """
@@ -37,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -44,17 +38,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.report import (
-    Spread,
-    as_dicts,
-    in_turn,
-    machine,
-    parser,
-    print_json,
-    spreads,
-)
+from benchmarks.lib.report import Spread, as_dicts, in_turn, parser, print_json, spreads
 from benchmarks.service.mix import SETTINGS, Setting, setting_of, write
-from benchmarks.service.readers import NAMES, READERS, Reading, missing
+from benchmarks.service.readers import NAMES, READERS, Reading
 from evenstep.tools.report import text_table
 
 HEADROOM = 1.25
@@ -71,16 +57,17 @@ def one_run(options: argparse.Namespace) -> None:
         setting=setting,
         loaders=given["loaders"],
         seed=options.seed,
-        counters={},
+        seconds={},
     )
     begin = time.perf_counter()
     steps = READERS[given["side"]](reading)
     next(steps)
     first = time.perf_counter() - begin
-    early = sum(next(steps) for _ in range(setting.warm_up))
-    sent, before, middle = _sent(reading), cpu_seconds(), time.perf_counter()
+    for _ in range(setting.warm_up):
+        next(steps)
+    before, middle = cpu_seconds(), time.perf_counter()
     samples = sum(next(steps) for _ in range(setting.steps))
-    end, after, sent_after = time.perf_counter(), cpu_seconds(), _sent(reading)
+    end, after = time.perf_counter(), cpu_seconds()
     train = HEADROOM * (end - middle) / setting.steps
     waits = []
     for _ in range(setting.waits):
@@ -90,32 +77,14 @@ def one_run(options: argparse.Namespace) -> None:
         waits.append(1000 * (time.perf_counter() - asked))
     figures = {
         "samples_per_second": samples / (end - middle),
-        "whole_samples_per_second": (early + samples) / (end - begin - first),
         "wait_ms": float(np.mean(waits)),
         "wait_p95_ms": float(np.percentile(waits, 95)),
-        "train_ms": 1000 * train,
         "first_seconds": first,
+        "cpu_ms_per_step": 1000 * (after - before) / setting.steps,
+        **reading.seconds,
     }
-    if "ray" in reading.counters:
-        figures["ray_seconds"] = reading.counters["ray"]()["seconds"]
-    for name, total in sent_after.items():
-        figures[name] = (total - sent.get(name, 0)) / setting.steps
-    if given["side"] != "ray_data":
-        figures["cpu_ms_per_step"] = 1000 * (after - before) / setting.steps
     print(json.dumps(figures), flush=True)
     steps.close()  # type: ignore[attr-defined]
-
-
-def _sent(reading: Reading) -> Figures:
-    """By role, messages and bytes that were sent so far; empty if the reader counts none."""
-    count = reading.counters.get("messages")
-    by_role: Mapping[str, Mapping[str, float]] = {} if count is None else count()
-    return {
-        f"{what} {role}": float(counted[what])
-        for role, counted in by_role.items()
-        for what in ("messages", "bytes")
-        if what in counted
-    }
 
 
 def cpu_seconds() -> float:
@@ -140,7 +109,7 @@ def run(side: str, setting: Setting, loaders: int, folder: str, options: Any) ->
     Raises:
         RuntimeError: the reader failed.
     """
-    given = {"side": side, "setting": setting.as_dict(), "loaders": loaders, "folder": folder}
+    given = {"side": side, "setting": asdict(setting), "loaders": loaders, "folder": folder}
     command = [sys.executable, "-m", "benchmarks.service.throughput", "--run", json.dumps(given)]
     command += ["--sources", str(options.sources), "--seed", str(options.seed)]
     # Ray's workers would give way to all other processes.
@@ -184,27 +153,23 @@ def main() -> None:
     options = arguments().parse_args()
     if options.run:
         return one_run(options)
-    skipped = {NAMES[side]: missing(side) for side in options.sides if missing(side)}
-    sides = [side for side in options.sides if not missing(side)]
     results = []
     for name, setting, loaders in cases_of(options):
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), options.sources, setting, options.seed)
             measure = partial(run, setting=setting, loaders=loaders, folder=folder, options=options)
-            runs = in_turn(sides, options.repeats, measure)
+            runs = in_turn(options.sides, options.repeats, measure)
         found = summary(runs)
-        results.append({"case": name, "loaders": loaders, **setting.as_dict(), "sides": found})
+        results.append({"case": name, "loaders": loaders, **asdict(setting), "sides": found})
         if not options.json:
             print(f"{name}; {options.sources} sources, {loaders} reading processes; median", end="")
             print(f" (p10-p90) of {options.repeats} runs")
             print(table(found), "\n")
     if options.json:
-        print_json({"machine": machine(), "skipped": skipped, "cases": results})
+        print_json({"cases": results})
     if len(results) > 1 and not options.json:
         print(f"samples/s of all cases, and of {NAMES[BASE]}'s; median")
-        print(overview(results, sides))
-    for side, why in skipped.items() if not options.json else ():
-        print(f"{side}: skipped, {why}")
+        print(overview(results, options.sides))
     return None
 
 
@@ -215,7 +180,7 @@ def summary(runs: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, dict[s
         found[side] = as_dicts(spreads(own))
         for name in ("samples_per_second", "cpu_ms_per_step"):
             base = runs.get(BASE, [])
-            ratios = [f[name] / b[name] for f, b in zip(own, base) if b.get(name) and name in f]
+            ratios = [f[name] / b[name] for f, b in zip(own, base)]
             if ratios:
                 found[side][f"over_torch_{name}"] = Spread.of(ratios).as_dict()
     return found
@@ -224,7 +189,6 @@ def summary(runs: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, dict[s
 COLUMNS = {
     "samples/s": ("samples_per_second", 0),
     "x torch": ("over_torch_samples_per_second", 2),
-    "whole": ("whole_samples_per_second", 0),
     "CPU ms": ("cpu_ms_per_step", 1),
     "x torch's": ("over_torch_cpu_ms_per_step", 2),
     "wait ms": ("wait_ms", 2),
@@ -250,7 +214,7 @@ def overview(results: Sequence[Mapping[str, Any]], sides: Sequence[str]) -> str:
 
 
 def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """A row for each reader; below it, what each role sends for a step."""
+    """A row for each reader."""
 
     def text(side: str, figure: str, digits: int) -> str:
         spread = found[side].get(figure)
@@ -259,17 +223,7 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
         return Spread(spread["median"], spread["p10"], spread["p90"]).text(digits)
 
     rows = [(NAMES[side], *(text(side, *column) for column in COLUMNS.values())) for side in found]
-    lines = [text_table(("", *COLUMNS), rows)]
-    for side, figures in found.items():
-        roles = [name.partition(" ")[2] for name in figures if name.startswith("messages ")]
-        sent = [
-            f"{role} {figures[f'messages {role}']['median']:.1f} messages"
-            f" {figures.get(f'bytes {role}', {}).get('median', 0) / 1000:,.1f} KB"
-            for role in roles
-        ]
-        if sent:
-            lines.append(f"{NAMES[side]}, for a step: {', '.join(sent)}")
-    return "\n".join(lines)
+    return text_table(("", *COLUMNS), rows)
 
 
 if __name__ == "__main__":

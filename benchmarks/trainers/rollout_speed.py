@@ -21,6 +21,9 @@ from benchmarks.lib import ranks
 from benchmarks.lib.report import Spread, markdown, parser, print_json, progress
 
 OWN, BALANCED = "GRPOTrainer", "balance_rollouts"
+BATCH_SIZE, ACCUMULATE = 4, 4  # rollouts of a micro-batch, and micro-batches of an update
+PROMPT, LONGEST = 16, 512  # tokens of a prompt, and of a completion at most
+WIDTH, LAYERS, VOCABULARY = 128, 2, 1024
 _WARM_UP = 1  # updates before those that are measured
 _GROUP = 8  # rollouts of a prompt
 
@@ -30,28 +33,23 @@ def main() -> None:
         __doc__ or "", "python -m benchmarks.trainers.rollout_speed --repeats 5", repeats=3
     )
     arguments.add_argument("--updates", type=int, default=4, help="measured in each repeat")
-    arguments.add_argument("--batch-size", type=int, default=4, help="rollouts of a micro-batch")
-    arguments.add_argument("--accumulate", type=int, default=4, help="micro-batches of an update")
-    arguments.add_argument("--longest", type=int, default=512, help="tokens of a completion")
-    arguments.add_argument("--prompt", type=int, default=32, help="tokens of a prompt, at most")
-    arguments.add_argument("--width", type=int, default=128, help="of the model")
-    arguments.add_argument("--layers", type=int, default=2, help="of the model")
     given = arguments.parse_args()
     seconds: dict[str, list[float]] = {OWN: [], BALANCED: []}
     for repeat in range(given.repeats):
         progress(f"repeat {repeat + 1} of {given.repeats}")
         order = [OWN, BALANCED] if repeat % 2 else [BALANCED, OWN]  # later ones find warm caches
-        for way, found in ranks.run(_repeat, 2, order, vars(given), repeat)[0].items():
+        seed = 100 * given.seed + repeat
+        for way, found in ranks.run(_repeat, 2, order, given.updates, seed)[0].items():
             seconds[way].append(found)
     progress("")
     ratios = Spread.of([a / b for a, b in zip(seconds[OWN], seconds[BALANCED], strict=True)])
     each = {way: Spread.of(found) for way, found in seconds.items()}
     if given.json:
         shown = {way: found.as_dict() for way, found in each.items()}
-        print_json({"seconds": shown, "ratio": ratios.as_dict(), "settings": vars(given)})
+        print_json({"seconds": shown, "ratio": ratios.as_dict()})
         return
     print(
-        f"{2 * given.accumulate * given.batch_size} rollouts of up to {given.longest} tokens in an "
+        f"{2 * ACCUMULATE * BATCH_SIZE} rollouts of up to {LONGEST} tokens in an "
         f"update, two ranks, {given.repeats} repeats: median (10th-90th percentile)\n"
     )
     print(
@@ -65,7 +63,7 @@ def main() -> None:
     )
 
 
-def _repeat(order: list[str], given: dict[str, Any], repeat: int) -> dict[str, float]:
+def _repeat(order: list[str], updates: int, seed: int) -> dict[str, float]:
     """On every rank."""
     rank = torch.distributed.get_rank()
     os.environ.update(
@@ -77,10 +75,10 @@ def _repeat(order: list[str], given: dict[str, Any], repeat: int) -> dict[str, f
         MASTER_PORT="29500",  # the group exists already
         TRL_EXPERIMENTAL_SILENCE="1",
     )
-    return {way: _run(way, given, 100 * given["seed"] + repeat) for way in order}
+    return {way: _run(way, updates, seed) for way in order}
 
 
-def _run(way: str, given: dict[str, Any], seed: int) -> float:
+def _run(way: str, updates: int, seed: int) -> float:
     """Seconds of an update."""
     from datasets import Dataset
     from tokenizers import Tokenizer, models
@@ -95,14 +93,13 @@ def _run(way: str, given: dict[str, Any], seed: int) -> float:
 
     from evenstep.integrations import transformers as even
 
-    longest, prompt, vocabulary = given["longest"], given["prompt"], 1024
     rng = np.random.default_rng([seed, torch.distributed.get_rank()])
 
     def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        lengths = rng.lognormal(np.log(longest / 6), 0.9, len(prompts)).clip(4, longest)
-        completions = [rng.integers(2, vocabulary, int(size)).tolist() for size in lengths]
+        lengths = rng.lognormal(np.log(LONGEST / 6), 0.9, len(prompts)).clip(4, LONGEST)
+        completions = [rng.integers(2, VOCABULARY, int(size)).tolist() for size in lengths]
         return {
-            "prompt_ids": [rng.integers(2, vocabulary, prompt // 2).tolist() for _ in prompts],
+            "prompt_ids": [rng.integers(2, VOCABULARY, PROMPT).tolist() for _ in prompts],
             "completion_ids": completions,
             "logprobs": [[0.0] * len(each) for each in completions],
         }
@@ -116,7 +113,7 @@ def _run(way: str, given: dict[str, Any], seed: int) -> float:
                 self.begun = time.perf_counter()
 
     torch.manual_seed(seed)
-    words = {"<pad>": 0, "<eos>": 1, **{f"w{n}": n for n in range(2, vocabulary)}}
+    words = {"<pad>": 0, "<eos>": 1, **{f"w{n}": n for n in range(2, VOCABULARY)}}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(words, "<pad>")),
         pad_token="<pad>",
@@ -127,13 +124,13 @@ def _run(way: str, given: dict[str, Any], seed: int) -> float:
         trainer = GRPOTrainer(
             model=LlamaForCausalLM(
                 LlamaConfig(
-                    vocab_size=vocabulary,
-                    hidden_size=given["width"],
-                    intermediate_size=3 * given["width"],
-                    num_hidden_layers=given["layers"],
+                    vocab_size=VOCABULARY,
+                    hidden_size=WIDTH,
+                    intermediate_size=3 * WIDTH,
+                    num_hidden_layers=LAYERS,
                     num_attention_heads=4,
                     num_key_value_heads=4,
-                    max_position_embeddings=prompt + longest,
+                    max_position_embeddings=2 * PROMPT + LONGEST,
                 )
             ),
             reward_funcs=lambda completion_ids, **_: [float(sum(c) % 7) for c in completion_ids],
@@ -147,11 +144,11 @@ def _run(way: str, given: dict[str, Any], seed: int) -> float:
                 disable_tqdm=True,
                 logging_strategy="no",
                 save_strategy="no",
-                max_steps=_WARM_UP + given["updates"],
-                per_device_train_batch_size=given["batch_size"],
-                gradient_accumulation_steps=given["accumulate"],
+                max_steps=_WARM_UP + updates,
+                per_device_train_batch_size=BATCH_SIZE,
+                gradient_accumulation_steps=ACCUMULATE,
                 num_generations=_GROUP,
-                max_completion_length=longest,
+                max_completion_length=LONGEST,
                 learning_rate=1e-5,
                 ddp_find_unused_parameters=False,
             ),
@@ -162,11 +159,11 @@ def _run(way: str, given: dict[str, Any], seed: int) -> float:
         clock = Clock()
         trainer.add_callback(clock)
         if way == BALANCED:
-            limit = given["batch_size"] * (prompt // 2 + longest)
+            limit = BATCH_SIZE * (PROMPT + LONGEST)
             trainer = even.balance_rollouts(trainer, max_tokens=limit)
         trainer.train()
         torch.distributed.barrier()
-        return (time.perf_counter() - clock.begun) / given["updates"]
+        return (time.perf_counter() - clock.begun) / updates
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from benchmarks.service.runs import (
     IN_ORDER,
     MICRO_BATCHES,
     TP,
-    run_papers_cases,
+    papers_cases,
+    run,
 )
 from evenstep.cost import GroupShapes, TransformerCost
 
@@ -77,9 +78,8 @@ def figure_12(seed: int) -> Outcome:
         for encoder, cost in ENCODERS.items():
             corpus = captioned(context, context, cost)
             for name, backbone in BACKBONES.items():
-                tallies = run_papers_cases(
-                    corpus, backbone, RANKS, STEPS, range(seed, seed + SEEDS)
-                )
+                cases, mesh = papers_cases(backbone), {"DP": RANKS, "TP": TP}
+                tallies = run(corpus, cases, mesh, STEPS, range(seed, seed + SEEDS))
                 base = tallies[IN_ORDER]
                 only, both = (
                     tallies[case].speed_up(base, "whole").median for case in (BACKBONE, HYBRID)

@@ -8,8 +8,8 @@ packing_windows  Figures 6 and 16: held-out loss by the window of packing
 operations       Figures 7 and 10, measured on this device
 sweep            Figures 12 and 13 under other assumptions
 sharded_layer    Figure 15 on real ranks
-table2           updates docs/wlb-table2.md
-figures          updates docs/wlb-figures.md
+table2           Table 2, without the solver's rows
+figures          Table 1, and Figures 12 to 15 as predictions; figures_run has the jobs
 dynamic_steps    steps of dynamic groups of ranks, on the paper's jobs
 step_time_model  the time of a step under 4D parallelism; cluster_assumptions
 """

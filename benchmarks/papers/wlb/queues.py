@@ -72,7 +72,7 @@ def choices(bench: Bench, queues: int) -> dict[str, tuple[int, ...]]:
 
 def wlb_rows(seed: int) -> Outcome:
     bench = Bench(micro_batches=4, batches=BATCHES, seeds=range(seed, seed + SEEDS), cost=COST)
-    streams = bench.streams(False)
+    streams = bench.streams()
     rows, harms = [], []
     in_band: dict[int, str] = {}
     for queues in (1, 2, 3):

@@ -1,8 +1,8 @@
 """Table 2 of the WLB-LLM paper: imbalance of packing methods, the paper's figures and ours.
 
-Lengths are drawn from the
-distribution `pretrain-128k`, whose share of long documents is fitted to the table's first row.
-`--repeats` is the number of streams.
+Lengths are drawn from the distribution `pretrain-128k`, whose share of long documents is fitted to
+the table's first row. `--repeats` is the number of streams. The solver's rows, which take minutes,
+are the entry wlb/solver of the book.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.lib.report import markdown, parser, print_json, progress
 from evenstep.plan.packing import (
@@ -29,7 +27,6 @@ from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio
 from evenstep.tools.simulate.packing_run import (
     ArrivingDocuments,
     Trained,
-    run_exact,
     run_fixed_length,
     run_original,
     run_planner,
@@ -44,17 +41,13 @@ PAPER = {
     ("fixed-length greedy", "2 global batches"): (1.22, 5),
     ("fixed-length greedy", "4 global batches"): (1.11, 5),
     ("fixed-length greedy", "8 global batches"): (1.08, 5),
-    ("fixed-length solver", "1 global batch"): (1.40, 467),
-    ("fixed-length solver", "2 global batches"): (1.18, 1488),
     ("WLB", "1 queue"): (1.24, 8),
     ("WLB", "2 queues"): (1.05, 20),
     ("WLB", "3 queues"): (1.05, 23),
 }
 """(method, setting) -> imbalance degree and milliseconds of packing, as Table 2 prints them."""
-HEADER = ["method", "setting", "imbalance: paper", "ours", "by time", "1F1B", "delay", "longest"]
-HEADER += ["tokens cv", "plan ms: paper", "ours"]
-
-FEW = "the solver's batches"
+HEADER = ["method", "setting", "imbalance: paper", "imbalance", "by time", "1F1B", "delay"]
+HEADER += ["longest", "tokens cv", "plan ms: paper", "plan ms"]
 
 Run = Callable[[ArrivingDocuments], Trained]
 
@@ -101,16 +94,6 @@ class Row:
             f"{ours['plan_ms']:,.2f}",
         ]
 
-    def as_dict(self) -> dict[str, Any]:
-        printed = self.printed
-        return {
-            "method": self.method,
-            "setting": self.setting,
-            "evenstep": self.figures(),
-            "paper": printed and {"imbalance": printed[0], "plan_ms": printed[1]},
-            "statuses": dict(self.statuses),
-        }
-
 
 def plural(count: int, word: str, words: str) -> str:
     return f"{count} {word if count == 1 else words}"
@@ -125,21 +108,19 @@ class Bench:
     seeds: Sequence[int]
     cost: DocumentCost
 
-    def streams(self, whole: bool, batches: int | None = None) -> list[ArrivingDocuments]:
-        tokens = (batches or self.batches) * self.micro_batches * CONTEXT
+    def streams(self) -> list[ArrivingDocuments]:
+        tokens = self.batches * self.micro_batches * CONTEXT
         # So many documents that there is a global batch more, give or take one.
         count = int((tokens + self.micro_batches * CONTEXT) / DISTRIBUTIONS[LENGTHS].mean)
+        drawn = [sample_lengths(LENGTHS, count, seed) for seed in self.seeds]
         return [
-            self.shorten(sample_lengths(LENGTHS, count, seed), tokens, whole) for seed in self.seeds
+            ArrivingDocuments.of(
+                lengths[lengths.cumsum() - lengths < tokens],
+                context=CONTEXT,
+                micro_batches=self.micro_batches,
+            )
+            for lengths in drawn
         ]
-
-    def shorten(
-        self, lengths: npt.NDArray[np.int64], tokens: int, whole: bool
-    ) -> ArrivingDocuments:
-        kept = lengths[lengths.cumsum() - lengths < tokens]
-        return ArrivingDocuments.of(
-            kept, context=CONTEXT, micro_batches=self.micro_batches, whole=whole
-        )
 
     def row(self, method: str, setting: str, run: Run, streams: Sequence[ArrivingDocuments]) -> Row:
         progress(f"{self.micro_batches} micro-batches, {method} {setting}")
@@ -160,27 +141,17 @@ class Bench:
             cost=self.cost,
         )
 
-    def planners(self, streams: Sequence[ArrivingDocuments]) -> list[Row]:
-        rows = []
+    def table_2(self) -> list[Row]:
+        streams = self.streams()
+        rows = [self.row("original", "", lambda s: run_original(s, end="carry"), streams)]
+        for batches in (1, 2, 4, 8):
+            rows.append(self.row(*self.fixed_length(batches), streams))
         for queues in (1, 2, 3):
             options = self.options(queues)
             setting = plural(queues, "queue", "queues")
             rows.append(self.row("WLB", setting, planned(options), streams))
         steady = SteadyOptions(context=CONTEXT, micro_batches=self.micro_batches, cost=self.cost)
         rows.append(self.row("steady", "", planned(steady), streams))
-        return rows
-
-    def table_2(self, solver_batches: int, time_limit: float) -> list[Row]:
-        streams = self.streams(False)
-        rows = [self.row("original", "", lambda s: run_original(s, end="carry"), streams)]
-        for batches in (1, 2, 4, 8):
-            rows.append(self.row(*self.fixed_length(batches), streams))
-        few = self.streams(False, solver_batches)
-        rows.append(self.row("original", FEW, lambda s: run_original(s, end="carry"), few))
-        for name, cap in (("fixed-length", CONTEXT), ("variable-length", 5 * CONTEXT // 4)):
-            for batches in (1, 2):
-                rows.append(self.row(*self.solver(name, cap, batches, time_limit), few))
-        rows += self.planners(streams)
         return [replace(row, printed=PAPER.get((row.method, row.setting))) for row in rows]
 
     def fixed_length(self, batches: int) -> tuple[str, str, Run]:
@@ -189,32 +160,9 @@ class Bench:
 
         return "fixed-length greedy", plural(batches, "global batch", "global batches"), run
 
-    def solver(self, name: str, cap: int, batches: int, limit: float) -> tuple[str, str, Run]:
-        def run(stream: ArrivingDocuments) -> Trained:
-            return run_exact(
-                stream,
-                batches,
-                cost=self.cost,
-                max_tokens=cap,
-                time_limit=limit,
-                end="carry",
-            )
-
-        return f"{name} solver", plural(batches, "global batch", "global batches"), run
-
 
 def planned(options: PackingOptions) -> Run:
     return lambda stream: run_planner(partial(plan_step, options), stream, end="carry")[0]
-
-
-def table(rows: Sequence[Row]) -> str:
-    lines = [HEADER, *(row.cells() for row in rows)]
-    if not any(row.printed for row in rows):
-        # Without the columns of the paper.
-        lines = [[c for c, h in zip(line, HEADER) if "paper" not in h] for line in lines]
-        lines[0] = [{"ours": "imbalance"}.get(h, h) for h in lines[0]]
-        lines[0][-1] = "plan ms"
-    return markdown(lines[0], lines[1:])
 
 
 def main() -> None:
@@ -224,35 +172,19 @@ def main() -> None:
         repeats=3,
     )
     arguments.add_argument("--batches", type=int, default=480, help="global batches of a stream")
-    arguments.add_argument("--solver-batches", type=int, default=8, help="those for the solver")
-    arguments.add_argument("--time-limit", type=float, default=2.0, help="seconds of a solution")
-    arguments.add_argument("--linear", type=int, default=24_576, help="cost of a token")
     options = arguments.parse_args()
-    seeds = range(options.seed, options.seed + options.repeats)
-    cost = DocumentCost(linear=options.linear)
-
-    def bench(micro_batches: int, batches: int) -> Bench:
-        return Bench(micro_batches=micro_batches, batches=batches, seeds=seeds, cost=cost)
-
-    four, sixteen = bench(4, options.batches), bench(16, max(options.batches // 4, 8))
-    cut = four.table_2(options.solver_batches, options.time_limit)
-    more = sixteen.planners(sixteen.streams(False))
-    whole = {n.micro_batches: n.planners(n.streams(True)) for n in (four, sixteen)}
+    bench = Bench(
+        micro_batches=4,
+        batches=options.batches,
+        seeds=range(options.seed, options.seed + options.repeats),
+        cost=DocumentCost(linear=24_576),
+    )
+    rows = bench.table_2()
     progress("")
     if options.json:
-        tables = {"cut, 4": cut, "cut, 16": more}
-        tables.update({f"whole, {count}": rows for count, rows in whole.items()})
-        print_json({name: [row.as_dict() for row in rows] for name, rows in tables.items()})
+        print_json({"rows": [dict(zip(HEADER, row.cells())) for row in rows]})
         return
-    statuses = [
-        f"- {row.method}, {row.setting}: "
-        + ", ".join(f"{count} {status}" for status, count in sorted(row.statuses.items()))
-        for row in cut
-        if row.statuses
-    ]
-    parts = {"solver": "\n".join(statuses), "cut, 4": table(cut), "cut, 16": table(more)}
-    parts |= {f"whole, {count}": table(rows) for count, rows in whole.items()}
-    print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
+    print(markdown(HEADER, [row.cells() for row in rows]))
 
 
 if __name__ == "__main__":
