@@ -5,8 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from graph_world import squares, table
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
 from evenstep.strategy import (
@@ -14,8 +12,6 @@ from evenstep.strategy import (
     DGraph,
     LoadingPlan,
     SampleId,
-    flows,
-    groups_of,
     rows_of,
     trace,
 )
@@ -57,21 +53,6 @@ def test_a_carried_sample_gets_as_far_as_drawn_and_one_from_before_says_so() -> 
     assert trace(plan, 0)[0].after.where == "sample 0 of step 3, carried from the step before"
 
 
-@given(st.lists(st.integers(1, 30), min_size=4, max_size=40), st.sampled_from(STATES))
-def test_flows_add_up_to_all_that_reach_a_state(lengths: list[int], state: str) -> None:
-    plan = plan_of(lengths, max_tokens=60)
-    found = flows(plan, "buffered", state)
-    reached = groups_of(plan, state) >= 0
-    assert sum(one.samples for one in found) == reached.sum()
-    assert sum(one.tokens for one in found) == plan.tokens[reached].sum()
-    assert [(one.begin, one.end) for one in found] == sorted(
-        {(one.begin, one.end) for one in found}
-    )
-    for one in found:
-        rows = (plan.samples.source == one.begin) & (groups_of(plan, state) == one.end)
-        assert (one.samples, one.tokens) == (rows.sum(), plan.tokens[rows].sum())
-
-
 def test_what_the_plan_does_not_have_is_refused() -> None:
     plan = plan_of([4, 9, 2, 6])
     for sample in (SampleId("z", 0, 0), SampleId("a", 1, 0), SampleId("a", 0, 77)):
@@ -79,5 +60,3 @@ def test_what_the_plan_does_not_have_is_refused() -> None:
             rows_of(plan, sample)
     with pytest.raises(ConfigurationError, match="row 5 must be from 0 to 4"):
         trace(plan, 5)
-    with pytest.raises(ConfigurationError, match="state='sent' must be one of"):
-        groups_of(plan, "sent")

@@ -1,4 +1,4 @@
-"""The code of docs/strategies.md runs, and its chart is what the code draws."""
+"""The code of docs/strategies.md runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenstep.strategy import BufferedMetadata, DGraph, from_json, to_json
-from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy import BufferedMetadata, from_json, to_json
 from evenstep.strategy.mixture import Mixture
 from evenstep.strategy.sample_table import SampleTable
-from page_code import blocks, run_page
+from page_code import run_page
 
 SOURCES = ("web", "code")
 run = partial(run_page, "strategies.md")
@@ -27,15 +26,6 @@ def world() -> dict[str, Any]:
     samples = SampleTable(SOURCES, count % 2, count // 2, count * 0, count // 2, lengths)
     mixture = Mixture(SOURCES, {"web": 0.7, "code": 0.3}, samples_per_step=120, seed=0)
     return {"metadata": BufferedMetadata(samples), "mixture": mixture}
-
-
-def small_plan():
-    lengths = {"text": np.array([90, 10, 50, 50, 70, 30])}
-    count = np.arange(6)
-    samples = SampleTable(SOURCES, count % 2, count // 2, count * 0, count // 2, lengths)
-    graph = DGraph.of(samples, ClientPlaceTree.of({"DP": 2, "TP": 2}), micro_batches=1)
-    graph = graph.distribute("DP").cost(lambda n: n * n).balance("greedy")
-    return graph.broadcast_at("TP").plan()
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +55,7 @@ def test_a_plan_can_be_looked_at(
     told: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = run("Look at a plan", plan=told["plan"], small=small_plan())
+    names = run("Look at a plan", plan=told["plan"])
     assert (tmp_path / "plan.html").read_text().startswith("<!doctype html>")
     assert to_json(from_json((tmp_path / "plan.json").read_text())) == to_json(told["plan"])
-    assert [names["chart"]] == blocks("strategies.md", "Look at a plan", "mermaid")
     assert names["edge"].after.state == "delivered"

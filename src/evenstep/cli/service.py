@@ -281,7 +281,6 @@ def plan(
         typer.Option(help="Read the plan from this file of `run --plan-log`, not from a job."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="HTML page to write the plan to.")] = None,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid chart.")] = False,
     json: Json = False,
 ) -> None:
     """Show the plan of a step.
@@ -292,21 +291,15 @@ def plan(
     \b
     Examples:
       evenstep service plan --step 12 --html step-12.html
-      evenstep service plan --step 12 --log plans.jsonl --mermaid
+      evenstep service plan --step 12 --log plans.jsonl --json
     """
-    if mermaid and json:
-        raise ConfigurationError("--mermaid and --json each print the plan; choose one")
     found = _plan(step, address, name, log)
     if html is not None:
         from evenstep.tools.report.plan_page import plan_page
 
         write_whole(html, plan_page(found))
         note(f"wrote {html}")
-    if mermaid:
-        from evenstep.strategy import mermaid as chart
-
-        print(chart(found), end="")
-    elif json:
+    if json:
         from evenstep.strategy import to_json
 
         print_json(json_module.loads(to_json(found)))

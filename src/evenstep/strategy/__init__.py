@@ -18,7 +18,7 @@ Around it:
     loaders/            how many Source Loaders a job needs, and which has what
     paper_strategies    `llm_balance`, `vlm_balance`, `image_balance`: OVERLORD's Algorithms 1 and 2
     raw_plans           the layer below: plans from outside, the share of each loader or constructor
-    loading_plan_json, mermaid_chart, lineage    a plan as text, as a chart, sample by sample
+    loading_plan_json, lineage    a plan as text, and sample by sample
 
 Primitives and functions have the names of the OVERLORD paper; `mix` is `sample` in its first
 version.
@@ -28,10 +28,9 @@ from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.methods import METHODS
 from evenstep.strategy.draws import Draws, Mixes
 from evenstep.strategy.graph import DGraph
-from evenstep.strategy.lineage import STATES, Edge, Flow, Node, flows, groups_of, rows_of, trace
+from evenstep.strategy.lineage import STATES, Edge, Node, rows_of, trace
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.loading_plan_json import from_json, to_json
-from evenstep.strategy.mermaid_chart import mermaid
 from evenstep.strategy.paper_strategies import image_balance, llm_balance, vlm_balance
 from evenstep.strategy.raw_plans import (
     BufferSummary,
@@ -61,7 +60,6 @@ __all__ = [
     "DGraph",
     "Draws",
     "Edge",
-    "Flow",
     "LoaderTask",
     "LoadingPlan",
     "Metadata",
@@ -70,13 +68,10 @@ __all__ = [
     "SampleId",
     "SampleTable",
     "constructor_do_plan",
-    "flows",
     "from_json",
-    "groups_of",
     "image_balance",
     "llm_balance",
     "loader_do_plan",
-    "mermaid",
     "plan_raw",
     "rows_of",
     "summary_buffer",

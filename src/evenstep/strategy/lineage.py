@@ -19,7 +19,6 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_one_of
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.sample_table import SampleId
 
@@ -52,17 +51,6 @@ class Edge:
     after: Node
     kind: str | None
     """"transformation", "grouping", or None where only the state is new."""
-
-
-@dataclass(frozen=True)
-class Flow:
-    """Samples that go from one group to another."""
-
-    begin: int
-    """Number of the group in the earlier state."""
-    end: int
-    samples: int
-    tokens: int
 
 
 def rows_of(plan: LoadingPlan, sample: SampleId) -> Int64Array:
@@ -108,39 +96,3 @@ def _nodes(plan: LoadingPlan, row: int) -> Iterator[Node]:
     yield Node(sample, "grouped", f"micro-batch {to.micro_batch[row]}, index {to.order[row]}")
     ranks = ", ".join(map(str, plan.clients_of(bucket, int(to.micro_batch[row]))))
     yield Node(sample, "delivered", f"rank{'s' if ',' in ranks else ''} {ranks}")
-
-
-def groups_of(plan: LoadingPlan, state: str) -> Int64Array:
-    """[samples] group of each in a state: the number of its source when buffered, 0 when drawn, of
-    its bucket when assigned or delivered, of its micro-batch among those of all buckets when
-    grouped; -1 for a sample that does not reach the state.
-
-    Raises:
-        ConfigurationError: an unknown state.
-    """
-    check_one_of(STATES, state=state)
-    if state == "buffered":
-        return plan.samples.source.astype(np.int64)
-    if state == "drawn":
-        return np.zeros(len(plan), np.int64)
-    if state == "grouped":
-        return plan.assignment.micro_batch_number
-    return plan.assignment.bucket.astype(np.int64)
-
-
-def flows(plan: LoadingPlan, before: str, after: str) -> list[Flow]:
-    """Samples and tokens that go from each group in one state to each group in another; without
-    samples that do not reach it.
-
-    Raises:
-        ConfigurationError: an unknown state.
-    """
-    begin, end = groups_of(plan, before), groups_of(plan, after)
-    reached = (begin >= 0) & (end >= 0)
-    # keys: [flows] (begin, end) as one number; where: [reached] the flow of each sample.
-    keys, where = np.unique((begin[reached] << 32) + end[reached], return_inverse=True)
-    samples = np.bincount(where, minlength=len(keys))
-    tokens = np.zeros(len(keys), np.int64)
-    np.add.at(tokens, where, plan.tokens[reached])
-    columns = (keys >> 32, keys & 0xFFFFFFFF, samples, tokens)
-    return [Flow(*row) for row in zip(*(column.tolist() for column in columns))]

@@ -6,7 +6,6 @@ In reading order:
     client_tree  `ClientPlaceTree`: the mesh; its buckets, deliveries and changes; read it first
     delivery     `Buckets`, into which data is divided at an axis; `Delivery`: which client fetches
                  which of them, and which get them by broadcast
-    text_tree    the tree as lines of text
 """
 
 from evenstep.strategy.mesh.axes import AXES, DIVIDING_AXES, Place

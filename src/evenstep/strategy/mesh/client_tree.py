@@ -41,7 +41,6 @@ from evenstep.strategy.mesh.axes import (
     in_order,
 )
 from evenstep.strategy.mesh.delivery import STAGES, Buckets, Delivery
-from evenstep.strategy.mesh.text_tree import ranges, tree_lines
 
 _SCHEMA = {"sizes": dict.fromkeys(AXES, AT_LEAST_1), "version": COUNT}
 
@@ -299,24 +298,6 @@ class ClientPlaceTree:
             ranks = np.arange(ranks, ranks + math.prod(shape))
         return cls(np.asarray(ranks, np.int64).reshape(shape), given["version"])
 
-    # Drawing
-
-    def lines(
-        self, broadcast_at: Sequence[str] = (), *, stages: str = "ends", most: int | None = None
-    ) -> list[str]:
-        """The tree as text, one line per node. Axes of one rank are left out; a client that does
-        not fetch is marked.
-
-        Args:
-            broadcast_at, stages: as for `delivery`.
-            most: nodes drawn under each node; None for all.
-        """
-        fetches = (self._source(broadcast_at) == self.ranks) & self._needs(stages)
-        return tree_lines(self.ranks, fetches, most)
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines(most=8))
-
     # Checks and arrays
 
     def _where(self, place: Place | Mapping[str, int]) -> tuple[int, ...]:
@@ -380,3 +361,13 @@ def _check_world(mesh: str, clients: int, world_size: int | None) -> None:
             f"{mesh} has {clients} clients and the job {world_size} ranks; make the product of its "
             "sizes equal to the world size"
         )
+
+
+def ranges(ranks: Int64Array, most: int = 8) -> str:
+    """Numbers as text, sorted: ``0-7, 12``. Beyond `most` ranges, only how many there are."""
+    values = np.sort(ranks, axis=None)
+    parts = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1)
+    texts = [str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts[:most]]
+    if len(parts) > most:
+        texts.append(f"and {len(parts) - most:,} more ranges")
+    return ", ".join(texts)

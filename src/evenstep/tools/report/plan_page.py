@@ -12,7 +12,6 @@ from html import escape
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.strategy.lineage import flows
 from evenstep.strategy.loading_plan import LoadingPlan, imbalance
 from evenstep.tools.report.page import bullets, columns, page, table, tiles, wide
 
@@ -99,8 +98,8 @@ def _loads(loads: Float64Array, tallest: float, style: str) -> str:
 def _flow(plan: LoadingPlan) -> str:
     """A table of tokens from sources to buckets, shaded by their number."""
     tokens = np.zeros((len(plan.samples.sources), plan.buckets), np.int64)
-    for one in flows(plan, "buffered", "assigned"):
-        tokens[one.begin, one.end] += one.tokens
+    placed, to = plan.assignment.placed, plan.assignment.bucket
+    np.add.at(tokens, (plan.samples.source[placed], to[placed]), plan.tokens[placed])
     drawn = [row for row in (-tokens.sum(axis=1)).argsort(kind="stable") if tokens[row].any()]
     named, rest = sorted(drawn[:_SOURCES]), drawn[_SOURCES:]
     sources = [escape(plan.samples.sources[row]) for row in named]
