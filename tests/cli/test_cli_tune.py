@@ -58,12 +58,10 @@ def tune(capsys: Capture, *arguments: str, training: str = TRAINING) -> tuple[in
     return stop.value.code, captured.out, captured.err
 
 
-def test_json_is_one_object_on_stdout_and_in_the_file(capsys: Capture, tmp_path: Path) -> None:
-    path = tmp_path / "new" / "tune.json"
-    code, out, err = tune(capsys, "--grid", "30,10,20,40,80", "--json", "--out", str(path))
+def test_json_is_one_object_on_stdout(capsys: Capture) -> None:
+    code, out, err = tune(capsys, "--grid", "30,10,20,40,80", "--json")
     assert code == 0, err
     result: dict[str, Any] = json.loads(out)
-    assert json.loads(path.read_text()) == result
     assert (result["max_tokens"], result["fall_back"]) == (20, 10)
     assert result["ranking"] == [20, 30, 10]
     assert result["window"] == {"seconds": 60.0, "steps": 20, "warmup": 2}
@@ -99,19 +97,15 @@ def test_the_grid_may_be_made_from_the_mean_length(capsys: Capture) -> None:
     assert json.loads(out)["ranking"] == [12, 16]
 
 
-def test_if_nothing_survives_each_is_listed_with_the_end_of_its_output(
-    capsys: Capture, tmp_path: Path
-) -> None:
-    path = tmp_path / "tune.json"
+def test_if_nothing_survives_each_is_listed_with_the_end_of_its_output(capsys: Capture) -> None:
     broken = (
         "import sys; print('about to', flush=True); raise RuntimeError('broken at ' + sys.argv[1])"
     )
-    code, out, err = tune(capsys, "--grid", "10,20", "--out", str(path), training=broken)
+    code, out, err = tune(capsys, "--grid", "10,20", training=broken)
     assert (code, out) == (2, "")
     for value in (10, 20):
         assert f"--- {value}, the end of its output:\nabout to\nTraceback" in err
         assert f"{value}: failed, exit code 1; RuntimeError: broken at {value}" in err
-    assert json.loads(path.read_text())["max_tokens"] is None
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,7 +11,6 @@ from evenstep.cli.options import Json, whole_number
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.cli.shutdown import ended_in_order
 from evenstep.errors import ConfigurationError
-from evenstep.files import write_whole
 
 
 def command(
@@ -44,9 +42,6 @@ def command(
     band: Annotated[
         float, typer.Option(help="Fraction below the fastest within which a value is near-fastest.")
     ] = 0.02,
-    exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Try larger values after one ran out of memory.")
-    ] = False,
     startup: Annotated[
         float, typer.Option(help="Seconds without a first step after which a run counts as hung.")
     ] = 1800.0,
@@ -57,7 +52,6 @@ def command(
         float, typer.Option(help="Seconds between asking a run to end and killing it.")
     ] = 10.0,
     logs: Annotated[Path | None, typer.Option(help="Folder for the output of each run.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write the JSON object to.")] = None,
     json: Json = False,
 ) -> None:
     """Find the best max_tokens by short runs of a training.
@@ -102,10 +96,6 @@ def command(
             text += f", composition {measured.composition:.2f}"
         note(text + (f" ({candidate.detail})" if candidate.detail else ""))
 
-    def write(result: dict[str, Any]) -> None:
-        if out is not None:
-            write_whole(out, json_module.dumps(result, indent=2, allow_nan=False) + "\n")
-
     note(f"values: {', '.join(f'{value:,}' for value in values)}")
     try:
         with ended_in_order(), progress_bar("measuring") as bar:
@@ -114,7 +104,6 @@ def command(
                 values,
                 measured_steps=measured_steps,
                 band=band,
-                exhaustive=exhaustive,
                 startup=startup,
                 patience=patience,
                 grace=grace,
@@ -127,18 +116,9 @@ def command(
             if candidate.output:
                 note(f"\n--- {candidate.max_tokens:,}, the end of its output:\n{candidate.output}")
         note("\n" + candidates_table(error.candidates))
-        write(
-            {
-                "max_tokens": None,
-                "command": training,
-                "candidates": [candidate.as_dict() for candidate in error.candidates],
-            }
-        )
         raise
-    found = {**result.as_dict(), "command": training}
-    write(found)
     if json:
-        print_json(found)
+        print_json({**result.as_dict(), "command": training})
     else:
         print(result.table())
     note(

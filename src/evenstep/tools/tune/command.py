@@ -33,7 +33,6 @@ def tune_command(
     *,
     measured_steps: MeasuredSteps | None = None,
     band: float = BAND,
-    exhaustive: bool = False,
     startup: float = 1800.0,
     patience: float = 300.0,
     grace: float = 10.0,
@@ -49,7 +48,6 @@ def tune_command(
         grid: values of max_tokens.
         measured_steps: the steps to measure; None is ``MeasuredSteps()``.
         band: see `evenstep.tools.tune.ranking`.
-        exhaustive: continue with larger values after one that ran out of memory.
         startup: seconds until a run's first step, after which it counts as hung.
         patience: seconds until each further step, after which it counts as hung.
         grace: seconds between asking a run to end and killing it.
@@ -105,7 +103,6 @@ def tune_command(
         run,
         measured_steps=measured_steps,
         band=band,
-        exhaustive=exhaustive,
         on_candidate=on_candidate,
     )
 

@@ -28,7 +28,6 @@ def search(
     *,
     measured_steps: MeasuredSteps | None = None,
     band: float = BAND,
-    exhaustive: bool = False,
     progress: Progress | None = None,
     on_candidate: Callable[[Candidate], None] | None = None,
 ) -> TuneResult:
@@ -41,7 +40,6 @@ def search(
         grid: values of max_tokens.
         measured_steps: the steps to measure; None is ``MeasuredSteps()``.
         band: see `evenstep.tools.tune.ranking`.
-        exhaustive: continue with larger values after one that ran out of memory.
         progress: called with (value, done, total) after each step.
         on_candidate: called with each candidate.
 
@@ -90,7 +88,6 @@ def search(
         run,
         measured_steps=measured_steps,
         band=band,
-        exhaustive=exhaustive,
         on_candidate=on_candidate,
     )
 
@@ -101,7 +98,6 @@ def search_upward(
     *,
     measured_steps: MeasuredSteps,
     band: float,
-    exhaustive: bool,
     on_candidate: Callable[[Candidate], None] | None,
 ) -> TuneResult:
     """Runs the values of `grid`, smallest first, except those whose outcome is already known.
@@ -113,7 +109,7 @@ def search_upward(
     candidates: list[Candidate] = []
     longest, exceeded = 0, None
     for value in check_grid(grid):
-        if exceeded is not None and not exhaustive:
+        if exceeded is not None:
             detail = f"{exceeded:,} already ran out of memory"
             candidate = Candidate(max_tokens=value, outcome="skipped", detail=detail)
         elif value < longest:
