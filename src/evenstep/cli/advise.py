@@ -19,7 +19,6 @@ from evenstep.tools.advise.pool_size import advise_pool_size
 from evenstep.tools.report.advice_page import advice_page
 from evenstep.tools.report.advice_text import advice_text
 from evenstep.tools.report.pool_text import pool_text
-from evenstep.tools.report.run_record import read_run
 from evenstep.tools.simulate import DISTRIBUTIONS
 
 
@@ -90,10 +89,6 @@ def command(
             "--pool-sort", help="Only size a pool for pool sort: waits, first batch, memory."
         ),
     ] = False,
-    step_log: Annotated[
-        Path | None,
-        typer.Option(help="With --pool-sort: the file of step_log= of a run on this data."),
-    ] = None,
     sample_seconds: Annotated[
         float | None,
         typer.Option(min=0, help="With --pool-sort: seconds to prepare a sample in one worker."),
@@ -124,12 +119,10 @@ def command(
       evenstep advise chat.parquet --column text --tokenizer tokenizer.json --html advice.html
       evenstep advise lengths.npy --batch-size 8 --world-size 1
       evenstep advise ultrachat --max-tokens 12288 --json
-      evenstep advise lengths.npy --pool-sort --batch-size 4 --step-log run.jsonl
+      evenstep advise lengths.npy --pool-sort --batch-size 4
     """
-    if not pool_sort and {step_log, sample_seconds, sample_bytes} != {None}:
-        raise ConfigurationError(
-            "--step-log, --sample-seconds and --sample-bytes size a pool; add --pool-sort"
-        )
+    if not pool_sort and {sample_seconds, sample_bytes} != {None}:
+        raise ConfigurationError("--sample-seconds and --sample-bytes size a pool; add --pool-sort")
     if pool_sort and (html is not None or packed or max_tokens is not None):
         raise ConfigurationError(
             "--html, --packed and --max-tokens have no use with --pool-sort; leave them out"
@@ -161,7 +154,6 @@ def command(
             cost=cost_model,
             sample_seconds=sample_seconds,
             sample_bytes=sample_bytes,
-            run=None if step_log is None else read_run(step_log),
             seed=seed,
         )
         if json:

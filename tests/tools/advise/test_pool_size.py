@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-import evenstep
-from documents import Documents
 from evenstep.cli.app import run as evenstep_command
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.pool_size import WORKERS, advise_pool_size
@@ -49,15 +45,6 @@ def test_no_pool_is_larger_than_what_a_rank_has() -> None:
     assert tiny.recommended.pool_size == 8
 
 
-def log_of(path: Path, policy: str, **step: Any) -> Path:
-    moments = {"samples": 2.0, "tokens": 60.0, "mean": 40.0, "second": 0.0, "third": 0.0}
-    usual = {"at": 1.0, "wait": 0.0, "train": 1.0, "tokens": 60, "padded_tokens": 60}
-    line = {**usual, "imbalance": 1.0, "moments": moments, **step}
-    head = {"started": 1.0, "ranks": 4, "counted": "all ranks", "policy": policy}
-    path.write_text("".join(json.dumps(one) + "\n" for one in [head, line, line, line]))
-    return path
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> str:
     np.save(tmp_path / "lengths.npy", drawn().lengths[:400])
@@ -65,51 +52,10 @@ def data(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("policy", "step", "active", "bottleneck", "said"),
-    [
-        ("FixedBatch{}", {"imbalance": 1.5}, False, "ranks", "synchronisation is the bottleneck"),
-        ("PoolSort{}", {"wait": 0.5}, True, "data", "which no pool removes"),
-        ("FixedBatch{}", {"padded_tokens": 90}, False, "padding", "Padding is the bottleneck"),
-        ("", {"imbalance": 1.01}, None, "", "little to gain"),
-    ],
-)
-def test_a_step_log_says_what_the_run_waits_for(
-    policy: str,
-    step: Any,
-    active: Any,
-    bottleneck: str,
-    said: str,
-    data: str,
-    tmp_path: Path,
-    capsys,
-) -> None:
-    log = str(log_of(tmp_path / "run.jsonl", policy, **step))
-    given = ("advise", data, "--pool-sort", "--world-size", "2", "--step-log", log)
-    assert evenstep_command(given) == 0
-    assert said in " ".join(capsys.readouterr().out.split())
-    assert evenstep_command((*given, "--json")) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["active"], found["bottleneck"]) == (active, bottleneck)
-    assert found["recommended_pool_size"] <= 200
-
-
-def test_the_log_of_a_loader_names_its_policy(tmp_path: Path, data: str, capsys) -> None:
-    log = tmp_path / "run.jsonl"
-    policy = evenstep.PoolSort(2, pool_size=20)
-    loader = evenstep.DataLoader(Documents(40), policy=policy, step_log=log, group="local")
-    for _ in loader.steps():
-        pass
-    given = ("advise", data, "--pool-sort", "--world-size", "2", "--step-log", str(log), "--json")
-    assert evenstep_command(given) == 0
-    assert json.loads(capsys.readouterr().out)["active"] is True
-
-
-@pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--step-log", "x.jsonl"), "add --pool-sort"),
+        (("--sample-seconds", "1"), "add --pool-sort"),
         (("--pool-sort", "--max-tokens", "9"), "no use with --pool-sort"),
-        (("--pool-sort", "--step-log", "nowhere.jsonl"), "nowhere.jsonl"),
     ],
 )
 def test_options_that_have_no_use_are_refused(

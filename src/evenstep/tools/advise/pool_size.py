@@ -1,4 +1,4 @@
-"""Which pool for pool sort, what it costs, and whether ranks wait for each other enough to need it.
+"""Which pool for pool sort, what it costs, and how long ranks wait for each other without it.
 
 Ranks that sort a pool have like lengths at like places, the nearer the larger the pool. A larger
 one also takes longer to fill before the first batch, and holds more samples. Imbalance is
@@ -20,7 +20,6 @@ from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policies.pool_sort import PoolSort
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.advise.length_sample import LengthSample
-from evenstep.tools.report.run_record import RunRecord
 from evenstep.tools.simulate.run import simulate
 
 WORKERS = (1, 2, 4, 8)
@@ -29,8 +28,6 @@ _POOLS_SIMULATED = 3
 _SAMPLES_SIMULATED = 2_000_000  # of all ranks, at most: some seconds
 _NEAR = 0.02
 """Of the time: a pool that leaves so much more waiting than the best is as good."""
-_MATTERS = 0.05
-"""Of the time: what takes less is no bottleneck."""
 _TOKEN_BYTES = 16  # input_ids and labels
 
 
@@ -64,7 +61,6 @@ class PoolAdvice:
     sample_bytes: float
     sample_seconds: float | None
     """To prepare a sample in one worker; None if it is not known."""
-    run: RunRecord | None
 
     @property
     def recommended(self) -> PoolFigures:
@@ -73,22 +69,6 @@ class PoolAdvice:
         good = [pool for pool in self.pools if pool.waits <= least + _NEAR]
         large = [pool for pool in good if pool.pool_size >= 10 * self.batch_size]
         return min(large or good, key=lambda pool: pool.pool_size)
-
-    @property
-    def active(self) -> bool | None:
-        """Whether the run sorts pools; None if that is not known."""
-        policy = "" if self.run is None else self.run.policy
-        return policy.startswith("PoolSort") if policy else None
-
-    @property
-    def bottleneck(self) -> str | None:
-        """What the run loses most time to: "ranks", "padding" or "data"; "" for next to nothing,
-        None without a run."""
-        if self.run is None:
-            return None
-        lost = {name: share for name, share in self.run.shares.items() if name != "work"}
-        most = max(lost, key=lambda name: lost[name])
-        return most if lost[most] >= _MATTERS else ""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -127,9 +107,6 @@ class PoolAdvice:
             "world_size": self.world_size,
             "batch_size": self.batch_size,
             "unsorted": {"imbalance": self.unsorted.imbalance, "waits": self.unsorted.waits},
-            "run": None if self.run is None else {"log": self.run.name, "shares": self.run.shares},
-            "active": self.active,
-            "bottleneck": self.bottleneck,
             "recommended_pool_size": self.recommended.pool_size,
             "pools": self.rows,
         }
@@ -143,14 +120,12 @@ def advise_pool_size(
     cost: Cost | None = None,
     sample_seconds: float | None = None,
     sample_bytes: float | None = None,
-    run: RunRecord | None = None,
     seed: int = 0,
 ) -> PoolAdvice:
     """Simulates pools of several sizes over the lengths.
 
     Args:
         sample_bytes: of a prepared sample; None takes token ids and labels of the mean length.
-        run: a run on this data.
     """
     check_at_least(1, world_size=world_size, batch_size=batch_size)
     lengths, total = length_sample.lengths, length_sample.total
@@ -177,5 +152,4 @@ def advise_pool_size(
         pools=pools,
         sample_bytes=_TOKEN_BYTES * mean if sample_bytes is None else sample_bytes,
         sample_seconds=sample_seconds,
-        run=run,
     )

@@ -8,18 +8,10 @@ from evenstep.tools.advise.pool_size import PoolAdvice
 from evenstep.tools.report.table import text_table
 
 _SPREAD = ((0.8, "high"), (0.4, "medium"), (0.0, "low"))
-_LOST = {
-    "ranks": "ranks wait for each other: rank synchronisation is the bottleneck, which pool sort "
-    "removes",
-    "padding": "padding is the bottleneck, not rank synchronisation; batches of like lengths, as "
-    "pool sort makes them, remove it",
-    "data": "waits for data are the bottleneck, which no pool removes: more workers may",
-    "": "nothing takes 5 % of its time, so there is little to gain",
-}
 
 
 def pool_text(advice: PoolAdvice) -> str:
-    """Figures of the data, of the run and of the pools, and the recommendation."""
+    """Figures of the data and of the pools, and the recommendation."""
     best, unsorted = advice.recommended, advice.unsorted
     spread = next(word for least, word in _SPREAD if advice.cv >= least)
     data = (
@@ -31,21 +23,8 @@ def pool_text(advice: PoolAdvice) -> str:
         f"Recommended: pool_size={best.pool_size:,}, {best.pool_size // advice.batch_size:,} "
         f"batches: waits of {best.waits:.1%} (predicted)."
     )
-    text = [textwrap.fill(part, 100) for part in (data, _of_run(advice), recommended)]
+    text = [textwrap.fill(part, 100) for part in (data, recommended)]
     return "\n\n".join([*text, _table(advice), _footnote(advice)])
-
-
-def _of_run(advice: PoolAdvice) -> str:
-    run, bottleneck = advice.run, advice.bottleneck
-    if run is None or bottleneck is None:
-        return "No run was given: --step-log says whether ranks wait for each other in yours."
-    active = {True: "sorts pools", False: "does not sort pools", None: "may sort pools or not"}
-    shares = run.shares
-    return (
-        f"{run.name}: the run {active[advice.active]}. Of its time {shares['ranks']:.1%} go to "
-        f"waits for the slowest rank, {shares['padding']:.1%} to padding, {shares['data']:.1%} to "
-        f"waits for data. {_LOST[bottleneck][0].upper()}{_LOST[bottleneck][1:]}."
-    )
 
 
 def _table(advice: PoolAdvice) -> str:

@@ -44,8 +44,6 @@ class RunRecord:
     """[passes] seconds to the first step."""
     composition: float
     """See `evenstep.batch.composition`."""
-    policy: str = ""
-    """The loader's policy; "" if the log does not say."""
 
     def __len__(self) -> int:
         return len(self.steps["wait"])
@@ -140,16 +138,15 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         raise cannot("read", path, error, "give the file of step_log=") from error
     except UnicodeDecodeError as error:
         raise _damaged(path, 1, "it is not UTF-8") from error
-    about: dict[str, Any] = {}
     steps: list[dict[str, float]] = []
     first_waits: list[float] = []
     composition = Composition()
-    begins = False
+    started = begins = False
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
             value = json.loads(line)
             if "started" in value:
-                about, begins = value, True
+                started = begins = True
                 ranks, counted = int(value["ranks"]), str(value["counted"])
                 continue
             figures = _figures(value)
@@ -164,7 +161,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _damaged(path, number, f"it is no step ({error})") from error
-    if not about:
+    if not started:
         raise _damaged(path, 1, "there is none" if not text else "it does not begin a run")
     return RunRecord(
         name=Path(path).name,
@@ -173,7 +170,6 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         steps={name: np.array([step[name] for step in steps], np.float64) for name in _NAMES},
         first_waits=tuple(first_waits),
         composition=composition.value,
-        policy=str(about.get("policy", "")),
     )
 
 
