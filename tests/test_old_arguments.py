@@ -92,7 +92,6 @@ MOVED: dict[Any, dict[str, dict[str, Any]]] = {
             "address": "local",
             "cpus": 0.5,
             "placement": {"planner": {}},
-            "transport": "ray",
         },
         "ray=RayOptions(init": {"ray_options": {"num_cpus": 2}},
         "logs=LogOptions": {"events": "/tmp/events"},
@@ -139,6 +138,8 @@ def test_an_old_name_works_warns_once_and_names_the_new_place(
         (job_with, "warn_after"),
         (job_with, "world_size"),
         (start_with, "stripe"),
+        (start_with, "transport"),
+        (es.RayOptions, "transport"),
     ],
 )
 def test_an_old_name_without_effect_says_so(function: Any, name: str) -> None:

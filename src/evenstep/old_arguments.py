@@ -35,7 +35,8 @@ _PLACES = {
     },
     "start": {
         **_in("faults", "standbys", "patience", "hung_after", "memory_limit"),
-        **_in("ray", "address", "cpus", "placement", "transport"),
+        **_in("ray", "address", "cpus", "placement"),
+        "transport": "",
         "ray_options": "ray.init",
         "events": "logs.events",
         "plan_log": "logs.plans",
@@ -43,6 +44,7 @@ _PLACES = {
         "scaling": "loaders",
         "stripe": "",
     },
+    "RayOptions": {"transport": ""},
 }
 """By function and old name: the argument that replaces it; an argument and the field of it; or
 nothing, if the old one has no effect any more."""

@@ -91,7 +91,7 @@ SERVICE_MUTATIONS = (
         CommonState,
         "took_step",
         "self._end_if_decided()",
-        near=250,
+        near=350,
     ),
     Mutation(
         "a state before all have come",

@@ -1,11 +1,9 @@
 """Actors as processes of a simulated cluster, and calls that travel between all its processes.
 
-As with Ray, an actor of one thread handles the calls of one caller in their order, and those of
-different callers in any; one with several threads or an event loop in any order. Answers may be
-late. When an actor dies, those who wait for it hear so, each at its own time, and it is made again
-in another process; when a connection breaks they hear the same of an actor that lives, whether it
-has handled the call or not. Nothing is repeated by Ray; that a call arrives twice tries what roles
-promise.
+As with Ray, calls are handled in any order, and answers may be late. When an actor dies, those who
+wait for it hear so, each at its own time, and it is made again in another process; when a
+connection breaks they hear the same of an actor that lives, whether it has handled the call or not.
+Nothing is repeated by Ray.
 """
 
 from __future__ import annotations
@@ -59,9 +57,7 @@ class Actor:
         """Whether it is not made again."""
         methods = [getattr(made, name) for name in dir(made) if not name.startswith("__")]
         self._in_loop = any(map(inspect.iscoroutinefunction, methods))
-        self._threads = {None: options.get("max_concurrency", 1)}
-        self._threads.update(options.get("concurrency_groups", {}))
-        self.ordered = not self._in_loop and self._threads[None] == 1
+        self._threads = options["max_concurrency"]
         self.pending: dict[_Call, None] = {}
         self.lives = 0
         self._begin_process()
@@ -70,9 +66,8 @@ class Actor:
         world = self.cluster.world
         self.lives += 1
         self._loop = Loop(world) if self._in_loop else None
-        self._arrived: dict[str | None, deque[_Call]] = {g: deque() for g in self._threads}
-        self._idle: dict[str | None, list[Any]] = {group: [] for group in self._threads}
-        self.last_arrival: dict[Process, float] = {}
+        self._arrived: deque[_Call] = deque()
+        self._idle: list[Any] = []
         self._instance: Any = None
         self.process = simulated_processes.start_process(
             world, self.name.partition("-")[2], self._live, None
@@ -86,20 +81,18 @@ class Actor:
         except OwnerDiedError:  # it is about to be ended, too
             world.exit(self.process, -9)
         if self._loop is not None:
-            for call in self._arrived[None]:
+            for call in self._arrived:
                 self._loop.call_soon(self._begin, call)
-            self._arrived[None].clear()
+            self._arrived.clear()
             self._loop.run_forever()
-        for group, count in self._threads.items():
-            for number in range(count):
-                name = f"{group or 'handle'}{number}"
-                world.spawn(Fiber(self.process, name, lambda group=group: self._serve(group)))
+        for number in range(self._threads):
+            world.spawn(Fiber(self.process, f"call{number}", self._serve))
         world.until(lambda: False)
 
-    def _serve(self, group: str | None) -> None:
-        arrived, world = self._arrived[group], self.cluster.world
+    def _serve(self) -> None:
+        arrived, world = self._arrived, self.cluster.world
         while True:
-            world.until(lambda: bool(arrived), self._idle[group])
+            world.until(lambda: bool(arrived), self._idle)
             call = arrived.popleft()
             try:
                 method = getattr(self._instance, call.method)
@@ -133,10 +126,8 @@ class Actor:
         elif self._loop is not None and self._instance is not None:
             self._loop.call_soon_threadsafe(self._begin, call)
         else:
-            method = getattr(self._class, call.method)
-            group = getattr(method, "concurrency_group", None)
-            self._arrived[group].append(call)
-            self.cluster.world.wake(self._idle[group])
+            self._arrived.append(call)
+            self.cluster.world.wake(self._idle)
 
     def fail(self, call: _Call, kind: type[RayError]) -> None:
         self.pending.pop(call, None)
@@ -158,10 +149,12 @@ class Actor:
     def cut(self, caller: Process) -> None:
         """Breaks the connection with one caller."""
         for call in [call for call in self.pending if call.caller is caller]:
-            for calls in self._arrived.values():
-                if call in calls and self.cluster.world.choices.pick(2):
-                    calls.remove(call)
+            if call in self._arrived and self.cluster.world.choices.pick(2):
+                self._arrived.remove(call)
             self.fail(call, ActorUnavailableError)
+        for end in self.process.ends:
+            if hasattr(end, "cut") and end is not self:
+                end.cut(caller)  # its sockets
 
 
 class _Owner:
@@ -185,6 +178,8 @@ class Cluster:
         """
         self.world, self._late, self._repeats = world, late, repeats
         self.actors: list[Actor] = []
+        self.servers: list[Any] = []
+        """See `simulated_sockets`."""
         self.owners: dict[Process, _Owner] = {}
         self.repeated = 0
 
@@ -195,23 +190,16 @@ class Cluster:
         return _LATENCIES[self.world.choices.pick(len(_LATENCIES), dull=0.8)] if self._late else 0.0
 
     def send(self, actor: Actor, method: str, arguments: Any) -> ObjectRef:
-        me, world = current().process, self.world
-        call = _Call(me, method, arguments, ObjectRef())
+        call = _Call(current().process, method, arguments, ObjectRef())
         actor.pending[call] = None
-        self._transmit(actor, call)
-        if self._repeats and method == "handle" and not world.choices.pick(8, dull=0.3) - 1:
-            again = _Call(me, method, arguments, ObjectRef())
-            self.repeated += 1
-            self._transmit(actor, again)
+        self.later(lambda: actor.arrive(call))
         return call.reply
 
-    def _transmit(self, actor: Actor, call: _Call) -> None:
-        world = self.world
-        due = world.now + self._latency()
-        if actor.ordered:
-            due = max(due, actor.last_arrival.get(call.caller, 0.0))
-            actor.last_arrival[call.caller] = due
-        world.after(due - world.now, lambda: actor.arrive(call))
+    def repeats(self) -> bool:
+        """Whether a message arrives twice."""
+        repeats = self._repeats and self.world.choices.pick(8, dull=0.3) == 1
+        self.repeated += repeats
+        return repeats
 
     def start(self, made: type, options: dict[str, Any], arguments: Any) -> ActorHandle:
         me = current().process

@@ -47,6 +47,22 @@ class Future(Simulated):
         self._done = Event()
         self._result: Any = None
         self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Future], Any]] = []
+
+    def set_running_or_notify_cancel(self) -> bool:
+        return True
+
+    def add_done_callback(self, callback: Callable[[Future], Any]) -> None:
+        if self._done.is_set():
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def _end(self) -> None:
+        self._done.set()
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
 
     def run(self, work: Callable[..., Any], args: Any, kwargs: Any) -> None:
         try:
@@ -56,11 +72,11 @@ class Future(Simulated):
 
     def set_result(self, result: Any) -> None:
         self._result = result
-        self._done.set()
+        self._end()
 
     def set_exception(self, error: BaseException | None) -> None:
         self._error = error
-        self._done.set()
+        self._end()
 
     def result(self, timeout: float | None = None) -> Any:
         if not self._done.wait(timeout):

@@ -29,6 +29,7 @@ import simulated_distributed
 import simulated_futures
 import simulated_processes
 import simulated_ray
+import simulated_sockets
 import simulated_threading as simulated
 import simulated_torch_loader
 import torch.distributed
@@ -39,8 +40,10 @@ import evenstep.loader
 import evenstep.processes
 import evenstep.service
 from evenstep.loader.transport import peers, presence
+from evenstep.service.backends.ray import launcher, service
 from evenstep.service.constructor import step_fetcher
-from evenstep.service.remote import handles, requests, role_host, role_makers
+from evenstep.service.registry import registry, role_watch
+from evenstep.service.remote import channels, handles, requests, role_host, role_makers
 from evenstep.service.source_loader import source_loader
 
 logger = logging.getLogger("evenstep")
@@ -146,6 +149,13 @@ def simulated_cluster() -> Iterator[None]:
         per_thread = type("WaitTimer", (simulated.Local,), {**own, "__init__": timer["__init__"]})
         for module in (handles, role_host, role_makers, requests):
             module.WaitTimer = per_thread  # type: ignore
+        for module in (role_host, registry):
+            module.Server = simulated_sockets.Server  # type: ignore
+        channels._connections = lambda endpoint, process: simulated_sockets.Connections(endpoint)  # type: ignore
+        channels.first_answered = simulated_sockets.first_answered  # type: ignore
+        launcher.Keys = _Module(new=lambda: None)  # type: ignore
+        role_watch.remove_socket = lambda endpoint: None
+        service.write_endpoint = service.remove_endpoint = lambda path, endpoint: None
         _with_default(source_loader, "StagedStep", "lock", simulated.Lock)
         _with_default(step_fetcher, "_Step", "lock", simulated.Lock)
         sys.modules.update(simulated_ray.MODULES)

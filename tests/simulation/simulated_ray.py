@@ -29,14 +29,6 @@ def remote(**options: Any) -> Callable[[type], _ActorClass]:
     return lambda made: _ActorClass(made, options)
 
 
-def method(*, concurrency_group: str) -> Callable[[Any], Any]:
-    def mark(function: Any) -> Any:
-        function.concurrency_group = concurrency_group
-        return function
-
-    return mark
-
-
 def put(value: Any) -> ObjectRef:
     cluster = running_cluster()
     reference = ObjectRef(current().process)
@@ -120,11 +112,15 @@ def _modules() -> dict[str, ModuleType]:
     errors = [each for each in errors if issubclass(each, RayError)]
     exceptions = _module("ray.exceptions", **{each.__name__: each for each in errors})
     metrics = _module("ray.util.metrics", Counter=_Metric, Gauge=_Metric, Histogram=_Metric)
-    util = _module("ray.util", list_named_actors=_named_actors, metrics=metrics)
+    util = _module(
+        "ray.util",
+        list_named_actors=_named_actors,
+        get_node_ip_address=lambda: "10.0.0.1",
+        metrics=metrics,
+    )
     ray = _module(
         "ray",
         remote=remote,
-        method=method,
         put=put,
         get=get,
         wait=wait,

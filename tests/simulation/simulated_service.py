@@ -101,7 +101,7 @@ class ServiceAttempt:
         try:
             service = RayService(
                 self.job,
-                ray=es.RayOptions(address="local", transport="ray"),
+                ray=es.RayOptions(address="local"),
                 loaders=self._layout(run.loaders),
                 faults=es.FaultOptions(standbys=run.standbys, warn_after=5.0),
                 constructors=run.constructors,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from evenstep.plan.argument_checks import check_at_least, check_one_of, check_seconds
+from evenstep.old_arguments import takes_old_arguments
+from evenstep.plan.argument_checks import check_at_least, check_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,19 +79,13 @@ class RayOptions:
             "standbys", "constructors" and "planner", options of Ray's actors (``label_selector``,
             ``resources``, ``memory``, ``num_cpus``, ``scheduling_strategy``), or a list of such
             options, one for each actor.
-        transport: of messages between roles; "sockets", or "ray", Ray's own calls, which are slower
-            and need no ports besides Ray's.
         init: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
-
-    Raises:
-        ConfigurationError: another transport.
     """
 
     address: str | None = None
     cpus: float | None = None
     placement: Mapping[str, Any] | None = None
-    transport: Literal["sockets", "ray"] = "sockets"
     init: Mapping[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        check_one_of(("sockets", "ray"), transport=self.transport)
+
+RayOptions.__init__ = takes_old_arguments("RayOptions")(RayOptions.__init__)  # type: ignore[method-assign]

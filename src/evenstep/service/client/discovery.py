@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.messages import call
-from evenstep.service.remote.channels import PendingAnswer, RoleGoneError, SocketChannel
+from evenstep.service.remote.channels import Answer, RoleGoneError, SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobInfo
 from evenstep.service.remote.role_place import Location
@@ -49,16 +49,14 @@ def job_in(file: Path) -> JobInfo | None:
     """
     if not file.exists():
         return None
-    return job_answered(channel_in(file).send([("job", ())]))
-
-
-def job_answered(pending: PendingAnswer) -> JobInfo | None:
-    """The job that a registry was asked for; None if the registry is gone, or its job has not
-    started."""
     try:
-        answer = pending.answer()
+        return job_answered(channel_in(file).send([("job", ())]).answer())
     except RoleGoneError:
         return None
+
+
+def job_answered(answer: Answer) -> JobInfo | None:
+    """The job that a registry was asked for; None if it has not started."""
     if answer.error is not None:
         raise answer.error
     job: JobInfo | None = answer.value[0]

@@ -39,8 +39,6 @@ def context_shards(job: Job, plan: LoadingPlan) -> int:
 class BuiltBucket:
     """The micro-batches of one bucket in one step."""
 
-    step: int
-    bucket: int
     samples: tuple[SampleTable, ...]
     """[micro_batches]"""
     batches: list[Any]
@@ -99,8 +97,6 @@ def build(
         if shards > 1 or plan.group_first is not None:
             shardings.append(_sharding(job, plan, batch, shards, where))
     return BuiltBucket(
-        step=plan.step,
-        bucket=bucket,
         samples=tables,
         batches=batches,
         shardings=shardings or None,

@@ -202,7 +202,7 @@ def messages_of(frames: list[Frame]) -> list[Message]:
     return messages
 
 
-def sendable(error: BaseException) -> Exception:
+def sendable(error: BaseException) -> EvenstepError:
     """An error for the caller, made from one that a role did not raise on purpose."""
     where = traceback.extract_tb(error.__traceback__)
     place = f" was raised in {where[-1].filename}, line {where[-1].lineno}," if where else ""

@@ -45,20 +45,17 @@ class JobProfile:
             )
         return [self.sources[name] for name in names]
 
-    def stale(self, now: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Names of sources that were not measured, or whose data or transform was another.
-
-        Args:
-            now: fingerprints of the job's sources.
-        """
-        return [name for name, found in now.items() if self.fingerprints.get(name) != found]
-
     def check(self, now: Mapping[str, Mapping[str, Any]]) -> None:
         """
+        Args:
+            now: fingerprints of the job's sources.
+
         Raises:
-            MismatchError: it is stale; the error names the sources.
+            MismatchError: sources were not measured, or their data or transform was another; the
+                error names them.
         """
-        if stale := self.stale(now):
+        stale = [name for name, found in now.items() if self.fingerprints.get(name) != found]
+        if stale:
             raise MismatchError(
                 f"{_named(stale)} changed since the profile was made, in data or in transform; "
                 f"{_FILE.again}, which measures what has changed"

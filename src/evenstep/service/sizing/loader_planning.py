@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +17,13 @@ from evenstep.strategy.loaders import (
     LoaderLayout,
     LoaderLimits,
     LoadModel,
+    SourceProfile,
     draws_of,
     packed,
     weights_ahead,
 )
 from evenstep.strategy.loaders.demand import telling_rows
-from evenstep.strategy.mixture.schedules import as_schedule
+from evenstep.strategy.mixture.schedules import Schedule, as_schedule
 
 _HORIZON = 1 << 20  # steps whose weights are looked at
 _QUICK = {"samples": 16, "seconds": 1.0}
@@ -54,15 +56,8 @@ def plan_loaders(
     """
     known = measure(job, **_QUICK) if profile is None else profile  # type: ignore[arg-type]
     profiles = known.of(job.names)
-    draws = telling_rows(
-        draws_of(
-            _weights(job, schedule),
-            np.array([each.tokens for each in profiles]),
-            samples_per_step=job.draws.samples_per_step,
-            tokens_per_step=job.draws.tokens_per_step,
-            unit=job.draws.unit,
-        )
-    )
+    weights = schedule_of(job, schedule)
+    draws = telling_rows(draws_at(job, weights, profiles, _steps(weights)))
     cores = float(len(os.sched_getaffinity(0))) if cores is None else cores
     limits = LoaderLimits(
         step_seconds=1.0 if step_seconds is None else step_seconds,
@@ -84,14 +79,34 @@ def plan_loaders(
         seconds *= max(longer if layout.cores > cores else 1.0, _SLOWER)
 
 
-def _weights(job: Job, schedule: Any) -> Float64Array:
-    """[times, sources] weights of steps to come, near and far."""
+def schedule_of(job: Job, given: Any) -> Schedule:
+    """The weights of a job's steps.
+
+    Args:
+        given: another schedule than the job's.
+    """
     own = {source.name: source.weight for source in job.sources}
-    given = as_schedule(schedule or job.draws.schedule or own)
+    return as_schedule(given or job.draws.schedule or own)
+
+
+def draws_at(
+    job: Job, schedule: Schedule, profiles: Sequence[SourceProfile], steps: Iterable[int]
+) -> Float64Array:
+    """[steps, sources] samples that steps draw."""
+    return draws_of(
+        weights_ahead(schedule, job.names, steps),
+        np.array([each.tokens for each in profiles]),
+        samples_per_step=job.draws.samples_per_step,
+        tokens_per_step=job.draws.tokens_per_step,
+        unit=job.draws.unit,
+    )
+
+
+def _steps(schedule: Schedule) -> list[int]:
+    """Steps to come, near and far."""
     steps = {0, *np.linspace(0, 100_000, 257).astype(int).tolist()}
     steps |= {1 << power for power in range(_HORIZON.bit_length())}
-    steps |= set(getattr(given, "stages", ()))
-    return weights_ahead(given, job.names, sorted(steps))
+    return sorted(steps | set(getattr(schedule, "stages", ())))
 
 
 def _half_of_memory() -> int:

@@ -13,6 +13,7 @@ from evenstep.arrays import Float64Array
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.sizing.job_profile import JobProfile
+from evenstep.service.sizing.loader_planning import draws_at, schedule_of
 from evenstep.strategy.loaders import (
     LiveScaling,
     LiveState,
@@ -20,13 +21,11 @@ from evenstep.strategy.loaders import (
     LoaderLimits,
     LoadModel,
     ScalingLimits,
-    draws_of,
     groups_of_layout,
     packed,
     scaling_plan,
-    weights_ahead,
 )
-from evenstep.strategy.mixture.schedules import PerStep, as_schedule
+from evenstep.strategy.mixture.schedules import PerStep
 
 _LEAD_SECONDS = 15.0  # in which loaders are started and have read ahead
 _HOLD = 4  # times as long less must be enough
@@ -74,8 +73,7 @@ class LoaderScaling:
         """
         lead = math.ceil(_LEAD_SECONDS / step_seconds)
         self.limits = limits or ScalingLimits(lead=lead, hold=_HOLD * lead)
-        own = {source.name: source.weight for source in job.sources}
-        self._schedule = as_schedule(schedule or job.draws.schedule or own)
+        self._schedule = schedule_of(job, schedule)
         self.workers = workers
         self._job, self._profiles = job, profile.of(job.names)
         self._model = LoadModel(
@@ -133,11 +131,4 @@ class LoaderScaling:
 
     def _draws(self, steps: Sequence[int]) -> Float64Array:
         """[steps, sources] samples that steps draw."""
-        job = self._job
-        return draws_of(
-            weights_ahead(self._schedule, job.names, steps),
-            np.array([profile.tokens for profile in self._profiles]),
-            samples_per_step=job.draws.samples_per_step,
-            tokens_per_step=job.draws.tokens_per_step,
-            unit=job.draws.unit,
-        )
+        return draws_at(self._job, self._schedule, self._profiles, steps)

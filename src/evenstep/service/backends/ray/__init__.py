@@ -16,7 +16,6 @@ In the actors:
     actors.py          `RoleActor`, a role
     loader_actor.py    `LoaderActor`, a loader or a standby
     registry_actor.py  `JobRegistryActor`, the registry, and `RegistryKeeper`, which informs it
-    channel.py         `RayChannel`: messages by Ray's own calls, where sockets are not wanted
 """
 
 from __future__ import annotations

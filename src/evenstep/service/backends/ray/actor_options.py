@@ -6,49 +6,28 @@ Ray restarts actors as often as their processes die, and repeats no calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.ray.actors import RoleActor
-from evenstep.service.backends.ray.loader_actor import LoaderActor
 from evenstep.service.backends.ray.registry_actor import JobRegistryActor
 
-_WATCHERS = 16
-"""Threads for health calls. Each registry keeps one busy, also one that has died."""
+_CALLS = 16
+"""Calls of Ray that an actor answers beside each other: where it is, and to end."""
 _CPU_SHARE = 0.9  # of the cluster's free CPUs, at most, for all actors together
 
 
-def role_actor(ray: Any, cpus: float) -> Any:
-    """The actor class for one role; health calls run in their own concurrency group."""
-    return _watched(ray, RoleActor, cpus, ("wait_forever", "measure", "location"))
-
-
-def loader_actor(ray: Any, cpus: float) -> Any:
-    """As `role_actor`, for loaders among which there are standbys."""
-    return _watched(ray, LoaderActor, cpus, ("wait_forever", "measure", "plays", "play"))
-
-
-def _watched(ray: Any, role: type[RoleActor], cpus: float, names: Sequence[str]) -> Any:
-    watch: Callable[[Any], Any] = ray.method(concurrency_group="watch")
-
-    def watched(name: str) -> Any:
-        def method(self: Any, *arguments: Any) -> Any:
-            return getattr(role, name)(self, *arguments)
-
-        return watch(method)
-
-    made = type(role.__name__, (role,), {name: watched(name) for name in names})
-    groups = {"watch": _WATCHERS}
-    return ray.remote(
-        concurrency_groups=groups, max_restarts=-1, max_task_retries=0, num_cpus=cpus
-    )(made)
+def role_actor(ray: Any, role: type[RoleActor], cpus: float) -> Any:
+    """The actor class of a role."""
+    return ray.remote(max_restarts=-1, max_task_retries=0, num_cpus=cpus, max_concurrency=_CALLS)(
+        role
+    )
 
 
 def registry_actor(ray: Any, clients: int) -> Any:
-    """The actor class of the registry. Each client keeps one call pending among others."""
+    """The actor class of the registry, which clients ask where it is before it knows its job."""
     return ray.remote(
-        max_restarts=-1, max_task_retries=0, num_cpus=0, max_concurrency=clients * 4 + 100
+        max_restarts=-1, max_task_retries=0, num_cpus=0, max_concurrency=clients + 100
     )(JobRegistryActor)
 
 

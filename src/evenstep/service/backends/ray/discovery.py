@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.backends.ray.channel import RayChannel, import_ray
+from evenstep.service.backends.ray.locators import import_ray
 from evenstep.service.client.discovery import Joined, job_answered
 from evenstep.service.remote.job_state import JobInfo, check_name
 
@@ -189,12 +189,12 @@ def _ask_registry(space: str, run_id: int) -> JobInfo | None:
     ray = import_ray()
     try:
         registry = ray.get_actor(_registry_name(run_id), namespace=space)
-    except ValueError:
+        answer = ray.get(registry.answer.remote([("job", ())]), timeout=_ANSWER_TIMEOUT)
+    except (TimeoutError, ray.exceptions.RayTaskError):
+        raise
+    except (ValueError, ray.exceptions.RayError):
         return None
-    pending = RayChannel(registry).send([("job", ())])
-    if pending.first_of((), _ANSWER_TIMEOUT) is None:
-        raise TimeoutError
-    return job_answered(pending)
+    return job_answered(answer)
 
 
 def _registry_name(run_id: int) -> str:

@@ -17,16 +17,17 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.ray.actor_options import (
     cpus_per_actor,
-    loader_actor,
     registry_actor,
     role_actor,
 )
-from evenstep.service.backends.ray.channel import import_ray
+from evenstep.service.backends.ray.actors import RoleActor
 from evenstep.service.backends.ray.discovery import namespace_of
+from evenstep.service.backends.ray.loader_actor import LoaderActor
 from evenstep.service.backends.ray.locators import (
     LoaderActors,
     LoaderLocator,
     RayLocator,
+    import_ray,
     location_in,
 )
 from evenstep.service.backends.ray.placement import ActorPlacement
@@ -79,7 +80,7 @@ class Launcher:
         self._faults, self._cpus = faults, ray.cpus
         self._space = namespace_of(name)
         self.run_id = time.time_ns()
-        self._keys = Keys.new() if ray.transport == "sockets" else None
+        self._keys = Keys.new()
         self._actors: dict[str, Any] = {}
         """By role, Ray's handles."""
         self._sent: list[Any] = []
@@ -212,22 +213,9 @@ class Launcher:
         self, name: str, role: str, part: LoaderJob | None, cpus: float
     ) -> None:
         """One of the loaders of a job with standbys, or a standby."""
-        ray = import_ray()
-        self._actors[role] = (
-            loader_actor(ray, cpus)
-            .options(
-                name=self._locator(name).name,
-                namespace=self._space,
-                max_concurrency=LOADER_THREADS,
-                **self._placement.of(name),
-            )
-            .remote(
-                ray.cloudpickle.dumps(self._all_sources),
-                self._paths,
-                self._keys,
-                None if part is None else part.part,
-            )
-        )
+        given = import_ray().cloudpickle.dumps(self._all_sources)
+        its_part = None if part is None else part.part
+        self._start(LoaderActor, name, role, cpus, given, self._paths, self._keys, its_part)
 
     @cached_property
     def _all_sources(self) -> Any:
@@ -274,25 +262,17 @@ class Launcher:
         Args:
             job: a reference to it.
         """
-        ray = import_ray()
-        locator = self._locator(name)
-        self._actors[role] = (
-            role_actor(ray, cpus)
-            .options(
-                name=locator.name,
-                namespace=self._space,
-                max_concurrency=threads,
-                **self._placement.of(name),
-            )
-            .remote(
-                make,
-                ray.cloudpickle.dumps([job, self._put(more)]),
-                self._paths,
-                self._keys,
-                threads,
-            )
+        given = import_ray().cloudpickle.dumps([job, self._put(more)])
+        self._start(RoleActor, name, role, cpus, make, given, self._paths, self._keys, threads)
+        return RemoteHandle(RolePlace(role, None, self._locator(name)))
+
+    def _start(
+        self, kind: type[RoleActor], name: str, role: str, cpus: float, *arguments: Any
+    ) -> None:
+        made = role_actor(import_ray(), kind, cpus).options(
+            name=self._locator(name).name, namespace=self._space, **self._placement.of(name)
         )
-        return RemoteHandle(RolePlace(role, None, locator))
+        self._actors[role] = made.remote(*arguments)
 
     def _put(self, value: Any) -> Any:
         self._sent.append(import_ray().put(value))
@@ -322,7 +302,7 @@ class Launcher:
                         "loaders="
                     )
                 try:
-                    location_in(ray.get(asked), actor)
+                    location_in(ray.get(asked))
                     break
                 except ray.exceptions.RayTaskError:
                     raise

@@ -13,12 +13,13 @@ import socket
 import threading
 from collections.abc import Sequence
 
+from evenstep.errors import EvenstepError
 from evenstep.service.backends.ray.actors import RoleActor
 from evenstep.service.job.loader_job import LoaderPart
 from evenstep.service.job.roles import LOADER_THREADS
-from evenstep.service.remote.channels import Answer
 from evenstep.service.remote.role_host import unpickled_job
 from evenstep.service.remote.role_makers import make_part, make_standby
+from evenstep.service.remote.role_place import Location
 from evenstep.service.source_loader.preparer import Preparer
 from evenstep.service.transport.endpoint import Keys
 
@@ -27,7 +28,7 @@ class LoaderActor(RoleActor):
     """See the module docstring."""
 
     def __init__(
-        self, given: bytes, paths: Sequence[str], keys: Keys | None, part: LoaderPart | None
+        self, given: bytes, paths: Sequence[str], keys: Keys, part: LoaderPart | None
     ) -> None:
         """
         Args:
@@ -50,7 +51,7 @@ class LoaderActor(RoleActor):
         else:
             self.play(part)
 
-    def location(self) -> Answer:
+    def location(self) -> Location | EvenstepError:
         if self._number is None and self._own is not None:  # restarted before it was asked
             self.play(self._own)
         return self._location
@@ -59,7 +60,7 @@ class LoaderActor(RoleActor):
         """The loader that it runs, None if it is a standby; its process and host."""
         return self._number, os.getpid(), socket.gethostname()
 
-    def play(self, part: LoaderPart) -> Answer | None:
+    def play(self, part: LoaderPart) -> Location | EvenstepError | None:
         """Runs a loader from now on; see `location`. None if it runs another one."""
         with self._playing:
             if self._number is None:

@@ -8,12 +8,28 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.service.backends.ray.channel import RayChannel, import_ray
+from evenstep.errors import EvenstepError
 from evenstep.service.job.loader_job import LoaderPart
-from evenstep.service.remote.channels import Answer, RoleGoneError, SocketChannel
+from evenstep.service.remote.channels import RoleGoneError
 from evenstep.service.remote.role_place import Location
 
 _INTERVAL = 0.2  # seconds
+
+
+def import_ray() -> Any:
+    """The module `ray`.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            "the service on Ray needs ray: pip install 'evenstep[service]'; or choose "
+            "backend='processes', which runs on one machine without it"
+        ) from error
+    return ray
 
 
 @dataclass(frozen=True)
@@ -38,19 +54,18 @@ class RayLocator:
             except ray.exceptions.RayError:  # it is restarting
                 time.sleep(_INTERVAL)
             else:
-                return location_in(answer, actor)
+                return location_in(answer)
 
 
-def location_in(answer: Answer, actor: Any) -> Location:
-    """
+def location_in(answer: Location | EvenstepError) -> Location:
+    """What an actor says of itself; see `RoleActor.location`.
+
     Raises:
         EvenstepError: the role could not be made.
     """
-    if answer.error is not None:
-        raise answer.error
-    process, host, born, endpoint, promoted = answer.value
-    channel = RayChannel(actor, born) if endpoint is None else SocketChannel(endpoint)
-    return Location(channel, process, host, born, promoted)
+    if isinstance(answer, EvenstepError):
+        raise answer
+    return answer
 
 
 _PROMPT_SECONDS = 0.5  # in which a running actor answers
@@ -136,7 +151,7 @@ class LoaderLocator:
             for actor in (*playing, *idle):
                 answer = _answer(actor.play.remote(self.part))
                 if answer is not None:
-                    return location_in(answer, actor)
+                    return location_in(answer)
             played: set[int | None] = set()
             for actor, (number, *_) in said:  # one of them was only slow, and has been replaced
                 if number in played:

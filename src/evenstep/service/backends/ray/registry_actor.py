@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import signal
 import socket
 import threading
@@ -18,17 +17,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from evenstep.service.backends.ray.channel import import_ray
-from evenstep.service.backends.ray.locators import LoaderActors, RayLocator, location_in
+from evenstep.service.backends.ray.locators import (
+    LoaderActors,
+    RayLocator,
+    import_ray,
+)
 from evenstep.service.messages import Message
 from evenstep.service.options import FaultOptions
 from evenstep.service.registry.event_log import EventLog
 from evenstep.service.registry.metrics import MetricsExporter
 from evenstep.service.registry.registry import JobRegistry
-from evenstep.service.remote.channels import Answer
+from evenstep.service.remote.channels import Answer, SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobState
-from evenstep.service.remote.role_place import RolePlace
+from evenstep.service.remote.role_place import Location, RolePlace
 from evenstep.service.transport.endpoint import Keys
 
 
@@ -111,7 +113,7 @@ class JobRegistryActor(JobRegistry):
     def __init__(
         self,
         locator: RayLocator,
-        keys: Keys | None,
+        keys: Keys,
         loaders: LoaderActors | None = None,
         events: str | None = None,
         limits: FaultOptions | None = None,
@@ -119,7 +121,7 @@ class JobRegistryActor(JobRegistry):
         """
         Args:
             locator: of this actor.
-            keys: of sockets; None for a registry without sockets.
+            keys: of its sockets.
             loaders: of a job with standbys.
             events: a file; see `EventLog`.
             limits: see `JobRegistry.open`.
@@ -127,7 +129,7 @@ class JobRegistryActor(JobRegistry):
         super().__init__()
         self._locator, self._keys, self._loaders = locator, keys, loaders
         self._log, self._limits = EventLog(events), limits
-        self._location: Answer | None = None
+        self._location: Location | None = None
         self._located = asyncio.Event()
 
     async def update(self, job_state: JobState) -> None:
@@ -137,16 +139,12 @@ class JobRegistryActor(JobRegistry):
             return
         import ray
 
-        endpoint, self._loop = None, asyncio.get_running_loop()
-        if self._keys is not None:
-            host = ray.util.get_node_ip_address()
-            endpoint = self.open_sockets("registry", host=host, keys=self._keys)
-        here = os.getpid(), socket.gethostname(), time.time_ns()
-        self._location = Answer((*here, endpoint, False))
-        actor = ray.get_actor(self._locator.name, namespace=self._locator.namespace)
-        known = location_in(self._location, actor)
+        self._loop = asyncio.get_running_loop()
+        host = ray.util.get_node_ip_address()
+        channel = SocketChannel(self.open_sockets("registry", host=host, keys=self._keys))
+        self._location = Location(channel, os.getpid(), socket.gethostname(), time.time_ns())
         info = job_state.info
-        place = RolePlace(info.registry.role, known, self._locator)
+        place = RolePlace(info.registry.role, self._location, self._locator)
         await self.open(
             replace(job_state, info=replace(info, registry=RemoteHandle(place))),
             MetricsExporter(info.name),
@@ -166,7 +164,7 @@ class JobRegistryActor(JobRegistry):
         await self.location()
         return await super().job_state()
 
-    async def location(self) -> Answer:
+    async def location(self) -> Location:
         """See `RoleActor.location`."""
         await self._located.wait()
         assert self._location is not None
@@ -183,11 +181,6 @@ class JobRegistryActor(JobRegistry):
         look for a registry that has restarted use them at once."""
         await self.location()
         return await super().answer(messages)
-
-    async def handle(self, sent: bytes, born: int | None = None) -> Answer:
-        """Handles messages; see `RayChannel`. Ray serializes the answer itself, as
-        it may have handles of actors. Any process of a registry may answer."""
-        return await self.answer(pickle.loads(sent))
 
 
 def _room() -> str:

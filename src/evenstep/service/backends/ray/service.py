@@ -14,9 +14,9 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.changing_job import ChangingJob
-from evenstep.service.backends.ray.channel import import_ray
 from evenstep.service.backends.ray.discovery import connect, find
 from evenstep.service.backends.ray.launcher import ActorLoader, Launcher
+from evenstep.service.backends.ray.locators import import_ray
 from evenstep.service.backends.ray.placement import ActorPlacement
 from evenstep.service.job.job import Job
 from evenstep.service.job.loader_job import LoaderJob
@@ -92,11 +92,11 @@ class RayService(ChangingJob):
             launcher.start(self._state)
             self._started = len(self._loaders)
             channel = self._info.registry.channel
-            if isinstance(channel, SocketChannel):
-                # Of this run: a job of the same name may run on another cluster, or without Ray.
-                self._file = path_of(f"{name}-{self._info.run_id}")
-                self._endpoint = channel.endpoint
-                write_endpoint(self._file, self._endpoint)
+            assert isinstance(channel, SocketChannel)
+            # Of this run: a job of the same name may run on another cluster, or without Ray.
+            self._file = path_of(f"{name}-{self._info.run_id}")
+            self._endpoint = channel.endpoint
+            write_endpoint(self._file, self._endpoint)
             self._begin_scaling(loaders)
         except BaseException:
             self.close()
@@ -108,9 +108,10 @@ class RayService(ChangingJob):
         return str(import_ray().get_runtime_context().gcs_address)
 
     @property
-    def file(self) -> Path | None:
+    def file(self) -> Path:
         """Where the address for trainers on hosts without Ray is: copy it there, readable by its
-        owner alone. None with ``transport="ray"``."""
+        owner alone."""
+        assert self._file is not None
         return self._file
 
     def close(self) -> None:
