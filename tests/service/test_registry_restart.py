@@ -11,6 +11,7 @@ import pytest
 from service_world import job_of
 
 import evenstep.service as es
+from evenstep.service.backends.ray import registry_actor
 from evenstep.service.backends.ray.locators import RayLocator
 from evenstep.service.backends.ray.registry_actor import JobRegistryActor
 from evenstep.service.remote.channels import Answer, SocketChannel
@@ -33,12 +34,12 @@ def test_a_question_that_comes_before_the_job_is_known_is_answered_after(
             )
         )
 
-        def get_actor(*args: Any, **options: Any) -> Any:  # its sockets are open by now
+        def exporter(job: str) -> None:  # its sockets are open by now
             asked.start()
             asked.join(0.5)
             assert not answers
 
-        monkeypatch.setattr(ray, "get_actor", get_actor)
+        monkeypatch.setattr(registry_actor, "MetricsExporter", exporter)
         monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
         await registry.update(state)
         await asyncio.to_thread(asked.join, PATIENCE)
