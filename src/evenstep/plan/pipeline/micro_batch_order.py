@@ -45,9 +45,8 @@ def order_micro_batches(costs: npt.ArrayLike, schedule: PipelineSchedule) -> Int
     """The order with the smallest makespan found; of up to six micro-batches, the smallest of all.
 
     Args:
-        costs: [micro-batches] cost of each on one stage, as a forward time in any unit; or
-            [micro-batches, parts] where parts of the model differ. The schedule's latency is in the
-            same unit.
+        costs: [micro-batches] cost of each on one stage, as a forward time in any unit. The
+            schedule's latency is in the same unit.
         schedule: what the order is for.
 
     Returns:
@@ -57,12 +56,12 @@ def order_micro_batches(costs: npt.ArrayLike, schedule: PipelineSchedule) -> Int
         ConfigurationError: a cost is negative or not finite, or the schedule cannot run that many
             micro-batches.
     """
-    forward = schedule.forward_times(costs)
+    forward = np.asarray(costs, np.float64)
     count = len(forward)
     given = np.arange(count)
     if count <= _ALL_ORDERS:
         return _shortest(given, _all_orders(count), forward, schedule)[0]
-    by_cost = np.argsort(forward.sum(axis=1), kind="stable")
+    by_cost = np.argsort(forward, kind="stable")
     candidates = np.concatenate([given[None], by_cost[_one_peak(count)]])
     best, makespan = _shortest(given, candidates, forward, schedule)
     for _ in range(_ROUNDS):
@@ -82,7 +81,7 @@ def share_micro_batches(
     its micro-batches in the order that is best for its pipeline.
 
     Args:
-        costs: [micro-batches] or [micro-batches, parts], as for `order_micro_batches`.
+        costs: [micro-batches] as for `order_micro_batches`.
         ranks: data-parallel ranks; the number of micro-batches is a multiple of it.
         schedule: None leaves each rank's micro-batches in the order given.
 
@@ -94,13 +93,12 @@ def share_micro_batches(
     """
     check_at_least(1, ranks=ranks)
     forward = np.asarray(costs, np.float64)
-    total = forward.sum(axis=1) if forward.ndim == 2 else forward.reshape(-1)
-    if not len(total) or len(total) % ranks:
+    if not len(forward) or len(forward) % ranks:
         raise ConfigurationError(
-            f"{len(total)} micro-batches cannot be shared out evenly to ranks={ranks}; plan a "
+            f"{len(forward)} micro-batches cannot be shared out evenly to ranks={ranks}; plan a "
             f"multiple of {ranks} for each step"
         )
-    shares = partition(total, ranks, equal_counts=True)
+    shares = partition(forward, ranks, equal_counts=True)
     # Ascending within a rank, so without a schedule they stay in the order given.
     mine = [np.flatnonzero(shares.bin_of == rank) for rank in range(ranks)]
     if schedule is not None:
@@ -113,9 +111,7 @@ def _shortest(
 ) -> tuple[Int64Array, float]:
     """The order with the smallest makespan, and the makespan; the given one, which is the first of
     `orders`, unless another is shorter."""
-    graph = schedule.graph(len(forward))
-    times = graph.times_of_orders(schedule, forward, orders)
-    makespans = graph.makespans(times, schedule.latency)
+    makespans = schedule.makespans(forward[orders.T])
     best = int(makespans.argmin())
     if makespans[best] < makespans[0] * _SHORTER:
         return orders[best], float(makespans[best])

@@ -38,9 +38,6 @@ class PipelineSchedule:
     stages: int = 4
     chunks: int = 1
     """Parts of each stage, Megatron's virtual stages. 1 is plain 1F1B, more is interleaved."""
-    consecutive: int | None = None
-    """Micro-batches that a stage takes through a chunk before it turns to the next one, Megatron's
-    ``microbatch_group_size_per_vp_stage``. None takes as many as there are stages."""
     backward: float = 2.0
     """Time of a backward pass over that of the forward pass."""
     latency: float = 0.0
@@ -49,14 +46,9 @@ class PipelineSchedule:
 
     def __post_init__(self) -> None:
         check_at_least(1, stages=self.stages, chunks=self.chunks)
-        check_at_least(self.stages, consecutive=self.consecutive)
         for name, value in (("backward", self.backward), ("latency", self.latency)):
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigurationError(f"{name}={value} must be finite and not negative")
-
-    @property
-    def parts(self) -> int:
-        return self.stages * self.chunks
 
     def graph(self, micro_batches: int) -> PassGraph:
         """
@@ -64,56 +56,36 @@ class PipelineSchedule:
             ConfigurationError: the schedule does not run this number of micro-batches.
         """
         check_at_least(1, micro_batches=micro_batches)
-        run = self.stages if self.consecutive is None else self.consecutive
-        if self.chunks > 1 and (micro_batches < run or 0 < micro_batches % run < self.stages):
+        if self.chunks > 1 and micro_batches % self.stages:
             raise ConfigurationError(
-                f"micro_batches={micro_batches} do not suit an interleaved schedule that takes "
-                f"{run} through a chunk at a time: there must be at least {run}, and the last "
-                f"round must have at least {self.stages}, one for each stage; use a multiple of "
-                f"{run}, or chunks=1"
+                f"micro_batches={micro_batches} do not suit an interleaved schedule, which takes "
+                f"as many as there are stages through a chunk at a time; use a multiple of "
+                f"{self.stages}, or chunks=1"
             )
-        return _graph(self.stages, self.chunks, run, micro_batches)
+        return _graph(self.stages, self.chunks, micro_batches)
 
-    def forward_times(self, forward: npt.ArrayLike) -> Float64Array:
-        """[micro-batches, parts] time of each forward pass.
+    def makespans(self, forward: npt.ArrayLike) -> Float64Array:
+        """[sets] time of a step, by several sets of forward times at once.
 
         Args:
-            forward: [micro-batches] time on each stage, shared evenly by its chunks; or
-                [micro-batches, parts] time of each pass. At least one micro-batch.
+            forward: [micro-batches, sets] time of each forward pass on a stage, shared evenly by
+                its chunks. At least one micro-batch.
 
         Raises:
-            ConfigurationError: another shape, or a time that is negative or not finite.
+            ConfigurationError: a time is negative or not finite, or the schedule does not run this
+                number of micro-batches.
         """
         times = np.asarray(forward, np.float64)
-        if times.ndim == 1:
-            times = np.repeat(times[:, None] / self.chunks, self.parts, axis=1)
-        if times.ndim != 2 or times.shape[1] != self.parts or not len(times):
-            raise ConfigurationError(
-                f"forward times of shape {np.shape(forward)} must be [micro-batches] or "
-                f"[micro-batches, {self.parts}]: one column for each part of the model, "
-                f"stages={self.stages} times chunks={self.chunks}"
-            )
-        if not (np.isfinite(times).all() and times.min() >= 0):
+        if not (np.isfinite(times).all() and times.min(initial=0) >= 0):
             raise ConfigurationError(
                 "forward times must be finite and not negative, and they lie between "
                 f"{times.min()} and {times.max()}"
             )
-        return times
-
-    @staticmethod
-    def check_order(order: npt.ArrayLike, micro_batches: int) -> Int64Array:
-        """[micro-batches] the order, as int64.
-
-        Raises:
-            ConfigurationError: it does not name each micro-batch once.
-        """
-        places = np.asarray(order)
-        if sorted(places.tolist()) != list(range(micro_batches)):
-            raise ConfigurationError(
-                f"order={places.tolist()} must name each of {micro_batches} micro-batches once, "
-                f"from 0 to {micro_batches - 1}"
-            )
-        return places.astype(np.int64, copy=False)
+        graph = self.graph(len(times))
+        ahead = times / self.chunks
+        both = np.concatenate([ahead, ahead * self.backward])
+        taken = both.take(graph.backward * len(times) + graph.micro_batch, axis=0)
+        return graph.makespans(taken, self.latency)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,58 +98,11 @@ class PassGraph:
 
     backward: npt.NDArray[np.bool_]
     micro_batch: Int64Array
-    part: Int64Array
-    stage: Int64Array
-    before: Int64Array
-    """Number of the pass before it on its stage."""
-    needs: Int64Array
-    """Number of the pass whose output it needs."""
     crosses: Float64Array
-    """1 where that output comes from another stage, else 0."""
+    """1 where the output that it needs comes from another stage, else 0."""
     levels: tuple[tuple[slice, Int64Array], ...]
-    """Numbers of the passes of each level, and [2, passes of the level] their `before`, `needs`."""
-    waits: tuple[tuple[int, int], ...]
-    """[passes] `before` and `needs` once more, side by side, for the walk in plain Python."""
-
-    def __len__(self) -> int:
-        return len(self.part)
-
-    def times(self, schedule: PipelineSchedule, forward: Float64Array) -> Float64Array:
-        """[passes] time of each pass, from [micro-batches, parts] forward times."""
-        scale = np.where(self.backward, schedule.backward, 1.0)
-        times: Float64Array = forward[self.micro_batch, self.part] * scale
-        return times
-
-    def times_of_orders(
-        self, schedule: PipelineSchedule, forward: Float64Array, orders: Int64Array
-    ) -> Float64Array:
-        """[passes, orders] `times` where the micro-batches run in other orders.
-
-        Args:
-            orders: [orders, micro-batches] which micro-batch comes in each place.
-        """
-        places = np.ascontiguousarray(orders.T)
-        if (forward == forward[:, :1]).all():
-            ahead = forward[places, 0]
-            both = np.concatenate([ahead, ahead * schedule.backward])
-            alike: Float64Array = both.take(self.backward * len(forward) + self.micro_batch, axis=0)
-            return alike
-        scale = np.where(self.backward, schedule.backward, 1.0)
-        times: Float64Array = forward[places[self.micro_batch], self.part[:, None]]
-        times *= scale[:, None]
-        return times
-
-    def ends(self, times: Float64Array, latency: float) -> list[float]:
-        """[passes] end of each pass, counted from the beginning of the step."""
-        ends = [0.0] * (len(times) + 1)
-        lags = (self.crosses * latency).tolist()
-        for number, ((before, needs), lag, time) in enumerate(
-            zip(self.waits, lags, times.tolist())
-        ):
-            free = ends[before]
-            ready = ends[needs] + lag
-            ends[number] = (free if free > ready else ready) + time
-        return ends[:-1]
+    """Numbers of the passes of each level; and [2, passes of the level] numbers of the pass before
+    each on its stage, and of the one whose output it needs."""
 
     def makespans(self, times: Float64Array, latency: float) -> Float64Array:
         """[sets] end of the last pass for many sets of times at once.
@@ -185,7 +110,7 @@ class PassGraph:
         Args:
             times: [passes, sets].
         """
-        ends = np.zeros((len(self) + 1, times.shape[1]))
+        ends = np.zeros((len(times) + 1, times.shape[1]))
         lags = (self.crosses * latency)[:, None]
         for here, waits in self.levels:
             free, ready = ends.take(waits, axis=0)  # [passes of the level, sets] each
@@ -197,12 +122,11 @@ class PassGraph:
         return last
 
 
-def _stage_order(
-    stage: int, stages: int, chunks: int, run: int, micro_batches: int
-) -> Iterator[_Pass]:
+def _stage_order(stage: int, stages: int, chunks: int, micro_batches: int) -> Iterator[_Pass]:
     """The passes of a stage, in the order in which it runs them."""
     # A stage turns to the next chunk after `run` micro-batches, and to the next round of them after
     # the last chunk. Backward it goes through the chunks from the last to the first.
+    run = stages
     turns = [
         (micro_batch, chunk)
         for first in range(0, micro_batches, run)
@@ -223,9 +147,9 @@ def _stage_order(
 
 
 @lru_cache(maxsize=64)
-def _graph(stages: int, chunks: int, run: int, micro_batches: int) -> PassGraph:
+def _graph(stages: int, chunks: int, micro_batches: int) -> PassGraph:
     """Numbers passes level by level: in each, the next pass of every stage that is ready."""
-    queues = [list(_stage_order(s, stages, chunks, run, micro_batches)) for s in range(stages)]
+    queues = [list(_stage_order(s, stages, chunks, micro_batches)) for s in range(stages)]
     place = [0] * stages
     numbers: dict[_Pass, int] = {}
     rows: list[tuple[_Pass, int]] = []
@@ -241,8 +165,8 @@ def _graph(stages: int, chunks: int, run: int, micro_batches: int) -> PassGraph:
                     rows.append((queue[place[stage]], stage))
         if len(rows) == begin:
             raise InvariantError(
-                f"stages={stages}, chunks={chunks}, {run} at a time: the stages of "
-                f"{micro_batches} micro-batches wait for each other"
+                f"stages={stages}, chunks={chunks}: the stages of {micro_batches} micro-batches "
+                "wait for each other"
             )
         for number in range(begin, len(rows)):
             numbers[rows[number][0]] = number
@@ -260,13 +184,8 @@ def _graph(stages: int, chunks: int, run: int, micro_batches: int) -> PassGraph:
     return PassGraph(
         backward=np.array([row[0] for row, _ in rows]),
         micro_batch=np.array([row[1] for row, _ in rows], np.int64),
-        part=np.array([row[2] for row, _ in rows], np.int64),
-        stage=np.array([stage for _, stage in rows], np.int64),
-        before=waits[0],
-        needs=waits[1],
         crosses=np.array(crosses),
         levels=tuple((here, waits[:, here].copy()) for here in levels),
-        waits=tuple(zip(before, needs)),
     )
 
 

@@ -104,8 +104,8 @@ def makespan_ratio(
     schedule = schedule or PipelineSchedule()
     taken = balanced = 0.0
     for forward in costs:
-        order = order_micro_batches(forward, schedule) if ordered else None
-        run = simulate_pipeline(forward, schedule, order)
+        order = order_micro_batches(forward, schedule) if ordered else slice(None)
+        run = simulate_pipeline(forward[order], schedule)
         taken += run.makespan
         balanced += run.balanced_makespan
     return taken / balanced
