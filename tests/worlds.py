@@ -8,9 +8,8 @@ the loop over `World.steps`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
@@ -103,7 +102,7 @@ def arrivals(random) -> dict[str, Callable]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What one rank writes down after a step: numbers and lists of numbers."""
+    """What one rank writes down after a step."""
 
     start: RoundStart
     received: int
@@ -139,25 +138,6 @@ class Checkpoint:
             columns=np.empty((5, 0), np.int64),
             ages=NOBODY,
         )
-
-    def to_json(self) -> str:
-        def plain(value):
-            return value.tolist() if isinstance(value, np.ndarray) else value
-
-        fields = asdict(self)
-        fields["start"] = {name: plain(value) for name, value in fields["start"].items()}
-        return json.dumps({name: plain(value) for name, value in fields.items()})
-
-    @classmethod
-    def from_json(cls, text: str) -> Checkpoint:
-        fields = json.loads(text)
-        start = fields.pop("start")
-        for name in ("numbers", "columns", "ages", "entries"):
-            start[name] = np.array(start[name], np.int64)
-        start["seen_lengths"] = tuple(start["seen_lengths"])
-        for name in ("unfinished", "early"):
-            fields[name] = np.array(fields[name], np.int64)
-        return cls(start=RoundStart(**start), **fields)
 
 
 @dataclass
@@ -287,7 +267,7 @@ class World:
             yield from zip(*made, strict=True)
 
     def checkpoints(self, last: Sequence[PlannedStep]) -> list[Checkpoint]:
-        """What the ranks write down after a step, as JSON and back."""
+        """What the ranks write down after a step."""
         made = []
         for rank, step in enumerate(last):
             start, received, groups = step.round.start, step.index_in_round + 1, step.round.groups
@@ -295,14 +275,15 @@ class World:
                 : 0 if step.filler else groups.offsets[step.round.steps[received]]
             ]
             early = self.early[rank]
-            one = Checkpoint(
-                start=start,
-                received=received,
-                unfinished=np.setdiff1d(start.numbers, trained),
-                onward=max(start.taken, self.onward[rank]),
-                early=early[early >= start.taken],
+            made.append(
+                Checkpoint(
+                    start=start,
+                    received=received,
+                    unfinished=np.setdiff1d(start.numbers, trained),
+                    onward=max(start.taken, self.onward[rank]),
+                    early=early[early >= start.taken],
+                )
             )
-            made.append(Checkpoint.from_json(one.to_json()))
         return made
 
     def resumed(self, checkpoints: Sequence[Checkpoint], **changes) -> World:

@@ -95,15 +95,6 @@ def test_one_rank_of_unknown_share_and_no_rank_looks_ahead(policy, shards, buffe
             done += len(groups.members)
 
 
-@settings(max_examples=30)
-@given(POLICIES, SHARDS, BUFFERS, RANDOMS, RANDOMS)
-def test_when_samples_come_changes_no_step_of_ranks_that_look_ahead(
-    policy, shards, buffer_size, random, other
-):
-    one = World(policy, shards, buffer_size, shares=sizes(shards), **arrivals(random))
-    assert visible_steps(one) == visible_steps(replace(one, **arrivals(other)))
-
-
 @settings(max_examples=40)
 @given(KEEPING, SHARDS, BUFFERS, RANDOMS, st.data())
 def test_a_wrong_share_costs_rounds_but_no_sample(policy, shards, buffer_size, random, data):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cost import MemoryLimit
@@ -17,7 +17,6 @@ from evenstep.protocol.wire import abort_message
 from worlds import POLICIES, SHARDS, columns, play
 
 
-@settings(max_examples=120)
 @given(POLICIES, SHARDS, st.integers(1, 25), st.randoms(use_true_random=False))
 def test_every_sample_is_emitted_once_and_every_rank_makes_the_same_steps(
     policy, shards, buffer_size, random

@@ -2,7 +2,7 @@
 trains on what it would have trained on.
 
 A rank's checkpoint is the `RoundStart` of the round under way and how many of its steps the trainer
-has received. Every checkpoint in this file goes through JSON.
+has received.
 """
 
 from __future__ import annotations

@@ -120,7 +120,6 @@ def damages(draw: st.DrawFn, job: Job, culprit: int) -> bytes:
     return draw(st.sampled_from(others))  # another rank's, of another kind or round
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_damage_in_all_copies_is_one_error_on_all_ranks_that_names_the_sender(data):
     job = data.draw(jobs())
@@ -186,7 +185,6 @@ def lies(draw: st.DrawFn, whole: bytes) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@settings(max_examples=100)
 @given(st.data())
 def test_lies_end_in_an_error_of_evenstep_or_in_an_epoch(data):
     job = data.draw(jobs())
