@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import io
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
-EXAMPLE = str(Path(__file__).parents[2] / "examples" / "resume.py")
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-# What torchrun sets for one rank: starting it takes longer than the rank.
-ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+import pytest
+import torch.distributed as dist
+from ranks import Rank, run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def launch(*command: str, **environ: str) -> list[tuple[str, str]]:
-    """The checkpoints that are saved, and the number of ranks."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr.replace("FutureWarning", ""), done.stderr
-    return re.findall(r"step-(\d+) on (\d) ranks", done.stdout)
+def resume(rank: Rank, *arguments: str) -> list[tuple[str, str]]:
+    """The checkpoints that this rank says it has saved, and the number of ranks."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.setattr(dist, "init_process_group", lambda backend: None)  # the ranks have one
+        patch.setattr(sys, "argv", ["resume.py", *arguments])
+        patch.syspath_prepend(EXAMPLES)
+        runpy.run_path(str(EXAMPLES / "resume.py"), run_name="__main__")
+    return re.findall(r"step-(\d+) on (\d) ranks", said.getvalue())
 
 
 def test_a_stopped_job_resumes_on_fewer_ranks(tmp_path: Path) -> None:
-    example = (EXAMPLE, "--folder", str(tmp_path), "--stop-after")
-    assert launch(*TORCHRUN, *example, "6") == [("00004", "2"), ("00005", "2")]
-    assert launch(*example, "5", **ALONE) == [("00009", "1"), ("00010", "1")]
+    arguments = ("--folder", str(tmp_path / "saved"), "--stop-after")
+    for name in ("saved", "first", "second"):
+        (tmp_path / name).mkdir()
+    first = run(resume, 2, *arguments, "6", folder=tmp_path / "first")
+    assert first == [[("00004", "2"), ("00005", "2")], []]
+    second = run(resume, 1, *arguments, "5", folder=tmp_path / "second")
+    assert second == [[("00009", "1"), ("00010", "1")]]
