@@ -45,7 +45,6 @@ UNPICKLES = {
 LISTENS = {
     "service/status_http.py",
     "service/transport/server.py",
-    "tools/report/run_server.py",
 }
 
 

@@ -1,9 +1,8 @@
-"""``evenstep watch``: the step log of a running job, in the terminal and as a page."""
+"""``evenstep watch``: the step log of a running job, in the terminal."""
 
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,9 +22,6 @@ _LAST = 30  # steps
 
 def command(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="The file of step_log=.")],
-    port: Annotated[
-        int | None, typer.Option(help="Port of this machine to serve a page on; 0 is any.")
-    ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Stop after this many seconds.", show_default="at Ctrl-C")
     ] = None,
@@ -33,20 +29,18 @@ def command(
 ) -> None:
     """Show where the time of a run goes, while it runs.
 
-    The figures are those of `evenstep report`, for the whole log and for its last steps. The page
-    of --port renews itself. --json prints the current figures once.
+    The figures are those of `evenstep report`, for the whole log and for its last steps. --json
+    prints the current ones once.
 
     \b
     Examples:
       evenstep watch run.jsonl
-      evenstep watch run.jsonl --port 8098
       evenstep watch run.jsonl --json
     """
     from rich.console import Console
     from rich.live import Live
 
     from evenstep.tools.report.run_record import read_run
-    from evenstep.tools.report.run_server import RunServer
 
     if json:
         run = read_run(log)
@@ -54,13 +48,8 @@ def command(
         return
     end = None if seconds is None else time.monotonic() + seconds
     console = Console(markup=False, emoji=False)
-    with ExitStack() as stack:
-        run = read_run(log)
-        if port is not None:
-            server = stack.enter_context(RunServer(log, port))
-            note(f"page at {server.url}")
+    with Live(_table(read_run(log)), console=console, auto_refresh=False) as live:
         try:
-            live = stack.enter_context(Live(_table(run), console=console, auto_refresh=False))
             while end is None or time.monotonic() < end:
                 time.sleep(_EVERY if end is None else max(min(_EVERY, end - time.monotonic()), 0.0))
                 live.update(_table(read_run(log)), refresh=True)

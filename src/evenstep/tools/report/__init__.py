@@ -5,7 +5,7 @@ table                     tables of text
 page                      the frame and the parts of an HTML page
 advice_text, advice_page  the advice of `evenstep advise`; pool_text that of `--pool-sort`
 plan_page                 a loading plan of the service
-run_record, run_page      a run's step log: read, and shown; run_server serves it during the run
+run_record, run_page      a run's step log: read, and shown
 picture                   the frame of a plot
 steps_plot, packing_plot  the time that ranks, or micro-batches, wait for each other
 ranks_plot                groups of ranks: which document each rank works on

@@ -78,14 +78,13 @@ footer { margin-top: 3rem; border-top: 1px solid var(--rule); padding-top: .8rem
 """
 
 
-def page(title: str, body: Iterable[str], *, style: str = "", script: str = "") -> str:
+def page(title: str, body: Iterable[str], *, style: str = "") -> str:
     """A page as text, to be written in UTF-8.
 
     Args:
         title: text.
         body: HTML, below the title as a heading.
         style: more rules of the style sheet.
-        script: JavaScript.
     """
     parts = "\n".join([f"<h1>{escape(title)}</h1>", *body])
     return (
@@ -94,8 +93,7 @@ def page(title: str, body: Iterable[str], *, style: str = "", script: str = "") 
         '<link rel="icon" href="data:,">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         f"<body>\n<main>\n{parts}\n<footer>evenstep {__version__}</footer>\n</main>\n"
-        + (f"<script>{script}</script>\n" if script else "")
-        + "</body>\n</html>\n"
+        "</body>\n</html>\n"
     )
 
 

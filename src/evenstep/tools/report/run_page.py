@@ -1,7 +1,4 @@
-"""Step logs as one self-contained HTML page: where the time of one run went, or of two to compare.
-
-A live page also has a script, which requests the page again from its own server.
-"""
+"""Step logs as one self-contained HTML page: where the time of one run went, or of two to compare."""
 
 from __future__ import annotations
 
@@ -23,42 +20,22 @@ _STYLE = """
   margin-right: .4em; }
 .wide td:first-child { white-space: normal; }
 """
-_RENEW = """
-const renew = async () => {
-  const said = document.getElementById("renewed");
-  try {
-    const answer = await fetch(location.href, {cache: "no-store"});
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    for (const now of page.querySelectorAll("[data-renewed]")) {
-      const old = document.getElementById(now.id);
-      if (old && old.innerHTML !== now.innerHTML) old.innerHTML = now.innerHTML;
-    }
-    said.textContent = "";
-  } catch {
-    said.textContent = "The server has ended; the page stays as it is.";
-  }
-};
-setInterval(renew, 2000);
-"""
 _MOST = 60
 """Most columns of a chart; with more steps, each stands for several."""
 
 
-def run_page(runs: Sequence[RunRecord], *, renews: bool = False) -> str:
+def run_page(runs: Sequence[RunRecord]) -> str:
     """The page as text, to be written in UTF-8.
 
     Args:
         runs: one, or before and after.
-        renews: whether the page requests itself again every two seconds.
     """
-    # Of a part that scrolls only the content is renewed, so that it keeps its place and the focus.
-    body = ['<p class="lead" id="renewed" role="status"></p>'] if renews else []
-    body.append(wide("Figures", _renewed("figures", _figures(runs))))
-    for number, run in enumerate(runs):
+    body = [wide("Figures", _figures(runs))]
+    for run in runs:
         body.append(f"<h2>{escape(run.name) if len(runs) > 1 else 'Where the time went'}</h2>")
         chart = _chart(run) if len(run) else "<p>No step has ended yet.</p>"
-        body.append(_renewed(f"shares-{number}", _legend(run)))
-        body.append(wide(f"Time of {escape(run.name)}", _renewed(f"time-{number}", chart)))
+        body.append(_legend(run))
+        body.append(wide(f"Time of {escape(run.name)}", chart))
     body.append(
         '<p class="caption">Each column shows the shares of one or more steps. Waits for data are '
         "measured on the rank that writes the log. Waits for ranks and padding are shares of the "
@@ -66,11 +43,7 @@ def run_page(runs: Sequence[RunRecord], *, renews: bool = False) -> str:
         "costliest rank. The first step of each pass is left out.</p>"
     )
     title = " and ".join(run.name for run in runs)
-    return page(title, body, style=_STYLE, script=_RENEW if renews else "")
-
-
-def _renewed(name: str, content: str) -> str:
-    return f'<div id="{name}" data-renewed>{content}</div>'
+    return page(title, body, style=_STYLE)
 
 
 def _figures(runs: Sequence[RunRecord]) -> str:
