@@ -12,7 +12,7 @@ from service_world import Rows, job_of, rows, squares, tokens_of_row, write_json
 from test_service_subplans import pictured, text_of
 
 import evenstep.service as es
-from page_code import blocks, run_page
+from page_code import blocks
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,11 +36,16 @@ def test_the_job_of_the_page_trains(tmp_path: Path) -> None:
     assert names["step"].imbalance < names["step"].imbalance_before
 
 
-def test_the_vision_strategy_of_the_page_plans(tmp_path: Path) -> None:
-    names = run_page("service.md", "Encoders", vit=squares, flops=squares)
+def vision(graph, mesh, step):
+    encoder = graph.modality("image").distribute("WORLD").cost(squares).balance("greedy")
+    backbone = graph.modality("text", "image").mix().distribute("DP").cost(squares)
+    return backbone.balance("greedy").broadcast_at("TP").plan(subplans={"encoder": encoder})
+
+
+def test_clients_get_the_images_that_they_encode(tmp_path: Path) -> None:
     table = [{"id": k, "length": 3 + k % 5} for k in range(60)]
     pictures = es.Source("pictures", Rows(table), transform=pictured)
-    options = {"strategy": names["vision"], "collate": text_of, "mesh": es.Mesh(DP=2, TP=2)}
+    options = {"strategy": vision, "collate": text_of, "mesh": es.Mesh(DP=2, TP=2)}
     with es.start(job_of(tmp_path, sources=[pictures], **options), backend="local") as service:
         for rank in range(4):
             batches, step = next(service.client(rank))
