@@ -30,9 +30,9 @@ from evenstep.protocol import RankProtocol
 
 LENGTHS = ("ultrachat", "llava", "sharegpt4o", "mm-mix", "coyo-text")
 PACKING = ("", "--steady", "--queues 0", "--whole", "--end carry", "--micro-batches 8 --queues 3")
-CONTEXT_RANKS = (2, 8)
+CONTEXT_RANKS = (8, 32)
 SHOWN = 16  # hexadecimal digits of a digest
-TIMED = ("_us_per_sample", "_ms", "_ms_median")
+TIMED = ("_us_per_sample", "_ms", "_ms_max")
 """Ends of the names of figures that are times, which differ from run to run."""
 
 
@@ -45,8 +45,8 @@ def cases(seed: int, samples: int) -> Iterator[str]:
         yield f"workload-packing --lengths pretrain-128k --samples {count} --seed {seed} {options}"
     for ranks in CONTEXT_RANKS:
         yield (
-            "context-parallel --lengths pretrain-128k --context 131072 --sequences 12 "
-            f"--cp {ranks} --seed {seed}"
+            "dynamic-context-parallel --lengths pretrain-128k --tokens-per-rank 16384 --steps 1 "
+            f"--ranks {ranks} --seed {seed}"
         )
 
 

@@ -205,7 +205,7 @@ def test_steady_and_queues_exclude_each_other(capsys: Capture) -> None:
 
 SIMULATED = (
     *POLICIES,
-    *("workload-packing", "context-parallel", "dynamic-context-parallel", "rebalance"),
+    *("workload-packing", "dynamic-context-parallel", "rebalance"),
 )
 
 

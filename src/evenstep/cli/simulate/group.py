@@ -19,7 +19,7 @@ from evenstep.cli.options import (
     parse_buffer_size,
 )
 from evenstep.cli.output import note, print_figures, print_json, progress_bar
-from evenstep.cli.simulate import dynamic_context, packing, rebalance, sharding
+from evenstep.cli.simulate import dynamic_context, packing, rebalance
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
@@ -74,7 +74,6 @@ _GROUP_HELP = """Run a policy over lengths, and report what it gains. Needs no G
 Examples:
   evenstep simulate even --lengths ultrachat --world-size 8 --json
   evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4 --queues 2
-  evenstep simulate context-parallel --lengths pretrain-128k --context 131072 --cp 8 --json
   evenstep simulate dynamic-context-parallel --lengths pretrain-128k --ranks 64 --json
   evenstep simulate rebalance --ranks 64 --max-tokens 32768
 """
@@ -127,7 +126,6 @@ def register(app: typer.Typer) -> None:
         text = _POLICY_HELP.format(summary=_SUMMARIES[policy], policy=policy, option=option)
         group.command(policy, help=text)(_command(policy))
     group.command("workload-packing")(packing.command)
-    group.command("context-parallel")(sharding.command)
     group.command("dynamic-context-parallel")(dynamic_context.command)
     group.command("rebalance")(rebalance.command)
     app.add_typer(group, name="simulate")
