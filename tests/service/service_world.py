@@ -142,6 +142,15 @@ def steps_of(client: es.RankClient, count: int | None = None) -> Batches:
     return taken
 
 
+def in_one_process(
+    job: es.Job, count: int | None = None, ranks: Sequence[int] | None = None, **options: Any
+) -> list[Any]:
+    """[ranks] the steps of each, as `comparable` gives them, of a service that nothing disturbs."""
+    with es.start(job, backend="local", **options) as service:
+        clients = map(service.client, range(len(job.tree)) if ranks is None else ranks)
+        return [comparable(steps_of(client, count)) for client in clients]
+
+
 def comparable(taken: Batches) -> list[Any]:
     """All that can be compared of steps: numbers, names and tensors as lists."""
     return [

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from ray_cluster import PATIENCE, until
-from service_world import comparable, job_of, steps_of
+from service_world import comparable, in_one_process, job_of, steps_of
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 
@@ -40,11 +40,6 @@ def layouts(names: tuple[str, ...]) -> list[es.SourceLayout]:
         es.SourceLayout(names, (whole("books", "web"), whole("code"))),
         es.SourceLayout(names, (whole(*names),)),
     ]
-
-
-def expected_of(job: es.Job) -> list[Any]:
-    with es.start(job, backend="local") as local:
-        return [comparable(steps_of(local.client(rank), STEPS)) for rank in range(2)]
 
 
 def processes_of(service: ProcessService) -> list[int]:
@@ -77,7 +72,7 @@ def test_no_batch_changes(tmp_path: Path) -> None:
         status = service.status()
         with pytest.raises(ConfigurationError, match="of other sources"):
             service.use_loaders(es.SourceLayout.of(["code"], 1))
-    assert [comparable(each) for each in taken] == expected_of(job)
+    assert [comparable(each) for each in taken] == in_one_process(job, STEPS)
     assert status["failed"] is None
 
 
@@ -162,8 +157,7 @@ def test_loaders_come_before_weights_move_and_go_after(tmp_path: Path) -> None:
         assert len(processes_of(service)) == 1
         taken += steps_of(client, 2)
         status = service.status()
-    with es.start(job, backend="local") as local:
-        assert comparable(taken) == comparable(steps_of(local.client(0), len(taken)))
+    assert comparable(taken) == in_one_process(job, len(taken))[0]
     more, fewer = status["scaled"]
     assert more["loaders"] == [1, 2]
     assert more["step"] < 12

@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_world import comparable, job_of, rows, sources, steps_of, with_prompt, write_jsonl
+from service_world import (
+    comparable,
+    in_one_process,
+    job_of,
+    rows,
+    sources,
+    steps_of,
+    with_prompt,
+    write_jsonl,
+)
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
@@ -139,8 +148,7 @@ def test_without_a_step_time_all_cores_are_used(tmp_path: Path) -> None:
 
 def test_a_job_starts_without_saying_how_many_loaders_it_needs(tmp_path: Path) -> None:
     job = job_with(tmp_path, web=slow)
-    with es.start(job, backend="local") as service:
-        expected = comparable(steps_of(service.client(0), 3))
+    expected = in_one_process(job, 3)[0]
     with es.start(job, backend="local", loaders="auto") as service:
         assert comparable(steps_of(service.client(0), 3)) == expected
     with pytest.raises(ConfigurationError, match="'many' must be a number"):

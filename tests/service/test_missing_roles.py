@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from ray_cluster import PATIENCE, until
-from service_world import comparable, job_of, sources, steps_of, tokens_of_row
-from test_processes import in_one_process, loaders_of, own
+from service_world import comparable, in_one_process, job_of, sources, steps_of, tokens_of_row
+from test_processes import loaders_of, own
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 

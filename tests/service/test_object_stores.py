@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from service_world import (
     comparable,
+    in_one_process,
     job_of,
     rows,
     steps_of,
@@ -102,8 +103,7 @@ def job_in(place: str, **options: Any) -> es.Job:
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[Any]:
     """[ranks] all steps, from files."""
-    with es.start(job_in(str(folder)), backend="local") as local:
-        return [comparable(steps_of(local.client(rank))) for rank in range(2)]
+    return in_one_process(job_in(str(folder)))
 
 
 def samples_of(batch: Mapping[str, Any]) -> Iterator[list[int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_world import comparable, job_of, steps_of
+from service_world import comparable, in_one_process, job_of, steps_of
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
@@ -42,8 +42,7 @@ LAYOUT = planned(
 @pytest.mark.backends("processes")
 def test_batches_are_those_of_any_other_layout(start: Any, tmp_path: Path) -> None:
     job = job_of(tmp_path)
-    with es.start(job, backend="local") as service:
-        expected = comparable(steps_of(service.client(0), 6))
+    expected = in_one_process(job, 6)[0]
     with start(job, loaders=LAYOUT) as service:
         assert comparable(steps_of(service.client(0), 6)) == expected
         loaders = service.status()["loaders"]

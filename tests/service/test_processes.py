@@ -22,6 +22,7 @@ import pytest
 from ray_cluster import HERE, PATIENCE, processes, until
 from service_world import (
     comparable,
+    in_one_process,
     job_of,
     rows,
     sources,
@@ -58,12 +59,6 @@ def service(job: es.Job) -> Iterator[ProcessService]:
 def own(name: str) -> str:
     """A name that no other run of the tests on this machine uses."""
     return f"{name}-{os.getpid()}"
-
-
-def in_one_process(job: es.Job, steps: int | None = None) -> list[Any]:
-    """[ranks] the steps of each."""
-    with es.start(job, backend="local") as local:
-        return [comparable(steps_of(local.client(rank), steps)) for rank in range(len(job.tree))]
 
 
 def unhurriedly(row: Mapping[str, Any]) -> dict[str, Any]:

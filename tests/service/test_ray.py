@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ import torch
 from ray_cluster import HERE, Process, having, processes, until
 from service_world import (
     comparable,
+    in_one_process,
     job_of,
     steps_of,
     striped,
@@ -74,14 +75,6 @@ def trainers(service: RayService) -> Iterator[Trainers]:
         yield Trainers(started, [process.json() for process in started])
 
 
-def in_one_process(
-    job: es.Job, steps: int | None = None, ranks: Sequence[int] = RANKS
-) -> list[Any]:
-    """[ranks] the steps of each."""
-    with es.start(job, backend="local") as service:
-        return [comparable(steps_of(service.client(rank), steps)) for rank in ranks]
-
-
 def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=repr))
 
@@ -99,7 +92,7 @@ def test_three_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
         plans = [to_json(plan) for plan in plans_of(service)]
     with RayService(job, name="three", loaders=striped(job, 3, 8), constructors=1) as service:
         taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
-        assert taken == in_one_process(job, ranks=range(2))
+        assert taken == in_one_process(job)
         assert [to_json(plan) for plan in plans_of(service)] == plans
         assert len(plans) > 3
         status = service.status()
@@ -115,7 +108,7 @@ def test_three_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
 
 
 def test_one_loader_gives_the_same_to_other_processes(trainers: Trainers, job: es.Job) -> None:
-    assert trainers.steps == plain(in_one_process(job, 3))
+    assert trainers.steps == plain(in_one_process(job, 3, RANKS))
 
 
 def test_those_who_look_see_what_the_owner_sees(service: RayService, trainers: Trainers) -> None:
@@ -177,7 +170,7 @@ def test_a_trainer_on_a_host_without_ray_joins_by_a_copy_of_the_services_file(
     path = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     with processes([["-c", ELSEWHERE, str(copy), "1"]], [path]) as (trainer,):
         taken = trainer.json()
-    assert [taken] == plain(in_one_process(job, 3, ranks=[1]))
+    assert [taken] == plain(in_one_process(job, 3, [1]))
 
 
 @pytest.mark.soak
@@ -195,7 +188,7 @@ def test_nothing_changes_when_a_loader_and_the_registry_die(
         trainer.tell("continue")
     more = [trainer.json() for trainer in trainers.processes]
     both = [[*first, *then] for first, then in zip(trainers.steps, more)]
-    assert both == plain(in_one_process(job, 6))
+    assert both == plain(in_one_process(job, 6, RANKS))
     for trainer, steps in zip(trainers.processes, trainers.steps):
         trainer.tell("end")
         assert trainer.json() == steps  # what it took is still what it was

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ray_cluster import PATIENCE, until
-from service_world import comparable, job_of, steps_of, striped
+from service_world import comparable, in_one_process, job_of, steps_of, striped
 from test_changing_loaders import layouts, scaled_job
 from test_remesh import trained_by
 
@@ -40,8 +40,7 @@ def test_no_batch_changes_whatever_loaders_there_are_and_whoever_dies(
     standbys: int, tmp_path: Path
 ) -> None:
     job, log = job_of(tmp_path, stop="all_exhausted"), tmp_path / "events.jsonl"
-    with es.start(job, backend="local") as local:
-        expected = [comparable(steps_of(local.client(rank), STEPS)) for rank in range(2)]
+    expected = in_one_process(job, STEPS)
     with (
         RayService(
             job,
@@ -91,8 +90,7 @@ def test_ranks_join_and_leave_though_all_that_hold_steps_die(
                     next(client)
                 seen += trained_by(steps)
             state = service.state_dict(info.step)
-            with es.start(service.job, backend="local", state=state) as anew:
-                expected = [comparable(steps_of(anew.client(r), 2)) for r in range(mesh["DP"])]
+            expected = in_one_process(service.job, 2, ranks=range(mesh["DP"]), state=state)
             got = [steps_of(service.client(rank), 2) for rank in range(mesh["DP"])]
             assert list(map(comparable, got)) == expected
         for rank in range(len(got)):
@@ -105,8 +103,7 @@ def test_ranks_join_and_leave_though_all_that_hold_steps_die(
 @SOAK
 def test_a_role_that_hangs_is_killed_and_made_again(tmp_path: Path) -> None:
     job, log = job_of(tmp_path), tmp_path / "events.jsonl"
-    with es.start(job, backend="local") as local:
-        expected = comparable(steps_of(local.client(0), 6))
+    expected = in_one_process(job, 6)[0]
     with RayService(
         job, name="hangs", faults=es.FaultOptions(hung_after=4.0), logs=es.LogOptions(events=log)
     ) as service:
@@ -136,6 +133,5 @@ def test_loaders_come_and_go_with_the_weights(tmp_path: Path) -> None:
         until(lambda: len(service.status()["scaled"]) == 2, "fewer loaders")
         taken += steps_of(client, 2)
         status = service.status()
-    with es.start(job, backend="local") as local:
-        assert comparable(taken) == comparable(steps_of(local.client(0), len(taken)))
+    assert comparable(taken) == in_one_process(job, len(taken))[0]
     assert [change["loaders"] for change in status["scaled"]] == [[1, 2], [2, 1]]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import comparable, job_of, steps_of, striped
+from service_world import comparable, in_one_process, job_of, steps_of, striped
 from test_stored_planner import METADATA, NAMES, lengths
 from test_stored_planner import job_of as planner_job_of
 
@@ -122,8 +122,7 @@ def test_ranks_join_and_leave_in_mid_epoch(tmp_path: Path) -> None:
                 with pytest.raises(MeshChangedError):
                     next(late)
             state = service.state_dict(service.client(0).step)
-            with es.start(service.job, backend="local", state=state) as anew:
-                expected = [comparable(steps_of(anew.client(r), 2)) for r in range(mesh["DP"])]
+            expected = in_one_process(service.job, 2, ranks=range(mesh["DP"]), state=state)
             got = [comparable(steps_of(service.client(r), 2)) for r in range(mesh["DP"])]
             assert got == expected
         last = steps_of(service.client(0))
@@ -171,8 +170,7 @@ def test_ranks_join_and_leave_while_all_roles_run(tmp_path: Path) -> None:
                     next(client)
                 seen += trained_by(steps) if client.place.CP == 0 else []
             state = service.state_dict(begin)
-            with es.start(service.job, backend="local", state=state) as anew:
-                expected = [comparable(steps_of(anew.client(r), 2)) for r in range(mesh["DP"])]
+            expected = in_one_process(service.job, 2, ranks=range(mesh["DP"]), state=state)
             got = [steps_of(service.client(rank), 2) for rank in range(mesh["DP"])]
             assert list(map(comparable, got)) == expected
             known = es.stored_state(service.job, store, begin)

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 from ray_cluster import PATIENCE, until
-from service_world import comparable, job_of, sources, steps_of, tokens_of_row
-from test_processes import in_one_process, own
+from service_world import comparable, in_one_process, job_of, sources, steps_of, tokens_of_row
+from test_processes import own
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 

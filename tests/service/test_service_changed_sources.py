@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_world import comparable, job_of, rows, sources, steps_of, tokens_of_row, write_jsonl
+from service_world import (
+    in_one_process,
+    job_of,
+    rows,
+    sources,
+    steps_of,
+    tokens_of_row,
+    write_jsonl,
+)
 
 import evenstep.service as es
 from evenstep.errors import MismatchError
@@ -39,8 +47,7 @@ def resume(folder: Path, state: Mapping[str, Any], **changes: Any) -> Any:
     given = sources(folder, transform=tokens_of_row)
     web = {"transform": tokens_of_row, "weight": 0.3, "block": 8, **changes}
     given[1] = es.Source("web", given[1].data, **web)
-    with es.start(job_of(folder, sources=given), backend="local", state=state) as service:
-        return comparable(steps_of(service.client(0), 2))
+    return in_one_process(job_of(folder, sources=given), 2, ranks=[0], state=state)[0]
 
 
 def test_other_rows_of_the_same_size_are_refused(tmp_path: Path, saved: Any) -> None:

@@ -74,13 +74,13 @@ def test_a_transform_that_raises_reaches_every_client_by_source_shard_and_index(
     assert "ValueError" in text
     assert step < 10
     assert errors_of(job, start, loaders=3) == errors_of(job, start, loaders=8) == first
-    assert errors_of(job, in_one_process) == first
+    assert errors_of(job, locally) == first
     # Loaders that have read further know of it earlier, but it is raised no earlier.
     for loaders in (1, 8):
-        assert errors_of(job, in_one_process, loaders, fill=True) == first
+        assert errors_of(job, locally, loaders, fill=True) == first
 
 
-def in_one_process(job: es.Job, **options: Any) -> Any:
+def locally(job: es.Job, **options: Any) -> Any:
     return es.start(job, backend="local", **options)
 
 

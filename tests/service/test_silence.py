@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from ray_cluster import PATIENCE, until
-from service_world import comparable, job_of, steps_of
+from service_world import comparable, in_one_process, job_of, steps_of
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 
@@ -119,8 +119,7 @@ def test_clients_and_status_name_the_role_that_is_stopped(
     assert re.search(rf"has waited \d+ s for '\w+'.* of {named}, which does not answer", shown)
     assert re.search(rf"{named} has not answered for \d+ s", shown)
     until(lambda: not service.status()["silent"], "an answer of the role that runs again")
-    with es.start(service.job, backend="local") as local:
-        assert comparable(taken) == comparable(steps_of(local.client(2), STEPS))
+    assert comparable(taken) == in_one_process(service.job, STEPS, ranks=[2])[0]
 
 
 @pytest.mark.soak
@@ -155,8 +154,7 @@ def test_a_service_with_a_stopped_role_ends(tmp_path: Path) -> None:
 
 
 def test_all_ranks_save_together_and_a_resumed_job_goes_on_exactly(service: Any) -> None:
-    with es.start(service.job, backend="local") as local:
-        whole = [comparable(steps_of(local.client(rank), 7)) for rank in (0, 2)]
+    whole = in_one_process(service.job, 7, ranks=(0, 2))
     clients = [service.client(rank) for rank in (0, 2)]
     states: list[Any] = []
 
@@ -176,8 +174,7 @@ def test_all_ranks_save_together_and_a_resumed_job_goes_on_exactly(service: Any)
     assert states[0] == states[1]
     assert states[0]["step"] == 3
     state = json.loads(json.dumps(states[0]))
-    with es.start(service.job, backend="local", state=state) as local:
-        rest = [comparable(steps_of(local.client(rank), 4)) for rank in (0, 2)]
+    rest = in_one_process(service.job, 4, ranks=(0, 2), state=state)
     assert rest == [steps[3:] for steps in whole]
 
 

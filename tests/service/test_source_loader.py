@@ -19,6 +19,7 @@ from service_world import (
     Rows,
     comparable,
     failing,
+    in_one_process,
     job_of,
     rows,
     sources,
@@ -151,8 +152,7 @@ def test_worker_processes_are_sent_functions_that_have_no_name(tmp_path: Path, m
     taken = []
     for workers in (0, 1):
         job = job_of(tmp_path, workers=workers, **options)
-        with es.start(job, backend="local") as service:
-            taken.append(comparable(steps_of(service.client(0), 2)))
+        taken.append(in_one_process(job, 2)[0])
     assert taken[0] == taken[1]
 
 
@@ -278,5 +278,4 @@ def test_a_client_begins_again_after_more_steps_than_loaders_remember(
         ahead = comparable(steps_of(service.client(0), 8))
         assert comparable(steps_of(service.client(0), 8)) == ahead
         behind = steps_of(service.client(1), 8)
-    with es.start(job_of(tmp_path), backend="local") as service:
-        assert comparable(behind) == comparable(steps_of(service.client(1), 8))
+    assert comparable(behind) == in_one_process(job_of(tmp_path), 8, ranks=[1])[0]

@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import comparable, job_of, rows, steps_of, striped, write_jsonl, write_parquet
+from service_world import (
+    comparable,
+    in_one_process,
+    job_of,
+    rows,
+    steps_of,
+    striped,
+    write_jsonl,
+    write_parquet,
+)
 
 import evenstep.service as es
 from chaos_storage import ControlledStorage, tokens_of_far_row
@@ -50,8 +59,7 @@ def far_job(folder: Path, *, patience: float = 60.0, bad: int = 0, **storage: An
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[Any]:
-    with es.start(far_job(folder), backend="local") as service:
-        return comparable(steps_of(service.client(0)))
+    return in_one_process(far_job(folder))[0]
 
 
 @pytest.mark.usefixtures("short_pauses")
@@ -90,8 +98,7 @@ def test_an_outage_is_one_error_and_a_resumed_job_reads_again(
     with pytest.raises(StorageError, match="tried"):
         es.start(job, backend="local", state=state)
     storage.stop()
-    with es.start(job, backend="local", state=state) as service:
-        assert taken + comparable(steps_of(service.client(0))) == expected
+    assert taken + in_one_process(job, ranks=[0], state=state)[0] == expected
 
 
 @pytest.mark.usefixtures("short_pauses")
