@@ -116,7 +116,7 @@ def _wlb(model: StepModel, arrivals: ArrivingDocuments) -> float:
             arrivals.pieces.lengths, context=setting.context, queues=_QUEUES, cost=cost
         ),
     )
-    trained = run_planner(partial(plan_step, options), arrivals, end="carry")[0]
+    trained = run_planner(partial(plan_step, options), arrivals, end="carry")
     packed = MicroBatches.of(trained, setting.micro_batches)
     seconds = model.steps(packed, model.attentions(packed)["adaptive"], hidden=True)
     return float(seconds.sum()) / _total(model, packed.documents)

@@ -91,7 +91,7 @@ class Bench:
                 cost=cost,
             )
             options = PackingOptions(**common, thresholds=thresholds)
-        return run_planner(partial(plan_step, options), stream, end="carry")[0]
+        return run_planner(partial(plan_step, options), stream, end="carry")
 
     def rates(
         self,

@@ -5,14 +5,11 @@ documents, the same initial weights and the same number of updates; only which d
 step differs, and when. Documents are the blocks of source files, as blank lines divide them; as the
 tail of their lengths reaches the context window, so do those of the paper.
 
-Finished runs are kept in out/packing-windows, by all that decides them, so that a call which is
-interrupted resumes. Needs the folder with ``code_repos.parquet`` in EVENSTEP_DATA.
+Needs the folder with ``code_repos.parquet`` in EVENSTEP_DATA.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import sys
@@ -30,7 +27,6 @@ from benchmarks.lib.report import progress
 from benchmarks.papers.outcome import Outcome, Table
 from benchmarks.papers.wlb.algorithm_1 import Algorithm1
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.files import replacing
 from evenstep.plan.packing import DocumentCost, PackingOptions, SteadyOptions, auto_thresholds
 from evenstep.plan.packing.step_plan import plan_step
 from evenstep.tools.simulate.packing_result import PackingResult, measure
@@ -53,7 +49,6 @@ COST = DocumentCost(linear=24_576 * CONTEXT // 131_072)
 """As for Table 2, scaled to the window: a full window's attention is as much of its cost there."""
 QUEUES = 2
 BASE = "fixed-length, 1 global batch"
-KEPT = Path("out/packing-windows")
 _BLANK_LINES = re.compile(r"\n{2,}(?=\S)")
 _SHORTEST, _TOKENS = 8, 4_000_000
 
@@ -66,7 +61,6 @@ class Blocks:
 
     tokens: Tokens
     held_out: Int64Array
-    digest: str
 
     def stream(self, seed: int) -> Int64Array:
         """[documents] those that arrive: as many as fill all steps."""
@@ -76,34 +70,23 @@ class Blocks:
 
 
 def read_blocks(folder: Path) -> Blocks:
-    """Tokenized once, and kept."""
     path = folder / "code_repos.parquet"
     if not path.is_file():
         sys.exit(f"there is no {path}; EVENSTEP_DATA must name a folder with it")
-    stored = KEPT / f"blocks-{path.stat().st_size}-{VOCABULARY}.npz"
-    if not stored.is_file():
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        texts = read_parquet(path, "text", seed=0).documents
-        blocks = [block for text in texts for block in _BLANK_LINES.split(text)]
-        blocks = [blocks[i] for i in np.random.default_rng(0).permutation(len(blocks))]
-        encoder = load_tokenizer(train_tokenizer(blocks[2 * HELD_OUT :], VOCABULARY))
-        wanted = _TOKENS
-        found: list[list[int]] = []
-        while wanted > 0 and blocks:
-            ids = encoder.encode(blocks.pop()).ids
-            if len(ids) >= _SHORTEST:
-                found.append(ids)
-                wanted -= len(ids)
-        tokens = Tokens.of(found)
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(stored, flat=tokens.flat, offsets=tokens.offsets)
-    with np.load(stored) as arrays:
-        tokens = Tokens(arrays["flat"], arrays["offsets"])
-    return Blocks(
-        tokens=tokens,
-        held_out=np.flatnonzero(tokens.lengths[:HELD_OUT] <= CONTEXT),
-        digest=hashlib.sha256(tokens.flat.tobytes() + tokens.offsets.tobytes()).hexdigest(),
-    )
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    texts = read_parquet(path, "text", seed=0).documents
+    blocks = [block for text in texts for block in _BLANK_LINES.split(text)]
+    blocks = [blocks[i] for i in np.random.default_rng(0).permutation(len(blocks))]
+    encoder = load_tokenizer(train_tokenizer(blocks[2 * HELD_OUT :], VOCABULARY))
+    wanted = _TOKENS
+    found: list[list[int]] = []
+    while wanted > 0 and blocks:
+        ids = encoder.encode(blocks.pop()).ids
+        if len(ids) >= _SHORTEST:
+            found.append(ids)
+            wanted -= len(ids)
+    tokens = Tokens.of(found)
+    return Blocks(tokens=tokens, held_out=np.flatnonzero(tokens.lengths[:HELD_OUT] <= CONTEXT))
 
 
 def packings(lengths: Int64Array) -> dict[str, Pack]:
@@ -122,7 +105,7 @@ def packings(lengths: Int64Array) -> dict[str, Pack]:
         planner = Algorithm1(
             micro_batches=MICRO_BATCHES, max_tokens=wlb.cap, thresholds=queues, cost=COST
         )
-        return run_planner(planner, stream, end="carry")[0]
+        return run_planner(planner, stream, end="carry")
 
     def fixed(batches: int) -> Pack:
         return lambda stream: run_fixed_length(stream, batches, cost=COST, end="carry")
@@ -133,7 +116,7 @@ def packings(lengths: Int64Array) -> dict[str, Pack]:
         "fixed-length, 4 global batches": fixed(4),
         "fixed-length, 8 global batches": fixed(8),
         "WLB-LLM, Algorithm 1": literal,
-        "evenstep, steady": lambda s: run_planner(partial(plan_step, steady), s, end="carry")[0],
+        "evenstep, steady": lambda s: run_planner(partial(plan_step, steady), s, end="carry"),
     }
 
 
@@ -146,28 +129,18 @@ class Run:
     packing: PackingResult
 
 
-def run_of(blocks: Blocks, name: str, pack: Pack, seed: int, recipe: Recipe) -> Run:
-    """Trains, or takes the loss of an equal run."""
+def run_of(blocks: Blocks, pack: Pack, seed: int, recipe: Recipe) -> Run:
     drawn = blocks.stream(seed)
     arrivals = ArrivingDocuments.of(
         blocks.tokens.lengths[drawn], context=CONTEXT, micro_batches=MICRO_BATCHES
     )
     trained = pack(arrivals)
     samples, steps = samples_of(blocks.tokens, drawn, arrivals, trained)
-    digest = hashlib.sha256(f"{blocks.digest} {recipe} {seed}".encode())
-    for step in steps:
-        digest.update(np.sort(step).tobytes() + b"|")
-    digest.update(samples.flat.tobytes() + samples.offsets.tobytes())
-    stored = KEPT / f"run-{seed}-{digest.hexdigest()[:12]}.json"
-    if not stored.is_file():
-        one_thread()
-        model = recipe.model(seed)
-        train(recipe, model, samples, steps)
-        loss = mean_loss(model, blocks.tokens, blocks.held_out)
-        with replacing(stored) as partial_file:
-            partial_file.write_text(json.dumps({"packing": name, "seed": seed, "loss": loss}))
+    one_thread()
+    model = recipe.model(seed)
+    train(recipe, model, samples, steps)
     return Run(
-        loss=json.loads(stored.read_text())["loss"],
+        loss=mean_loss(model, blocks.tokens, blocks.held_out),
         composition=how_random(steps, samples.lengths),
         packing=measure(arrivals, trained, COST),
     )
@@ -204,7 +177,7 @@ def runs(seeds: Sequence[int]) -> Iterator[tuple[str, int, Run]]:
     for seed in seeds:
         for name, pack in packings(blocks.tokens.lengths).items():
             progress(f"seed {seed}, {name}")
-            yield name, seed, run_of(blocks, name, pack, seed, recipe)
+            yield name, seed, run_of(blocks, pack, seed, recipe)
     progress("")
 
 

@@ -56,7 +56,7 @@ def to_the_letter(
             thresholds=thresholds,
             cost=COST,
         )
-        results.append(measure(stream, run_planner(planner, stream, end="carry")[0], COST))
+        results.append(measure(stream, run_planner(planner, stream, end="carry"), COST))
         again.append(planner.trained_again / stream.complete)
     return Packed(results=results, again=float(np.mean(again)))
 

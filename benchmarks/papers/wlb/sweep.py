@@ -132,7 +132,7 @@ def speedups(assumed: Assumed, seed: int) -> Speedups:
     seconds: dict[str, dict[str, float]] = {}
     for name, trained in {
         "original": run_original(stream, end="carry"),
-        "wlb": run_planner(partial(plan_step, options), stream, end="carry")[0],
+        "wlb": run_planner(partial(plan_step, options), stream, end="carry"),
     }.items():
         packed = MicroBatches.of(trained, setting.micro_batches)
         total = measure(stream, trained, cost).costs.sum()

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.lib.report import markdown, parser, print_json, progress
+from benchmarks.lib.report import Table, parser, progress, show
 from evenstep.plan.packing import (
     DocumentCost,
     PackingOptions,
@@ -162,7 +162,7 @@ class Bench:
 
 
 def planned(options: PackingOptions) -> Run:
-    return lambda stream: run_planner(partial(plan_step, options), stream, end="carry")[0]
+    return lambda stream: run_planner(partial(plan_step, options), stream, end="carry")
 
 
 def main() -> None:
@@ -179,12 +179,7 @@ def main() -> None:
         seeds=range(options.seed, options.seed + options.repeats),
         cost=DocumentCost(linear=24_576),
     )
-    rows = bench.table_2()
-    progress("")
-    if options.json:
-        print_json({"rows": [dict(zip(HEADER, row.cells())) for row in rows]})
-        return
-    print(markdown(HEADER, [row.cells() for row in rows]))
+    show(Table(HEADER, [row.cells() for row in bench.table_2()]), as_json=options.json)
 
 
 if __name__ == "__main__":

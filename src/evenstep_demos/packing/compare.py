@@ -119,8 +119,8 @@ def compare(
     steady = SteadyOptions(context=context, micro_batches=micro_batches, cost=cost)
     epochs = {
         "original": (windows, run_original(windows)),
-        "WLB": (whole, run_planner(partial(plan_step, wlb), whole)[0]),
-        "steady": (whole, run_planner(partial(plan_step, steady), whole)[0]),
+        "WLB": (whole, run_planner(partial(plan_step, wlb), whole)),
+        "steady": (whole, run_planner(partial(plan_step, steady), whole)),
     }
     packed = [_packed(name, *epoch, cost) for name, epoch in epochs.items()]
     packed[1] = dataclasses.replace(packed[1], thresholds=wlb.thresholds)

@@ -69,7 +69,7 @@ def figures(whole: bool, options: PackingOptions, micro_batches: int) -> Packing
     arrivals = ArrivingDocuments.of(
         lengths, context=CONTEXT, micro_batches=micro_batches, whole=whole
     )
-    trained, _ = run_planner(partial(plan_step, options), arrivals, end="carry")
+    trained = run_planner(partial(plan_step, options), arrivals, end="carry")
     return measure(arrivals, trained, options.cost)
 
 

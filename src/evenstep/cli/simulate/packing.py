@@ -138,7 +138,7 @@ def command(
         max_delay=max_delay,
         cost=cost,
     ).planning
-    trained, _ = run_planner(partial(plan_step, options), arrivals, end=end)
+    trained = run_planner(partial(plan_step, options), arrivals, end=end)
     result = measure(arrivals, trained, cost)
     schedule = PipelineSchedule(stages=stages)
     figures = {

@@ -7,6 +7,7 @@ packer of whole global batches gets one or more at a time, before the first of t
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -138,25 +139,12 @@ def _column(groups: Groups) -> Int64Array:
     return np.arange(len(groups), dtype=np.int64).repeat(groups.sizes)
 
 
-def run_planner(
-    planner: Planner,
-    arrivals: ArrivingDocuments,
-    *,
-    end: str = "drain",
-    begin: int = 0,
-    waiting: Int64Array | None = None,
-    stop: int | None = None,
-) -> tuple[Trained, Int64Array]:
+def run_planner(planner: Planner, arrivals: ArrivingDocuments, *, end: str = "drain") -> Trained:
     """Calls a planner once per step, with all documents that wait.
 
     Args:
         end: "drain" trains on everything. "carry" ends with the last complete global batch, and
             leaves the waiting documents to the next epoch.
-        begin: first step to run; earlier ones have left `waiting`.
-        stop: step to stop before, as if the run had been interrupted; None runs to the end.
-
-    Returns:
-        The pieces trained on, and [waiting] those that still wait, in order of arrival.
 
     Raises:
         ConfigurationError: `end` is neither.
@@ -165,13 +153,11 @@ def run_planner(
     if end not in ("drain", "carry"):
         raise ConfigurationError(f"end={end!r} must be drain or carry")
     lengths, bounds, record = arrivals.pieces.lengths, arrivals.bounds, _Record()
-    pool = np.empty(0, np.int64) if waiting is None else waiting
-    step = begin
-    while stop is None or step < stop:
+    pool = np.empty(0, np.int64)
+    for step in itertools.count():
         final = step >= arrivals.complete
         if final and end == "carry":
-            rest = np.arange(bounds[-2], bounds[-1], dtype=np.int64)
-            return record.trained(), np.concatenate([pool, rest])
+            break
         if step <= arrivals.complete:
             new = np.arange(bounds[step], bounds[step + 1], dtype=np.int64)
             pool = np.concatenate([pool, new])
@@ -189,8 +175,7 @@ def run_planner(
             pool = pool[left]
         elif final:
             break
-        step += 1
-    return record.trained(), pool
+    return record.trained()
 
 
 def run_original(arrivals: ArrivingDocuments, *, end: str = "drain") -> Trained:
