@@ -27,7 +27,7 @@ SERVICE_MUTATIONS = (
         "if len(waiting) < len(self.clients)",
         near=320,
     ),
-    Mutation("releases are lost", StepFetcher, "_fetch_from", "_messages(ended)", "[]"),
+    Mutation("releases are lost", StepFetcher, "_fetch_from", "_messages(ended)", "[]", near=7),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
     Mutation(
         "carried samples are forgotten",
@@ -114,7 +114,7 @@ SERVICE_MUTATIONS = (
         "register_client",
         "if mark not in self._numbers",
         "if True",
-        near=1800,
+        near=1820,
     ),
     Mutation(
         "an actor that is being made again is taken for gone",
@@ -129,5 +129,6 @@ SERVICE_MUTATIONS = (
         "play",
         " part,\n",
         " LoaderPart(**{**vars(part), 'shares': part.shares[:1]}),\n",
+        near=7,
     ),
 )
