@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise import draw_length_sample
@@ -157,19 +155,6 @@ def test_every_line_is_equally_likely_to_be_drawn_however_long(tmp_path: Path) -
     # Chi-squared with 23 degrees of freedom exceeds 60 once in 30,000.
     expected = draws * size / 24
     assert ((counts - expected) ** 2 / expected).sum() < 60
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(1, 60), st.integers(0, 9))
-def test_rows_are_drawn_once_and_from_the_row_groups_named(
-    rows: list[int], size: int, seed: int
-) -> None:
-    counts = np.array(rows, np.int64)
-    chosen, groups = draw_rows(counts, size, np.random.default_rng(seed))
-    assert len(chosen) == len(set(chosen.tolist())) == min(size, counts.sum())
-    owner = np.repeat(np.arange(len(rows)), counts)
-    assert set(owner[chosen]) <= set(groups.tolist())
-    assert (np.diff(chosen) > 0).all()
-    assert (np.diff(groups) > 0).all()
 
 
 def test_of_many_row_groups_only_some_are_read_and_every_row_is_as_likely() -> None:

@@ -1,3 +1,5 @@
+"""A layer is timed, in parts, at rising lengths."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -11,6 +13,8 @@ from evenstep.errors import ConfigurationError
 from evenstep.tools.profile import ModelShape, Timing, measure_layer, timer
 from evenstep.tools.profile.device import choose_device, choose_dtype
 from evenstep.tools.profile.layer_measure import lengths_up_to, measure_upward
+from evenstep.tools.profile.layer_parts import Layer, LayerParts
+from evenstep.tools.profile.timer import time_in_turn
 
 LENGTHS = [128, 256, 512, 1024, 2048]
 
@@ -157,3 +161,122 @@ def test_shapes_that_no_model_has_are_refused(fields: dict[str, int], message: s
     right = {"layers": 1, "hidden_size": 64, "heads": 4, "ffn_size": 96}
     with pytest.raises(ConfigurationError, match=message):
         ModelShape(**{**right, **fields})
+
+
+# Timing
+
+
+class Clock:
+    """Time passes only in functions."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def function(self, *seconds: float) -> FakeFunction:
+        return FakeFunction(self, seconds)
+
+
+class FakeFunction:
+    def __init__(self, clock: Clock, seconds: tuple[float, ...]) -> None:
+        self.clock, self.seconds, self.calls = clock, seconds, 0
+
+    def __call__(self) -> None:
+        self.clock.now += self.seconds[min(self.calls, len(self.seconds) - 1)]
+        self.calls += 1
+
+
+def test_timings_are_the_median_and_quartiles_of_the_repeats() -> None:
+    assert Timing.of([5.0, 1.0, 2.0, 3.0, 4.0]) == Timing(seconds=3, low=2, high=4, repeats=5)
+    assert Timing.of([5.0]) == Timing(seconds=5, low=5, high=5, repeats=1)
+
+
+def test_the_warm_up_counts_for_nothing() -> None:
+    clock = Clock()
+    slow_first, steady = clock.function(100, 2), clock.function(3)
+    first, second = time_in_turn(
+        [slow_first, steady], synchronize=lambda: None, share=0, limit=1000, clock=clock
+    )
+    assert (first.seconds, first.high) == (2, 2)
+    assert (second.seconds, second.repeats) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("share", "limit", "repeats"), [(0, 1000, 3), (10, 1000, 9), (1e6, 1e6, 50), (10, 0, 1)]
+)
+def test_repeats_end_with_the_share_but_for_the_fewest_and_the_limit(
+    share: float, limit: float, repeats: int
+) -> None:
+    clock = Clock()
+    (timing,) = time_in_turn(
+        [clock.function(1)], synchronize=lambda: None, share=share, limit=limit, clock=clock
+    )
+    assert timing.repeats == repeats
+
+
+def test_what_a_call_launches_is_waited_for_within_its_time() -> None:
+    clock = Clock()
+    launched = 0
+
+    def launch() -> None:
+        nonlocal launched
+        launched += 1
+
+    def synchronize() -> None:
+        nonlocal launched
+        clock.now += 7 * launched
+        launched = 0
+
+    (timing,) = time_in_turn([launch], synchronize=synchronize, share=0, limit=1e9, clock=clock)
+    assert timing.seconds == 7
+
+
+def test_fast_functions_are_called_several_times_per_repeat() -> None:
+    clock = Clock()
+    fast = clock.function(0.001)
+    (timing,) = time_in_turn([fast], synchronize=lambda: None, share=0, limit=1e9, clock=clock)
+    assert timing.seconds == pytest.approx(0.001)
+    assert fast.calls > 3 * timing.repeats
+
+
+# The layer
+
+
+SHAPES = [
+    ModelShape(layers=2, hidden_size=32, heads=4, ffn_size=48),
+    ModelShape(layers=2, hidden_size=32, heads=4, ffn_size=48, kv_heads=2, gated=False),
+    ModelShape(layers=2, hidden_size=32, heads=4, ffn_size=48, kv_heads=1, causal=False),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_attention_and_the_rest_together_are_the_whole_layer(shape: ModelShape) -> None:
+    torch.manual_seed(0)
+    layer = Layer(shape, device="cpu", dtype=torch.float64)
+    parts = LayerParts(layer, 24)
+    x = parts.x.detach().requires_grad_()
+    out = layer(x, parts.rotation)
+    whole = torch.autograd.grad(out, (x, *layer.parameters()), parts.gradient)
+    inputs, _, *weights = parts.rest()
+    for part, of_whole in zip([inputs, *weights], whole, strict=True):
+        torch.testing.assert_close(part, of_whole)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_its_weights_are_those_that_the_cost_in_operations_counts(shape: ModelShape) -> None:
+    layer = Layer(shape, device="cpu", dtype=torch.float32)
+    products = sum(weight.numel() for weight in layer.parameters() if weight.ndim == 2)
+    assert shape.operations.per_token == 6 * shape.layers * products
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_token_sees_later_ones_only_if_not_causal(shape: ModelShape) -> None:
+    torch.manual_seed(0)
+    layer = Layer(shape, device="cpu", dtype=torch.float64)
+    parts = LayerParts(layer, 16)
+    changed = parts.x.detach().clone()
+    changed[:, -1] *= -1
+    difference = layer(changed, parts.rotation) - layer(parts.x, parts.rotation)
+    assert bool(difference[:, :-1].abs().max() < 1e-12) == shape.causal
