@@ -202,8 +202,8 @@ def test_a_bit_a_byte_or_a_neighbour_more_or_less_is_damage(bodies, kind, round,
         open_all(messages, kind, round, rank=0, epoch=0)
 
 
-def test_a_message_can_be_made_from_what_the_page_says():
-    """With nothing of evenstep's: see docs/protocol.md."""
+def test_a_message_can_be_made_from_what_the_head_says():
+    """With nothing of evenstep's."""
 
     def message(length: int) -> bytes:
         rest = struct.pack("<III", length, 0, 7) + b"abc"

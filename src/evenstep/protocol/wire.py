@@ -5,7 +5,6 @@ round, how long it is, and a checksum of all the rest. All ranks see the same by
 message is the same error on all of them.
 
 The first three bytes are the same in every version: so ranks of different versions can say so.
-`docs/protocol.md` has all of this as tables, made from this file.
 """
 
 from __future__ import annotations
