@@ -152,7 +152,6 @@ def simulated_cluster() -> Iterator[None]:
         for module in (role_host, registry):
             module.Server = simulated_sockets.Server  # type: ignore
         channels._connections = lambda endpoint, process: simulated_sockets.Connections(endpoint)  # type: ignore
-        channels.first_answered = simulated_sockets.first_answered  # type: ignore
         launcher.Keys = _Module(new=lambda: None)  # type: ignore
         role_watch.remove_socket = lambda endpoint: None
         service.write_endpoint = service.remove_endpoint = lambda path, endpoint: None

@@ -68,12 +68,14 @@ class Server:
             message = self._arrived.popleft()
             future = self._answering(list(message.frames))
             future.add_done_callback(
-                lambda answered, message=message: self._answer(message, answered.result())
+                lambda answered, message=message: self._answer(message, answered)
             )
 
-    def _answer(self, message: _Message, answer: Frames) -> None:
+    def _answer(self, message: _Message, answered: Any) -> None:
+        if answered.exception() is not None:  # the role has ended
+            return
         self._pending.pop(message, None)
-        copied = [bytes(frame) for frame in answer]
+        copied = [bytes(frame) for frame in answered.result()]
         self._cluster.later(lambda: message.decide(copied))
 
     def send(self, message: _Message) -> None:
@@ -127,20 +129,12 @@ class Pending:
     def __init__(self, message: _Message) -> None:
         self.message = message
 
-    def wait(self) -> None:
-        world().until(lambda: self.message.decided, self.message.waiters)
-        if self.message.answer is None:
-            raise ConnectionLostError
+    def wait(self, seconds: float | None = None) -> bool:
+        message = self.message
+        return world().until(lambda: message.decided, message.waiters, timeout=seconds)
 
     def frames(self) -> Any:
-        assert self.message.answer is not None
+        self.wait()
+        if self.message.answer is None:
+            raise ConnectionLostError
         return [bytearray(frame) for frame in self.message.answer]
-
-
-def first_answered(sent: Sequence[Pending], seconds: float | None = None) -> int | None:
-    def first() -> int | None:
-        return next((n for n, each in enumerate(sent) if each.message.decided), None)
-
-    waiters = [each.message.waiters for each in sent]
-    world().until(lambda: first() is not None, *waiters, timeout=seconds)
-    return first()

@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -22,7 +22,7 @@ from evenstep.service.remote.channels import Answer, PendingAnswer, RoleGoneErro
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobInfo
 from evenstep.service.remote.requests import Request
-from evenstep.service.remote.role_place import RolePlace, cause_of_death
+from evenstep.service.remote.role_place import Location, RolePlace, cause_of_death
 
 logger = logging.getLogger("evenstep")
 
@@ -40,43 +40,32 @@ class WaitWarnings:
         """
         self._registry, self._who = registry, who
 
-    def __call__(
-        self,
-        waited_for: RemoteHandle,
-        request: Request,
-        seconds: float,
-        awaited: Sequence[PendingAnswer],
-    ) -> None:
-        """See `evenstep.service.remote.handles.OnWait`."""
-        wait = {
-            "by": self._who,
-            **waited_for.about,
-            **asdict(request),
-            "seconds": seconds,
-        }
+    def __call__(self, waited_for: RemoteHandle, request: Request, seconds: float) -> None:
+        """See `evenstep.service.remote.handles.OnWait`. Logs in a thread, as the registry may not
+        answer."""
+        wait = {"by": self._who, **waited_for.about, **asdict(request), "seconds": seconds}
         registry = self._registry.place.known
-        if registry is None:
-            return
-        asked = registry.channel.send([("explain", (wait,))])
-        first = asked.first_of(awaited, _LIMIT)
+        if registry is not None:
+            asked = registry.channel.send([("explain", (wait,))])
+            text = f"{self._who} has waited {seconds:.0f} s for {request} of {waited_for.name}"
+            threading.Thread(
+                target=self._log, args=(text, asked), name="evenstep-explain", daemon=True
+            ).start()
+
+    def _log(self, text: str, asked: PendingAnswer) -> None:
         why = f"and {self._registry.name} has not answered for {_LIMIT:.0f} s either"
-        if first is asked:
-            try:
+        try:
+            if asked.wait(_LIMIT):
                 why = asked.answer().value[0]
-            except RoleGoneError:
-                why = f"and {self._registry.name} has died"
-        elif first is not None:
-            return
-        logger.warning(
-            "%s has waited %.0f s for %s of %s, %s",
-            *(self._who, seconds, request, waited_for.name, why),
-        )
+        except RoleGoneError:
+            why = f"and {self._registry.name} has died"
+        logger.warning("%s, %s", text, why)
 
 
 class ServiceMonitor:
-    """Keeps a question pending at the registry, which answers it when a role has died for good, the
-    service is closed, or the mesh has changed. If the registry dies, a thread asks its successor:
-    no step waits for that."""
+    """Keeps a question pending at the registry, in a thread. The registry answers it when a role
+    has died for good, the service is closed, or the mesh has changed. If the registry dies, its
+    successor is asked."""
 
     def __init__(self, registry: RolePlace, mesh: int) -> None:
         """
@@ -85,46 +74,29 @@ class ServiceMonitor:
         """
         self._registry, self._mesh = registry, mesh
         self.ends_at: int | None = None
-        """The step at which the client's mesh has ended, as far as `error` has heard."""
-        self._error: Exception | None = None
-        self._pending: PendingAnswer | None = None
-        self._ask()
+        """The step at which the client's mesh has ended, if it is known to have."""
+        self.error: Exception | None = None
+        """What has happened, if anything has."""
+        threading.Thread(
+            target=self._run, args=(registry.location(),), name="evenstep-monitor", daemon=True
+        ).start()
 
-    @property
-    def pending(self) -> list[PendingAnswer]:
-        """The answer, to wait for it; none while the registry's successor is looked for."""
-        pending = self._pending
-        return [] if pending is None else [pending]
-
-    def error(self) -> Exception | None:
-        """What has happened; None if nothing has."""
-        pending = self._pending
-        if pending is not None and pending.first_of((), 0.0) is not None:
-            self._pending = None
-            try:
-                answer = pending.answer()
-                self._error = answer.error
-                if answer.error is None:
-                    self.ends_at = answer.value[0]
-                    self._ask()
-            except RoleGoneError:
-                threading.Thread(
-                    target=self._ask_again, name="evenstep-monitor", daemon=True
-                ).start()
-        return self._error
-
-    def _ask(self) -> None:
-        self._location = self._registry.location()
-        self._pending = self._location.channel.send([("failed", (self._mesh, self.ends_at))])
-
-    def _ask_again(self) -> None:
+    def _run(self, location: Location) -> None:
         try:
-            self._registry.successor(self._location)
-            self._ask()
+            while self.error is None:
+                asked = location.channel.send([("failed", (self._mesh, self.ends_at))])
+                try:
+                    answer = asked.answer()
+                except RoleGoneError:
+                    location = self._registry.successor(location)
+                    continue
+                if answer.error is not None:
+                    raise answer.error
+                self.ends_at = answer.value[0]
         except RoleGoneError as error:
-            self._error = cause_of_death(self._registry.role, error)
-        except EvenstepError as error:
-            self._error = error
+            self.error = cause_of_death(self._registry.role, error)
+        except Exception as error:
+            self.error = error
 
 
 _REPORT_INTERVAL = 1.0  # seconds between reports of steps taken
@@ -252,7 +224,7 @@ class RemoteClient(RankClient):
     def _await_told(self) -> None:
         """Waits until the last report has arrived, before this process may end."""
         if self._told is not None:
-            self._told.first_of((), _REPORT_SECONDS)
+            self._told.wait(_REPORT_SECONDS)
 
     def _tell_failure(self, error: EvenstepError) -> None:
         """Tells the registry, or its successor: ranks that save would wait for this one. A registry
@@ -261,7 +233,7 @@ class RemoteClient(RankClient):
         with suppress(RoleGoneError, EvenstepError):  # the service has ended
             while True:
                 sent = location.channel.send([("record_failure", (self.rank, self._number, error))])
-                if sent.first_of((), _REPORT_SECONDS) is None:
+                if not sent.wait(_REPORT_SECONDS):
                     return
                 try:
                     sent.answer()
@@ -278,6 +250,5 @@ class RemoteClient(RankClient):
         Raises:
             MeshChangedError: the mesh has ended before the step that comes next.
         """
-        self._monitor.error()
         if self._monitor.ends_at is not None and self.step >= self._monitor.ends_at:
             raise mesh_changed(self.rank, self.step, self._monitor.ends_at)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
 from evenstep.service.messages import Message
 from evenstep.service.remote.role_threads import in_thread
-from evenstep.service.transport.connection import ConnectionLostError, Connections, first_answered
+from evenstep.service.transport.connection import ConnectionLostError, Connections
 from evenstep.service.transport.connection import Pending as SentFrames
 from evenstep.service.transport.endpoint import Endpoint
 from evenstep.service.transport.frames import from_frames, to_frames
@@ -35,15 +35,10 @@ class RoleGoneError(Exception):
 
 
 class PendingAnswer(Protocol):
-    """The answer to messages that were sent. Those of one channel can be waited for together."""
+    """The answer to messages that were sent."""
 
-    def first_of(self, others: Sequence[Any], seconds: float | None) -> PendingAnswer | None:
-        """Waits until this or another answer has arrived, or its role is gone. Returns it, the
-        first of several; None if none is in time.
-
-        Args:
-            others: of the same channel.
-        """
+    def wait(self, seconds: float) -> bool:
+        """Waits until it has arrived, or the role is gone; False if neither is in time."""
         ...
 
     def answer(self) -> Answer:
@@ -95,17 +90,15 @@ class _SocketPending:
     def __init__(self, sent: SentFrames) -> None:
         self._sent = sent
 
-    def first_of(self, others: Sequence[Any], seconds: float | None) -> PendingAnswer | None:
-        pending = [self, *others]
-        number = first_answered([each._sent for each in pending], seconds)
-        return None if number is None else pending[number]
+    def wait(self, seconds: float) -> bool:
+        return self._sent.wait(seconds)
 
     def answer(self) -> Answer:
         try:
-            self._sent.wait()
+            frames = self._sent.frames()
         except ConnectionLostError as error:
             raise RoleGoneError from error
-        answer: Answer = from_frames(self._sent.frames())
+        answer: Answer = from_frames(frames)
         return answer
 
     async def later(self) -> Answer:
@@ -137,11 +130,8 @@ class _ThreadPending:
     def __init__(self, future: Future[Answer]) -> None:
         self._future = future
 
-    def first_of(self, others: Sequence[Any], seconds: float | None) -> PendingAnswer | None:
-        pending = [self, *others]
-        if seconds != 0 and not any(each._future.done() for each in pending):
-            wait([each._future for each in pending], seconds, FIRST_COMPLETED)
-        return next((each for each in pending if each._future.done()), None)
+    def wait(self, seconds: float) -> bool:
+        return bool(wait([self._future], seconds).done)
 
     def answer(self) -> Answer:
         return self._future.result()

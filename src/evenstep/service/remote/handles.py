@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from evenstep.service.messages import Message, Reply
-from evenstep.service.remote.channels import Answer, Channel, PendingAnswer, RoleGoneError
+from evenstep.service.remote.channels import Answer, Channel, RoleGoneError
 from evenstep.service.remote.requests import Request, WaitTimer
 from evenstep.service.remote.role_place import (
     ATTEMPTS,
@@ -30,11 +30,10 @@ from evenstep.service.remote.role_place import (
 if TYPE_CHECKING:
     from evenstep.service.client.remote_client import ServiceMonitor
 
-_MONITOR_INTERVAL = 1.0  # seconds between looks at a monitor that has no pending question
+_MONITOR_INTERVAL = 0.5  # seconds between looks at a monitor
 
-OnWait = Callable[["RemoteHandle", Request, float, Sequence[PendingAnswer]], None]
-"""Called with the role that is waited for, what it was asked, the seconds waited, and the answers
-of which the first that is there ends the wait."""
+OnWait = Callable[["RemoteHandle", Request, float], None]
+"""Called with the role that is waited for, what it was asked, and the seconds waited."""
 
 
 class RemoteHandle:
@@ -161,7 +160,7 @@ class RemoteReply:
             for _ in range(ATTEMPTS):
                 try:
                     if self._watches:
-                        self._watch(self._answered, [self._pending])
+                        self._watch(self._pending.wait)
                     return self._pending.answer()
                 except RoleGoneError:
                     self._location = self._successor()
@@ -173,17 +172,13 @@ class RemoteReply:
 
     def _raise_failure(self) -> None:
         monitor = self._handle.monitor
-        error = None if monitor is None else monitor.error()
-        if error is not None:
-            raise error
+        if monitor is not None and monitor.error is not None:
+            raise monitor.error
 
     @property
     def _watches(self) -> bool:
         """Whether it must do anything while it waits."""
         return self._handle.monitor is not None or self._handle.on_wait is not None
-
-    def _answered(self, others: Sequence[PendingAnswer], seconds: float | None) -> bool:
-        return self._pending.first_of(others, seconds) is self._pending
 
     def _successor(self) -> Location:
         """The process that replaces the one that has died."""
@@ -201,33 +196,22 @@ class RemoteReply:
             ended.set()
 
         threading.Thread(target=search, name="evenstep-successor", daemon=True).start()
-        self._watch(lambda _, seconds: ended.wait(min(seconds or math.inf, _MONITOR_INTERVAL)), [])
+        self._watch(ended.wait)
         return found.result()
 
-    def _watch(
-        self,
-        comes: Callable[[Sequence[PendingAnswer], float | None], bool],
-        awaited: Sequence[PendingAnswer],
-    ) -> None:
+    def _watch(self, comes: Callable[[float], bool]) -> None:
         """Waits for something. An error of the monitor comes first, and long waits are reported.
 
         Args:
-            comes: waits for it, or for one of these answers, for so many seconds at most, and says
-                whether it has come.
-            awaited: answers that end the wait.
+            comes: waits for it for so many seconds at most, and says whether it has come.
         """
-        handle, monitor = self._handle, self._handle.monitor
+        handle = self._handle
         while True:
             self._raise_failure()
-            others = [] if monitor is None else monitor.pending
-            until = self._warn_at
-            if monitor is not None and not others:
-                until = min(until, time.monotonic() + _MONITOR_INTERVAL)
-            seconds = None if until == math.inf else max(until - time.monotonic(), 0.0)
-            if comes(others, seconds):
+            if comes(max(min(self._warn_at - time.monotonic(), _MONITOR_INTERVAL), 0.0)):
                 return
             now = time.monotonic()
             if now >= self._warn_at and handle.on_wait is not None:
                 waited = now - self._begin
-                handle.on_wait(handle, self._request, waited, [*awaited, *others])
+                handle.on_wait(handle, self._request, waited)
                 self._warn_at = now + waited

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -101,31 +100,12 @@ class Pending:
         self._connection: _Connection | None = connection
         self._frames: list[Frame] | None = None
 
-    def wait(self) -> None:
-        """Waits for the answer.
-
-        Raises:
-            ConnectionLostError: it cannot come any more.
-        """
-        if self._frames is None and self._connection is None:
-            raise ConnectionLostError
-        while self._frames is None:
-            assert self._connection is not None
-            self._receive(dict(self._connection.poller.poll()))
-
-    @property
-    def decided(self) -> bool:
-        """Whether it is answered, or cannot be any more."""
-        return self._connection is None
-
-    def _receive(self, ready: Mapping[Any, int]) -> None:
-        """Takes what has arrived.
-
-        Raises:
-            ConnectionLostError: its end has.
-        """
+    def wait(self, seconds: float | None = None) -> bool:
+        """Waits until it is answered, or cannot be any more; False if neither is in time."""
         connection = self._connection
-        assert connection is not None
+        if connection is None:
+            return True
+        ready = dict(connection.poller.poll(None if seconds is None else 1000 * seconds))
         if connection.socket in ready:  # it may have been answered before the end
             received = connection.socket.recv_multipart(copy=False)
             self._frames = [frame.buffer for frame in received]
@@ -134,36 +114,23 @@ class Pending:
         elif connection.monitor in ready:
             self._connection = None
             connection.close()
-            raise ConnectionLostError
+        return self._connection is None
 
     def frames(self) -> list[Frame]:
-        """The answer, after `wait`."""
-        assert self._frames is not None
+        """The answer, which is waited for.
+
+        Raises:
+            ConnectionLostError: it cannot come any more.
+        """
+        self.wait()
+        if self._frames is None:
+            raise ConnectionLostError
         return self._frames
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # An answer that nobody waits for would be mistaken for that of the next message.
         if self._connection is not None and not ending():
             self._connection.close()
-
-
-def first_answered(sent: Sequence[Pending], seconds: float | None = None) -> int | None:
-    """Waits for whichever message is decided first; its number, the lowest of several. None if
-    none is in time."""
-    decided = next((n for n, each in enumerate(sent) if each.decided), None)
-    if decided is not None:
-        return decided
-    zmq = import_zmq()
-    poller = zmq.Poller()
-    for each in sent:
-        assert each._connection is not None
-        poller.register(each._connection.socket, zmq.POLLIN)
-        poller.register(each._connection.monitor, zmq.POLLIN)
-    ready = dict(poller.poll(None if seconds is None else 1000 * seconds))
-    for each in sent:
-        with suppress(ConnectionLostError):
-            each._receive(ready)
-    return next((n for n, each in enumerate(sent) if each.decided), None)
 
 
 _contexts: dict[int, Any] = {}

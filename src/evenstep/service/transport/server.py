@@ -120,6 +120,8 @@ class Server:
         future = self._answering([frame.buffer for frame in frames])
 
         def done(answered: Future[list[Frame]]) -> None:
+            if answered.exception() is not None:  # the role has ended
+                return
             self._done.append((router, [route.bytes], answered.result()))
             if threading.current_thread() is not self._thread:
                 with self._ring_lock:  # a socket is used by one thread at a time
