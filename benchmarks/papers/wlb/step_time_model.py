@@ -247,7 +247,8 @@ class StepModel:
         shared = passes.reshape(2, -1, setting.data, setting.stages)  # [2, steps, data, stages]
         if ordered:
             shared = self._ordered(passes, schedule)
-        slowest = _makespans(shared.reshape(2, -1, setting.stages), schedule)  # [steps x data]
+        ahead, back = shared.reshape(2, -1, setting.stages)
+        slowest = schedule.makespans(ahead.T, back.T)  # [steps x data]
         steps: Float64Array = slowest.reshape(-1, setting.data).max(axis=1)
         return steps + self._gradients()
 
@@ -260,7 +261,8 @@ class StepModel:
         schedule = self._schedule()
         passes = self.setting.model.layers // self.setting.stages * layer
         order = order_micro_batches(passes.sum(axis=0) / (1 + schedule.backward), schedule)
-        makespan = float(_makespans(passes[:, None, order], schedule)[0])
+        ahead, back = passes[:, order, None]
+        makespan = float(schedule.makespans(ahead, back)[0])
         return makespan + self._gradients()
 
     def _schedule(self) -> PipelineSchedule:
@@ -303,14 +305,3 @@ def _gathers(
 ) -> Float64Array:
     columns = (received.tolist(), ranks.tolist(), span.tolist())
     return np.array([cluster.gather(*each) for each in zip(*columns)])
-
-
-def _makespans(passes: Float64Array, schedule: PipelineSchedule) -> Float64Array:
-    """[pipelines] makespans, from [2, pipelines, micro-batches] forward and backward seconds."""
-    graph = schedule.graph(passes.shape[2])
-    times = np.where(
-        graph.backward[:, None],
-        passes[1][:, graph.micro_batch].T,
-        passes[0][:, graph.micro_batch].T,
-    )
-    return graph.makespans(times, schedule.latency)

@@ -50,76 +50,66 @@ class PipelineSchedule:
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigurationError(f"{name}={value} must be finite and not negative")
 
-    def graph(self, micro_batches: int) -> PassGraph:
-        """
-        Raises:
-            ConfigurationError: the schedule does not run this number of micro-batches.
-        """
-        check_at_least(1, micro_batches=micro_batches)
-        if self.chunks > 1 and micro_batches % self.stages:
-            raise ConfigurationError(
-                f"micro_batches={micro_batches} do not suit an interleaved schedule, which takes "
-                f"as many as there are stages through a chunk at a time; use a multiple of "
-                f"{self.stages}, or chunks=1"
-            )
-        return _graph(self.stages, self.chunks, micro_batches)
-
-    def makespans(self, forward: npt.ArrayLike) -> Float64Array:
-        """[sets] time of a step, by several sets of forward times at once.
+    def makespans(
+        self, forward: npt.ArrayLike, backward: npt.ArrayLike | None = None
+    ) -> Float64Array:
+        """[sets] time of a step, by several sets of times at once.
 
         Args:
             forward: [micro-batches, sets] time of each forward pass on a stage, shared evenly by
                 its chunks. At least one micro-batch.
+            backward: the same of backward passes; None goes by the ratio of the schedule.
 
         Raises:
             ConfigurationError: a time is negative or not finite, or the schedule does not run this
                 number of micro-batches.
         """
-        times = np.asarray(forward, np.float64)
-        if not (np.isfinite(times).all() and times.min(initial=0) >= 0):
+        ahead = np.asarray(forward, np.float64) / self.chunks
+        back = ahead * self.backward
+        if backward is not None:
+            back = np.asarray(backward, np.float64) / self.chunks
+        both = np.concatenate([ahead, back])
+        if not (np.isfinite(both).all() and both.min(initial=0) >= 0):
             raise ConfigurationError(
-                "forward times must be finite and not negative, and they lie between "
-                f"{times.min()} and {times.max()}"
+                "times of passes must be finite and not negative, and they lie between "
+                f"{both.min()} and {both.max()}"
             )
-        graph = self.graph(len(times))
-        ahead = times / self.chunks
-        both = np.concatenate([ahead, ahead * self.backward])
-        taken = both.take(graph.backward * len(times) + graph.micro_batch, axis=0)
-        return graph.makespans(taken, self.latency)
+        check_at_least(1, micro_batches=len(ahead))
+        if self.chunks > 1 and len(ahead) % self.stages:
+            raise ConfigurationError(
+                f"micro_batches={len(ahead)} do not suit an interleaved schedule, which takes as "
+                f"many as there are stages through a chunk at a time; use a multiple of "
+                f"{self.stages}, or chunks=1"
+            )
+        graph = _graph(self.stages, self.chunks, len(ahead))
+        times = both.take(graph.micro_batch, axis=0)  # [passes, sets]
+        ends = np.zeros((len(times) + 1, times.shape[1]))
+        lags = (graph.crosses * self.latency)[:, None]
+        for here, waits in graph.levels:
+            free, ready = ends.take(waits, axis=0)  # [passes of the level, sets] each
+            if self.latency:
+                ready += lags[here]
+            np.maximum(free, ready, out=free)
+            np.add(free, times[here], out=ends[here])
+        last: Float64Array = ends.max(axis=0)
+        return last
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PassGraph:
+class _PassGraph:
     """Every pass of a step and what it waits for. All arrays are [passes].
 
     Numbers run up level by level: the passes of a level wait only for those of lower levels.
     Number `passes`, one more than the last, stands for no pass, which ends at time 0.
     """
 
-    backward: npt.NDArray[np.bool_]
     micro_batch: Int64Array
+    """The micro-batch of a forward pass; of a backward pass, that plus their number."""
     crosses: Float64Array
     """1 where the output that it needs comes from another stage, else 0."""
     levels: tuple[tuple[slice, Int64Array], ...]
     """Numbers of the passes of each level; and [2, passes of the level] numbers of the pass before
     each on its stage, and of the one whose output it needs."""
-
-    def makespans(self, times: Float64Array, latency: float) -> Float64Array:
-        """[sets] end of the last pass for many sets of times at once.
-
-        Args:
-            times: [passes, sets].
-        """
-        ends = np.zeros((len(times) + 1, times.shape[1]))
-        lags = (self.crosses * latency)[:, None]
-        for here, waits in self.levels:
-            free, ready = ends.take(waits, axis=0)  # [passes of the level, sets] each
-            if latency:
-                ready += lags[here]
-            np.maximum(free, ready, out=free)
-            np.add(free, times[here], out=ends[here])
-        last: Float64Array = ends.max(axis=0)
-        return last
 
 
 def _stage_order(stage: int, stages: int, chunks: int, micro_batches: int) -> Iterator[_Pass]:
@@ -147,7 +137,7 @@ def _stage_order(stage: int, stages: int, chunks: int, micro_batches: int) -> It
 
 
 @lru_cache(maxsize=64)
-def _graph(stages: int, chunks: int, micro_batches: int) -> PassGraph:
+def _graph(stages: int, chunks: int, micro_batches: int) -> _PassGraph:
     """Numbers passes level by level: in each, the next pass of every stage that is ready."""
     queues = [list(_stage_order(s, stages, chunks, micro_batches)) for s in range(stages)]
     place = [0] * stages
@@ -181,9 +171,8 @@ def _graph(stages: int, chunks: int, micro_batches: int) -> PassGraph:
         crosses.append(float(needed is not None and needed[2] % stages != stage))
         latest[stage] = number
     waits = np.array([before, needs], np.int64)
-    return PassGraph(
-        backward=np.array([row[0] for row, _ in rows]),
-        micro_batch=np.array([row[1] for row, _ in rows], np.int64),
+    return _PassGraph(
+        micro_batch=np.array([row[0] * micro_batches + row[1] for row, _ in rows], np.int64),
         crosses=np.array(crosses),
         levels=tuple((here, waits[:, here].copy()) for here in levels),
     )
