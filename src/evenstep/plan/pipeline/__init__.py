@@ -9,5 +9,4 @@ micro_batch_order     the order of micro-batches that suits a schedule, and whic
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches, share_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 
-
 __all__ = ["PipelineSchedule", "order_micro_batches", "share_micro_batches"]
