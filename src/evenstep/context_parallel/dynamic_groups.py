@@ -37,6 +37,17 @@ class DynamicGroups:
 
     ``start`` is called on all ranks for every step, and ``prepare`` for each of its micro-batches,
     in their order. With micro-batches of the loader ``prepare_shard`` does without either.
+
+        groups = DynamicGroups(device=device)  # over all ranks, once
+        plan = plan_dynamic_context(lengths, DynamicContext(ranks=64, tokens_per_rank=16_384))
+        groups.start(plan, lengths)
+        for micro_batch in range(plan.micro_batches):
+            documents = groups.documents(micro_batch)  # of this rank's group: places in lengths
+            prepared = groups.prepare(micro_batch)  # the fourth argument of attention
+            own = prepared.sharding.indices(prepared.rank)  # this rank's tokens of their row
+
+    The gradients of a step are the sum over ranks and micro-batches of summed losses, divided by
+    the supervised tokens of the step. Some ranks may run the model on no tokens.
     """
 
     def __init__(
