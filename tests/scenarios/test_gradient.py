@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +79,6 @@ SHARDS = [list(range(5, COUNT)), list(range(5))]
 
 DOCUMENTS = Documents(COUNT, longest=64, prompts=True)
 POLICIES = {
-    "padded": evenstep.TokenBudget(256),
-    "fixed": evenstep.FixedBatch(4),
     "packed": evenstep.Even(256, packed=True),
     "micro-batches": evenstep.WorkloadPacking(128, micro_batches=3, thresholds=(40,)),
     "planned": evenstep.MaxTokens(256, lengths=DOCUMENTS.lengths),
@@ -112,16 +109,7 @@ def truth_of(indices: list[int]) -> torch.Tensor:
     return gradient(model)
 
 
-def step_by_step(rank: Rank, model: nn.Module, form: str, num_workers: int) -> list[Any]:
-    steps = []
-    for batch in loader_of(rank, form, num_workers):
-        step = evenstep.pop_step(batch)
-        backward(model, batch, step)
-        steps.append((step.indices, gradient(model)))
-    return steps
-
-
-def backward(model: Any, batch: Any, step: evenstep.StepInfo, weight: float = 1.0) -> None:
+def backward(model: Any, batch: Any, step: evenstep.StepInfo) -> None:
     if not step.loss_scales:
         (model(batch) * step.loss_scale).backward()
         return
@@ -140,12 +128,17 @@ def train(rank: Rank, form: str, num_workers: int) -> Any:
         group = torch.distributed.new_group(range(first, first + size))
         peers = group if first <= rank.rank < first + size else peers
     model = DistributedDataParallel(Model(peers))
-    return step_by_step(rank, model, form, num_workers)
+    steps = []
+    for batch in loader_of(rank, form, num_workers):
+        step = evenstep.pop_step(batch)
+        backward(model, batch, step)
+        steps.append((step.indices, gradient(model)))
+    return steps
 
 
 @pytest.mark.parametrize(
     ("form", "num_workers"),
-    [("padded", 0), ("packed", 1), ("micro-batches", 0), ("planned", 0), ("shards", 0)],
+    [("packed", 1), ("micro-batches", 0), ("planned", 0), ("shards", 0)],
 )
 def test_gradients_of_steps_are_those_of_one_process(
     tmp_path: Path, form: str, num_workers: int
@@ -161,42 +154,4 @@ def test_gradients_of_steps_are_those_of_one_process(
         ]
         truth = truth_of([i for indices, _ in same[::peers] for i in indices])
         for _, value in same:
-            assert relative_error(value, truth) < 1e-5
-
-
-def train_by_updates(rank: Rank, form: str, exhausted: str, num_workers: int) -> list[Any]:
-    """By update: its samples on this rank, its steps, and its gradient."""
-    model: Any = DistributedDataParallel(Model())
-    loader = loader_of(
-        rank, form, num_workers, accumulate=3, faults=evenstep.Faults(exhausted=exhausted)
-    )
-    updates: list[Any] = []
-    for batch, step in loader.steps():
-        if not step.micro_step:
-            updates.append(([], [], None))
-        indices, steps, _ = updates[-1]
-        indices += step.indices
-        steps.append(step.step)
-        with nullcontext() if step.ends_update else model.no_sync():
-            backward(model, batch, step)
-        if step.ends_update:
-            updates[-1] = (indices, steps, gradient(model))
-    return updates
-
-
-@pytest.mark.parametrize(
-    ("form", "exhausted", "num_workers"),
-    [("fixed", "stop", 1), ("micro-batches", "pad", 0)],
-)
-def test_gradients_of_accumulated_steps_are_those_of_one_process(
-    tmp_path: Path, form: str, exhausted: str, num_workers: int
-) -> None:
-    ranks = run(train_by_updates, 2, form, exhausted, num_workers, folder=tmp_path, within=30)
-    sizes = [len(steps) for _, steps, _ in ranks[0]]
-    assert sizes == [3] * (len(sizes) - 1) + [2]
-    assert len(sizes) > (2 if exhausted == "pad" else 0)
-    for same in zip(*ranks, strict=True):
-        assert same[0][1] == same[1][1]
-        truth = truth_of([i for indices, _, _ in same for i in indices])
-        for _, _, value in same:
             assert relative_error(value, truth) < 1e-5

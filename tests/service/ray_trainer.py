@@ -21,8 +21,6 @@ def main(address: str, job: str) -> None:
             said = [type(error).__name__, str(error)]
         print(json.dumps(said, default=repr), flush=True)
     client.close()
-    # What was taken is the trainer's, and not Ray's, which it has left by now.
-    print(json.dumps(comparable(taken), default=repr), flush=True)
 
 
 if __name__ == "__main__":

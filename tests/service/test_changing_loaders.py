@@ -76,25 +76,6 @@ def test_no_batch_changes(tmp_path: Path) -> None:
     assert status["failed"] is None
 
 
-def test_what_is_staged_at_loaders_that_stay_is_released(tmp_path: Path) -> None:
-    job = job_of(tmp_path, stop="first_exhausted")
-    with ProcessService(job, name=f"staying-{os.getpid()}", loaders=2) as service:
-        clients = [service.client(rank) for rank in range(2)]
-        taken = [steps_of(client, 2) for client in clients]
-        before = processes_of(service)
-        odd, even = service._state.layout.shares
-        service.use_loaders(es.SourceLayout(job.names, (even, odd)))
-        assert processes_of(service) == before[::-1]
-        for rank, client in enumerate(clients):
-            taken[rank] += steps_of(client)
-        status = service.status()
-    with es.start(job, backend="local") as local:
-        assert [comparable(each) for each in taken] == [
-            comparable(steps_of(local.client(rank))) for rank in range(2)
-        ]
-    assert not any(loader["staged_samples"] for loader in status["loaders"])
-
-
 def test_a_loader_that_cannot_begin_leaves_the_others_alone(tmp_path: Path) -> None:
     job = job_of(tmp_path, mesh=es.Mesh(DP=1), samples_per_step=8)
     with ProcessService(job, name=f"failing-{os.getpid()}") as service:

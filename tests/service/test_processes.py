@@ -240,6 +240,7 @@ def test_a_standby_follows_a_loader_and_is_followed_itself(tmp_path: Path) -> No
     assert [each["promotions"] for each in status["restarts"]] == [1, 2]
 
 
+@pytest.mark.soak
 def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
     with ProcessService(
         job_of(tmp_path), name=own("stopped"), faults=es.FaultOptions(standbys=2)

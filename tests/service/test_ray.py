@@ -11,16 +11,16 @@ import json
 import os
 import re
 import shutil
-import signal
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from ray_cluster import HERE, Process, having, processes, until
+from ray_cluster import HERE, processes, until
 from service_world import (
     comparable,
     in_one_process,
@@ -33,6 +33,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
+from evenstep.rebalance import plan_rebalance
 from evenstep.service.backends.ray import RayService
 from evenstep.service.backends.ray.actor_options import cpus_per_actor
 from evenstep.service.client.joining import attach
@@ -59,20 +60,13 @@ RANKS = (0, 3)
 """Those that take steps of the shared service, in processes of their own."""
 
 
-@dataclass
-class Trainers:
-    """A process for each of `RANKS`, after its third step."""
-
-    processes: list[Process]
-    steps: list[Any]
-
-
 @pytest.fixture(scope="module")
-def trainers(service: RayService) -> Iterator[Trainers]:
+def trained(service: RayService) -> Iterator[list[Any]]:
+    """The first three steps of each of `RANKS`, while its process still runs."""
     command = [str(HERE / "ray_trainer.py"), service.address, "shared"]
     ranks = [{"RANK": str(rank)} for rank in RANKS]
     with processes([command] * len(ranks), ranks) as started:
-        yield Trainers(started, [process.json() for process in started])
+        yield [process.json() for process in started]
 
 
 def plain(value: Any) -> Any:
@@ -107,11 +101,11 @@ def test_three_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
         json.dumps(status, allow_nan=False)
 
 
-def test_one_loader_gives_the_same_to_other_processes(trainers: Trainers, job: es.Job) -> None:
-    assert trainers.steps == plain(in_one_process(job, 3, RANKS))
+def test_one_loader_gives_the_same_to_other_processes(trained: list[Any], job: es.Job) -> None:
+    assert trained == plain(in_one_process(job, 3, RANKS))
 
 
-def test_those_who_look_see_what_the_owner_sees(service: RayService, trainers: Trainers) -> None:
+def test_those_who_look_see_what_the_owner_sees(service: RayService, trained: list[Any]) -> None:
     def all_told() -> bool:
         steps = {client["rank"]: client["step"] for client in service.status()["clients"]}
         return [steps.get(rank) for rank in RANKS] == [3] * len(RANKS)
@@ -173,32 +167,6 @@ def test_a_trainer_on_a_host_without_ray_joins_by_a_copy_of_the_services_file(
     assert [taken] == plain(in_one_process(job, 3, [1]))
 
 
-@pytest.mark.soak
-def test_nothing_changes_when_a_loader_and_the_registry_die(
-    service: RayService, trainers: Trainers, job: es.Job
-) -> None:
-    """Runs last of those that share the service."""
-    process = service.status()["loaders"][0]["process"]["process"]
-    registry = service._info.registry.place.known
-    assert registry is not None
-    assert registry.process is not None
-    os.kill(process, signal.SIGKILL)
-    os.kill(registry.process, signal.SIGKILL)
-    for trainer in trainers.processes:
-        trainer.tell("continue")
-    more = [trainer.json() for trainer in trainers.processes]
-    both = [[*first, *then] for first, then in zip(trainers.steps, more)]
-    assert both == plain(in_one_process(job, 6, RANKS))
-    for trainer, steps in zip(trainers.processes, trainers.steps):
-        trainer.tell("end")
-        assert trainer.json() == steps  # what it took is still what it was
-    assert service.status()["failed"] is None
-    # The name of a job that has ended can be used again.
-    service.close()
-    with RayService(service.job, name="shared", constructors=1) as again:
-        assert steps_of(again.client(0), 1)
-
-
 # Where functions come from, and what is left
 
 
@@ -214,37 +182,60 @@ def test_functions_of_a_script_and_within_functions_travel(tmp_path: Path) -> No
     assert {len(ids) for ids in said["first"][0]} <= {2, 3, 4}
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_is_left_when_the_driver_is_asked_to_end(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    token = f"EVENSTEP_TEST_{os.getpid()}_{number}"
-    driver = tmp_path / "driver.py"
-    driver.write_text(
-        f"import signal, sys, time, pathlib\nsys.path.insert(0, {str(HERE)!r})\n"
-        # A suite that is run in the background has interrupts ignored, which its children inherit.
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "import evenstep.service as es\nfrom service_world import job_of\n"
-        "if __name__ == '__main__':\n"
-        f"    job = job_of(pathlib.Path({str(tmp_path)!r}), workers=1)\n"
-        "    init = {'num_cpus': 2, 'object_store_memory': 100_000_000}\n"
-        "    options = es.RayOptions(address='local', init=init)\n"
-        "    with es.start(job, constructors=1, ray=options) as service:\n"
-        "        next(service.client(0))\n"
-        "        print('on', flush=True)\n"
-        "        time.sleep(600)\n"
+# A driver that holds all rollouts: to ranks as Ray's objects, and results back
+
+TRAINING, WIDTH = 3, 4
+
+
+def losses_of(weight: torch.Tensor, sequence: torch.Tensor) -> torch.Tensor:
+    """[tokens]"""
+    return (sequence @ weight - 1).square()
+
+
+def loss_of(weight: torch.Tensor, sequences: list[torch.Tensor], mean: str) -> torch.Tensor:
+    losses = [losses_of(weight, each) for each in sequences]
+    return (
+        torch.cat(losses).mean() if mean == "token" else sum(x.mean() for x in losses) / len(losses)
     )
-    process = Process([str(driver)], new_session=True, **{token: "1"})
-    try:
-        assert process.line() == "on\n"
-        assert len(having(token)) > 3
-        process.popen.send_signal(number)
-        until(lambda: not having(token), "the end of all processes")
-    finally:
-        for left in having(token):
-            left.kill()
-        process.end()
+
+
+def train_rollouts(
+    micro_batches: list[list[Any]], scales: list[float], mean: str
+) -> tuple[Any, Any]:
+    """A rank: its gradient, and the loss of each of its sequences."""
+    weight = torch.arange(WIDTH, dtype=torch.float64).requires_grad_()
+    for sequences, scale in zip(micro_batches, scales, strict=True):
+        (loss_of(weight, list(map(torch.from_numpy, sequences)), mean) * scale).backward()
+    results = [
+        [float(losses_of(weight.detach(), torch.from_numpy(each)).mean()) for each in sequences]
+        for sequences in micro_batches
+    ]
+    return weight.grad.numpy(), results
+
+
+@pytest.mark.parametrize("mean", ["token", "sequence"])
+def test_ranks_train_on_what_the_driver_gives_them(mean: str) -> None:
+    import ray
+
+    rng = np.random.default_rng(3)
+    rollouts = [rng.normal(size=(n, WIDTH)) for n in rng.integers(1, 60, 50)]
+    lengths = np.array([len(each) for each in rollouts])
+    plan = plan_rebalance(lengths, ranks=TRAINING, max_tokens=100)
+    scales = plan.loss_scales(lengths if mean == "token" else np.ones_like(lengths))
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+    remote = ray.remote(num_cpus=0)(train_rollouts)
+    running = []
+    for rank in range(TRAINING):
+        own = [[rollouts[n] for n in members] for members in plan.of_rank(rank)]
+        running.append(remote.remote(ray.put(own), scales[rank].tolist(), mean))
+    gradients, results = zip(*ray.get(running), strict=True)
+
+    weight = torch.arange(WIDTH, dtype=torch.float64).requires_grad_()
+    every = list(map(torch.from_numpy, rollouts))
+    loss_of(weight, every, mean).backward()
+    np.testing.assert_allclose(np.mean(gradients, axis=0), weight.grad.numpy(), rtol=1e-12)
+    alone = [float(losses_of(weight.detach(), each).mean()) for each in every]
+    assert plan.restore(results) == pytest.approx(alone, rel=1e-12)
 
 
 # The page on operation

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import PATIENCE, until
+from ray_cluster import PATIENCE
 from service_world import comparable, in_one_process, job_of, steps_of, striped
-from test_changing_loaders import layouts, scaled_job
+from test_changing_loaders import layouts
 from test_remesh import trained_by
 
 pytest.importorskip("ray", reason="ray is not installed")
@@ -120,18 +120,3 @@ def test_a_role_that_hangs_is_killed_and_made_again(tmp_path: Path) -> None:
     assert {each.role for each in hung} == {
         line["role"] for line in lines if line["event"] == "killed"
     }
-
-
-@SOAK
-def test_loaders_come_and_go_with_the_weights(tmp_path: Path) -> None:
-    job, scaling = scaled_job(tmp_path)
-    with RayService(job, name="scaled", loaders=scaling) as service:
-        client = service.client(0)
-        taken = steps_of(client, 7)
-        until(lambda: service.status()["scaled"], "more loaders")
-        taken += steps_of(client, 20)
-        until(lambda: len(service.status()["scaled"]) == 2, "fewer loaders")
-        taken += steps_of(client, 2)
-        status = service.status()
-    assert comparable(taken) == in_one_process(job, len(taken))[0]
-    assert [change["loaders"] for change in status["scaled"]] == [[1, 2], [2, 1]]

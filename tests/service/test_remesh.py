@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from service_world import comparable, in_one_process, job_of, steps_of, striped
-from test_stored_planner import METADATA, NAMES, lengths
+from test_stored_planner import NAMES, lengths
 from test_stored_planner import job_of as planner_job_of
 
 import evenstep.service as es
@@ -76,18 +76,6 @@ def test_any_meshes_at_any_steps_train_on_each_sample_once(
     assert left <= 2
 
 
-def test_the_next_plans_are_made_from_the_state_before_the_step() -> None:
-    planner = Planner(planner_job_of(schedule=None), METADATA)
-    planner.plan(6)
-    state = planner.state_dict(4)
-    planner.remesh({"DP": 3}, 4)
-    assert planner.step == 4
-    assert planner.state_dict(4)["mixture"] == state["mixture"]
-    planner.report(3, 1, {"loss": {"web": 1.0}})  # of the mesh before
-    with pytest.raises(ConfigurationError, match="rank 7 is not a client"):
-        planner.report(3, 7, {})
-
-
 def test_a_job_that_draws_what_its_mesh_holds_does_so_on_another() -> None:
     job = planner_job_of(samples_per_step=None)
     assert job.draws.tokens_per_step == 460  # nine tenths of 2 x 256
@@ -95,41 +83,6 @@ def test_a_job_that_draws_what_its_mesh_holds_does_so_on_another() -> None:
     assert job.on({"DP": 4}).on({"DP": 2}).draws.tokens_per_step == 460
     fixed = planner_job_of(samples_per_step=None, tokens_per_step=300)
     assert fixed.on({"DP": 4}).draws.tokens_per_step == 300
-
-
-def test_ranks_join_and_leave_in_mid_epoch(tmp_path: Path) -> None:
-    """DP 2 -> 3 -> 1, CP 2 -> 1, twice: what ranks get, sample by sample."""
-    job = job_of(
-        tmp_path, mesh={"DP": 2, "CP": 2}, stop="all_exhausted", samples_per_step=6, max_tokens=400
-    )
-    seen: list[Any] = []
-    with es.start(job, backend="local", loaders=striped(job, 2, 4)) as service:
-        for mesh in ({"DP": 3}, {"DP": 1, "CP": 2}, {"DP": 2}, {"DP": 3, "CP": 2}, {"DP": 1}):
-            sizes = service.job.tree.sizes
-            old = [service.client(rank) for rank in range(len(service.job.tree))]
-            for client in old:
-                taken = steps_of(client, 3)
-                seen += trained_by(taken) if client.place.CP == 0 else []
-                client._request_steps()  # of steps that come no more
-            service.plan(old[0].step + 2)
-            late = service.client(old[0].rank) if sizes["DP"] > 1 else None
-            service.remesh(mesh)
-            for client in old:
-                with pytest.raises(MeshChangedError, match="make a new client"):
-                    next(client)
-            if late is not None:  # one that was behind gets its steps
-                assert len(steps_of(late, 3)) == 3
-                with pytest.raises(MeshChangedError):
-                    next(late)
-            state = service.state_dict(service.client(0).step)
-            expected = in_one_process(service.job, 2, ranks=range(mesh["DP"]), state=state)
-            got = [comparable(steps_of(service.client(r), 2)) for r in range(mesh["DP"])]
-            assert got == expected
-        last = steps_of(service.client(0))
-        seen += trained_by(last)
-        assert len(seen) == len(set(seen)) == 155 - service.status()["planner"]["left_over"]
-        for loader in service._loaders:
-            assert loader.status()["staged_steps"] == []
 
 
 def test_nodes_of_the_mesh_are_removed_added_and_replaced(tmp_path: Path) -> None:

@@ -27,11 +27,6 @@ def refused(tmp_path: Path, *words: str, **options: Any) -> None:
         assert word in str(caught.value)
 
 
-def test_a_mesh_that_does_not_fit_the_world_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="4 clients and the job 6 ranks"):
-        es.Mesh(DP=2, CP=2, world_size=6)
-
-
 def test_a_mesh_may_be_a_tree_a_mapping_or_a_device_mesh(tmp_path: Path) -> None:
     class DeviceMesh:
         import torch
@@ -44,11 +39,6 @@ def test_a_mesh_may_be_a_tree_a_mapping_or_a_device_mesh(tmp_path: Path) -> None
         assert job_of(tmp_path, mesh=mesh).tree == expected
     assert isinstance(expected, ClientPlaceTree)
     refused(tmp_path, "mesh is a list", mesh=[2, 2])
-
-
-def test_the_order_of_axes_in_a_mesh_does_not_matter() -> None:
-    assert es.Mesh(TP=2, PP=3, DP=2) == es.Mesh(PP=3, DP=2, TP=2)
-    assert es.Mesh(TP=2, PP=3).rank({"PP": 1}) == 2
 
 
 def test_weights_that_sum_to_zero_are_refused(tmp_path: Path) -> None:

@@ -181,24 +181,6 @@ def test_plans_and_states_are_those_of_a_planner_that_never_died(
         assert stored(job).state_dict(reference.step) == reference.state_dict()
 
 
-def test_a_report_that_comes_twice_around_a_death_counts_once() -> None:
-    reference = Planner(JOB, METADATA)
-    planner = stored()
-    for each in (reference, planner):
-        each.plan(4)
-        each.report(0, 0, {"loss": {"web": 5.0}})
-    again = stored()
-    planner.close()
-    again.report(0, 0, {"loss": {"web": 5.0}})
-    for each in (reference, again):
-        each.plan(5)
-        each.report(1, 1, {"loss": {"code": 9.0}})
-        each.plan(7)
-    again.report(0, 0, {"loss": {"web": 5.0}})
-    assert to_json(again.plan(9)) == to_json(reference.plan(9))  # type: ignore[arg-type]
-    again.close()
-
-
 def test_states_are_written_while_steps_are_planned() -> None:
     planner = stored()
     for step in range(7):
