@@ -74,8 +74,8 @@ class Server:
     def _answer(self, message: _Message, answered: Any) -> None:
         if answered.exception() is not None:  # the role has ended
             return
-        self._pending.pop(message, None)
         copied = [bytes(frame) for frame in answered.result()]
+        self._pending.pop(message, None)  # from here on without a step, until it is on its way
         self._cluster.later(lambda: message.decide(copied))
 
     def send(self, message: _Message) -> None:

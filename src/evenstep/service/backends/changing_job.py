@@ -240,7 +240,6 @@ class ChangingJob(RunningJob):
             return
         planner_status = partial(call, self._info.planner, "status")
         self._scaling = ScalingThread(scaling, planner_status, self.use_loaders, self._note_scaling)
-        self._scaling.begin()
 
     def _note_scaling(self, short: tuple[str, ...], change: Mapping[str, Any] | None) -> None:
         scaled = self._state.scaled + (() if change is None else (change,))

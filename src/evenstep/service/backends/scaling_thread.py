@@ -18,7 +18,7 @@ _PAUSE = 30.0  # seconds after loaders could not be changed
 
 
 class ScalingThread:
-    """Begins with `begin`."""
+    """Begins with its construction."""
 
     def __init__(
         self,
@@ -41,15 +41,12 @@ class ScalingThread:
         self._short: tuple[str, ...] = ()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="evenstep-scaling", daemon=True)
-
-    def begin(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
         """Ends, after a change that has started. Idempotent."""
         self._closed.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _run(self) -> None:
         pause = 0.0

@@ -133,7 +133,6 @@ class Launcher:
         """
         deadline = time.monotonic() + self._faults.patience
         self._keeper = RegistryKeeper(self._actors[_REGISTRY], job_state)
-        self._keeper.begin()
         self._await(self._actors, deadline)
         self.registry.place.location()
         for handle in job_state.info.roles:

@@ -64,8 +64,8 @@ _INTERVAL = 0.2  # seconds
 
 
 class RegistryKeeper:
-    """Tells the registry the job's state, and each process that replaces it. Starts with
-    `begin`."""
+    """Tells the registry the job's state, from its construction on, and each process that replaces
+    it."""
 
     def __init__(self, registry: Any, job_state: JobState) -> None:
         """
@@ -74,36 +74,29 @@ class RegistryKeeper:
         """
         self._registry, self._state = registry, job_state
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="evenstep-registry", daemon=True)
-
-    def begin(self) -> None:
-        self._thread.start()
+        # `keep` is one message: the second of two could reach another process than the first.
+        threading.Thread(
+            target=self._send, args=("keep",), name="evenstep-registry", daemon=True
+        ).start()
 
     def tell(self, job_state: JobState) -> None:
         """Returns when the registry has the state."""
-        ray, self._state = import_ray(), job_state
-        while not self._closed.is_set():
-            try:
-                ray.get(self._registry.update.remote(job_state))
-                return
-            except ray.exceptions.RayTaskError:
-                raise
-            except ray.exceptions.RayError:  # it is restarting
-                self._closed.wait(_INTERVAL)
+        self._state = job_state
+        self._send("update")
 
     def close(self) -> None:
         """Before the registry ends. Idempotent."""
         self._closed.set()
 
-    def _keep(self) -> None:
+    def _send(self, method: str) -> None:
         ray = import_ray()
         while not self._closed.is_set():
             try:
-                # One message: the second of two could reach another process than the first.
-                ray.get(self._registry.keep.remote(self._state))
+                ray.get(getattr(self._registry, method).remote(self._state))
+                return
             except ray.exceptions.RayTaskError:
                 raise
-            except ray.exceptions.RayError:
+            except ray.exceptions.RayError:  # it is restarting
                 self._closed.wait(_INTERVAL)
 
 
