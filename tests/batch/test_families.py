@@ -20,10 +20,8 @@ from families import FAMILIES, Family
 GROUPS = {
     "text only": [0, 0, 0],
     "one image each": [1, 1, 1],
-    "several images each": [2, 2, 2],
     "mixed": [2, 0, 1, 0, 2],
     "text first": [0, 1],
-    "text last": [2, 0],
     "alone": [2],
 }
 """Media per row. Which row of each family, and so sizes and lengths, follows from its place."""

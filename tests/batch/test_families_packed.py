@@ -15,7 +15,7 @@ from evenstep import CollateError, PreparingCollator
 from families import FAMILIES
 
 PACKED = [name for name in FAMILIES if name not in ("Gemma 3", "Whisper")]
-GROUPS = {"images": (1, 2, 4, 5), "mixed": (2, 0, 1, 3), "texts": (0, 3, 6)}
+GROUPS = {"mixed": (2, 0, 1, 3), "texts": (0, 3, 6)}
 
 
 def gradient(model: torch.nn.Module, batch: Any) -> tuple[float, torch.Tensor]:

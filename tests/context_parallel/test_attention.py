@@ -123,18 +123,6 @@ def test_a_batch_dimension_of_one_stays() -> None:
         assert torch.equal(flat[None], batched)
 
 
-def test_keys_and_values_travel_together_once_each_way_on_every_rank() -> None:
-    sharding = shard_per_sequence([3], 4)  # rank 3 has no token
-    assert sharding.tokens.tolist() == [1, 1, 1, 0]
-
-    def calls(ranks: ThreadCollectives) -> list[Any]:
-        on_shard(ranks, sharding, tensors(sharding))
-        return ranks.calls
-
-    sent = [("all_gather", (1, 4, 8)), ("reduce_scatter", (4, 4, 8))]
-    assert values(on_ranks(4, calls)) == [sent] * 4
-
-
 def test_checkpointed_layers_gather_again_and_give_the_same_gradients() -> None:
     sharding = random_sharding(RAGGED, 3, seed=5)
     given_ = tensors(sharding)

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threaded_ranks import CPU, varlen, whole
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
-from torch.nn.functional import scaled_dot_product_attention
 
 from evenstep.context_parallel import PreparedSharding, attention
 from evenstep.context_parallel.collectives import OneRank
@@ -70,22 +69,6 @@ def test_sdpa_is_right_whatever_the_size_of_its_masks(sharding: Sharding, mask: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sdpa, "MASK", mask)
         check(lambda sharding, rank: SdpaKernel(sharding, rank, CPU), sharding)
-
-
-def test_sdpa_has_no_mask_of_a_whole_fragment_and_none_where_causal_will_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[int] = []
-
-    def spy(*args: Any, attn_mask: torch.Tensor | None, **options: Any) -> torch.Tensor:
-        seen.append(0 if attn_mask is None else attn_mask.numel())
-        return scaled_dot_product_attention(*args, attn_mask=attn_mask, **options)
-
-    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", spy)
-    monkeypatch.setattr(sdpa, "MASK", 1000)
-    check(lambda sharding, rank: SdpaKernel(sharding, rank, CPU), shard_per_document([300, 9], 2))
-    assert 0 in seen
-    assert 500 < max(seen) <= 1000
 
 
 @given(shardings())

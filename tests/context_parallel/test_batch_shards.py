@@ -1,3 +1,5 @@
+"""Shards of a packed batch: rows, labels and losses of each rank."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,8 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
 
-from evenstep.batch import PackCollator
+from evenstep.batch import PackCollator, shard_loss_scale
 from evenstep.context_parallel import document_lengths, shard_batch, unshard
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.plan.sharding import shard_per_document, shard_per_sequence
@@ -93,14 +96,6 @@ def test_labels_that_the_dataset_has_shifted_are_taken_as_they_are(data, docs):
         assert torch.equal(shard["loss_mask"], (own != -100).to(torch.float32))
 
 
-@given(documents, paddings)
-def test_lengths_are_those_of_the_documents_as_they_are_in_the_row(docs, padding):
-    batch = PackCollator(**padding)(samples_of(docs))
-    lengths = document_lengths(batch)
-    assert lengths.dtype == np.int64
-    assert lengths.tolist() == batch["document_ids"][0].bincount().tolist()
-
-
 def test_what_is_not_per_token_goes_along_whole():
     samples = [
         {
@@ -138,12 +133,6 @@ def test_shapes_that_happen_to_fit_the_row_stay_whole():
     assert shard["pixel_values"] is padded["pixel_values"]
     shard = shard_batch(padded, shard_per_document([4], 2), 0, per_sample_fields=("box",))
     assert shard["box"] is padded["box"]
-
-
-def test_a_rank_may_have_no_tokens():
-    batch = row(1, 1)
-    shard = shard_batch(batch, shard_per_sequence([1, 1], 3), 2)
-    assert shard["input_ids"].shape == shard["shift_labels"].shape == (1, 0)
 
 
 def test_a_loss_mask_of_the_dataset_keeps_its_weights():
@@ -204,3 +193,44 @@ def test_parts_that_are_not_of_the_ranks_are_refused():
         unshard([torch.ones(1, 4), torch.ones(1, 3)], sharding)
     with pytest.raises(ConfigurationError, match="dimension 1"):
         unshard([torch.ones(4), torch.ones(4)], sharding)
+
+
+# Losses
+
+
+def test_only_a_sum_is_a_number_on_a_shard_without_supervised_tokens():
+    labels = torch.full((3,), -100)
+    losses = {}
+    for reduction in ("mean", "sum"):
+        logits = torch.randn(3, 5, requires_grad=True)
+        scale = shard_loss_scale(0, 7, 4, reduction=reduction)
+        losses[reduction] = cross_entropy(logits, labels, reduction=reduction) * scale
+        losses[reduction].backward()
+        assert logits.grad is not None
+        assert not logits.grad.any()
+    assert losses["mean"].isnan()
+    assert losses["sum"] == 0
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(0, 2**31))
+def test_scales_turn_the_mean_over_ranks_into_the_mean_over_tokens(counts, seed):
+    rng = np.random.default_rng(seed)
+    losses = [rng.exponential(size=count) for count in counts]
+    whole = np.concatenate(losses).mean() if sum(counts) else 0.0
+    for reduction in ("mean", "sum"):
+        scales = [
+            shard_loss_scale(c, sum(counts), len(counts), reduction=reduction) for c in counts
+        ]
+        averaged = sum(
+            scale * getattr(own, reduction)() for scale, own in zip(scales, losses) if len(own)
+        )
+        assert averaged / len(counts) == pytest.approx(whole, rel=1e-12)
+
+
+def test_counts_that_contradict_each_other_are_refused():
+    with pytest.raises(ConfigurationError, match="'none' must be one of"):
+        shard_loss_scale(1, 1, 1, reduction="none")
+    with pytest.raises(ConfigurationError, match="5 supervised tokens of this rank, 4 of all 2"):
+        shard_loss_scale(5, 4, 2)
+    with pytest.raises(ConfigurationError, match="sum over all ranks"):
+        shard_loss_scale(0, 0, 0)

@@ -30,10 +30,6 @@ KNOWN: dict[str, Any] = {
     "versions": (("torch", "2.5.0"),),
 }
 
-fragments = st.lists(
-    st.integers(1, 5000).flatmap(lambda k: st.tuples(st.integers(1, k), st.just(k))), min_size=1
-)
-
 
 def known(**changes: Any) -> AttentionLatency:
     return AttentionLatency(**{**KNOWN, **changes})
@@ -75,21 +71,6 @@ def test_outside_the_table_throughput_is_that_of_its_edge() -> None:
     queries, keys = np.array([1, 4096, 128]), np.array([1, 100_000, 100_000])
     forward, _ = known().throughput(queries, keys)
     assert forward == pytest.approx([10e12, 160e12, 40e12])
-
-
-@given(st.integers(1, 128), st.integers(1, 128), st.integers(0, 20))
-def test_queries_of_one_tile_take_equally_long(few: int, more: int, before: int) -> None:
-    # With the same keys, as in the paper's figure 10: a tile is computed whole.
-    keys = 128 * (before + 1)
-    assert one(known(), few, keys) == one(known(), more, keys)
-
-
-@given(fragments)
-def test_every_fragment_is_predicted_as_it_is_alone(shapes: list[tuple[int, int]]) -> None:
-    latency = known(launches="fragment")
-    queries, keys = np.array(shapes).T
-    assert latency(queries, keys) == pytest.approx([sum(one(latency, q, k)) for q, k in shapes])
-    assert (latency(queries, keys) > KNOWN["forward_launch"] + KNOWN["backward_launch"]).all()
 
 
 @given(

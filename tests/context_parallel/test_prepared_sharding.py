@@ -9,7 +9,6 @@ import pytest
 from threaded_ranks import CPU, ThreadCollectives, on_ranks
 
 from evenstep.context_parallel import PreparedSharding, prepare
-from evenstep.context_parallel.agreement import fingerprint
 from evenstep.errors import ConfigurationError, MismatchError, PeerError
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
 
@@ -111,19 +110,3 @@ def test_a_sharding_that_loses_or_doubles_a_token_is_refused(
     for error in errors:
         with pytest.raises(ConfigurationError, match=says):
             raise error
-
-
-def test_fingerprints_differ_for_shardings_and_not_for_names() -> None:
-    shardings = [
-        method(lengths, ranks)
-        for method in (shard_per_document, shard_per_sequence)
-        for lengths in (LENGTHS, LENGTHS[::-1])
-        for ranks in (2, 3)
-    ]
-    found = [fingerprint(each) for each in shardings]
-    assert len(set(found)) == len(shardings)
-    assert all(0 < value < 2**63 for value in found)
-    # Both methods cut one document in the same way.
-    one, other = shard_per_document([24], 2), shard_per_sequence([24], 2)
-    assert one.method != other.method
-    assert fingerprint(one) == fingerprint(other)
