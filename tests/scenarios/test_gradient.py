@@ -88,7 +88,7 @@ POLICIES = {
 }
 
 
-def loader_of(rank: Rank, form: str, num_workers: int, **options: Any) -> evenstep.DataLoader:
+def loader_of(rank: Rank, form: str, num_workers: int) -> evenstep.DataLoader:
     policy = POLICIES[form]
     return evenstep.DataLoader(
         DOCUMENTS,
@@ -98,7 +98,6 @@ def loader_of(rank: Rank, form: str, num_workers: int, **options: Any) -> evenst
         memory=evenstep.Memory(buffer_size=16),
         num_workers=num_workers,
         multiprocessing_context="fork" if num_workers else None,
-        **options,
     )
 
 

@@ -1,6 +1,6 @@
 """A loop with DeepSpeed's ZeRO-3 on rows few of which have images.
 
-torchrun --nproc-per-node 2 blank_loop.py '{"folder": ..., "blank": null}'
+torchrun --nproc-per-node 2 blank_loop.py '{"folder": ...}'
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def accelerator_of() -> Accelerator:
     )
 
 
-def main(folder: str, blank: Any) -> None:
+def main(folder: str) -> None:
     model: Any = FAMILY.model(0)  # whole: later, transformers would make it in parts
     accelerator = accelerator_of()
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE)
-    model, optimizer, loader = even.prepare(accelerator, model, optimizer, loader_of(blank))
+    model, optimizer, loader = even.prepare(accelerator, model, optimizer, loader_of(None))
     rows = []
     for batch in loader:
         rows.append(list(loader.step.indices))

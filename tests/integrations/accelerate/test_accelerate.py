@@ -34,15 +34,13 @@ from evenstep.integrations import accelerate as even
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_loader_chooses_the_steps_of_an_update(tmp_path: Path) -> None:
-    ranks = run(partial(train, sized=True), 2, 1, folder=tmp_path, within=60)
-    check_epoch([updates for (updates,) in ranks], 4, max_norm=1.0)
-
-
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumulate: int) -> None:
-    ranks = run(train, 2, accumulate, folder=tmp_path, within=60)
-    losses = check_epoch([updates for (updates,) in ranks], accumulate, max_norm=1.0)
+@pytest.mark.parametrize("accumulate", [1, 3, None])
+def test_every_update_on_two_ranks_is_that_of_one_batch(
+    tmp_path: Path, accumulate: int | None
+) -> None:
+    job = partial(train, sized=accumulate is None)  # then the loader chooses
+    ranks = run(job, 2, accumulate or 1, folder=tmp_path, within=60)
+    losses = check_epoch([updates for (updates,) in ranks], accumulate or 4, max_norm=1.0)
     for (updates,) in ranks:
         assert [update.loss for update in updates] == pytest.approx(losses, rel=1e-5)
 

@@ -59,21 +59,3 @@ def test_padding_of_a_row_stays_within_the_positions() -> None:
         assert inputs["input"].shape == labels.shape == (1, 512)
         assert inputs["positions"].max() < 64
     loader.close()
-
-
-def test_a_state_belongs_between_two_steps() -> None:
-    loader = build(micro_batches_per_step=2)
-    batches = iter(loader)
-    next(batches)
-    with pytest.raises(evenstep.ConfigurationError, match="1 micro-batches into an update of 2"):
-        loader.state_dict()
-    next(batches)
-    state = loader.state_dict()
-    again = build(micro_batches_per_step=2)
-    again.load_state_dict({})
-    again.load_state_dict(state)
-    assert next(iter(again))[1].equal(next(batches)[1])
-    with pytest.raises(evenstep.MismatchError, match="saved with another data loader"):
-        again.load_state_dict({"dp_rank_0": b"", "world_size": 1})
-    loader.close()
-    again.close()

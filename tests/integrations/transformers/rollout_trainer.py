@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import trl
 from datasets import Dataset
-from tiny_trainer import arguments, tiny_config, tokenizer
+from tiny_trainer import tiny_config, tokenizer, trl_arguments
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.distributed.tensor import DTensor
 from transformers import LlamaForCausalLM, TrainerCallback
@@ -109,24 +109,16 @@ def make(kind: str, folder: Path, **options: Any) -> Any:
     words = tokenizer()
     words.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
     words.padding_side = "left"
-    plain = arguments(folder).to_dict()
-    taken = ("output_dir", "use_cpu", "report_to", "optim", "disable_tqdm", "save_strategy")
     settings: dict[str, Any] = {
-        **{name: plain[name] for name in taken},
         "per_device_train_batch_size": 4,
         "num_generations": 4,
         "max_completion_length": LONGEST,
-        "learning_rate": 0.0,
-        "max_grad_norm": 0.0,
         "max_steps": 2,
-        "logging_steps": 1,
-        "bf16": False,
-        "gradient_checkpointing": False,
         **options,
     }
     trainer = Noting(
         model=model,
-        args=config(**settings),
+        args=trl_arguments(config, folder, **settings),
         train_dataset=prompts(),
         reward_funcs=reward,
         processing_class=words,

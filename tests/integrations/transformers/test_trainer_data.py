@@ -4,7 +4,6 @@ make the labels, and trainers that a launcher makes."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from tiny_trainer import (
     together,
 )
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
-from transformers import DataCollatorWithFlattening, Trainer, TrainerCallback
+from transformers import Trainer
 
 import evenstep
 from evenstep.integrations import transformers as even
@@ -170,46 +169,3 @@ def test_a_trainer_that_a_launcher_makes(tmp_path) -> None:
     assert trainer.finetuning == "full"
     trainer.train()
     assert sorted(trainer.model.seen.flat()) == list(range(N))
-
-
-class Rows(TrainerCallback):
-    """Notes the rows of tokens of every update."""
-
-    def __init__(self, model: TellingLlama) -> None:
-        self.rows: list[list[int]] = [[]]
-        model.register_forward_pre_hook(self.note, with_kwargs=True)
-
-    def note(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        assert len(kwargs["input_ids"]) == 1
-        self.rows[-1] += kwargs["input_ids"][0].tolist()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self.rows.append([])
-
-
-@pytest.mark.skipif(
-    int(version("transformers").split(".")[0]) < 5,
-    reason="before, documents of a row see each other, but for flash attention",
-)
-def test_batches_without_padding(tmp_path) -> None:
-    """Documents of a batch in one row, by Transformers' own collate function."""
-    samples = [{k: list_of(documents()[i][k]) for k in ("input_ids", "labels")} for i in range(N)]
-    model = TellingLlama()
-    told = Rows(model)
-    trainer = make_trainer(tmp_path, model=model, dataset=samples)
-    trainer.add_callback(told)
-    trainer.data_collator = DataCollatorWithFlattening()
-    even.install(trainer, policy=evenstep.Even(max_tokens=128, packed=True)).train()
-    tokens = [token for row in told.rows for token in row]
-    assert sorted(tokens) == sorted(t for sample in samples for t in sample["input_ids"])
-    assert all(e["padding"] == 0.0 for e in trainer.state.log_history if "loss" in e)
-    # Which documents the first update has: those whose tokens are in its row, one after the other.
-    found, row = [], told.rows[0]
-    while row:
-        fits = [i for i in range(N) if row[: documents().lengths[i]] == samples[i]["input_ids"]]
-        found.append(max(fits, key=lambda i: documents().lengths[i]))
-        row = row[documents().lengths[found[-1]] :]
-    mean, expected = of_one_batch(model, found)
-    assert losses(trainer)[0] == pytest.approx(mean, rel=1e-5, abs=5.1e-5)
-    limit = 1e-5 * expected.abs().max()
-    torch.testing.assert_close(model.seen.gradients[0], expected, rtol=1e-5, atol=limit)

@@ -12,13 +12,13 @@ from tiny_trainer import (
     POLICY,
     TellingLlama,
     Witness,
-    arguments,
     documents,
     gathered,
     losses,
     of_one_batch,
     together,
     tokenizer,
+    trl_arguments,
 )
 
 from evenstep.integrations import transformers as even
@@ -58,19 +58,10 @@ def train(rank: Rank, folder: Any, accumulate: int, masks: bool) -> None:
     else:
         fields["labels"] = [row["labels"].tolist() for row in rows]
     model = TellingLlama()
-    plain = arguments(folder, gradient_accumulation_steps=accumulate).to_dict()
-    taken = {name: plain[name] for name in ("output_dir", "use_cpu", "report_to", "optim")}
-    config = trl.SFTConfig(
-        **taken,
+    config = trl_arguments(
+        trl.SFTConfig,
+        folder,
         gradient_accumulation_steps=accumulate,
-        learning_rate=0.0,
-        max_grad_norm=0.0,
-        num_train_epochs=1,
-        logging_steps=1,
-        save_strategy="no",
-        bf16=False,
-        gradient_checkpointing=False,
-        disable_tqdm=True,
         max_length=None,
         completion_only_loss=masks,
         pad_token="<pad>",

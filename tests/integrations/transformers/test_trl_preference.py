@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import copy
-import shutil
 from pathlib import Path
-from signal import SIGKILL
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from launched_rank import as_rank
-from ranks import Job, Rank, run
-from tiny_trainer import Stop, arguments, gathered, tiny_config, tokenizer
+from ranks import Rank, run
+from tiny_trainer import (
+    Stop,
+    gathered,
+    kill_and_resume,
+    last_checkpoint,
+    tiny_config,
+    tokenizer,
+    trl_arguments,
+)
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaForCausalLM, LlamaForSequenceClassification, TrainerCallback
 
@@ -132,24 +138,8 @@ def make(kind: str, folder: Path, accumulate: int, **options: Any) -> tuple[Any,
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     Noting.__name__ = base.__name__
-    plain = arguments(folder).to_dict()
-    taken = {name: plain[name] for name in ("output_dir", "use_cpu", "report_to", "optim")}
-    settings: dict[str, Any] = {
-        **taken,
-        "gradient_accumulation_steps": accumulate,
-        "learning_rate": 0.0,
-        "max_grad_norm": 0.0,
-        "num_train_epochs": 1,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-        "remove_unused_columns": False,
-        "dataset_kwargs": None,
-        **options,
-    }
-    settings = {k: v for k, v in settings.items() if k in config_of.__dataclass_fields__}
+    columns = {"remove_unused_columns": False, "dataset_kwargs": None}
+    options = {"gradient_accumulation_steps": accumulate, **columns, **options}
     extra: dict[str, Any] = {}
     if kind != "Reward":
         extra["ref_model"] = copy.deepcopy(model)
@@ -158,7 +148,7 @@ def make(kind: str, folder: Path, accumulate: int, **options: Any) -> tuple[Any,
                 parameter.add_(0.02 * torch.randn_like(parameter))
     trainer = Noting(
         model=model,
-        args=config_of(**settings),
+        args=trl_arguments(config_of, folder, **options),
         train_dataset=datasets.load_from_disk(str(folder / "pairs")),
         processing_class=VISION.processor() if kind == "vision" else words_of(),
         **extra,
@@ -223,7 +213,7 @@ SAVED = 3  # updates between checkpoints
 
 
 def checkpointed(
-    rank: Rank, kind: str, folder: Path, stop: int | None, options: dict[str, Any]
+    rank: Rank, folder: Path, stop: int | None, kind: str, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Trains from the last checkpoint in the folder, if there is one."""
     as_rank(rank)
@@ -232,7 +222,7 @@ def checkpointed(
     if stop is not None:
         trainer.add_callback(Stop(rank, stop))
     even.install(trainer, policy=POLICY)
-    trainer.train(resume_from_checkpoint=bool(list(folder.glob("checkpoint-*"))))
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     everybody = gathered(seen.samples)  # type: ignore[arg-type]
     updates = [sorted(i for each in rows for i in each) for rows in zip(*everybody, strict=True)]
     parameters = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
@@ -241,32 +231,13 @@ def checkpointed(
 
 @pytest.mark.parametrize(("kind", "options"), [CASES[0], CASES[2], CASES[3]])
 def test_a_killed_job_resumes(tmp_path, kind: str, options: dict[str, Any]) -> None:
-    folders = {name: tmp_path / name for name in ("whole", "killed", "fewer")}
-    for folder in folders.values():
+    def prepare(folder: Path) -> None:
         texts(kind).save_to_disk(str(folder / "pairs"))
 
-    def job_folder(name: str) -> Path:
-        (tmp_path / f"{name}_job").mkdir()
-        return tmp_path / f"{name}_job"
-
-    def ended(name: str, world_size: int) -> dict[str, Any]:
-        arguments = (kind, folders[name], None, options)
-        return run(checkpointed, world_size, *arguments, folder=job_folder(name), within=150)[0]
-
-    whole = ended("whole", 2)
-    stopping = kind, folders["killed"], SAVED + 2, options
-    with Job(checkpointed, 2, *stopping, folder=job_folder("stopped")) as job:
-        for rank in (0, 1):
-            job.heard(rank, "there", within=150)
-        for rank in (0, 1):
-            job.signal(rank, SIGKILL, children=True)
-        job.join(30)
-    shutil.copytree(folders["killed"], folders["fewer"], dirs_exist_ok=True)
-
-    again = ended("killed", 2)
+    whole, again, fewer = kill_and_resume(
+        tmp_path, checkpointed, SAVED + 2, kind, options, prepare=prepare
+    )
     assert again["updates"] == whole["updates"][SAVED:]
     torch.testing.assert_close(again["parameters"], whole["parameters"], rtol=0, atol=0)
-
-    fewer = ended("fewer", 1)
     trained = whole["updates"][:SAVED] + fewer["updates"]
     assert sorted(i for update in trained for i in update) == sorted(2 * list(range(N)))

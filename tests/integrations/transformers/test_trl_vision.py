@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from launched_rank import as_rank
 from ranks import Rank, run
-from tiny_trainer import Seen, arguments
+from tiny_trainer import Seen, trl_arguments
 from vision_trainer import Witness, check_updates, identities, telling
 
 import evenstep
@@ -50,16 +50,9 @@ def sft(folder: Any, name: str, kind: str, policy: evenstep.Policy, **options: A
         processor.chat_template = GENERATION.replace("IMAGE", placeholder(processor))
     rows = rows_of(family, kind)
     data = datasets.Dataset.from_dict({key: [row[key] for row in rows] for key in rows[0]})
-    plain = arguments(folder).to_dict()
-    names = ("output_dir", "use_cpu", "report_to", "optim", "disable_tqdm", "logging_steps")
-    config = trl.SFTConfig(
-        **{key: plain[key] for key in names},
-        learning_rate=0.0,
-        max_grad_norm=0.0,
-        num_train_epochs=1,
-        save_strategy="no",
-        bf16=False,
-        gradient_checkpointing=False,
+    config = trl_arguments(
+        trl.SFTConfig,
+        folder,
         max_length=None,
         completion_only_loss=kind == "prompt-completion",
         assistant_only_loss=kind == "assistant-only",

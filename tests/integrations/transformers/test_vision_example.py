@@ -8,7 +8,7 @@ import pytest
 from test_trainer_example import launch
 
 pytest.importorskip("skimage")
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.integrations, pytest.mark.timeout(400)]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "vision_sft.py"
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks import Rank
+from ranks import Job, Rank, run
 from torch.nn.functional import cross_entropy
 from transformers import (
     LlamaConfig,
@@ -143,6 +147,15 @@ def arguments(folder: Any, *, kind: Any = TrainingArguments, **options: Any) -> 
     )
 
 
+def trl_arguments(kind: Any, folder: Any, **options: Any) -> Any:
+    """As `arguments`, for TRL's trainers. Options that `kind` does not have are left out."""
+    plain = arguments(folder).to_dict()
+    names = "output_dir use_cpu report_to disable_tqdm logging_steps save_strategy learning_rate"
+    settings = {name: plain[name] for name in (*names.split(), "max_grad_norm", "optim")}
+    settings |= {"num_train_epochs": 1, "bf16": False, "gradient_checkpointing": False, **options}
+    return kind(**{k: v for k, v in settings.items() if k in kind.__dataclass_fields__})
+
+
 def make_trainer(
     folder: Any,
     *,
@@ -169,6 +182,48 @@ def make_trainer(
     )
     trainer.add_callback(witness or Witness(model))
     return trainer
+
+
+def kill_and_resume(
+    tmp_path: Path,
+    train: Callable[..., Any],
+    stop: int,
+    *args: Any,
+    prepare: Callable[[Path], Any] = lambda folder: None,
+) -> tuple[Any, Any, Any]:
+    """What rank 0 reports of a job of two ranks; of one that is killed after `stop` updates and
+    goes on from its last checkpoint; and of one rank that goes on from there.
+
+    Args:
+        train: called with the rank, the folder, `stop` or None, and `args`.
+        prepare: makes what is in the folder before.
+    """
+
+    def job_folder(name: str) -> Path:
+        folder = tmp_path / f"job of {name}"
+        folder.mkdir()
+        return folder
+
+    def ended(name: str, ranks: int) -> Any:
+        job = job_folder(f"{name} on {ranks}")
+        return run(train, ranks, tmp_path / name, None, *args, folder=job, within=WITHIN)[0]
+
+    for name in ("whole", "killed"):
+        prepare(tmp_path / name)
+    whole = ended("whole", 2)
+    with Job(train, 2, tmp_path / "killed", stop, *args, folder=job_folder("stopped")) as job:
+        for rank in (0, 1):
+            job.heard(rank, "there", within=WITHIN)
+        for rank in (0, 1):
+            job.signal(rank, SIGKILL, children=True)
+        job.join(30)
+    shutil.copytree(tmp_path / "killed", tmp_path / "fewer")
+    return whole, ended("killed", 2), ended("fewer", 1)
+
+
+def last_checkpoint(folder: Path) -> bool:
+    """What `train` is told, so that it goes on from the last checkpoint, if there is any."""
+    return bool(list(folder.glob("checkpoint-*")))
 
 
 def losses(trainer: Trainer) -> list[float]:
