@@ -44,6 +44,8 @@ class Unsized:
         ({"policy": BUDGET, "exhausted": "join"}, "exhausted='join' must be one of"),
         ({"policy": BUDGET, "timeout": -1, "num_workers": 1}, "timeout=-1"),
         ({"policy": BUDGET, "warn_after": -5}, "warn_after=-5"),
+        ({"policy": BUDGET, "peer_timeout": 3}, "peer_timeout=3 must be at least 4"),
+        ({"policy": BUDGET, "peer_timeout": None}, "peer_timeout=None must be an integer"),
         ({"policy": BUDGET, "prefetch_factor": 2}, "prefetch_factor=2 needs num_workers"),
         ({"policy": BUDGET, "persistent_workers": True}, "persistent_workers=True needs"),
         ({"policy": BUDGET, "group": "world"}, "group='world'"),

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from faults import FORK, THREADS, WITHIN, all_training, assert_died, end_of, loader_over, train
 from ranks import Job, Rank
 
+import evenstep
 from documents import Documents
 from hosts import tell, why_not_two
 
@@ -147,3 +150,28 @@ def test_a_network_that_is_gone_for_a_while_costs_time_and_no_sample(
     longest = max(outcome.value[1] for outcome in outcomes)
     assert longest > gone / 2, "the network was not gone"
     print(f"{longest - gone:.2f} s longer than the network was gone")
+
+
+def train_with_limit(rank: Rank) -> None:
+    faults = evenstep.Faults(peer_timeout=4)
+    for number, _ in enumerate(loader_over(Documents(100_000), faults=faults).steps()):
+        if number == 3:
+            rank.say("training")
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["", "stopped before"])
+def test_a_host_that_loses_power_is_an_error_on_the_others(
+    tmp_path: Path, hosts: None, stopped: bool
+) -> None:
+    with Job(train_with_limit, 2, folder=tmp_path, prepare=move_to_a_host) as job:
+        all_training(job, 2)
+        if stopped:  # its system answers for it
+            os.kill(job.pid(1), signal.SIGSTOP)
+            time.sleep(6)
+            assert psutil.Process(job.pid(0)).status() != psutil.STATUS_ZOMBIE
+        on(job, 1, "ip", "link", "set", "cable1", "down")
+        os.kill(job.pid(1), signal.SIGKILL)  # what it sends does not arrive
+        outcome = job.join(15)[0]
+    assert_died(outcome, "PeerError", "does not answer any more: its host has lost power")
+    assert "rank 1 (process" in outcome.message

@@ -153,4 +153,4 @@ def test_a_rank_that_is_killed_is_an_error_on_all_others(tmp_path: Path) -> None
         job.signal(1, signal.SIGKILL)
         outcomes = job.join(WITHIN)
     for number in (0, 2, 3):
-        assert "a rank died" in str(outcomes[number].value)
+        assert "rank 1 died" in str(outcomes[number].value)

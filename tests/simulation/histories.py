@@ -74,7 +74,7 @@ class History:
             ]
             changes += [{"ranks": run.ranks - 1}] if run.ranks > 1 else []
             changes += [{"workers": run.workers - 1}] if run.workers > 1 else []
-            changes += [{"capacity": 1 << 16}, {"timeout": 0.0}, {"prefetch": 2}]
+            changes += [{"capacity": 1 << 16}, {"deaf": False}, {"timeout": 0.0}, {"prefetch": 2}]
             for change in changes:
                 changed = dataclasses.replace(run, **change)
                 if changed != run:
@@ -162,7 +162,12 @@ def history_of(seed: int) -> History:
         ranks = runs[-1].ranks if same else draw.choice([1, 2, 2, 2, 3, 4])
         if setup.context > 1:
             ranks = min(ranks, 2)
-        where = {"apart": kinds.random() < 0.3, "stays": kinds.choice([0.0, 0.0, 1.0, 10.0])}
+        deaf = random.Random(f"deaf {seed}").random() < 0.3
+        where: dict[str, Any] = {
+            "deaf": deaf,
+            "apart": kinds.random() < 0.3,
+            "stays": kinds.choice([0.0, 0.0, 1.0, 10.0]),
+        }
         runs.append(_run_of(draw, setup, **{"ranks": ranks, **fixed, **where}))
     return History(setup, tuple(runs), seed)
 

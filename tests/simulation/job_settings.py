@@ -112,6 +112,8 @@ class Run:
     """Seconds for which the process of a rank that has left goes on, without its loader."""
     apart: bool = False
     """Whether each rank is on a host of its own."""
+    deaf: bool = False
+    """Whether Gloo misses that connections were closed."""
     timeout: float = 0.0
     slow: bool = False
     """Whether samples, batches and training steps may take their time."""

@@ -6,6 +6,9 @@ and the others once a neighbour has closed its own sockets.
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import itertools
 import pickle
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +17,9 @@ import simulated_pipes
 from simulated_pipes import Connection
 from simulated_threading import Simulated
 from simulated_world import Process, World, current
+
+from evenstep.loader.transport.lifeline_sockets import partners_of
+from evenstep.loader.transport.peers import Door
 
 _LOST = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
@@ -30,6 +36,9 @@ class ProcessGroup:
         self.lefts: list[Connection] = [None] * len(ranks)  # type: ignore[list-item]
         self.calls = [0] * len(ranks)
         self.broken: set[int] = set()
+        self.deaf: set[int] = set()
+        """Ranks that miss that connections were closed."""
+        self.will_be_deaf = False
         for rank, process in enumerate(ranks):
             right = (rank + 1) % len(ranks)
             left_end, end = simulated_pipes.pipe(
@@ -39,33 +48,95 @@ class ProcessGroup:
             self.lefts[right] = left_end
 
     def set_timeout(self, limit: Any) -> None:
-        pass
+        """Before, a collective without an end would have failed after a while."""
+        if self.will_be_deaf:
+            self.deaf.add(_here()[1])
 
     def gather(self, rank: int, data: bytes) -> list[bytes]:
         """All ranks' data, in the order of ranks."""
-        size = len(self.ranks)
-        self.calls[rank] += 1
-        call = self.calls[rank]
-        found = {rank: data}
-        try:
-            if rank in self.broken:
-                raise EOFError
-            for _ in range(size - 1):
-                owner = (rank - len(found) + 1) % size
-                self.rights[rank].send((call, owner, found[owner]), by_kernel=True)
-                number, sender, piece = self.lefts[rank].recv(by_kernel=True)
-                if number != call:
-                    raise AssertionError(f"call {call} of rank {rank} meets call {number}")
-                found[sender] = piece
-        except (EOFError, OSError):
-            self.broken.add(rank)
-            raise RuntimeError(_LOST) from None
-        return [found[other] for other in range(size)]
+        work = Work(self, rank, data)
+        work.wait()
+        return work.gathered()
 
     def close(self, rank: int) -> None:
         process = current().process
         self.rights[rank].release(process)
         self.lefts[rank].release(process)
+
+
+class Work:
+    """A rank's part in a collective. It goes on while the rank waits."""
+
+    def __init__(self, group: ProcessGroup, rank: int, data: bytes, done: Any = None) -> None:
+        self._group, self._rank, self._done = group, rank, done
+        group.calls[rank] += 1
+        self._call = group.calls[rank]
+        self._found = {rank: data}
+        self._sent = self._failed = False
+
+    def is_completed(self) -> bool:
+        return self._failed or len(self._found) == len(self._group.ranks)
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> None:
+        world = current().process.world
+        due = None if timeout is None else world.now + timeout.total_seconds()
+        try:
+            while not self.is_completed():
+                if not self._move(None if due is None else max(due - world.now, 0.0)):
+                    raise RuntimeError("Operation timed out!")
+        except (EOFError, OSError):
+            self._group.broken.add(self._rank)
+            self._failed = True
+        if self._failed:
+            raise RuntimeError(_LOST)
+        if self._done is not None:
+            self._done(self.gathered())
+            self._done = None
+
+    def gathered(self) -> list[bytes]:
+        return [self._found[other] for other in range(len(self._group.ranks))]
+
+    def _move(self, seconds: float | None) -> bool:
+        """Passes on what came last, and receives one more; False if none comes in time."""
+        group, rank = self._group, self._rank
+        if rank in group.broken:
+            raise EOFError
+        if not self._sent:
+            owner = (rank - len(self._found) + 1) % len(group.ranks)
+            with contextlib.suppress(*([OSError] if rank in group.deaf else [])):
+                group.rights[rank].send((self._call, owner, self._found[owner]), by_kernel=True)
+            self._sent = True
+        left = group.lefts[rank]
+        if not (left.arrives(seconds) if rank in group.deaf else left.poll(seconds)):
+            return False
+        number, sender, piece = left.recv(by_kernel=True)
+        if number != self._call:
+            raise AssertionError(f"call {self._call} of rank {rank} meets call {number}")
+        self._found[sender] = piece
+        self._sent = False
+        return True
+
+
+class Listener:
+    """Lifelines are pipes here."""
+
+    door = Door(("10.0.0.1",), 1, "token")
+
+    def __init__(self, group: Any) -> None:
+        pass
+
+    def meet(self, rank: int, peers: list[Any], limit: float) -> dict[int, Connection]:
+        met = {}
+        lines = _here()[0].lifelines_of(rank)
+        for line in lines.values():
+            with contextlib.suppress(OSError):
+                line.send(rank, by_kernel=True)
+        for other, line in lines.items():
+            with contextlib.suppress(EOFError, OSError):
+                if line.poll(10.0):
+                    line.recv(by_kernel=True)
+                    met[other] = line
+        return met
 
 
 class FileStore:
@@ -135,6 +206,9 @@ class Network:
         self.groups: list[ProcessGroup] = []
         self.opened = [0] * len(ranks)
         self.default = ProcessGroup(ranks)
+        self.deaf = False
+        self.lifelines: list[list[dict[int, Connection]]] = []
+        self.met = [0] * len(ranks)
         one_host = ranks[0].host == ranks[-1].host
         self.store = Store(ranks[0] if one_host else None)
 
@@ -144,7 +218,24 @@ class Network:
         self.default.gather(rank, b"rendezvous")
         while len(self.groups) <= number:
             self.groups.append(ProcessGroup(self.ranks))
+            self.groups[-1].will_be_deaf = self.deaf
         return self.groups[number]
+
+    def lifelines_of(self, rank: int) -> dict[int, Connection]:
+        """A rank's lifelines of the loader that it connects."""
+        number = self.met[rank]
+        self.met[rank] += 1
+        if len(self.lifelines) == number:
+            lines: list[dict[int, Connection]] = [{} for _ in self.ranks]
+            for one, other in itertools.combinations(range(len(self.ranks)), 2):
+                if other in partners_of(one, len(self.ranks)):
+                    first, second = self.ranks[one], self.ranks[other]
+                    ends = simulated_pipes.pipe(first=first, second=second)
+                    lines[one][other], lines[other][one] = ends
+                    for end in ends:
+                        end.inherited = False
+            self.lifelines.append(lines)
+        return self.lifelines[number][rank]
 
 
 def _here() -> tuple[Network, int]:
@@ -157,24 +248,37 @@ def _group(group: Any) -> tuple[ProcessGroup, int]:
     return (network.default if group in (None, _WORLD) else group), rank
 
 
-def _all_gather(out: list[Any], tensor: Any, group: Any = None) -> None:
-    where, rank = _group(group)
-    pieces = where.gather(rank, tensor.numpy().tobytes())
-    for mine, piece in zip(out, pieces, strict=True):
-        assert len(piece) == mine.numel(), "ranks gather unequal sizes"
-        mine.numpy()[:] = memoryview(piece)
+def _all_gather(out: list[Any], tensor: Any, group: Any = None, async_op: bool = False) -> Work:
+    assert async_op, "a collective that cannot be left"
+
+    def fill(pieces: list[bytes]) -> None:
+        for mine, piece in zip(out, pieces, strict=True):
+            assert len(piece) == mine.numel(), "ranks gather unequal sizes"
+            mine.numpy()[:] = memoryview(piece)
+
+    return Work(*_group(group), tensor.numpy().tobytes(), fill)
 
 
 def _all_to_all_single(
-    out: Any, tensor: Any, received: list[int], sent: list[int], group: Any = None
-) -> None:
+    out: Any,
+    tensor: Any,
+    received: list[int],
+    sent: list[int],
+    group: Any = None,
+    async_op: bool = False,
+) -> Work:
+    assert async_op, "a collective that cannot be left"
     where, rank = _group(group)
     ends = [sum(sent[: number + 1]) for number in range(len(sent))]
     whole = tensor.numpy().tobytes()
     parts = [whole[end - size : end] for end, size in zip(ends, sent, strict=True)]
-    pieces = [pickle.loads(piece)[rank] for piece in where.gather(rank, pickle.dumps(parts))]
-    assert list(map(len, pieces)) == received, "a rank sends other sizes than it has announced"
-    out.numpy()[:] = memoryview(b"".join(pieces))
+
+    def fill(gathered: list[bytes]) -> None:
+        pieces = [pickle.loads(piece)[rank] for piece in gathered]
+        assert list(map(len, pieces)) == received, "a rank sends other sizes than it has announced"
+        out.numpy()[:] = memoryview(b"".join(pieces))
+
+    return Work(where, rank, pickle.dumps(parts), fill)
 
 
 def _all_gather_object(out: list[Any], value: Any, group: Any = None) -> None:

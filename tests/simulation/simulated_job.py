@@ -38,6 +38,10 @@ class TwoCollate(LoaderSpec):
     collate_threads = 2
 
 
+LOST = "evenstep-lost"
+"""The thread that keeps a collective which does not end."""
+
+
 @dataclass
 class Report:
     """What one rank did in a run."""
@@ -91,6 +95,7 @@ class Attempt:
             process.host = f"node{rank}" if run.apart else "node0"
         if count > 1:
             self.world.network = Network(self.world, self.ranks)
+            self.world.network.deaf = run.deaf
 
     def _loader(self) -> evenstep.DataLoader:
         setup, run = self.setup, self.settings
@@ -156,7 +161,9 @@ class Attempt:
             world.until(
                 lambda fiber=fiber: not fiber.alive, fiber.joined, timeout=8 + self._stopped
             )
-        report.lingering = [f"{f.name}\n{stack_of(f)}" for f in others if f.alive]
+        report.lingering = [
+            f"{f.name}\n{stack_of(f)}" for f in others if f.alive and f.name != LOST
+        ]
 
     def _epochs(self, loader: evenstep.DataLoader, rank: int, report: Report) -> None:
         run = self.settings

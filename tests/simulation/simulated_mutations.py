@@ -20,6 +20,7 @@ from evenstep.loader.feeder import Feeder
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.transport.cp_peers import WindowChecksum
+from evenstep.loader.transport.lifelines import Lifelines
 from evenstep.loader.transport.rank_exchange import GlooExchange
 from evenstep.loader.transport.session import Session
 from evenstep.loader.workers.iterable import ChunkedIterable
@@ -171,11 +172,13 @@ MUTATIONS = (
     Mutation(
         "a failure is forgotten", SampleStore, "end", "self._failure or failure", "self._failure"
     ),
+    Mutation("nobody looks for lost ranks", Lifelines, "wait", "self.check(work, group)"),
+    Mutation("a rank leaves without a word", Lifelines, "close", "self._tell(rank, how)"),
     Mutation(
-        "nobody asks who is missing",
+        "nobody makes sure that ranks have met",
         GlooExchange,
-        "_explain",
-        "gone = self._presence.not_losing() or []",
+        "_connect",
+        'self._gather(b"met")',
+        near=462,
     ),
-    Mutation("a lost connection is not noted", GlooExchange, "_explain", "self._presence.lose()"),
 )

@@ -46,6 +46,7 @@ class Connection:
         self._receives, self._sends = receives, sends
         self.peer: Connection = self
         self.holders: set[Process] = set()
+        self.inherited = True  # by processes that are forked
         self._reset = False  # the other end was closed with bytes in it that nobody had read
         self._busy: dict[str, Fiber] = {}
 
@@ -173,6 +174,18 @@ class Connection:
         world = self._begin("polls")
         self._busy.pop("polls", None)  # any number of threads may
         return world.until(self.readable, self.readers(), timeout=timeout)
+
+    def arrives(self, timeout: float | None) -> bool:
+        """As `poll`, but where the other end is closed it waits on."""
+        channel = self._receives
+        assert channel is not None
+
+        def whole() -> bool:
+            return bool(channel.messages) and not channel.torn()
+
+        world = self._begin("polls")
+        self._busy.pop("polls", None)
+        return world.until(whole, channel.readers, timeout=timeout)
 
 
 def pipe(

@@ -67,7 +67,7 @@ class Process:
         )
         self.os.handle = self
         if self._method == "fork":
-            for end in list(parent.ends):
+            for end in [end for end in parent.ends if end.inherited]:
                 end.hold(self.os)
         else:
             self._args, self._kwargs = _copied((self._args, self._kwargs), self.os)

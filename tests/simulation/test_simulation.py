@@ -25,6 +25,7 @@ from simulated_mutations import MUTATIONS, Mutation
 
 SEEDS = (
     *range(50),
+    462,
     100022,
     100031,
     100121,

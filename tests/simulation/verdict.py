@@ -62,7 +62,7 @@ def _causes(attempt: Attempt) -> str | None:
         failing.add(f"rank{run.who_leaves}")
     killed = any(process.exit_code == -9 for process in attempt.ranks)
     for rank, report in enumerate(attempt.reports):
-        error, ended = report.error, report.ended_at
+        error = report.error
         if error is None:
             continue
         if not grave and not setup.fails:
@@ -78,23 +78,17 @@ def _causes(attempt: Attempt) -> str | None:
             # Ranks that share micro-batches are one data-parallel rank, which is named.
             number = int(culprit.removeprefix("rank"))
             named = any(f"rank {n}" in str(error) for n in (number, number // setup.context))
-            # The store, in which others note what they lost, ends and stops with the first rank.
-            stopped = any(what.startswith("stop rank0 ") for what, _ in attempt.injected)
-            unknown = not run.apart and (stopped or 0 < attempt.reports[0].ended_at <= ended)
             unsaid = "could not connect" in str(error)  # who it is was not said yet
-            if not (named or unknown or unsaid):
+            if not (named or unsaid):
                 return f"rank {rank} does not name {culprit}: {error!r}"
+            dead = {n for n, process in enumerate(attempt.ranks) if process.exit_code == -9}
+            dead |= {int(what.split()[1][4:5]) for what, _ in attempt.injected if "sends" in what}
+            said = re.findall(r"rank (\d+) \(process \d+ on \w+\) died", str(error))
+            if not set(map(int, said)) <= dead:
+                return f"rank {rank} says that who lives died: {error!r}"
             accused = set(map(int, re.findall(r"rank (\d+) \(process", str(error))))
             slow = {int(what.split()[1][4:5]) for what, _ in attempt.injected}
-            # On one host, those that have ended by then died, too.
-            if "at least one of" in str(error):  # ranks may be done, or busy between two epochs
-                noticed = ended - (1.0 if run.slow else 0.0)  # by a trainer that was busy itself
-                accused -= {
-                    n
-                    for n, each in enumerate(attempt.reports)
-                    if each.error is None or each.ended_at > noticed
-                }
-            if run.apart and not accused <= {number, *slow}:
+            if not accused <= {number, *slow}:
                 return f"rank {rank} also names who is not {culprit}: {error!r}"
     left = any(report.left for report in attempt.reports)
     if setup.fails and not (grave or left or killed or all(r.error for r in attempt.reports)):

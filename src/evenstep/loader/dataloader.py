@@ -272,7 +272,7 @@ class DataLoader(LoaderAttributes):
         """Begins a pass that yields (batch, `StepInfo`), and abandons a pass that is under way. The
         first pass after `load_state_dict` resumes the epoch of the state."""
         self._abandon()
-        exchange = self._runtime.connect(self.policy.peers, self.faults.warn_after)
+        exchange = self._runtime.connect(self.policy.peers, self.faults)
         close_at_exit(self)
         with self._runtime.beginning(exchange):
             check_ranks(self.policy, exchange.place.size)

@@ -19,7 +19,12 @@ from evenstep.loader.arguments import (
     check_type,
     check_workers,
 )
-from evenstep.plan.argument_checks import check_at_least, check_one_of, check_seconds
+from evenstep.plan.argument_checks import (
+    check_at_least,
+    check_given,
+    check_one_of,
+    check_seconds,
+)
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import check_update_tokens
 from evenstep.protocol import EXHAUSTED_MODES
@@ -70,6 +75,9 @@ class Faults:
     """Seconds that a rank waits for its next batch before the logger "evenstep" warns which rank it
     waits for and what that rank does. The next warnings follow after twice, four times and so on as
     long. None or 0 logs nothing. All ranks need the same value."""
+    peer_timeout: int = 180
+    """Seconds without an answer from another rank's host after which it is lost, which is an error.
+    A process that is busy or stopped still answers: its system does so for it."""
     replay: bool = False
     """Resume an iterable dataset that has no ``state_dict`` by reading the epoch again from its
     beginning and dropping the samples that came before."""
@@ -79,6 +87,8 @@ class Faults:
 
     def __post_init__(self) -> None:
         check_at_least(0, skip_bad_samples=self.skip_bad_samples)
+        check_given(peer_timeout=self.peer_timeout)
+        check_at_least(4, peer_timeout=self.peer_timeout)
         check_seconds("logs nothing", warn_after=self.warn_after)
         check_one_of(EXHAUSTED_MODES, exhausted=self.exhausted)
         _to_int(self, "skip_bad_samples")

@@ -18,7 +18,7 @@ from evenstep.loader.batcher.process import BatcherProcess
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
-from evenstep.loader.options import LoaderOptions
+from evenstep.loader.options import Faults, LoaderOptions
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.transport.peers import LoaderNumber
@@ -51,7 +51,7 @@ class LoaderRuntime:
         """Begins in the background what the first pass would wait for."""
         self._start.prepare(options)
 
-    def connect(self, context_parallel: int, warn_after: float | None) -> RankExchange:
+    def connect(self, context_parallel: int, faults: Faults) -> RankExchange:
         """The exchange, made when it is first needed.
 
         Raises:
@@ -60,7 +60,7 @@ class LoaderRuntime:
         """
         if self._exchange is None:
             self._exchange = make_exchange(
-                self._group, context_parallel, warn_after, self._number.now()
+                self._group, context_parallel, faults, self._number.now()
             )
         if self._exchange.failure is not None:
             raise self._exchange.failure

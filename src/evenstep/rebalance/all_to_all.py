@@ -1,9 +1,4 @@
-"""`AllToAll`: bytes between the ranks of a process group.
-
-Gloo now and then misses that a connection was closed, and its collective then waits on. So a rank
-that sees another one's end says so in the store by which the group was formed, and a rank that
-waits asks there.
-"""
+"""`AllToAll`: bytes between the ranks of a process group."""
 
 from __future__ import annotations
 
@@ -16,10 +11,12 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import PeerError
-from evenstep.loader.transport.presence import Presence
-from evenstep.loader.transport.rank_exchange import device_of, place_in_group
+from evenstep.loader.options import Faults
+from evenstep.loader.transport.lifeline_sockets import Listener
+from evenstep.loader.transport.lifelines import Lifelines, named
+from evenstep.loader.transport.peers import Peer
+from evenstep.loader.transport.rank_exchange import brief, device_of, place_in_group
 
-_ASK_SECONDS = 1.0  # between two questions to the store
 _LONGEST_SLEEP = 0.05  # between two looks at a collective
 
 
@@ -34,7 +31,7 @@ class AllToAll:
         place = place_in_group(group, 1)
         self.rank, self.ranks = place.rank, place.world_size
         self._group = group
-        self._presence = Presence(group, self.rank, self.ranks) if self.ranks > 1 else None
+        self._lifelines: Lifelines | None = None
 
     def swap(self, parts: Sequence[bytes]) -> list[bytes]:
         """Sends each rank its part. All ranks call it together.
@@ -48,45 +45,55 @@ class AllToAll:
         Raises:
             PeerError: a rank died, or did not call this within the group's timeout.
         """
-        if self._presence is None:
+        if self.ranks == 1:
             return list(parts)
+        try:
+            if self._lifelines is None:
+                self._lifelines = Lifelines(self.rank)
+                self._lifelines = self._meet()
+            return self._swap(parts)
+        except RuntimeError as error:
+            assert self._lifelines is not None
+            cause = named(self._lifelines.losses()) or (
+                "a rank died, or did not call rebalance or restore within the timeout of the "
+                "process group"
+            )
+            self._lifelines.close()
+            raise PeerError(
+                f"sequences could not be exchanged: {cause}; restart the job ({brief(error)})"
+            ) from error
+
+    def _meet(self) -> Lifelines:
+        listener = Listener(self._group)
+        cards = self._swap([Peer.here(door=listener.door).card()] * self.ranks)
+        peers = [Peer.read(rank, card) for rank, card in enumerate(cards)]
+        return Lifelines(self.rank, listener.meet(self.rank, peers, Faults().peer_timeout))
+
+    def _swap(self, parts: Sequence[bytes]) -> list[bytes]:
         device = device_of(self._group)
         sent = torch.tensor([len(part) for part in parts], device=device)
         received = torch.empty_like(sent)
         data = torch.from_numpy(np.frombuffer(bytearray(b"".join(parts)), np.uint8)).to(device)
-        try:
-            self._wait(dist.all_to_all_single(received, sent, group=self._group, async_op=True))
-            sizes = received.tolist()
-            out = data.new_empty(sum(sizes))
-            self._wait(
-                dist.all_to_all_single(
-                    out, data, sizes, sent.tolist(), group=self._group, async_op=True
-                )
+        self._wait(dist.all_to_all_single(received, sent, group=self._group, async_op=True))
+        sizes = received.tolist()
+        out = data.new_empty(sum(sizes))
+        self._wait(
+            dist.all_to_all_single(
+                out, data, sizes, sent.tolist(), group=self._group, async_op=True
             )
-            whole = out.cpu().numpy().tobytes()
-        except RuntimeError as error:
-            self._presence.lose()
-            reason = str(error).splitlines()[0]
-            raise PeerError(
-                "sequences could not be exchanged: a rank died, or did not call rebalance or "
-                "restore within the timeout of the process group; restart the job "
-                f"({reason})"
-            ) from error
-        ends = np.cumsum(sizes).tolist()
+        )
+        whole, ends = out.cpu().numpy().tobytes(), np.cumsum(sizes).tolist()
         return [whole[end - size : end] for end, size in zip(ends, sizes)]
 
     def _wait(self, work: Any) -> None:
         """
         Raises:
-            RuntimeError: the collective has failed, here or on another rank.
+            RuntimeError: the collective has failed, or a rank is lost.
         """
-        assert self._presence is not None
-        asked, pause = time.monotonic(), 0.0
+        assert self._lifelines is not None
+        pause = 0.0
         while not work.is_completed():
             time.sleep(pause)
             pause = min(2 * pause + 1e-5, _LONGEST_SLEEP)
-            if time.monotonic() - asked >= _ASK_SECONDS:
-                if self._presence.any_lost():
-                    raise RuntimeError("another rank has lost a connection")
-                asked = time.monotonic()
+            self._lifelines.check(work, self._group)
         work.wait()

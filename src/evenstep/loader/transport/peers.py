@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -40,6 +39,15 @@ class LoaderNumber:
         return self._place, _made[self._key]
 
 
+class Door(NamedTuple):
+    """Where a rank can be reached while lifelines are made."""
+
+    addresses: tuple[str, ...] = ()
+    port: int = 0
+    token: str = ""
+    """Known to the ranks only."""
+
+
 class Peer(NamedTuple):
     """The process of one rank."""
 
@@ -47,41 +55,30 @@ class Peer(NamedTuple):
     pid: int
     loader: tuple[int, int] = (1, 1)
     """Which of its loaders it connects, and how many it has made."""
+    door: Door = Door()
 
     @classmethod
-    def here(cls, loader: tuple[int, int] = (1, 1)) -> Peer:
-        return cls(socket.gethostname(), os.getpid(), loader)
+    def here(cls, loader: tuple[int, int] = (1, 1), door: Door | None = None) -> Peer:
+        return cls(socket.gethostname(), os.getpid(), loader, door or Door())
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     @property
-    def dead(self) -> bool:
-        """Whether it is known to be gone, which it is of a process of this host."""
-        return self._condition() in ("gone", "Z", "X")
-
-    @property
     def stopped(self) -> bool:
-        """Whether it is known to be stopped, by SIGSTOP or a debugger."""
-        return self._condition() in ("T", "t")
-
-    def _condition(self) -> str:
-        """The letter that Linux has for a process, or "gone"; empty where it is not known, as of a
-        process of another host."""
+        """Whether it is known to be stopped, by SIGSTOP or a debugger: a process of this host, on
+        Linux."""
         if self.host != socket.gethostname():
-            return ""
-        if not os.path.exists("/proc/self/stat"):
-            return "" if _exists(self.pid) else "gone"
+            return False
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()[0].decode()
+                return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
         except OSError:
-            return "gone"
+            return False
 
     def card(self) -> bytes:
         """JSON, since what comes from a network is not unpickled; filled up with spaces."""
-        fields = {"host": self.host[:64], "pid": self.pid, "loader": self.loader}
-        return json.dumps(fields).encode().ljust(CARD)
+        return json.dumps(self._replace(host=self.host[:64])).encode().ljust(CARD)
 
     @classmethod
     def read(cls, rank: int, card: bytes) -> Peer:
@@ -93,13 +90,13 @@ class Peer(NamedTuple):
             PeerError: it is damaged, or of another version.
         """
         try:
-            fields = json.loads(card)
-            place, made = fields["loader"]
-            peer = cls(fields["host"], fields["pid"], (place, made))
-        except (ValueError, TypeError, KeyError, RecursionError):
+            host, pid, (place, made), (addresses, port, token) = json.loads(card)
+            peer = cls(host, pid, (place, made), Door(tuple(addresses), port, token))
+        except (ValueError, TypeError, RecursionError):
             peer = None
-        numbers = (peer.pid, *peer.loader) if peer is not None else ()
-        if peer is None or not isinstance(peer.host, str) or {int} != set(map(type, numbers)):
+        numbers = (peer.pid, *peer.loader, peer.door.port) if peer is not None else ()
+        words = (peer.host, peer.door.token, *peer.door.addresses) if peer is not None else ()
+        if peer is None or {str} != set(map(type, words)) or {int} != set(map(type, numbers)):
             raise PeerError(
                 f"rank {rank} introduced itself with {card[:80]!r}, which names no process and "
                 "host; install the same version of evenstep on every rank"
@@ -120,16 +117,3 @@ def check_same_loader(peers: Sequence[Peer]) -> None:
                 f"made, and rank 0 over loader {first}; make loaders, and begin their first "
                 'passes, in the same order on all ranks, or pass group="local" to those of one rank'
             )
-
-
-def _exists(pid: int) -> bool:
-    """False only for a process that is known to be gone."""
-    if sys.platform == "win32":  # where signal 0 is Ctrl-C
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is another user's
-        pass
-    return True

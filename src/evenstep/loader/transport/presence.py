@@ -1,8 +1,7 @@
-"""Which ranks take no part in a collective that does not end, or has failed: Gloo does not say.
+"""Which ranks take no part in a collective that does not end: Gloo does not say.
 
-Only a rank that has been in one for a while, or has seen it fail, notes this, in the store by which
-the process group was formed; the first note is deleted when the collective ends. So as long as all
-answer, nothing is stored.
+Only a rank that has been in one for a while notes this, in the store by which the process group was
+formed, and deletes the note when the collective ends. So as long as all answer, nothing is stored.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import queue
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +18,6 @@ from evenstep.loader.threads import GuardedThread
 
 _ANSWER_SECONDS = 2.0  # for the store, which ends with the process that keeps it, or stops with it
 _SLICES = 8  # of that time, of which one is lost if this process itself was stopped
-_SPREAD_SECONDS = 0.5  # a lost connection is noticed by one rank after the other
 
 _made: collections.Counter[str] = collections.Counter()
 
@@ -36,7 +33,8 @@ class Presence:
             rank, size: in the group.
         """
         self._given = group
-        name = str(self._group().group_name)
+        # Not kept: the trainer may destroy the default group and make another.
+        name = str(_or_default(group).group_name)
         self._prefix = f"evenstep/{_made[name]}"
         _made[name] += 1
         self._rank = rank
@@ -61,41 +59,17 @@ class Presence:
     def absent(self, collective: int) -> list[int] | None:
         """Ranks that are not in a collective, nor in the one before or after; None if the store
         does not answer."""
-        return self._without(str(collective))
-
-    def lose(self) -> None:
-        """Notes that this rank has lost a connection."""
-        self._ask(lambda store: (store.set(f"lost/{self._rank}", "here"), store.set("lost", "")))
-
-    def any_lost(self) -> bool:
-        """Whether some rank is known to have noted that it lost a connection."""
-        return bool(self._ask(lambda store: store.check(["lost"])))
-
-    def not_losing(self, ranks: Sequence[int] | None = None) -> list[int] | None:
-        """Ranks that have not noted that they lost a connection: those that broke it. None if the
-        store does not answer.
-
-        Args:
-            ranks: that have ended, and note nothing more; all when None.
-        """
-        if ranks is None:
-            time.sleep(_SPREAD_SECONDS)
-        return self._without("lost", ranks)
-
-    def _without(self, note: str, among: Sequence[int] | None = None) -> list[int] | None:
-        """Ranks that have not left a note; None if the store does not answer."""
 
         def find(store: Any, ranks: Sequence[int]) -> list[int]:
             # Few are absent as a rule, so halving finds them in few requests.
-            if not ranks or store.check([f"{note}/{rank}" for rank in ranks]):
+            if not ranks or store.check([f"{collective}/{rank}" for rank in ranks]):
                 return []
             if len(ranks) == 1:
                 return list(ranks)
             half = len(ranks) // 2
             return find(store, ranks[:half]) + find(store, ranks[half:])
 
-        ranks = range(self._size) if among is None else among
-        found: list[int] | None = self._ask(lambda store: find(store, ranks))
+        found: list[int] | None = self._ask(lambda store: find(store, range(self._size)))
         return found
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:
@@ -124,19 +98,25 @@ class Presence:
         """The store, through a connection of its own: the trainer's may be waiting for a key."""
         if self._store is None:
             torch_distributed: Any = dist
-            store = self._group().get_group_store()  # newer torch has it
+            store = group_store(self._given)
             # Copies of a file's store count as ranks that leave: it would be deleted too early.
-            if not isinstance(_innermost(store), torch_distributed.FileStore):
+            if not isinstance(innermost_store(store), torch_distributed.FileStore):
                 store = getattr(store, "clone", lambda: store)()
             self._store = torch_distributed.PrefixStore(self._prefix, store)
         return self._store
 
-    def _group(self) -> Any:
-        # Not kept: the trainer may destroy the default group and make another.
-        return self._given or dist.group.WORLD
+
+def group_store(group: Any) -> Any:
+    """The store by which a process group was formed; None where torch does not tell."""
+    group = _or_default(group)
+    return group.get_group_store() if hasattr(group, "get_group_store") else None
 
 
-def _innermost(store: Any) -> Any:
+def innermost_store(store: Any) -> Any:
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
     return store
+
+
+def _or_default(group: Any) -> Any:
+    return group or dist.group.WORLD

@@ -6,8 +6,8 @@ gathers the messages of all ranks over a Gloo group of its own, and sends them b
 The thread does not wait in one long collective. While an epoch is under way all ranks *tick* at
 least every `TICK` seconds, each saying whether it has a message yet and what its trainer does, and
 a rank that has one ticks at once. So a rank whose samples are slow, or whose trainer is busy, keeps
-the others waiting and informed, with no timeout to outlive; and the end of a process, which closes
-its connections, is noticed within a tick.
+the others waiting and informed, with no timeout to outlive. The end of a process or host is noticed
+by its lifelines, or sooner by Gloo.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import contextlib
 import datetime
 import queue
 import re
-import time
 import weakref
 from typing import Any
 
@@ -25,9 +24,12 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import LoaderDiedError, PeerError, described
+from evenstep.loader.options import Faults
 from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport import ticks
 from evenstep.loader.transport.cp_peers import GroupPlace
+from evenstep.loader.transport.lifeline_sockets import Listener
+from evenstep.loader.transport.lifelines import Lifelines, named
 from evenstep.loader.transport.patience import CONNECT, Patience
 from evenstep.loader.transport.peers import Peer, check_same_loader
 from evenstep.loader.transport.presence import Presence
@@ -132,7 +134,7 @@ class GlooExchange(RankExchange):
         group: dist.ProcessGroup | None = None,
         *,
         context_parallel: int = 1,
-        warn_after: float | None = None,
+        faults: Faults | None = None,
         loader: tuple[int, int] = (1, 1),
     ) -> None:
         """
@@ -140,13 +142,14 @@ class GlooExchange(RankExchange):
             group: all ranks that train on the loader's steps; the default group when None. They
                 must make their exchanges in the same order, as with any collective.
             context_parallel: ranks that share every micro-batch; see `GroupPlace`.
-            warn_after: see `Patience`.
+            faults: what it does about slow and lost ranks.
             loader: see `Peer`.
 
         Raises:
             PeerError: a rank died meanwhile.
             MismatchError: ranks connect different loaders.
         """
+        faults = faults or Faults()
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self.place = GroupPlace(dist.get_rank(group), len(ranks), context_parallel)
         # torch names a group of all ranks by a counter. One of some ranks, who make it without the
@@ -156,11 +159,12 @@ class GlooExchange(RankExchange):
         self._group: Any = None
         self._ticks = 0
         self._presence = Presence(group, self.place.number, self.place.size)
-        patience = Patience(warn_after, self.place.number, self._presence)
+        self._lifelines = Lifelines(self.place.number)
+        patience = Patience(faults.warn_after, self.place.number, self._presence)
         patience.trainer(Doing.WAITS)
         try:
             with patience.gathering(CONNECT):
-                patience.peers = self._connect(group, ranks, loader)
+                patience.peers = self._connect(group, ranks, loader, faults.peer_timeout)
             patience.trainer(Doing.HAS_LEFT)
             super().__init__(patience)
         except BaseException:
@@ -169,9 +173,13 @@ class GlooExchange(RankExchange):
             raise
 
     def _connect(
-        self, group: dist.ProcessGroup | None, ranks: list[int], loader: tuple[int, int]
+        self,
+        group: dist.ProcessGroup | None,
+        ranks: list[int],
+        loader: tuple[int, int],
+        peer_timeout: float,
     ) -> list[Peer]:
-        """Makes the group; returns who the ranks are."""
+        """Makes the group and lifelines; returns who the ranks are."""
         lasting = hasattr(dist.ProcessGroup, "set_timeout")  # newer torch
         limit = None if lasting else _FOREVER
         try:
@@ -182,17 +190,21 @@ class GlooExchange(RankExchange):
             self._group = dist.new_group(
                 ranks, timeout=limit, backend="gloo", use_local_synchronization=self._keep
             )
-            cards = self._gather(Peer.here(loader).card())
+            listener = Listener(group)
+            cards = self._gather(Peer.here(loader, listener.door).card())
+            peers = [Peer.read(rank, card) for rank, card in enumerate(cards)]
+            check_same_loader(peers)
+            lines = listener.meet(self.place.number, peers, peer_timeout)
+            self._lifelines = Lifelines(self.place.number, lines)
+            self._gather(b"met")  # one that died meanwhile has no lifelines
         except RuntimeError as error:
-            self._presence.lose()  # for ranks that have connected before the loss
+            cause = named(self._lifelines.losses()) or "one has died or does not use this loader"
             raise PeerError(
-                f"rank {self.place.number} could not connect to the other ranks, one of which has "
-                f"died or does not use this loader ({_brief(error)})"
+                f"rank {self.place.number} could not connect to the other ranks: {cause} "
+                f"({brief(error)})"
             ) from error
         if lasting:  # so far there was a time limit, for a rank that never connects
             self._group.set_timeout(_FOREVER)
-        peers = [Peer.read(rank, card) for rank, card in enumerate(cards)]
-        check_same_loader(peers)
         return peers
 
     def _serve(self, session: Session) -> None:
@@ -248,44 +260,41 @@ class GlooExchange(RankExchange):
         out = torch.empty(sum(received), dtype=torch.uint8)
         sent = torch.from_numpy(np.frombuffer(bytearray(b"".join(parts)), np.uint8))
         with self.patience.gathering(self._ticks):
-            dist.all_to_all_single(out, sent, received, list(map(len, parts)), group=self._group)
+            self._wait(
+                dist.all_to_all_single(
+                    out, sent, received, list(map(len, parts)), group=self._group, async_op=True
+                )
+            )
         whole, ends = out.numpy().tobytes(), sizes[:, self.place.number].cumsum().tolist()
         return [whole[end - size : end] for end, size in zip(ends, received)]
 
     def _gather(self, data: bytes) -> list[bytes]:
         tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         out = [torch.empty_like(tensor) for _ in range(self.place.size)]
-        dist.all_gather(out, tensor, group=self._group)
+        self._wait(dist.all_gather(out, tensor, group=self._group, async_op=True))
         return [t.numpy().tobytes() for t in out]
 
+    def _wait(self, work: Any) -> None:
+        self._lifelines.wait(work, self._group)
+
     def _explain(self, error: BaseException) -> PeerError:
-        # Closing this rank's connections lets ranks notice that were not connected to the one that
-        # died.
+        # Lifelines say who was lost. Gloo's own error does not.
+        losses = self._lifelines.losses() if isinstance(error, RuntimeError) else {}
+        # Closing this rank's connections lets ranks notice that were not connected to the lost one.
         self._keep = False
         self._release()
         if isinstance(error, PeerError):
             return error
         if not isinstance(error, RuntimeError):  # Gloo's; anything else is this rank's own
             return super()._explain(error)
-        self._presence.lose()
-        time.sleep(0.1)  # a killed process needs a moment to become a zombie
-        what, among = "died", ""
-        gone = [rank for rank, peer in enumerate(self.patience.peers) if peer.dead]
-        if gone and (broke := self._presence.not_losing(gone)) is not None:
-            gone = broke  # the others died of this, too
-        if not gone:
-            self.patience.close()  # only its thread has asked so far
-            what = "closed the loader, lost its network or died"
-            gone = self._presence.not_losing() or []
-            # Others may be busy between two epochs, and notice nothing.
-            among = "at least one of " if len(gone) > 1 else ""
-        cause = among + ", ".join(f"rank {rank} ({self.patience.peers[rank]})" for rank in gone)
+        cause = named(losses, self.patience.peers)
+        cause = cause or "a rank died, closed the loader or lost its network"
         return PeerError(
-            f"{cause or 'a rank'} {what}, so rank {self.place.number} can make no further step "
-            f"({_brief(error)})"
+            f"{cause}, so rank {self.place.number} can make no further step ({brief(error)})"
         )
 
     def _release(self) -> None:
+        self._lifelines.close()
         group, self._group = self._group, None
         if group is not None and not self._keep and dist.is_initialized():
             # The user may have destroyed all groups already.
@@ -293,7 +302,7 @@ class GlooExchange(RankExchange):
                 dist.destroy_process_group(group)
 
 
-def _brief(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
     """Gloo's message without the line of Gloo's source and without general advice."""
     return re.sub(r"^\[\S*\] ", "", (str(error) or repr(error)).splitlines()[0]).partition(
         ". This is "
@@ -313,14 +322,12 @@ def device_of(group: dist.ProcessGroup | None) -> torch.device:
 
 
 def make_exchange(
-    group: Any, context_parallel: int, warn_after: float | None, loader: tuple[int, int]
+    group: Any, context_parallel: int, faults: Faults, loader: tuple[int, int]
 ) -> RankExchange:
     """The exchange of a loader's `group`. All its ranks must call this; see `GlooExchange`."""
     if _alone(group):
-        return LocalExchange(Patience(warn_after))
-    return GlooExchange(
-        group, context_parallel=context_parallel, warn_after=warn_after, loader=loader
-    )
+        return LocalExchange(Patience(faults.warn_after))
+    return GlooExchange(group, context_parallel=context_parallel, faults=faults, loader=loader)
 
 
 def _alone(group: Any) -> bool:

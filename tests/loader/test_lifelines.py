@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import datetime
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.loader.transport import lifeline_sockets, lifelines
+from evenstep.loader.transport.lifeline_sockets import Listener, partners_of
+from evenstep.loader.transport.lifelines import (
+    DIED,
+    GRACE,
+    LEFT,
+    Lifelines,
+    RankLostError,
+    named,
+)
+from evenstep.loader.transport.peers import Peer
+
+
+class Stuck:
+    """A collective that does not end."""
+
+    def is_completed(self) -> bool:
+        return False
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> None:
+        if timeout is None:  # the thread that keeps it
+            return
+        raise RuntimeError("Operation timed out!")
+
+
+def ranks_of(count: int) -> list[Lifelines]:
+    lines: list[dict[int, Connection]] = [{} for _ in range(count)]
+    for rank in range(count):
+        for other in partners_of(rank, count):
+            if other > rank:
+                lines[rank][other], lines[other][rank] = multiprocessing.Pipe()
+    return [Lifelines(rank, each) for rank, each in enumerate(lines)]
+
+
+def talk(ranks: list[Lifelines]) -> None:
+    """As many looks as news may need hops."""
+    for _ in range(len(ranks).bit_length()):
+        for rank in ranks:
+            rank.check(Stuck(), None)
+
+
+@given(st.integers(2, 40), st.data())
+def test_all_ranks_learn_who_died_however_many_do(count: int, data: Any) -> None:
+    dead = data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=min(count - 1, 5)))
+    ranks = ranks_of(count)
+    for rank in dead:
+        ranks[rank].release()  # as the system does
+    living = [each for rank, each in enumerate(ranks) if rank not in dead]
+    talk(living)
+    for each in living:
+        losses = each.losses()
+        assert losses
+        assert set(losses) <= dead
+        assert set(losses.values()) == {DIED}
+    for each in living:
+        each.close()
+
+
+@given(st.integers(2, 40), st.data())
+def test_ranks_that_fail_for_a_death_are_not_said_to_have_died(count: int, data: Any) -> None:
+    ranks = ranks_of(count)
+    ranks[0].release()
+    order = data.draw(st.permutations(range(1, count)))
+    talk(ranks[1:])
+    for rank in order:
+        assert ranks[rank].losses() == {0: DIED}
+        ranks[rank].close()
+
+
+def test_a_rank_that_leaves_is_missed_only_in_a_collective(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(lifelines.time, "monotonic", lambda: now)
+    first, second = ranks_of(2)
+    second.close()
+    first.check(Stuck(), None)  # what it has sent may still arrive
+    now += GRACE + 0.1
+    with pytest.raises(RankLostError):
+        first.check(Stuck(), None)
+    assert first.losses() == {1: LEFT}
+
+
+def test_a_rank_that_is_taken_for_lost_learns_that_the_others_have_left() -> None:
+    first, second, third = ranks_of(3)
+    first._tell(1, lifelines.SILENT)
+    for each in (first, third):
+        each.close()
+    assert set(second.losses()) <= {0, 2}
+    assert second.losses()
+
+
+def _hold(line: Connection, said: Connection) -> None:
+    lines = Lifelines(0, {1: line})
+    child = os.fork()
+    if child:
+        said.send(child)
+    signal.pause()
+    lines.close()
+
+
+def test_a_child_does_not_keep_a_lifeline_of_its_parent_open() -> None:
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    told, said = context.Pipe(duplex=False)
+    process = context.Process(target=_hold, args=(there, said))
+    process.start()
+    there.close()
+    child = told.recv()
+    try:
+        assert not here.poll(0.2)
+        process.kill()
+        assert here.poll(10)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.join()
+
+
+@pytest.fixture
+def group(tmp_path: Any) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def meet(listeners: list[Listener], peers: list[Peer]) -> list[dict[int, Connection]]:
+    met: list[Any] = [None] * len(listeners)
+
+    def run(rank: int) -> None:
+        met[rank] = listeners[rank].meet(rank, peers, 8)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(listeners))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return met
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_ranks_meet_over_tcp(group: None, count: int) -> None:
+    listeners = [Listener(None) for _ in range(count)]
+    peers = [Peer.read(0, Peer.here(door=each.door).card()) for each in listeners]
+    strangers = [socket.create_connection(("127.0.0.1", peers[-1].door.port)) for _ in range(2)]
+    strangers[0].sendall(b"no token 0")
+    strangers[1].close()
+    met = meet(listeners, peers)
+    strangers[0].close()
+    for rank, lines in enumerate(met):
+        assert sorted(lines) == partners_of(rank, count)
+        for line in lines.values():
+            copy = socket.socket(fileno=os.dup(line.fileno()))
+            assert copy.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            copy.close()
+    Lifelines(0, met[0]).release()
+    for rank, lines in enumerate(met[1:], 1):
+        if 0 in lines:
+            assert Lifelines(rank, lines).losses() == {0: DIED}
+
+
+def test_a_rank_that_cannot_be_reached_is_logged(
+    group: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifeline_sockets, "_MEETING_SECONDS", 0.5)
+    listeners = [Listener(None) for _ in range(2)]
+    peers = [Peer.here(door=each.door) for each in listeners]
+    peers[1] = peers[1]._replace(door=peers[1].door._replace(addresses=()))
+    with caplog.at_level(logging.WARNING, "evenstep"):
+        assert meet(listeners, peers) == [{}, {}]
+    assert sum("cannot connect to rank" in line for line in caplog.messages) == 2
+
+
+def test_losses_are_named() -> None:
+    assert named({}) == ""
+    assert named({3: DIED, 5: LEFT}) == "rank 3 died, rank 5 closed the loader or failed"
+    assert named({0: DIED}, ["process 7 on node"]) == "rank 0 (process 7 on node) died"
