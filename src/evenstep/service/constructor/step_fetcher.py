@@ -136,7 +136,9 @@ class StepFetcher:
         """Drops a step and all later ones, none of which is being fetched. Loaders get no more
         messages about these steps; the caller tells them."""
         with self._lock:
-            for steps in (self._steps, *self._releases.values()):
+            for number in [each for each in self._steps if each >= step]:
+                del self._steps[number]
+            for steps in self._releases.values():
                 for number in [each for each in steps if each >= step]:
                     del steps[number]
 
