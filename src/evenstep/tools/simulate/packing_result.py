@@ -104,8 +104,9 @@ def makespan_ratio(
     schedule = schedule or PipelineSchedule()
     taken = balanced = 0.0
     for forward in costs:
-        order = order_micro_batches(forward, schedule) if ordered else slice(None)
-        run = simulate_pipeline(forward[order], schedule)
+        run = simulate_pipeline(
+            forward[order_micro_batches(forward, schedule)] if ordered else forward, schedule
+        )
         taken += run.makespan
         balanced += run.balanced_makespan
     return taken / balanced
