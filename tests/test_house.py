@@ -74,17 +74,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "version",
     ),
     "integrations": ("batch", "cost", "files", "loader", "plan", "rebalance", "tools"),
-    "cli": (
-        "context_parallel",
-        "cost",
-        "data",
-        "files",
-        "plan",
-        "service",
-        "strategy",
-        "tools",
-        "version",
-    ),
+    "cli": ("cost", "data", "files", "plan", "service", "strategy", "tools", "version"),
     "__main__": ("cli",),
     "evenstep_demos": (
         "evenstep",
