@@ -40,7 +40,6 @@ UNPICKLES = {
     # inside Ray's connections
     "service/backends/ray/actors.py",
     "service/backends/ray/loader_actor.py",
-    "service/backends/ray/registry_actor.py",
 }
 LISTENS = {
     "service/status_http.py",
