@@ -138,18 +138,14 @@ def run(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="Port that serves /status as JSON and /healthz over HTTP; 0 is any."),
+        typer.Option(
+            help="Port that serves /status as JSON and /healthz over HTTP; 0 is any. Requests must "
+            "carry the token in the environment variable EVENSTEP_STATUS_TOKEN, if that is set."
+        ),
     ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on with --port; 0.0.0.0 for other machines too.")
     ] = "127.0.0.1",
-    token: Annotated[
-        str | None,
-        typer.Option(
-            help="Token that requests to --port must carry. Other users of this machine can see it "
-            "here; the environment variable EVENSTEP_STATUS_TOKEN hides it.",
-        ),
-    ] = None,
     json: Json = False,
 ) -> None:
     """Run a job until its mixture ends, or until Ctrl-C.
@@ -201,9 +197,7 @@ def run(
             )
         )
         if port is not None:
-            endpoint = stack.enter_context(
-                StatusEndpoint(service, port=port, host=host, token=token)
-            )
+            endpoint = stack.enter_context(StatusEndpoint(service, port=port, host=host))
             note(f"status at {endpoint.url}/status")
         note(f"running; trainers: es.Client({service.address!r}, {name!r})")
         if backend is Backend.ray:
