@@ -13,7 +13,6 @@ from evenstep.strategy.loaders import (
     LiveScaling,
     LoadModel,
     ScalingLimits,
-    ScalingPlan,
     draws_of,
     groups_of_layout,
     packed,
@@ -51,7 +50,7 @@ shares_of_steps = st.lists(st.floats(0, 0.9), min_size=1, max_size=60).map(np.ar
 def test_what_a_step_needs_is_there_before_and_after_it(shares, lead, hold, least) -> None:
     limits = ScalingLimits(lead=lead, hold=hold, least_workers=least, most_loaders=6)
     model = moving(shares)
-    plan = scaling_plan(model, GROUPS, limits, begin=100)
+    plan = scaling_plan(model, GROUPS, limits)
     for there, needed in (
         (plan.loaders, plan.needs.loaders),
         (plan.workers, plan.needs.workers),
@@ -64,21 +63,6 @@ def test_what_a_step_needs_is_there_before_and_after_it(shares, lead, hold, leas
     assert plan.workers.min() >= least
     assert plan.workers.max() <= model.limits.workers
     assert plan.loaders.max() <= limits.most_loaders
-    followed(plan)
-
-
-def followed(plan: ScalingPlan) -> None:
-    """The changes lead from the first step's numbers to the last one's."""
-    loaders, workers = plan.loaders[0].copy(), plan.workers[0].copy()
-    for change in plan.changes:
-        assert plan.begin < change.step < plan.begin + len(plan.loaders)
-        assert (loaders[change.group], workers[change.group]) == (
-            change.loaders[0],
-            change.workers[0],
-        )
-        loaders[change.group], workers[change.group] = change.loaders[1], change.workers[1]
-    assert (loaders == plan.loaders[-1]).all()
-    assert (workers == plan.workers[-1]).all()
 
 
 @settings(max_examples=20, deadline=None)
@@ -117,7 +101,8 @@ def test_a_schedule_is_scaled_for_before_its_weights_move() -> None:
     processes = (plan.loaders * (1 + plan.workers)).sum(axis=1)
     assert (np.diff(processes[:50]) >= -1).all()
     assert processes[-1] > 3 * processes[0]
-    assert len(plan.changes) < 20
+    there = np.hstack([plan.loaders, plan.workers])
+    assert (there[1:] != there[:-1]).any(axis=1).sum() < 20
 
 
 @settings(max_examples=8, deadline=None)

@@ -108,7 +108,7 @@ class LoaderScaling:
             return self._wanted(self._state.loaders, self._state.workers, self._state.short)
         first, limits = max(step - self.limits.hold, 0), self.limits
         model = self._model.at(self._draws(range(first, step + limits.lead + 1)))
-        plan = scaling_plan(model, self._groups, limits, begin=first)
+        plan = scaling_plan(model, self._groups, limits)
         at = step - first
         return self._wanted(plan.loaders[at], plan.workers[at], plan.needs.short[at:].any(axis=0))
 

@@ -57,40 +57,14 @@ class GroupNeeds:
 
 
 @dataclass(frozen=True)
-class ScalingChange:
-    """One change of one group."""
-
-    step: int
-    group: int
-    loaders: tuple[int, int]
-    """Before and after."""
-    workers: tuple[int, int]
-
-
-@dataclass(frozen=True)
 class ScalingPlan:
     """Loaders and workers at each step to come. See `scaling_plan`."""
 
-    begin: int
     needs: GroupNeeds
     """[steps, groups] what each step needs by itself."""
     loaders: Int64Array
     """[steps, groups] that are there, and `workers` of each."""
     workers: Int64Array
-
-    @property
-    def changes(self) -> list[ScalingChange]:
-        """In order of steps."""
-        differ = (np.diff(self.loaders, axis=0) != 0) | (np.diff(self.workers, axis=0) != 0)
-        return [
-            ScalingChange(
-                self.begin + at + 1,
-                group,
-                (int(self.loaders[at, group]), int(self.loaders[at + 1, group])),
-                (int(self.workers[at, group]), int(self.workers[at + 1, group])),
-            )
-            for at, group in np.argwhere(differ).tolist()
-        ]
 
 
 def groups_of_layout(layout: LoaderLayout) -> list[list[Piece]]:
@@ -129,19 +103,16 @@ def scaling_plan(
     model: LoadModel,
     groups: Sequence[Sequence[Piece]],
     limits: ScalingLimits,
-    *,
-    begin: int = 0,
 ) -> ScalingPlan:
     """What is to be there at each step, so that no step waits and little is idle.
 
     Args:
-        model: with the draws of the steps from `begin` on, one row each.
+        model: with the draws of the steps, one row each.
         groups: of the layout that runs, see `groups_of_layout`.
-        begin: number of the first step.
     """
     needs = group_needs(model, groups, limits)
     return ScalingPlan(
-        begin, needs, _most_around(needs.loaders, limits), _most_around(needs.workers, limits)
+        needs, _most_around(needs.loaders, limits), _most_around(needs.workers, limits)
     )
 
 
