@@ -20,7 +20,7 @@ SOLVER = Path(__file__).parents[3] / "benchmarks" / "service" / "fewest_loaders.
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
-    count=st.integers(1, 25),
+    count=st.integers(1, 12),
     memory=st.sampled_from([450, 700, 2000]),
     step=st.sampled_from([0.05, 0.5, 5.0]),
     times=st.integers(1, 4),

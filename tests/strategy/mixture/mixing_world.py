@@ -78,7 +78,7 @@ def worlds(draw: st.DrawFn, *, least: int = 1) -> dict[str, list[int]]:
     count = draw(st.integers(1, 5))
     return {
         f"s{k}": draw(
-            st.lists(st.integers(1, 10 ** draw(st.integers(1, 4))), min_size=least, max_size=30)
+            st.lists(st.integers(1, 10 ** draw(st.integers(1, 3))), min_size=least, max_size=30)
         )
         for k in range(count)
     }

@@ -33,7 +33,7 @@ WEIGHTS = {"short": 0.5, "long": 0.3, "tailed": 0.2}
 def options(draw: st.DrawFn, sources: list[str]) -> dict:
     amount = draw(
         st.sampled_from(
-            [{"samples_per_step": 7}, {"samples_per_step": 64}, {"tokens_per_step": 20_000}]
+            [{"samples_per_step": 7}, {"samples_per_step": 40}, {"tokens_per_step": 2_000}]
         )
     )
     schedule = draw(
@@ -45,7 +45,7 @@ def options(draw: st.DrawFn, sources: list[str]) -> dict:
             ]
         )
     )
-    limits = draw(st.sampled_from([None, {0: 10_000}, {0: 30, 5: 10_000}, {0: 100, 4: None}]))
+    limits = draw(st.sampled_from([None, {0: 1_000}, {0: 30, 5: 1_000}, {0: 100, 4: None}]))
     return {
         **amount,
         "schedule": schedule,

@@ -1,0 +1,220 @@
+"""Samples to micro-batches and micro-batches to buckets, by every method."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.partition import bins_needed
+from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.items import largest_first
+from evenstep.strategy.balance.inter import deal
+from evenstep.strategy.balance.intra import by_method, in_order
+from evenstep.strategy.balance.joint import by_bucket_first
+from evenstep.strategy.balance.methods import METHODS, bins_by
+
+any_lengths = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(np.array)
+kinds = st.sampled_from([np.int64, np.float64])
+
+
+def check_bins(bin_of: np.ndarray, tokens: np.ndarray, bins: int, cap: int | None) -> None:
+    placed = bin_of >= 0
+    # Those left over were drawn last.
+    assert placed.tolist() == sorted(placed.tolist(), reverse=True)
+    counts = np.bincount(bin_of[placed], minlength=bins)
+    held = np.bincount(bin_of[placed], weights=tokens[placed], minlength=bins)
+    assert len(counts) == bins
+    assert (counts > 0).sum() == min(bins, len(tokens))
+    if cap is None:
+        assert placed.all()
+    else:
+        assert held.max() <= cap
+
+
+@given(
+    any_lengths,
+    st.integers(1, 12),
+    st.integers(40, 90) | st.none(),
+    st.sampled_from(METHODS),
+    kinds,
+)
+def test_bins_keep_to_the_cap_and_none_is_empty_and_the_last_drawn_wait(
+    tokens: np.ndarray, bins: int, cap: int | None, method: str, kind: type
+) -> None:
+    costs = (tokens * tokens).astype(kind)
+    bin_of = by_method(method, costs, tokens, bins, cap)
+    check_bins(bin_of, tokens, bins, cap)
+    if cap is not None and bins_needed(tokens, cap) <= bins:
+        assert (bin_of >= 0).all()
+
+
+@given(any_lengths, st.integers(1, 8), st.integers(40, 90))
+def test_in_order_the_largest_bin_is_the_least_that_consecutive_samples_need(
+    tokens: np.ndarray, bins: int, cap: int
+) -> None:
+    bin_of = in_order(tokens, bins, cap)
+    even = in_order(tokens, bins, None)
+    if (bin_of < 0).any() or np.bincount(even, weights=tokens).max() <= cap:
+        return
+    # least[b][i]: the largest of b consecutive bins over the first i samples.
+    running = np.append(0, tokens.cumsum())
+    least = running.astype(float)
+    for _ in range(bins - 1):
+        least = np.array(
+            [
+                min(max(least[j], running[i] - running[j]) for j in range(i + 1))
+                for i in range(len(running))
+            ]
+        )
+    assert np.bincount(bin_of, weights=tokens).max() == least[-1]
+
+
+@given(st.lists(st.integers(0, 3), min_size=5, max_size=30).map(np.array), st.sampled_from(METHODS))
+def test_samples_that_cost_nothing_fill_bins_too(costs: np.ndarray, method: str) -> None:
+    bin_of = by_method(method, costs, np.ones(len(costs), np.int64), 5, None)
+    assert set(bin_of.tolist()) == set(range(5))
+
+
+@given(any_lengths, st.integers(1, 12), kinds)
+def test_round_robin_begins_at_the_first_bin_each_time(
+    tokens: np.ndarray, bins: int, kind: type
+) -> None:
+    order = sorted(range(len(tokens)), key=lambda i: (-tokens[i], i))
+    assert largest_first(tokens.astype(kind)).tolist() == order
+    bin_of = bins_by("round_robin", tokens.astype(kind), bins)
+    assert [bin_of[item] for item in order] == [k % bins for k in range(len(tokens))]
+
+
+def test_a_users_method_is_used_as_it_is_and_held_to_the_cap() -> None:
+    tokens = np.array([5, 1, 1, 5])
+
+    def halves(costs: np.ndarray, bins: int) -> np.ndarray:
+        return np.arange(len(costs)) * bins // len(costs)
+
+    assert by_method(halves, tokens, tokens, 2, None).tolist() == [0, 0, 1, 1]
+    assert by_method(halves, tokens, tokens, 2, 6).tolist() == [0, 0, 1, 1]
+
+    def first(costs: np.ndarray, bins: int) -> list[int]:
+        return [0] * len(costs)
+
+    with pytest.raises(
+        ConfigurationError, match=r"method first put 12 tokens into bin 0, over max_"
+    ):
+        by_method(first, tokens, tokens, 2, 6)
+
+
+@pytest.mark.parametrize(
+    ("given_bins", "words"),
+    [
+        ([0, 1], r"method .* gave int64 of shape \(2,\)"),
+        ([0.0, 1.0, 0.0], "gave float64"),
+        ([0, 1, 2], "gave bins from 0 to 2; with bins=2 they must be from 0 to 1"),
+        ([0, -1, 1], "gave bins from -1 to 1"),
+    ],
+)
+def test_a_users_method_that_gives_no_bins_is_refused(given_bins: list, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        bins_by(lambda costs, bins: given_bins, np.array([1, 2, 3]), 2)
+
+
+dealt = st.tuples(st.integers(1, 6), st.integers(1, 5)).flatmap(
+    lambda shape: st.tuples(
+        st.just(shape[0]),
+        st.lists(
+            st.integers(0, 1000), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]
+        ).map(np.array),
+    )
+)
+
+
+@given(dealt, st.sampled_from([m for m in METHODS if m != "round_robin"]))
+def test_no_bucket_is_above_another_by_more_than_the_costliest(
+    given_costs: tuple[int, np.ndarray], method: str
+) -> None:
+    buckets, costs = given_costs
+    loads = np.bincount(deal(method, costs, buckets), weights=costs, minlength=buckets)
+    if method in ("greedy", "karmarkar_karp"):  # which may fall back on the other
+        # A bucket that is full early can stay light, so only the bound of all dealings holds.
+        ordered = np.sort(costs).reshape(-1, buckets)
+        assert loads.max() - loads.min() <= (ordered[:, -1] - ordered[:, 0]).sum() + costs.max()
+    else:
+        assert loads.max() - loads.min() <= costs.max()
+
+
+@given(dealt)
+def test_karmarkar_karp_always_merges_the_two_parts_that_are_least_even(
+    given_costs: tuple[int, np.ndarray],
+) -> None:
+    buckets, costs = given_costs
+    order = sorted(range(len(costs)), key=lambda i: (-costs[i], i))
+    parts = [[[i] for i in order[k : k + buckets]] for k in range(0, len(order), buckets)]
+
+    def load(members: list[int]) -> int:
+        return sum(int(costs[i]) for i in members)
+
+    def spread(part: list[list[int]]) -> int:
+        return load(part[0]) - load(part[-1])
+
+    while len(parts) > 1:
+        first, second = sorted(range(len(parts)), key=lambda k: -spread(parts[k]))[:2]
+        first, second = min(first, second), max(first, second)
+        merged = [a + b for a, b in zip(parts[first], reversed(parts.pop(second)))]
+        parts[first] = sorted(merged, key=load, reverse=True)
+    expected = sorted(load(members) for members in parts[0])
+    loads, greedy = (
+        sorted(np.bincount(deal(method, costs, buckets), weights=costs, minlength=buckets).tolist())
+        for method in ("karmarkar_karp", "greedy")
+    )
+    assert loads == min(expected, greedy, key=max)
+
+
+def test_a_users_method_must_give_equally_many_to_each() -> None:
+    assert deal(lambda costs, bins: [1, 0, 1, 0], np.ones(4), 2).tolist() == [1, 0, 1, 0]
+    with pytest.raises(ConfigurationError, match="gave from 1 to 3 micro-batches to a bucket"):
+        deal(lambda costs, bins: [1, 0, 0, 0], np.ones(4), 2)
+
+
+lengths = st.lists(st.integers(1, 40), max_size=50).map(lambda found: np.array(found, np.int64))
+sizes = st.integers(1, 5)
+caps = st.integers(40, 90) | st.none()
+
+
+@given(lengths, sizes, sizes, caps, st.sampled_from(METHODS))
+def test_no_micro_batch_is_empty_or_over_the_cap(
+    tokens: np.ndarray, buckets: int, micro_batches: int, cap: int | None, method: str
+) -> None:
+    bins = buckets * micro_batches
+    found = by_bucket_first(method, tokens * tokens, tokens, buckets, micro_batches, cap)
+    if found is None:
+        assert cap is not None
+        assert bins_needed(tokens, cap) <= bins
+        return
+    placed = found >= 0
+    assert placed.tolist() == sorted(placed.tolist(), reverse=True)
+    counts = np.bincount(found[placed], minlength=bins)
+    assert (counts > 0).sum() == min(bins, len(tokens))
+    if cap is None:
+        assert placed.all()
+        return
+    assert np.bincount(found[placed], weights=tokens[placed], minlength=bins).max() <= cap
+    if not placed.all():
+        assert bins_needed(tokens, cap) > bins
+        more = tokens[: placed.sum() + 1]  # one more finds no room
+        limits = {"tokens": more, "cap": cap, "per_group": micro_batches, "reopen": None}
+        assert place(more * more, bins, **limits) is None
+
+
+@pytest.mark.parametrize("method", ["greedy", "karmarkar_karp"])
+def test_buckets_are_even_although_one_sample_costs_more_than_a_mean_micro_batch(
+    method: str,
+) -> None:
+    rng = np.random.Generator(np.random.PCG64(0))
+    tokens = np.minimum(rng.lognormal(6, 1.2, 16 * 4 * 12).astype(int) + 1, 6_000)
+    costs = tokens * tokens
+    found = by_bucket_first(method, costs, tokens, 16, 4, None)
+    assert costs.max() > 1.5 * costs.sum() / 64
+    loads = np.bincount(found // 4, weights=costs)
+    assert loads.max() / loads.mean() < 1.001
