@@ -36,7 +36,7 @@ def test_every_sample_comes_once_in_each_epoch_and_epochs_differ():
     "options",
     [
         {"num_workers": 1},
-        {"num_workers": 1, "multiprocessing_context": "spawn"},
+        {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
         {"num_workers": 2, "chunk_size": 1, "prefetch": 1},
         {"num_workers": 2, "chunk_size": 100, "prefetch": 50, "prefetch_factor": 5},
         {"num_workers": 1, "persistent_workers": True},

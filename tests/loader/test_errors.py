@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.data import Subset
 
 import evenstep
 from documents import Documents
@@ -24,6 +25,13 @@ class Raising(Documents):
 class Batched(Raising):
     def __getitems__(self, indices):
         return [self[index] for index in indices]
+
+
+class Short(Documents):
+    """Gives one sample less than it is asked for."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices[1:]]
 
 
 class Empty(Documents):
@@ -78,6 +86,8 @@ def run(dataset, workers, **options):
     [
         (Raising(COUNT), {}, SampleError, f"^sample {CULPRIT}: .* raised KeyError: .*no such file"),
         (Batched(COUNT), {}, SampleError, f"^sample {CULPRIT}: the dataset raised KeyError"),
+        (Short(COUNT), {}, SampleError, "one of sample 0, sample 1, "),
+        (Subset(Documents(4), [0, 1, 9]), {}, SampleError, "sample 2: .* raised IndexError"),
         (Empty(COUNT), {}, SampleError, f"sample {CULPRIT}.*"),
         (Long(COUNT), {}, SampleError, f"sample {CULPRIT} has 1,000 tokens, over max_tokens=512"),
         (Renamed(COUNT), {}, SampleError, r"sample 0.*no 'input_ids' among its fields.*length_fn="),

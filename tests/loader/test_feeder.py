@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evenstep.loader.batcher.index_feed import FeederError, IndexFeed
 from evenstep.loader.feeder import Feeder
@@ -44,27 +42,6 @@ def asked_by(feed: IndexFeed) -> Iterator[list[Any]]:
         assert request.epoch_seed == feed.epoch_seed
         assert feed.requested[-1][1] == request.indices
         yield list(request.indices)
-
-
-def chunks_of(reader: Connection, size: int, *, serial: int = 0) -> list[list[Any]]:
-    feed = IndexFeed(reader, size)
-    feed.serial = serial
-    chunks = list(asked_by(feed))
-    numbers = [number for chunk, _ in feed.requested for number in chunk]
-    assert [list(indices) for _, indices in feed.requested] == chunks
-    assert numbers == list(range(len(numbers)))
-    return chunks
-
-
-@given(st.integers(0, 1500), st.integers(1, 700))
-def test_chunks_are_the_samplers_indices_in_order_all_full_but_the_last(count: int, size: int):
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    with reader, writer:
-        feed(writer, 0, iter(range(count)))
-        chunks = chunks_of(reader, size)
-    assert list(itertools.chain.from_iterable(chunks)) == list(range(count))
-    assert {len(chunk) for chunk in chunks[:-1]} <= {size}
-    assert all(0 < len(chunk) <= size for chunk in chunks[-1:])
 
 
 def test_an_endless_sampler_is_read_as_far_as_the_pipe_holds_and_stops_when_left(
@@ -117,25 +94,6 @@ def dealt_feed(reader: Connection, size: int, serial: int = 0) -> IndexFeed:
     feed = IndexFeed(reader, size)
     feed.serial, feed.deals = serial, True
     return feed
-
-
-def test_a_deal_is_cut_into_chunks_and_what_it_leaves_over_does_not_wait_for_the_next(
-    duplex: Pipe,
-) -> None:
-    reader, writer = duplex
-    dealing(writer)
-    feed = dealt_feed(reader, 3)
-    chunks = filter(None, asked_by(feed))  # it may ask for nothing before the feeder has sent
-    assert next(chunks) == [5, 6]
-    feed.requested.clear()  # delivered
-    feed.request(np.arange(1, 6))
-    assert [next(chunks) for _ in range(2)] == [[10, 20, 30], [40, 50]]
-    assert [numbers for numbers, _ in feed.requested if numbers] == [(2, 3, 4), (5, 6)]
-    feed.requested.clear()
-    feed.request(np.arange(6, 8))
-    assert next(chunks) == [60, 70]
-    feed.request(None)
-    assert list(chunks) == []
 
 
 def test_a_feed_asks_for_nothing_rather_than_wait_for_a_deal_that_a_chunk_decides(

@@ -183,6 +183,20 @@ class Records(IterableDataset):
         return map(as_record, range(COUNT))
 
 
+class InBatches(Documents):
+    """Fetches many samples at once, as Hugging Face datasets do."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.asked = [*getattr(self, "asked", []), list(indices)]
+        return [self[index] for index in indices]
+
+
+def test_a_dataset_that_fetches_in_batches_is_asked_once_a_chunk() -> None:
+    dataset = InBatches(COUNT)
+    list(evenstep.DataLoader(dataset, batch_size=5, memory=evenstep.Memory(chunk_size=20)))
+    assert dataset.asked == [[*range(20)], [*range(20, 40)], [*range(40, 50)]]
+
+
 # How many steps
 
 

@@ -269,6 +269,7 @@ def numbers_in(value: Any) -> int:
     return sum(map(numbers_in, value)) if isinstance(value, (list, tuple)) else 1
 
 
+@settings(max_examples=12)
 @given(st.integers(1, 40))
 def test_a_states_size_is_bounded_by_the_window_and_not_by_the_dataset(buffer_size: int) -> None:
     for policy in (TokenBudget(300), Even(300)):

@@ -7,7 +7,6 @@ DataLoader asks them.
 from __future__ import annotations
 
 import itertools
-import json
 import pickle
 import random
 from collections.abc import Iterator
@@ -165,18 +164,6 @@ def test_from_every_place_on_the_same_samples_come_again(
             break
 
 
-@given(COUNTS, st.integers(1, 5), st.sampled_from(sorted(KINDS)))
-def test_workers_take_turns_and_one_that_has_ended_hands_over_empty_chunks(
-    counts: list[int], size: int, kind: str
-) -> None:
-    chunks = list(raw_chunks(KINDS[kind](counts), len(counts), size, replays=True))
-    for turn, raw in enumerate(chunks):
-        worker, lap = turn % len(counts), turn // len(counts)
-        mine = [(worker, number) for number in range(counts[worker])]
-        assert raw.samples == mine[lap * size : (lap + 1) * size]
-        assert raw.origin.ended == (len(raw.samples) < size)
-
-
 class Torn(Plain):
     def __iter__(self) -> Iterator[Any]:
         yield from range(7)
@@ -193,16 +180,6 @@ def test_an_error_says_after_how_many_samples_also_when_resumed() -> None:
     assert states.place == 6
     with pytest.raises(SampleError, match=said):
         list(raw_chunks(Torn([]), 1, 3, replays=True, states=states))
-
-
-def test_while_a_resumed_worker_waits_for_its_turn_the_turn_does_not_move() -> None:
-    one = json.dumps({"count": 1, "ended": False, "of": "iterator", "state": None})
-    states = WorkerStates(place=3, turn=2, workers=(one, one, one))
-    log = WorkerStateLog(3, states)
-    for raw in itertools.islice(raw_chunks(Plain([2] * 3), 3, 2, replays=True, states=states), 2):
-        assert raw.samples == []
-        assert log.add(as_chunk(raw)) == 3
-        assert log.since(3) == states
 
 
 class Uneven(IterableDataset):
