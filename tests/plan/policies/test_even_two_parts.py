@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import TransformerCost, VisionLanguageCost
 from evenstep.plan import Even, Window
-from evenstep.plan.policies.even.exchanges import Goal, exchange
-from evenstep.plan.policies.even.sorted_window import IMAGES, LENGTH, RunLimits, SortedWindow
-from evenstep.plan.policies.even.two_part_runs import Target, take_two_part_runs
 from evenstep.tools.simulate import SimulationResult, deal, simulate
 from evenstep.tools.simulate.images import drawn_images
 from evenstep.tools.simulate.lengths import load_lengths
-from plan_world import images_of, play
+from plan_world import play
 
 COST = VisionLanguageCost(
     language=TransformerCost(
@@ -87,73 +86,38 @@ def test_a_message_does_not_grow_with_the_buffer(packed: bool) -> None:
     assert sizes == {37 if packed else 68}  # int64 each
 
 
-def window_of(seed: int, count: int) -> SortedWindow:
-    draw = np.random.default_rng(seed)
-    patches = draw.integers(0, 60, count) * (draw.random(count) < 0.7)
-    window = Window(
-        lengths=draw.integers(1, draw.choice([5, 50, 300]), count),
-        ages=np.sort(draw.integers(0, 14, count))[::-1].copy(),
-        **images_of(patches),
-    )
-    return SortedWindow.of(window, COST)
+def drawn(rng: np.random.Generator, samples: int, text_only: float = 0.3) -> Int64Array:
+    """[4, samples] lengths, patches, images and patch pairs: up to three images each, whose tokens
+    are a quarter of their patches."""
+    images = rng.integers(1, 4, samples) * (rng.random(samples) > text_only)
+    sizes = np.minimum(rng.lognormal(5.5, 1.0, (samples, 3)).astype(np.int64) * 4 + 16, 4096)
+    sizes *= np.arange(3) < images[:, None]
+    text = np.minimum(rng.lognormal(5, 0.8, samples).astype(np.int64) + 8, 2000)
+    lengths = text + sizes.sum(axis=1) // 4
+    return np.array([lengths, sizes.sum(axis=1), images, (sizes**2).sum(axis=1)], np.int64)
 
 
-@given(st.data())
-def test_runs_hold_each_sample_at_most_once_and_keep_to_their_target(data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, 80))
-    window = window_of(data.draw(st.integers(0, 2**32)), count)
-    unit = float(window.costs.mean())
-    wanted = st.tuples(st.just(0.0) | st.floats(0.01, 20.0), st.just(0.0) | st.floats(0.01, 3.0))
-    pairs = data.draw(st.lists(wanted, min_size=1, max_size=min(count, 8)))
-    targets = [
-        Target(cost=unit * cost, vision=unit * vision, mean=0.3, over=float(len(pairs)))
-        for cost, vision in sorted(pairs, reverse=True)
+@given(
+    seed=st.integers(0, 10_000),
+    ranks=st.integers(1, 5),
+    samples=st.integers(1, 120),
+    packed=st.booleans(),
+    max_patches=st.sampled_from([None, 6_000]),
+    text_only=st.sampled_from([0.0, 0.3, 1.0]),
+    accumulate=st.sampled_from([1, 3]),
+)
+@settings(max_examples=40)
+def test_every_sample_comes_once_in_equally_many_steps(
+    seed, ranks, samples, packed, max_patches, text_only, accumulate
+):
+    rng = np.random.default_rng(seed)
+    policy = Even(8_192, packed=packed, max_patches=max_patches, cost=COST)
+    rows = [drawn(rng, samples, text_only) for _ in range(ranks)]
+    # Limits and equal steps are checked in every round.
+    runs = [
+        simulate(policy, rows, seed=seed, buffer_size=32, accumulate=accumulate) for _ in range(2)
     ]
-    limits = RunLimits(
-        max_tokens=data.draw(st.integers(1, 2000)),
-        max_patches=data.draw(st.none() | st.integers(1, 200)),
-        max_images=data.draw(st.none() | st.integers(1, 12)),
-        due=data.draw(st.integers(0, 20)),
-    )
-    oldest = data.draw(st.booleans())
-    groups = take_two_part_runs(window, targets, limits, oldest=oldest)
-    assert len(groups) == len(targets)
-    assert groups.sizes.min() >= 1
-    assert len(set(groups.members.tolist())) == len(groups.members)
-    for index, target in enumerate(targets):
-        group = groups.group(index)
-        assert (np.diff(group) > 0).all()  # ascending, so the longest is the last
-        if len(group) == 1:
-            continue
-        longest = int(window.numbers[LENGTH, group[-1]])
-        single, each = window.costs[:, group[-1]]
-        assert len(group) * longest <= limits.max_tokens
-        assert single + (len(group) - 1) * each <= target.cost * (1 + 1e-8)
-        assert limits.max_patches is None or window.numbers[3, group].sum() <= limits.max_patches
-        assert limits.max_images is None or window.numbers[IMAGES, group].sum() <= limits.max_images
-
-
-@given(st.integers(0, 2**32), st.integers(1, 8), st.integers(0, 8))
-def test_exchanges_never_lose_and_keep_what_is_to_stay(seed: int, size: int, others: int) -> None:
-    draw = np.random.default_rng(seed)
-    amounts = draw.integers(0, 30, (2, size + others)).astype(np.float64)
-    need = draw.integers(0, 9, size + others)
-    goal = Goal(amounts[:, :size].sum(axis=1) + 7, np.array([1.0, 2.0]), np.array([3.0, 2.0]))
-    before = float(goal.loss(goal.amounts - amounts[:, :size].sum(axis=1)))
-    limit = int(need[:size].sum()) + 3
-    members, lost = exchange(
-        np.arange(size),
-        np.arange(size, size + others),
-        amounts,
-        goal,
-        kept=np.array([0]),
-        limited=((need, limit),),
-        enough=0.0,
-        most=4,
-    )
-    assert 0 in members
-    assert len(set(members.tolist())) == size
-    assert need[members].sum() <= limit
-    missing = goal.amounts - amounts[:, members].sum(axis=1)
-    assert lost == pytest.approx(float(goal.loss(missing)))
-    assert lost <= before
+    for run in runs:
+        assert (run.emitted, run.missing, run.duplicates) == (ranks * samples, 0, 0)
+    first, again = (replace(r, plan_us_per_sample=0.0) for r in runs)
+    assert first == again

@@ -92,7 +92,6 @@ class Uniform:
 class Distribution:
     """A mixture of quantile functions, rounded to whole tokens and clipped."""
 
-    description: str
     parts: tuple[tuple[float, Quantiles], ...]
     """(share of the samples, quantile function) pairs; shares add up to 1."""
     shortest: int
@@ -125,9 +124,8 @@ class Distribution:
         return np.clip(np.rint(lengths), self.shortest, self.longest).astype(np.int64)
 
 
-def _through(description: str, *knots: tuple[float, float], max_tokens: int) -> Distribution:
+def _through(*knots: tuple[float, float], max_tokens: int) -> Distribution:
     return Distribution(
-        description=description,
         parts=((1.0, LogLinear(knots)),),
         shortest=int(knots[0][1]),
         longest=int(knots[-1][1]),
@@ -135,9 +133,8 @@ def _through(description: str, *knots: tuple[float, float], max_tokens: int) -> 
     )
 
 
-def _synthetic(description: str, *parts: tuple[float, tuple[int, int]]) -> Distribution:
+def _synthetic(*parts: tuple[float, tuple[int, int]]) -> Distribution:
     return Distribution(
-        description=f"synthetic: {description}",
         parts=tuple((share, Uniform(*bounds)) for share, bounds in parts),
         shortest=min(bounds[0] for _, bounds in parts),
         longest=max(bounds[1] for _, bounds in parts),
@@ -180,31 +177,23 @@ _ROLLOUTS = (102, 277, 494, 673, 1127, 2000, 3548, 5945, 8096)
 
 DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
     {
-        "ultrachat": _through(
-            "text chat: mean 1,196, CV 0.48", *zip(_LEVELS, _ULTRACHAT), max_tokens=12_288
-        ),
-        "llava": _through(
-            "image and text, nearly uniform: mean 508, CV 0.29",
-            *zip(_LEVELS, _LLAVA),
-            max_tokens=12_288,
-        ),
-        "sharegpt4o": _through(
-            "image and text, long tail: mean 1,511, CV 1.00",
-            *zip(_LEVELS, _SHAREGPT4O),
-            max_tokens=12_288,
-        ),
+        # Text chat: mean 1,196, CV 0.48.
+        "ultrachat": _through(*zip(_LEVELS, _ULTRACHAT), max_tokens=12_288),
+        # Image and text, nearly uniform: mean 508, CV 0.29.
+        "llava": _through(*zip(_LEVELS, _LLAVA), max_tokens=12_288),
+        # Image and text, long tail: mean 1,511, CV 1.00.
+        "sharegpt4o": _through(*zip(_LEVELS, _SHAREGPT4O), max_tokens=12_288),
         # Short answers about images, with captions and dialogues (ODB, section 3.7). The share of
         # short samples is the published one; median and sigma are solved for mean 789 and CV 0.80.
         "mm-mix": Distribution(
-            description="multimodal mixture, bimodal: mean 789, CV 0.80",
             parts=((0.37, LogLinear(((0.0, 64), (1.0, 512)))), (0.63, LogNormal(1007.1, 0.47216))),
             shortest=64,
             longest=8192,
             max_tokens=8192,
         ),
-        # Most documents are short, a few fill the whole context window (WLB-LLM, Figure 3).
+        # Most documents are short, 1.8 % over 16,384, and a few fill the whole context window
+        # (WLB-LLM, Figure 3).
         "pretrain-128k": Distribution(
-            description="pretraining documents, up to 131,072: most are short, 1.8 % over 16,384",
             parts=(
                 (0.982, LogNormal(2500, 0.8)),
                 (0.018, LogLinear(((0.0, 16_384), (1.0, 131_072)))),
@@ -213,9 +202,9 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
             longest=131_072,
             max_tokens=131_072,
         ),
-        # Long-tail instruction data: the shape that dynamic context parallelism is made for.
+        # Long-tail instruction data, 3 % over 8,192: the shape that dynamic context parallelism is
+        # made for.
         "sft-256k": Distribution(
-            description="instructions, up to 262,144: most are short, 3 % over 8,192",
             parts=(
                 (0.97, LogNormal(900, 1.0)),
                 (0.03, LogLinear(((0.0, 8192), (1.0, 262_144)))),
@@ -224,30 +213,24 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
             longest=262_144,
             max_tokens=262_144,
         ),
+        # Answers of a model that reasons: median 2,000, 0.7 % cut off at 16,384.
         "rollouts": _through(
-            "answers of a model that reasons: median 2,000, 0.7 % cut off at 16,384",
             *zip(_LEVELS[:9], _ROLLOUTS),
             *((0.98, 11_460), (0.993, 16_383.6), (1.0, 16_384)),
             max_tokens=32_768,
         ),
-        "coyo-text": _through(
-            "captions from the web, short except for a few: mean 17, 1.8 % over 64",
-            *_COYO_TEXT,
-            max_tokens=2048,
-        ),
-        "coyo-image": _through(
-            "images from the web in cells of 28 pixels: mean 645, CV 2.14, up to 16,384",
-            *_COYO_IMAGE,
-            max_tokens=16_384,
-        ),
+        # Captions from the web, short except for a few: mean 17, 1.8 % over 64.
+        "coyo-text": _through(*_COYO_TEXT, max_tokens=2048),
+        # Images from the web in cells of 28 pixels: mean 645, CV 2.14.
+        "coyo-image": _through(*_COYO_IMAGE, max_tokens=16_384),
         # ODB's Appendix I, for audits of its guarantees. It prints shares of short and long samples
         # for "longtail" and "bimodal", and no bounds: those of its other distributions are taken.
-        "uniform-narrow": _synthetic("64 to 512", (1.0, (64, 512))),
-        "uniform-wide": _synthetic("64 to 2,048", (1.0, (64, 2048))),
-        "longtail": _synthetic("90 % short, 10 % long", (0.9, (64, 512)), (0.1, (1800, 2048))),
-        "bimodal": _synthetic("half short, half long", (0.5, (64, 512)), (0.5, (1800, 2048))),
-        "all-long": _synthetic("1,800 to 2,048", (1.0, (1800, 2048))),
-        "all-short": _synthetic("32 to 64", (1.0, (32, 64))),
+        "uniform-narrow": _synthetic((1.0, (64, 512))),
+        "uniform-wide": _synthetic((1.0, (64, 2048))),
+        "longtail": _synthetic((0.9, (64, 512)), (0.1, (1800, 2048))),
+        "bimodal": _synthetic((0.5, (64, 512)), (0.5, (1800, 2048))),
+        "all-long": _synthetic((1.0, (1800, 2048))),
+        "all-short": _synthetic((1.0, (32, 64))),
     }
 )
 

@@ -69,7 +69,6 @@ def measure(
         filler_steps=sum(step.filler for rank in ranks for step in rank.steps),
         max_delay_steps=max(one.max_delay for one in emitted),
         plan_us_per_sample=1e6 * epoch.plan_seconds / max(count, 1),
-        round_us_per_sample=1e6 * sum(rank.seconds for rank in ranks) / max(count, 1),
         message_bytes_per_round=epoch.sent / len(ranks) / max(rounds, 1),
         costs=costs,
         **({} if ranks[0].vision is None else _images(emitted, cost, costs)),

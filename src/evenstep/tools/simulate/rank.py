@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +34,6 @@ class SimulatedRank:
         self._stream = None if stream is None else np.atleast_2d(stream)
         self.arrival_steps = np.zeros(self.rows.shape[1], np.int64)
         self.steps: list[PlannedStep] = []
-        self.seconds = 0.0
 
     def fill(self) -> None:
         protocol = self.protocol
@@ -64,16 +62,10 @@ class SimulatedRank:
         return self.rows[1:] if len(self.rows) > 1 else None
 
     def outgoing(self) -> bytes:
-        begin = time.thread_time()
-        message = self.protocol.outgoing()
-        self.seconds += time.thread_time() - begin
-        return message
+        return self.protocol.outgoing()
 
     def incoming(self, messages: Sequence[bytes]) -> None:
-        begin = time.thread_time()
-        steps = self.protocol.incoming(messages)
-        self.seconds += time.thread_time() - begin
-        self.steps += steps
+        self.steps += self.protocol.incoming(messages)
 
     def share_totals(self, other: SimulatedRank) -> None:
         """Shares the table of the latest round with `other`, whose table is equal.

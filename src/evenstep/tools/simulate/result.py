@@ -61,8 +61,6 @@ class SimulationResult:
     planned before it entered its rank's window."""
     plan_us_per_sample: float
     """Microseconds of processor time one rank spends in the policy, per sample it emits."""
-    round_us_per_sample: float
-    """Microseconds of processor time of a whole round, per sample; no collating, no waiting."""
     message_bytes_per_round: float
     """Bytes that one rank sends in one round, on average; without the hello of the epoch."""
     costs: Float64Array = field(repr=False, compare=False)
