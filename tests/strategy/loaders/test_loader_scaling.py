@@ -44,11 +44,9 @@ shares_of_steps = st.lists(st.floats(0, 0.9), min_size=1, max_size=60).map(np.ar
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    shares=shares_of_steps, lead=st.integers(0, 9), hold=st.integers(0, 9), least=st.integers(0, 2)
-)
-def test_what_a_step_needs_is_there_before_and_after_it(shares, lead, hold, least) -> None:
-    limits = ScalingLimits(lead=lead, hold=hold, least_workers=least, most_loaders=6)
+@given(shares=shares_of_steps, lead=st.integers(0, 9), hold=st.integers(0, 9))
+def test_what_a_step_needs_is_there_before_and_after_it(shares, lead, hold) -> None:
+    limits = ScalingLimits(lead=lead, hold=hold, most_loaders=6)
     model = moving(shares)
     plan = scaling_plan(model, GROUPS, limits)
     for there, needed in (
@@ -60,7 +58,6 @@ def test_what_a_step_needs_is_there_before_and_after_it(shares, lead, hold, leas
             assert (there[around] >= needed[step]).all()
             near = needed[max(step - hold, 0) : step + lead + 1]
             assert (there[step] == near.max(axis=0)).all()  # and no more than that
-    assert plan.workers.min() >= least
     assert plan.workers.max() <= model.limits.workers
     assert plan.loaders.max() <= limits.most_loaders
 

@@ -12,9 +12,7 @@ from evenstep.strategy.mixture.schedules import Past, Schedule
 from evenstep.strategy.mixture.weights import check_names, check_weights, in_order
 
 
-def weights_ahead(
-    schedule: Schedule, sources: Sequence[str], steps: Iterable[int], past: Past | None = None
-) -> Float64Array:
+def weights_ahead(schedule: Schedule, sources: Sequence[str], steps: Iterable[int]) -> Float64Array:
     """[steps, sources] weights at steps to come, each row with a sum of 1. A `FeedbackSchedule`,
     whose weights are not known in advance, is taken to keep those that it has.
 
@@ -22,7 +20,7 @@ def weights_ahead(
         ConfigurationError: weights that `Mixture` refuses, too.
     """
     rows = []
-    known = Past() if past is None else Past(past.weights, {})
+    known = Past()
     for step in steps:
         weights = check_weights(schedule.weights(step, known), f"weights of step {step:,}")
         check_names(weights, sources, f"weights of step {step:,}")

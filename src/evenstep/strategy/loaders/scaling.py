@@ -28,19 +28,17 @@ class ScalingLimits:
     """Within which a group is scaled. The workers of a loader are limited by `LoaderLimits`, too.
 
     Args:
-        least_workers: of each loader.
         most_loaders: that share the sources of a group.
         lead: steps that it takes until more loaders or workers are ready.
         hold: steps, or looks of `LiveScaling`, for which less must be enough before there is less.
     """
 
-    least_workers: int = 0
     most_loaders: int = 8
     lead: int = 0
     hold: int = 0
 
     def __post_init__(self) -> None:
-        check_at_least(0, least_workers=self.least_workers, lead=self.lead, hold=self.hold)
+        check_at_least(0, lead=self.lead, hold=self.hold)
         check_at_least(1, most_loaders=self.most_loaders)
 
 
@@ -95,8 +93,7 @@ def group_needs(
             loaders[now, number] = count
             workers[now, number] = needs.workers[now]
             short[:, number] &= ~needs.fits
-    least = min(limits.least_workers, model.limits.workers)
-    return GroupNeeds(loaders, np.maximum(workers, least), short)
+    return GroupNeeds(loaders, workers, short)
 
 
 def scaling_plan(
