@@ -21,7 +21,7 @@ from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
 from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.rng import generator
 from evenstep.protocol import RankProtocol
-from evenstep.protocol.bodies import ProposalHead
+from evenstep.protocol.bodies import ProposalHead, ProposalHeads
 from evenstep.protocol.own_receipt import Receipt
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.receipts import RoundTotals
@@ -352,4 +352,9 @@ def totals_of(receipts: Sequence[Receipt]) -> RoundTotals:
         columns = (receipt.samples, receipt.supervised_tokens, receipt.tokens)
         held = [int(column.sum()) for column in columns]
         heads.append(ProposalHead(not held[0], False, *held, 0))
-    return RoundTotals.decode([receipt.encode() for receipt in receipts], heads)
+    return RoundTotals.decode([receipt.encode() for receipt in receipts], heads_of(heads))
+
+
+def heads_of(heads: Sequence[ProposalHead]) -> ProposalHeads:
+    """As all ranks have them."""
+    return ProposalHeads(*map(np.array, zip(*heads)))

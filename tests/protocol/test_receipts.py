@@ -12,7 +12,7 @@ from evenstep.errors import DamagedMessageError, InvariantError
 from evenstep.protocol.bodies import ProposalHead
 from evenstep.protocol.own_receipt import TEXT, VISION, Receipt
 from evenstep.protocol.receipts import RoundTotals
-from worlds import totals_of
+from worlds import heads_of, totals_of
 
 COSTS = (PaddedTokenCost(), TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128))
 
@@ -85,7 +85,9 @@ def test_images_and_both_parts_of_the_cost_are_known_of_every_rank(data):
     sent = [data.draw(receipts_of_images(steps)) for _ in range(data.draw(st.integers(1, 4)))]
     sent.append(Receipt.none())
     heads = [ProposalHead(False, False, 20, 10**9, 10**9, 0) for _ in sent]
-    totals = RoundTotals.decode([each.encode(VISION) for each in sent], heads, layout=VISION)
+    totals = RoundTotals.decode(
+        [each.encode(VISION) for each in sent], heads_of(heads), layout=VISION
+    )
     for rank, receipt in enumerate(sent[:-1]):
         for field in fields(Receipt):
             column = getattr(totals, field.name)[rank]
@@ -99,7 +101,7 @@ def test_a_receipt_of_text_has_no_bytes_for_images():
     assert len(receipt.encode()) == len(receipt.encode(VISION)) - 3 - 16
     heads = [ProposalHead(False, False, 20, 20, 20, 0)]
     with pytest.raises(DamagedMessageError):
-        RoundTotals.decode([receipt.encode(VISION)], heads)
+        RoundTotals.decode([receipt.encode(VISION)], heads_of(heads))
 
 
 @given(st.lists(st.lists(st.integers(1, 4_000_000), min_size=1, max_size=30), min_size=1))
@@ -171,9 +173,9 @@ def receipt_of(**columns) -> Receipt:
 )
 def test_totals_that_cannot_be_are_refused_by_name(columns, said):
     good, bad = receipt_of().encode(), receipt_of(**columns).encode()
-    assert len(RoundTotals.decode([good, good], [HEAD, HEAD])) == 2
+    assert len(RoundTotals.decode([good, good], heads_of([HEAD, HEAD]))) == 2
     with pytest.raises(DamagedMessageError, match=f"rank 1 .* receipt of round 7: .*{said}"):
-        RoundTotals.decode([good, bad], [HEAD, HEAD], round=7)
+        RoundTotals.decode([good, bad], heads_of([HEAD, HEAD]), round=7)
 
 
 def with_layout(*values: int) -> bytes:
@@ -197,11 +199,11 @@ def with_layout(*values: int) -> bytes:
 def test_a_receipt_whose_layout_does_not_fit_is_refused_by_name(wrong, said):
     good = receipt_of().encode()
     with pytest.raises(DamagedMessageError, match=f"rank 0 .* receipt of round 0: {said}"):
-        RoundTotals.decode([wrong, good], [HEAD, HEAD])
+        RoundTotals.decode([wrong, good], heads_of([HEAD, HEAD]))
 
 
 def test_moments_that_are_no_numbers_are_refused():
     infinite, wrong = 0x7C00, bytearray(receipt_of().encode())
     wrong[-8:] = infinite.to_bytes(8, "little")
     with pytest.raises(DamagedMessageError, match="'length_skew': inf"):
-        RoundTotals.decode([bytes(wrong)], [HEAD])
+        RoundTotals.decode([bytes(wrong)], heads_of([HEAD]))

@@ -34,6 +34,7 @@ In reading order:
     window_size      how many samples a window should hold
     dealt_windows    windows of ranks that share one stream, dealt out on demand
     look_ahead       windows of ranks that each have a fixed share
+    exchanged        what all messages of an exchange say, worked out once for ranks of one process
     lending          samples lent to ranks that have none to run zero-loss steps with
     planned_step     `PlannedStep` and the tables of its round
     totals           what ranks train on, in columns

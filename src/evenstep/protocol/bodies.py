@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import MismatchError
 from evenstep.protocol.wire import (
     DOCUMENTS,
@@ -31,6 +33,7 @@ RECEIPT_LAYOUT = struct.Struct("<qI")  # samples left, bytes of totals; then tot
 DIGEST = 16
 DOCUMENTS_LAYOUT = struct.Struct(f"<{DIGEST}s")  # digest of the plan; then bytes for each rank
 _NUMBER = np.dtype("<i8")  # of a policy's message
+_PROPOSAL = np.dtype([("flags", "u1", 2), ("counts", _NUMBER, 4)])  # as `PROPOSAL_LAYOUT`
 
 MOST = 1 << 53
 """Limit of every count: float64, in which ranks compute with some, holds those below exactly."""
@@ -55,13 +58,31 @@ class ProposalHead(NamedTuple):
     """Samples that it has memory for in a window; 0 if it does not say."""
 
 
-class ReceiptBody(NamedTuple):
-    """One rank's receipt, taken apart."""
+@dataclass(frozen=True)
+class ProposalHeads:
+    """The heads of all ranks' proposals. Arrays of shape [ranks]; see `ProposalHead`."""
 
-    left: int
-    """Samples that the rank will still plan in this epoch after the round; -1 if unknown."""
-    totals: memoryview
-    """Totals of the rank's steps: see `evenstep.protocol.own_receipt`."""
+    finished: BoolArray
+    lacks_filler_sample: BoolArray
+    samples: Int64Array
+    supervised: Int64Array
+    tokens: Int64Array
+    room: Int64Array
+
+    @cached_property
+    def mean_supervised(self) -> Float64Array:
+        """Supervised tokens of a sample."""
+        return self.supervised / np.maximum(self.samples, 1)
+
+
+@dataclass(frozen=True)
+class ReceiptBodies:
+    """All ranks' receipts, taken apart."""
+
+    left: Int64Array
+    """[ranks] samples that each will still plan in this epoch after the round; -1 if unknown."""
+    totals: list[memoryview]
+    """[ranks] totals of each rank's steps: see `evenstep.protocol.own_receipt`."""
     lent: bytes
     """A filler sample for ranks that lack one; empty if none was asked for."""
 
@@ -79,19 +100,19 @@ def encode_hello(compared: Mapping[str, Any], left: int) -> bytes:
     return HELLO_LAYOUT.pack(left) + json.dumps(compared, sort_keys=True).encode()
 
 
-def compare_hellos(bodies: Sequence[memoryview]) -> list[int]:
-    """Every rank's samples left, after checking that all ranks were built alike.
+def compare_hellos(bodies: Sequence[memoryview]) -> Int64Array:
+    """[ranks] samples left, after checking that all ranks were built alike.
 
     Raises:
         DamagedMessageError: what a rank sent is not a hello.
         MismatchError: ranks were built differently.
     """
-    left = []
+    left = np.zeros(len(bodies), np.int64)
     for rank, body in enumerate(bodies):
         if len(body) < HELLO_LAYOUT.size:
             raise damaged(rank, HELLO, 0, f"its body has {len(body)} bytes")
-        left.append(int(HELLO_LAYOUT.unpack_from(body)[0]))
-        _check_left(rank, HELLO, 0, left[-1])
+        (left[rank],) = HELLO_LAYOUT.unpack_from(body)
+        _check_left(rank, HELLO, 0, int(left[rank]))
     texts = [bytes(body[HELLO_LAYOUT.size :]) for body in bodies]
     different = sorted({0, *(rank for rank, text in enumerate(texts) if text != texts[0])})
     hellos = {rank: _parsed(rank, texts[rank]) for rank in different}
@@ -140,7 +161,7 @@ def decode_proposals(
     window: int,
     longest: int | None,
     unequal: bool = False,
-) -> tuple[list[ProposalHead], Int64Array]:
+) -> tuple[ProposalHeads, Int64Array]:
     """All ranks' proposals.
 
     Args:
@@ -156,48 +177,61 @@ def decode_proposals(
         DamagedMessageError: one is cut off, says what cannot be, or has not k numbers like the
             others.
     """
-    heads: list[ProposalHead] = []
-    sizes = []
-    first = None  # that proposes
-    for rank, body in enumerate(bodies):
-        size = len(body) - PROPOSAL_LAYOUT.size
-        if size < 0 or size % _NUMBER.itemsize:
-            raise damaged(rank, PROPOSAL, round, f"its body has {len(body)} bytes")
-        finished, lacks, *counts = PROPOSAL_LAYOUT.unpack_from(body)
-        if max(finished, lacks) > 1:
-            raise damaged(rank, PROPOSAL, round, f"its flags are {finished} and {lacks}")
-        heads.append(ProposalHead(bool(finished), bool(lacks), *counts))
-        if wrong := _impossible(heads[-1], window, longest or LONGEST):
-            raise damaged(rank, PROPOSAL, round, wrong)
-        sizes.append(size // _NUMBER.itemsize)
-        if finished:
-            if size:
-                raise damaged(rank, PROPOSAL, round, f"{sizes[-1]} numbers of no policy")
-            continue
-        first = rank if first is None else first
-        if sizes[first] != sizes[-1] and not unequal:
-            what = f"it has {sizes[-1]} numbers of the policy, and that of rank {first} has "
-            raise damaged(rank, PROPOSAL, round, what + f"{sizes[first]}")
-    numbers = np.zeros((len(bodies), max(sizes)), np.int64)
+    sizes = np.array([len(body) for body in bodies]) - PROPOSAL_LAYOUT.size
+    if (cut := (sizes < 0) | (sizes % _NUMBER.itemsize > 0)).any():
+        rank = int(cut.argmax())
+        raise damaged(rank, PROPOSAL, round, f"its body has {len(bodies[rank])} bytes")
+    sizes //= _NUMBER.itemsize
+    sent = b"".join([body[: PROPOSAL_LAYOUT.size] for body in bodies])
+    records = np.frombuffer(sent, _PROPOSAL)
+    flags, counts = records["flags"], records["counts"].astype(np.int64)
+    finished, lacks = flags.astype(np.bool_).T
+    heads = ProposalHeads(finished, lacks, *counts.T)
+    if not (fine := (flags <= 1).all(axis=1) & _possible(heads, window, longest or LONGEST)).all():
+        rank = int(fine.argmin())
+        raise damaged(rank, PROPOSAL, round, _impossible(records[rank], window, longest or LONGEST))
+    if (given := finished & (sizes > 0)).any():
+        rank = int(given.argmax())
+        raise damaged(rank, PROPOSAL, round, f"{sizes[rank]} numbers of no policy")
+    first = int(finished.argmin())  # that proposes
+    if (others := ~finished & (sizes != sizes[first])).any() and not unequal:
+        rank = int(others.argmax())
+        what = f"it has {sizes[rank]} numbers of the policy, and that of rank {first} has "
+        raise damaged(rank, PROPOSAL, round, what + f"{sizes[first]}")
+    numbers = np.zeros((len(bodies), int(sizes.max())), np.int64)
     sent = b"".join([body[PROPOSAL_LAYOUT.size :] for body in bodies])
-    numbers[np.arange(max(sizes)) < np.array(sizes)[:, None]] = np.frombuffer(sent, _NUMBER)
+    numbers[np.arange(numbers.shape[1]) < sizes[:, None]] = np.frombuffer(sent, _NUMBER)
     return heads, numbers
 
 
-def _impossible(head: ProposalHead, window: int, longest: int) -> str:
-    """What a proposal says that cannot be; empty if nothing."""
-    finished, lacks, samples, supervised, tokens, room = head
+def _possible(heads: ProposalHeads, window: int, longest: int) -> BoolArray:
+    """[ranks] whether a rank's proposal can be; see `_impossible`."""
+    samples, tokens = heads.samples, heads.tokens
+    possible: BoolArray = heads.finished == (samples == 0)
+    possible &= heads.lacks_filler_sample <= heads.finished
+    possible &= (samples >= 0) & (samples <= window)
+    most = np.where(samples <= MOST // longest, samples * longest, MOST)
+    possible &= (samples <= tokens) & (tokens <= most)
+    possible &= (heads.supervised >= 0) & (heads.supervised <= tokens)
+    possible &= (heads.room >= 0) & (heads.room < MOST)
+    return possible
+
+
+def _impossible(record: Any, window: int, longest: int) -> str:
+    """What a proposal says that cannot be."""
+    finished, lacks = record["flags"].tolist()
+    samples, supervised, tokens, room = record["counts"].tolist()
+    if max(finished, lacks) > 1:
+        return f"its flags are {finished} and {lacks}"
     if finished != (samples == 0) or lacks > finished:
-        return f"{samples:,} samples, {finished=}, {lacks=}"
+        return f"{samples:,} samples, finished={bool(finished)}, lacks={bool(lacks)}"
     if not 0 <= samples <= window:
         return f"{samples:,} samples in a window of at most {window:,}"
     if not samples <= tokens <= min(samples * longest, MOST):
         return f"{tokens:,} tokens in {samples:,} samples of 1 to {longest:,}"
     if not 0 <= supervised <= tokens:
         return f"{supervised:,} supervised tokens of {tokens:,}"
-    if not 0 <= room < MOST:
-        return f"room for {room:,} samples"
-    return ""
+    return f"room for {room:,} samples"
 
 
 # Documents
@@ -257,7 +291,7 @@ def encode_receipt(left: int, totals: bytes, lent: bytes) -> bytes:
 
 def decode_receipts(
     bodies: Sequence[memoryview], *, round: int, lender: int | None
-) -> list[ReceiptBody]:
+) -> ReceiptBodies:
     """All ranks' receipts, of which `RoundTotals.decode` checks the totals.
 
     Args:
@@ -266,7 +300,7 @@ def decode_receipts(
     Raises:
         DamagedMessageError: one is cut off, or says what cannot be.
     """
-    receipts = []
+    lefts, totals, lent = np.zeros(len(bodies), np.int64), [], b""
     for rank, body in enumerate(bodies):
         if len(body) < RECEIPT_LAYOUT.size:
             raise damaged(rank, RECEIPT, round, f"its body has {len(body)} bytes")
@@ -276,5 +310,7 @@ def decode_receipts(
         if len(body) < end or (len(body) > end and rank != lender):
             what = f"its body has {len(body):,} bytes, and {end:,} without a lent sample"
             raise damaged(rank, RECEIPT, round, what)
-        receipts.append(ReceiptBody(left, body[RECEIPT_LAYOUT.size : end], bytes(body[end:])))
-    return receipts
+        lefts[rank] = left
+        totals.append(body[RECEIPT_LAYOUT.size : end])
+        lent = lent or bytes(body[end:])
+    return ReceiptBodies(lefts, totals, lent)

@@ -13,7 +13,6 @@ Arrival numbers count the samples dealt to a rank. ``entries`` says which of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 from evenstep.plan.epoch.dealing import Holdings, dealt_entries, next_deal, next_window
-from evenstep.protocol.bodies import ProposalHead
+from evenstep.protocol.bodies import ProposalHeads
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 from evenstep.protocol.window_size import WindowSize
@@ -84,12 +83,12 @@ class DealtWindows:
         """Samples queued on this rank."""
         return self._base + len(self._entries) - self._bound
 
-    def begin(self, left: Sequence[int]) -> None:
-        for rank, queued in enumerate(left):
-            if not 0 <= queued <= self.next_entry:
-                what = f"{queued:,} of {self.next_entry:,} samples that were dealt are queued"
-                raise damaged(rank, HELLO, 0, what)
-        self._queued[:] = left
+    def begin(self, left: Int64Array) -> None:
+        if (wrong := (left < 0) | (left > self.next_entry)).any():
+            rank = int(wrong.argmax())
+            what = f"{left[rank]:,} of {self.next_entry:,} samples that were dealt are queued"
+            raise damaged(rank, HELLO, 0, what)
+        self._queued = left
         if not self._resumes_round:  # else its window is filled, and the next deal made
             nothing = np.zeros(self._world_size, np.int64)
             held = self._deal(self._held(nothing, nothing, 0, 0))
@@ -135,19 +134,15 @@ class DealtWindows:
     def exhausted(self, start: RoundStart) -> bool:
         return self.next_entry == self._total and not self._queued[self._rank]
 
-    def end_round(
-        self, heads: Sequence[ProposalHead], totals: RoundTotals, left: Sequence[int]
-    ) -> None:
+    def end_round(self, heads: ProposalHeads, totals: RoundTotals, left: Int64Array) -> None:
         if self._first_again:  # the next windows are filled
             self._first_again = False
             return
-        samples = np.array([head.samples for head in heads], np.int64)
-        tokens = np.array([head.tokens for head in heads], np.int64)
         held = self._held(
-            samples - totals.samples.sum(axis=1),
-            tokens - totals.tokens.sum(axis=1),
-            int(samples.sum()),
-            int(tokens.sum()),
+            heads.samples - totals.samples.sum(axis=1),
+            heads.tokens - totals.tokens.sum(axis=1),
+            int(heads.samples.sum()),
+            int(heads.tokens.sum()),
         )
         self._fill(self._deal(held))
 

@@ -7,9 +7,7 @@ receipt, before any of the round's steps is known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from evenstep.protocol.bodies import ProposalHead, ReceiptBody
+from evenstep.protocol.bodies import ProposalHeads
 from evenstep.protocol.window_buffer import RoundStart
 
 
@@ -27,11 +25,10 @@ class Lending:
         self.lender: int | None = None
         """The rank that lends one in this round; None where no rank needs one."""
 
-    def begin(self, heads: Sequence[ProposalHead]) -> None:
+    def begin(self, heads: ProposalHeads) -> None:
         """Finds out from all ranks' proposals which rank has to lend in this round."""
-        asked = any(head.lacks_filler_sample for head in heads)
-        lenders = (number for number, head in enumerate(heads) if not head.finished)
-        self.lender = next(lenders, None) if asked else None
+        asked = heads.lacks_filler_sample.any() and not heads.finished.all()
+        self.lender = int(heads.finished.argmin()) if asked else None
         self.lent = b""
 
     def due(self, start: RoundStart) -> int | None:
@@ -40,8 +37,8 @@ class Lending:
             return None
         return int(start.numbers[start.columns[0].argmin()])
 
-    def end(self, receipts: Sequence[ReceiptBody]) -> None:
-        """Borrows the sample that all ranks' receipts hold, if this rank has none."""
+    def end(self, lent: bytes) -> None:
+        """Borrows the sample that a rank lent in its receipt, if this rank has none."""
         if not self.has_sample:
-            self.borrowed = next((receipt.lent for receipt in receipts if receipt.lent), b"")
-            self.has_sample = bool(self.borrowed)
+            self.borrowed = lent
+            self.has_sample = bool(lent)

@@ -11,11 +11,12 @@ Otherwise every rank gathers a full window. For example, with windows of 4 sampl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from evenstep.arrays import Int64Array
-from evenstep.protocol.bodies import ProposalHead
+from evenstep.protocol.bodies import ProposalHeads
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 from evenstep.protocol.window_size import WindowSize
@@ -45,7 +46,7 @@ class LookAhead:
         self._rank = rank
         self._share = share
         self._resumed_quota = start.quota if start is not None else None
-        self._left = [_UNKNOWN] * world_size
+        self._left: Int64Array = np.full(world_size, _UNKNOWN, np.int64)
 
     def samples_left(self, buffer: WindowBuffer, start: RoundStart | None) -> int:
         """Samples of this rank that are still to be planned, which it sends to all ranks.
@@ -62,9 +63,9 @@ class LookAhead:
             return 0  # finished, whatever the size of the share
         return max(self._share - buffer.taken, 0) + buffer.seen
 
-    def begin(self, left: Sequence[int]) -> None:
+    def begin(self, left: Int64Array) -> None:
         """Takes the samples left on every rank, in rank order, before the first round."""
-        self._left = list(left)
+        self._left = left
 
     def missing(self, buffer: WindowBuffer, round: int) -> int:
         """Samples still to be received before a round can begin."""
@@ -105,11 +106,9 @@ class LookAhead:
     def begin_again(self) -> None:
         """Starts again with smaller first windows."""
 
-    def end_round(
-        self, heads: Sequence[ProposalHead], totals: RoundTotals, left: Sequence[int]
-    ) -> None:
+    def end_round(self, heads: ProposalHeads, totals: RoundTotals, left: Int64Array) -> None:
         """Takes what all ranks' messages of a round say; `left` as in `begin`."""
-        self._left = list(left)
+        self._left = left
         self._resumed_quota = None
 
     def _quota(self, round: int) -> int:
@@ -117,11 +116,11 @@ class LookAhead:
         if self._resumed_quota is not None:
             return self._resumed_quota
         size = self._size.at(round)
-        own = self._left[self._rank]
+        own = int(self._left[self._rank])
         if own <= 0 or not self._all_known():
             return size
-        rounds = -(-max(self._left) // size)
+        rounds = -(-int(self._left.max()) // size)
         return -(-own // rounds)
 
     def _all_known(self) -> bool:
-        return min(self._left) >= 0
+        return bool(self._left.min() >= 0)

@@ -43,6 +43,7 @@ from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.policy import Policy
 from evenstep.protocol.dealt_windows import DealtWindows
+from evenstep.protocol.exchanged import Exchanged
 from evenstep.protocol.lending import Lending
 from evenstep.protocol.look_ahead import LookAhead
 from evenstep.protocol.own_receipt import TEXT, VISION
@@ -158,7 +159,7 @@ class RankProtocol:
             )
         self._lending = Lending(rank=rank, has_sample=has_filler_sample)
         self._first_number = start.taken if start else 0  # of those received here
-        self._heads: Sequence[bodies.ProposalHead] = ()
+        self._heads: bodies.ProposalHeads | None = None
         """All ranks' proposals of the current round."""
         self._round: RankRound | None = None
         """The current round; None before the first."""
@@ -289,8 +290,11 @@ class RankProtocol:
             body = bodies.encode_receipt(self._samples_left(), receipt, self._lending.lent)
         return wire.encode(self._phase.value, body, rank=self.rank, round=self.rounds)
 
-    def incoming(self, messages: Sequence[bytes]) -> list[PlannedStep]:
+    def incoming(self, messages: Sequence[bytes] | Exchanged) -> list[PlannedStep]:
         """Takes everybody's messages of one exchange, in rank order, this rank's own included.
+
+        Args:
+            messages: ranks of one process may share an `Exchanged`.
 
         Returns:
             The steps that this exchange settled, in order; often none.
@@ -303,19 +307,25 @@ class RankProtocol:
         """
         if self.finished:
             raise InvariantError("no message is expected after the end of the epoch")
-        if len(messages) != self.world_size:
-            raise InvariantError(f"{len(messages)} messages for world size {self.world_size}")
-        received = wire.open_all(
-            messages, self._phase.value, self.rounds, rank=self.rank, epoch=self.epoch
+        exchanged = messages if isinstance(messages, Exchanged) else Exchanged(messages)
+        if (count := len(exchanged.messages)) != self.world_size:
+            raise InvariantError(f"{count} messages for world size {self.world_size}")
+        received = exchanged.once(
+            wire.open_all,
+            exchanged.messages,
+            self._phase.value,
+            self.rounds,
+            rank=self.rank,
+            epoch=self.epoch,
         )
         if self._phase is _Phase.HELLO:
-            self._windows.begin(bodies.compare_hellos(received))
+            self._windows.begin(exchanged.once(bodies.compare_hellos, received))
             self._phase = _Phase.FILLING
             return []
         if self._phase is _Phase.FILLING:
-            self._settle(received)
+            self._settle(exchanged, received)
             return []
-        return self._conclude(received)
+        return self._conclude(exchanged, received)
 
     # A round
 
@@ -342,17 +352,18 @@ class RankProtocol:
         )
         return bodies.encode_proposal(head, message)
 
-    def _settle(self, received: Sequence[memoryview]) -> None:
+    def _settle(self, exchanged: Exchanged, received: Sequence[memoryview]) -> None:
         """Proposals are in: plans this rank's part of the round, or ends the epoch."""
-        heads, messages = bodies.decode_proposals(
+        heads, messages = exchanged.once(
+            bodies.decode_proposals,
             received,
             round=self.rounds,
             window=self._size.largest,
             longest=self.policy.max_length,
             unequal=self.policy.dynamic,
         )
-        finished = [head.finished for head in heads]
-        unplannable = all(finished) or (self.exhausted == "stop" and any(finished))
+        finished = heads.finished
+        unplannable = finished.all() or (self.exhausted == "stop" and finished.any())
         if unplannable and self._windows.done:
             self._stop()
             return
@@ -377,17 +388,25 @@ class RankProtocol:
         if self.pending != len(self._buffer):
             raise InvariantError(f"{self.pending} samples pending, {len(self._buffer)} held")
 
-    def _conclude(self, received: Sequence[memoryview]) -> list[PlannedStep]:
+    def _conclude(self, exchanged: Exchanged, received: Sequence[memoryview]) -> list[PlannedStep]:
         """Receipts are in: returns the steps of the round, and begins the next one."""
         assert self._round is not None
-        receipts = bodies.decode_receipts(received, round=self.rounds, lender=self._lending.lender)
-        sent = [receipt.totals for receipt in receipts]
-        totals = RoundTotals.decode(sent, self._heads, round=self.rounds, layout=self._layout)
+        assert self._heads is not None
+        receipts = exchanged.once(
+            bodies.decode_receipts, received, round=self.rounds, lender=self._lending.lender
+        )
+        totals = exchanged.once(
+            RoundTotals.decode,
+            receipts.totals,
+            self._heads,
+            round=self.rounds,
+            layout=self._layout,
+        )
         self.rounds += 1
         self._resumes_round = False
         self._phase = _Phase.FILLING
-        self._windows.end_round(self._heads, totals, [receipt.left for receipt in receipts])
-        self._lending.end(receipts)
+        self._windows.end_round(self._heads, totals, receipts.left)
+        self._lending.end(receipts.lent)
         if self.exhausted == "stop" and len(totals) and not totals.samples.all():
             # Some rank has no samples for these steps, so no rank may make them.
             self.emitted -= len(self._round.groups.members)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.shared_step import SharedStep
 from evenstep.plan.plan_checks import check_memory, check_positions
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
-from evenstep.protocol.bodies import ProposalHead
+from evenstep.protocol.bodies import ProposalHead, ProposalHeads
 from evenstep.protocol.own_receipt import Receipt
 from evenstep.protocol.planned_step import PlannedStep, SettledRound
 from evenstep.protocol.receipts import RoundTotals
@@ -81,7 +80,7 @@ class RankRound:
 
     def settle(
         self,
-        heads: Sequence[ProposalHead],
+        heads: ProposalHeads,
         messages: Int64Array,
         *,
         rank: int,
@@ -99,9 +98,7 @@ class RankRound:
         Raises:
             InvariantError: the policy cannot make a plan of these messages, or makes a wrong one.
         """
-        samples = np.array([head.samples for head in heads], np.float64)
-        supervised = np.array([head.supervised for head in heads], np.float64)
-        self._mean_supervised = supervised / np.maximum(samples, 1)
+        self._mean_supervised = heads.mean_supervised
         try:
             if self._policy.dynamic:
                 self._shared = self._policy.share(messages)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import BoolArray
 from evenstep.errors import InvariantError
-from evenstep.protocol.bodies import MOST, ProposalHead
+from evenstep.protocol.bodies import MOST, ProposalHeads
 from evenstep.protocol.own_receipt import COLUMNS, DTYPES, TEXT, VISION, TotalsLayout, from_bits
 from evenstep.protocol.totals import Totals
 from evenstep.protocol.wire import RECEIPT, damaged
@@ -44,7 +44,7 @@ class RoundTotals(Totals):
     def decode(
         cls,
         receipts: Sequence[bytes | memoryview],
-        heads: Sequence[ProposalHead],
+        heads: ProposalHeads,
         *,
         round: int = 0,
         layout: TotalsLayout = TEXT,
@@ -69,8 +69,8 @@ class RoundTotals(Totals):
                 raise damaged(ranks[0], RECEIPT, round, wrong)
             counts[ranks], size = _extent(head, layout)
             for rank in ranks:
-                if counts[rank] > heads[rank].samples:
-                    wrong = f"{counts[rank]:,} steps of {heads[rank].samples:,} samples"
+                if counts[rank] > heads.samples[rank]:
+                    wrong = f"{counts[rank]:,} steps of {heads.samples[rank]:,} samples"
                 elif len(receipts[rank]) != size:
                     wrong = f"its totals have {len(receipts[rank]):,} bytes, and need {size:,}"
                 if wrong:
@@ -114,7 +114,7 @@ class RoundTotals(Totals):
         totals._check(heads, counts > 0, round)
         return totals
 
-    def _check(self, heads: Sequence[ProposalHead], planned: BoolArray, round: int) -> None:
+    def _check(self, heads: ProposalHeads, planned: BoolArray, round: int) -> None:
         """Raises `DamagedMessageError` for totals that cannot be.
 
         Args:
@@ -136,7 +136,7 @@ class RoundTotals(Totals):
             raise damaged(rank, RECEIPT, round, f"in its step {step} are {row}")
         summed = np.array([self.samples, self.supervised_tokens, self.tokens])
         sums = summed.sum(axis=2, dtype=np.float64).T  # of integers their sum may be too large for
-        held = np.array([[head.samples, head.supervised, head.tokens] for head in heads])
+        held = np.array([heads.samples, heads.supervised, heads.tokens]).T
         if (sums > held).any():
             rank = int((sums > held).any(axis=1).argmax())
             what = (

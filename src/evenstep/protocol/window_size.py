@@ -13,12 +13,10 @@ again, so no rank has to hold it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
-from evenstep.protocol.bodies import ProposalHead
+from evenstep.protocol.bodies import ProposalHeads
 from evenstep.protocol.window_buffer import RoundStart
 
 AUTO = "auto"
@@ -101,16 +99,17 @@ class WindowSize:
         fits = self._policy.window_size_at(min(room, self.current), round)
         return fits < self.at(round)
 
-    def learn(self, heads: Sequence[ProposalHead], round: int) -> bool:
+    def learn(self, heads: ProposalHeads, round: int) -> bool:
         """Takes what the windows of a round hold on all ranks; counts for the next round.
 
         Returns:
             Whether the windows of this round were too large for some rank.
         """
-        room = min((head.room for head in heads if head.room), default=0)
+        known = heads.room[heads.room > 0]
+        room = int(known.min()) if len(known) else 0
         again, self.fresh = self.too_large(room, round), False
         self.limit = room or self.limit
-        samples, tokens = sum(h.samples for h in heads), sum(h.tokens for h in heads)
+        samples, tokens = int(heads.samples.sum()), int(heads.tokens.sum())
         size = self.current if self.grows else self._first
         if self._tokens is not None and tokens and not again:
             wanted = -(-self._tokens * samples // tokens)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+import evenstep.protocol.bodies as bodies
 import evenstep.protocol.dealt_windows as dealt_windows
-import evenstep.protocol.rank_protocol as rank_protocol
 import evenstep.protocol.wire as wire
 from evenstep.errors import PeerError
 from evenstep.loader.batcher.round_planner import RoundPlanner
@@ -108,15 +108,20 @@ def forgets_to_say_that_it_has_finished(right):
     return wrong
 
 
-@mutation("even, own samplers", rank_protocol, "all")
+@mutation("even, own samplers", bodies, "decode_proposals")
 def ends_the_epoch_when_one_rank_has_finished(right):
-    return any
+    def wrong(*given, **options):
+        heads, numbers = right(*given, **options)
+        ended = np.full_like(heads.finished, heads.finished.any())
+        return replace(heads, finished=ended), numbers
+
+    return wrong
 
 
 @mutation("even, own samplers", RankProtocol, "_conclude")
 def ends_the_epoch_one_round_early(right):
-    def wrong(self, received):
-        steps = right(self, received)
+    def wrong(self, *given):
+        steps = right(self, *given)
         if self.rounds == 2:
             self._stop()
         return steps
@@ -126,9 +131,9 @@ def ends_the_epoch_one_round_early(right):
 
 @mutation("all stop with the first, last ones dropped", RankProtocol, "_conclude")
 def keeps_steps_that_some_rank_has_no_samples_for(right):
-    def wrong(self, received):
+    def wrong(self, *given):
         self.exhausted = "pad"
-        steps = right(self, received)
+        steps = right(self, *given)
         self.exhausted = "stop"
         return steps
 
@@ -137,8 +142,8 @@ def keeps_steps_that_some_rank_has_no_samples_for(right):
 
 @mutation("all stop with the first", RankProtocol, "_settle")
 def stops_while_all_ranks_have_samples(right):
-    def wrong(self, received):
-        right(self, received)
+    def wrong(self, *given):
+        right(self, *given)
         if self.rounds == 1 and not self.finished:
             self._stop()
 
@@ -148,8 +153,9 @@ def stops_while_all_ranks_have_samples(right):
 @mutation("three ranks", RankRound, "settle")
 def knows_only_its_own_supervised_tokens(right):
     def wrong(self, heads, messages, *, rank, buffer):
-        heads = [h if r == rank else h._replace(supervised=0) for r, h in enumerate(heads)]
-        return right(self, heads, messages, rank=rank, buffer=buffer)
+        own = np.where(np.arange(len(heads.supervised)) == rank, heads.supervised, 0)
+        known = replace(heads, supervised=own)
+        return right(self, known, messages, rank=rank, buffer=buffer)
 
     return wrong
 

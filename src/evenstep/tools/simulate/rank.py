@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
 from evenstep.protocol import RankProtocol
+from evenstep.protocol.exchanged import Exchanged
 from evenstep.protocol.planned_step import PlannedStep
 
 
@@ -64,21 +64,8 @@ class SimulatedRank:
     def outgoing(self) -> bytes:
         return self.protocol.outgoing()
 
-    def incoming(self, messages: Sequence[bytes]) -> None:
+    def incoming(self, messages: Exchanged) -> None:
         self.steps += self.protocol.incoming(messages)
-
-    def share_totals(self, other: SimulatedRank) -> None:
-        """Shares the table of the latest round with `other`, whose table is equal.
-
-        Separate tables of all ranks would take memory by the square of their number.
-        """
-        if not self.steps:
-            return
-        totals, own = other.steps[-1].round.totals, self.steps[-1].round
-        if own.totals is not totals:
-            shared = dataclasses.replace(own, totals=totals)
-            for step in self.steps[-len(totals) :]:
-                step.round = shared
 
     @property
     def undelivered(self) -> int:

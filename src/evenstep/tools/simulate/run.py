@@ -21,6 +21,7 @@ from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.protocol import RankProtocol
+from evenstep.protocol.exchanged import Exchanged
 from evenstep.protocol.window_size import AUTO
 from evenstep.tools.simulate.measure import measure
 from evenstep.tools.simulate.rank import SimulatedEpoch, SimulatedRank
@@ -151,12 +152,10 @@ def run_epoch(
     while not _all_finished(ranks):
         for rank in ranks:
             rank.fill()
-        messages = [rank.outgoing() for rank in ranks]
-        sent.append(sum(map(len, messages)))
+        messages = Exchanged([rank.outgoing() for rank in ranks])
+        sent.append(sum(map(len, messages.messages)))
         for rank in ranks:
             rank.incoming(messages)
-        for rank in ranks[1:]:
-            rank.share_totals(ranks[0])
         if progress is not None:
             progress(sum(rank.protocol.emitted for rank in ranks), total)
     plan_seconds += sum(one.seconds for one in clocked)
