@@ -94,46 +94,32 @@ def pack_documents(
         cells = [_cells(each) for each in packed]
         rows = [[name, *(column[name] for column in cells)] for name in cells[0]]
         print(text_table(["", *(each.name for each in packed)], rows, title=title))
-        print(f"\n{meaning(packed, window, over, chosen=context is None)}")
+        print(f"\n{meaning(packed, over)}")
     note(f"picture: {picture}\nfigures: {out / 'result.json'}")
 
 
-def meaning(packed: Sequence[Packed], context: int, over: int, *, chosen: bool) -> str:
+def meaning(packed: Sequence[Packed], over: int) -> str:
     """How the documents were packed, in sentences.
 
     Args:
         over: documents longer than the context.
-        chosen: whether the context is `suitable_context`.
     """
-    original, wlb, steady = packed
-    text = []
-    text.append(
-        "Imbalance is the largest cost of a micro-batch over the mean, 1 at best; a document of d "
-        f"tokens costs d² + {DocumentCost().linear:,} d."
-    )
-    if chosen:
-        enough = (
-            f"the largest power of two up to 131,072 with which these documents last {STEPS} steps"
-            if original.arriving.steps >= STEPS
-            else f"the smallest that is tried: they do not last {STEPS} steps"
-        )
-        text.append(
-            f"The context of {context:,} tokens is {enough}; choose another with --context."
-        )
+    original, wlb, _ = packed
     split = f"split the {over:,} longer than the context, into as few equal pieces as possible"
-    text.append(
-        f"Original packing cut {original.documents_cut:,} documents, wherever a window ended; "
-        f"WLB and steady {split if over else 'cut none'}."
+    queues = (
+        f"WLB's queues take documents from {' and '.join(f'{n:,}' for n in wlb.thresholds)} tokens "
+        "on"
+        if wlb.thresholds
+        else "WLB delays none: no length separates outliers from other documents here"
     )
-    if wlb.thresholds:
-        lengths = " and ".join(f"{length:,}" for length in wlb.thresholds)
-        text.append(f"WLB's queues take documents from {lengths} tokens on.")
-    else:
-        text.append("WLB delays none: no length separates outliers from other documents here.")
-    text.append("The last steps train on documents that still wait when all have arrived.")
-    if min(wlb.arriving.imbalance, steady.arriving.imbalance) >= original.arriving.imbalance:
-        text.append("Nothing is gained: packed as they arrive, these documents are as even.")
-    return textwrap.fill(" ".join(text), _COLUMNS)
+    text = (
+        "Imbalance is the largest cost of a micro-batch over the mean, 1 at best; a document of d "
+        f"tokens costs d² + {DocumentCost().linear:,} d. Original packing cut "
+        f"{original.documents_cut:,} documents, wherever a window ended; WLB and steady "
+        f"{split if over else 'cut none'}. {queues}. The last steps train on documents that still "
+        "wait when all have arrived."
+    )
+    return textwrap.fill(text, _COLUMNS)
 
 
 def _cells(packed: Packed) -> dict[str, str]:

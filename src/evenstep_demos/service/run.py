@@ -49,7 +49,7 @@ def run_demo(*, sources: int, steps: int, seed: int, out: Path, as_json: bool) -
         stored = write_sources(out / "sources", sources, seed, progress)
     samples = sum(stored.samples.values())
     note(
-        f"{samples:,} functions of this interpreter's Python code in {len(stored.samples):,} "
+        f"{samples:,} blocks of this interpreter's Python code in {len(stored.samples):,} "
         f"sources; left out: {stored.unusable:,} blank, unreadable or copies"
     )
 

@@ -1,6 +1,6 @@
 """Sources on disk: Python code of this interpreter.
 
-A folder of code is a source, and a function a document: from its ``def`` line to that of the next.
+A folder of code is a source, and a block of a file, most often a function or class, a document.
 Unusable documents are counted.
 
 A source is one JSON Lines file. A sample is identified by (source, shard, index), which names a
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import sysconfig
-import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +21,7 @@ from typing import Any
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.sample_table import SampleId
+from evenstep_demos.text.corpus import blocks_of
 
 MAX_LENGTH = 4096
 """Bytes of a document; longer ones are cut off."""
@@ -30,7 +29,6 @@ MAX_LENGTH = 4096
 _FEWEST, _MOST = 4, 24  # files of a source
 _DEPTH = 2  # names of folders in the name of a source
 _CACHES = {"__pycache__", "site-packages", "dist-packages"}
-_HEADS = re.compile(r"^(?=[ \t]*(?:async +def|def|class) )", re.MULTILINE)
 _BLOCK = 1024  # lines of a shard
 
 
@@ -95,7 +93,7 @@ def write_sources(
     for number, (source, paths) in enumerate(chosen):
         lines = []
         for path in random.Random(f"{seed} {source}").sample(paths, min(len(paths), _MOST)):
-            for text in functions_of(path):
+            for text in blocks_of(path):
                 # Half a character at the end of the cut, and lone surrogates, are left out.
                 part = text.encode(errors="ignore")[:MAX_LENGTH].decode(errors="ignore")
                 if len(part.strip()) < 2 or part in seen:  # one token predicts nothing
@@ -128,14 +126,3 @@ def _python_files() -> Iterator[tuple[str, Path]]:
             parts = path.relative_to(root).parts
             if not _CACHES & set(parts):
                 yield "/".join(parts[:-1][:_DEPTH]) or "modules", path
-
-
-def functions_of(path: Path) -> list[str]:
-    """Splits a file before each ``def`` or ``class`` line. The part before the first is left out,
-    unless there is no other. A file that cannot be read is one empty text."""
-    try:
-        with tokenize.open(path) as file:  # honours the file's own encoding declaration
-            before, *functions = _HEADS.split(file.read())
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        return [""]
-    return functions or [before]

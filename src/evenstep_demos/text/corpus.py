@@ -58,18 +58,18 @@ def read_standard_library(seed: int, root: Path | None = None) -> Corpus:
         raise ConfigurationError(
             f"no Python source files under {root}; pass --data FILE.parquet to use your own text"
         )
-    blocks = [block for path in paths for block in _blocks(path)]
+    blocks = [block for path in paths for block in blocks_of(path)]
     random.Random(seed).shuffle(blocks)
     return _gather(f"functions and classes of {root}", blocks, len(blocks))
 
 
-def _blocks(path: Path) -> list[str | None]:
-    """The blocks of a source file; one None if it cannot be read."""
+def blocks_of(path: Path) -> list[str]:
+    """The blocks of a source file; one empty text if it cannot be read."""
     try:
         with tokenize.open(path) as file:  # honours the file's own encoding declaration
-            return [*_BETWEEN_BLOCKS.split(file.read())]
+            return _BETWEEN_BLOCKS.split(file.read())
     except (OSError, SyntaxError, UnicodeDecodeError):
-        return [None]
+        return [""]
 
 
 def read_parquet(path: Path, column: str, seed: int) -> Corpus:

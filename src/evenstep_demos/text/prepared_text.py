@@ -6,8 +6,7 @@ than the limit are left out of both sets, and counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,11 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
+from evenstep.arrays import Int64Array
+from evenstep.batch import PadCollator
 from evenstep.errors import ConfigurationError
 from evenstep_demos.text.corpus import Corpus
+from evenstep_demos.text.task import Task
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -29,22 +31,6 @@ _TOKENIZER_CHARACTERS = 3_000_000
 _TOKENIZER_CHARACTERS_PER_DOCUMENT = 20_000  # so that no single document shapes the vocabulary
 _CHARACTERS_PER_TOKEN = 8  # more than nearly any text has; documents of more are too long
 _HELD_OUT_SHARE, _HELD_OUT = 10, 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedText:
-    """All data of the demo, picklable."""
-
-    tokenizer: str
-    """The tokenizer as JSON."""
-    documents: tuple[str, ...]
-    """To train on, in random order."""
-    lengths: npt.NDArray[np.int64]
-    """[documents] tokens, the end token included."""
-    held_out: tuple[str, ...]
-    held_out_lengths: npt.NDArray[np.int64]
-    too_long: int
-    """Documents over the limit."""
 
 
 class TokenizedDocuments(Dataset[dict[str, torch.Tensor]]):
@@ -69,12 +55,23 @@ class TokenizedDocuments(Dataset[dict[str, torch.Tensor]]):
         return {**self.__dict__, "_loaded": None}
 
 
-def prepare(corpus: Corpus, limit: int, vocab_size: int, *, ranks: int) -> PreparedText:
+def prepare(
+    corpus: Corpus,
+    limit: int,
+    vocab_size: int,
+    *,
+    ranks: int,
+    model: Callable[[int], torch.nn.Module],
+) -> tuple[Task, int]:
     """Trains the tokenizer, measures every document and sets some aside.
 
     Args:
         limit: tokens of a document; longer ones are left out.
         ranks: each needs a document to train on and one to evaluate.
+        model: see `Task`.
+
+    Returns:
+        What the ranks are given, and the number of documents over the limit.
 
     Raises:
         ConfigurationError: too few documents are within the limit.
@@ -95,14 +92,19 @@ def prepare(corpus: Corpus, limit: int, vocab_size: int, *, ranks: int) -> Prepa
             f"tokens: {len(training):,} to train on and {len(held_out):,} to hold out, for {ranks} "
             "ranks; give more text, or raise --max-tokens"
         )
-    return PreparedText(
-        tokenizer=tokenizer,
-        documents=tuple(corpus.documents[i] for i in training),
+
+    def chosen(indices: Int64Array) -> TokenizedDocuments:
+        return TokenizedDocuments([corpus.documents[i] for i in indices], tokenizer)
+
+    task = Task(
+        training=chosen(training),
         lengths=lengths[training],
-        held_out=tuple(corpus.documents[i] for i in held_out),
+        held_out=chosen(held_out),
         held_out_lengths=lengths[held_out],
-        too_long=len(lengths) - len(kept),
+        collate=PadCollator(pad_token_id=END),
+        model=model,
     )
+    return task, len(lengths) - len(kept)
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> str:

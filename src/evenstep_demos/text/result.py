@@ -16,7 +16,7 @@ import numpy.typing as npt
 from evenstep.errors import InvariantError
 from evenstep.tools.report.steps_plot import StepPanel
 from evenstep.tools.report.table import text_table
-from evenstep_demos.text.budget import ACCUMULATE, Choice
+from evenstep_demos.text.budget import Choice
 from evenstep_demos.text.train import REPEATS, RUNS, BothTrained, StepRecords
 
 _COLUMNS = 88
@@ -172,21 +172,19 @@ def table_of(result: Mapping[str, Any]) -> str:
         f"{options['samples']:,} {result['samples']}, {fixed['tokens'] // REPEATS:,} tokens, each "
         f"once in each of {REPEATS} repeats, on {options['world_size']} ranks"
     )
-    table = text_table(["", "fixed batches", "evenstep.Even", "change"], cells, title=title)
+    fixed_name = f"fixed batches of {options['batch_size']}"
+    even_name = f"Even({options['fitted_max_tokens']:,})"
+    table = text_table(["", fixed_name, even_name, "change"], cells, title=title)
     return f"{table}\n\n{verdict(result)}"
 
 
 def verdict(result: Mapping[str, Any]) -> str:
     """What was measured, in sentences."""
     fixed, even, loss = result["fixed"], result["evenstep"], result["loss_difference"]
-    options = result["options"]
     text = (
-        f"Compared on the same {result['samples']}: fixed batches of {options['batch_size']} "
-        "samples, and evenstep's default policy, "
-        f"Even(max_tokens={options['fitted_max_tokens']:,}), the budget with which both take about "
-        f"as many steps, {ACCUMULATE} to an update. In real tokens per second evenstep was "
-        f"{result['speedup']:.2f} times as fast, and {result['processor_speedup']:.2f} times by "
-        "the processor time of the slowest ranks. "
+        f"In real tokens per second evenstep was {result['speedup']:.2f} times as fast, and "
+        f"{result['processor_speedup']:.2f} times by the processor time of the slowest ranks. "
+        "Both took about as many steps. "
     )
     share = min(fixed["processor_share"], even["processor_share"])
     if share < _PROCESSOR_SHARE:

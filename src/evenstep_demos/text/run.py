@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch.utils.data import Subset
 
-from evenstep.batch import PadCollator
 from evenstep.cli.output import note, print_json
 from evenstep.tools.report.steps_plot import plot_steps
 from evenstep_demos.models import PaddedGPT
 from evenstep_demos.ranks import run_ranks
 from evenstep_demos.text.budget import ACCUMULATE, TrainingOptions, choose
 from evenstep_demos.text.corpus import read_parquet, read_standard_library
-from evenstep_demos.text.prepared_text import END, TokenizedDocuments, describe_lengths, prepare
+from evenstep_demos.text.prepared_text import describe_lengths, prepare
 from evenstep_demos.text.result import figures_of_both, panels_of, table_of
 from evenstep_demos.text.task import Task
 from evenstep_demos.text.train import REPEATS, train_both
@@ -44,28 +43,21 @@ def run_demo(
     else:
         corpus = read_parquet(data, column, options.seed)
     limit = 2 * options.max_tokens // 3
-    prepared = prepare(corpus, limit, VOCABULARY, ranks=options.world_size)
+    task, too_long = prepare(corpus, limit, VOCABULARY, ranks=options.world_size, model=_model)
+    held_out = len(task.held_out_lengths)
+    note(
+        f"{corpus.name}: {corpus.found:,} documents, {corpus.read:,} read; left out: "
+        f"{corpus.unusable:,} empty, unreadable or copies, {too_long:,} longer than "
+        f"{limit:,} tokens; {held_out:,} held out for evaluation"
+    )
     facts = {
         "name": corpus.name,
         "found": corpus.found,
         "read": corpus.read,
         "unusable": corpus.unusable,
-        "too_long": prepared.too_long,
-        "held_out": len(prepared.held_out),
+        "too_long": too_long,
+        "held_out": held_out,
     }
-    note(
-        f"{corpus.name}: {corpus.found:,} documents, {corpus.read:,} read; left out: "
-        f"{corpus.unusable:,} empty, unreadable or copies, {prepared.too_long:,} longer than "
-        f"{limit:,} tokens; {len(prepared.held_out):,} held out for evaluation"
-    )
-    task = Task(
-        training=TokenizedDocuments(prepared.documents, prepared.tokenizer),
-        lengths=prepared.lengths,
-        held_out=TokenizedDocuments(prepared.held_out, prepared.tokenizer),
-        held_out_lengths=prepared.held_out_lengths,
-        collate=PadCollator(pad_token_id=END),
-        model=_model,
-    )
     compare(options, task, facts=facts, samples="documents", out=out, as_json=as_json)
 
 

@@ -9,27 +9,8 @@ import pytest
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.sample_table import SampleId
 from evenstep_demos.service import sources
-from evenstep_demos.service.sources import functions_of, write_sources
+from evenstep_demos.service.sources import write_sources
 from evenstep_demos.service.strategies import tokens_of
-
-
-@pytest.mark.parametrize(
-    ("code", "functions"),
-    [
-        (
-            "import os\n\ndef a():\n    return 1\n\nclass B:\n    x = 1\n    async def c(): ...\n",
-            ["def a():\n    return 1\n\n", "class B:\n    x = 1\n", "    async def c(): ...\n"],
-        ),
-        ("x = 'def'\n", ["x = 'def'\n"]),
-        ("# coding: nonsense\n", [""]),
-    ],
-)
-def test_a_function_is_a_document_with_what_follows_its_head(
-    tmp_path: Path, code: str, functions: list[str]
-) -> None:
-    path = tmp_path / "a.py"
-    path.write_text(code)
-    assert functions_of(path) == functions
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import pickle
 import random
 
 import pytest
+import torch
 
 from evenstep.errors import ConfigurationError
 from evenstep_demos.text.corpus import Corpus
 from evenstep_demos.text.prepared_text import (
     END,
-    TokenizedDocuments,
     load_tokenizer,
     prepare,
     train_tokenizer,
@@ -29,26 +29,24 @@ def _corpus(count: int) -> Corpus:
 
 def test_documents_are_trained_on_held_out_or_too_long() -> None:
     corpus = _corpus(200)
-    prepared = prepare(corpus, LIMIT, VOCABULARY, ranks=2)
-    used = [*prepared.documents, *prepared.held_out]
+    task, too_long = prepare(corpus, LIMIT, VOCABULARY, ranks=2, model=torch.nn.Module)
+    used = [*task.training.texts, *task.held_out.texts]
     assert len(set(used)) == len(used)
-    assert len(used) + prepared.too_long == len(corpus.documents)
-    encode = load_tokenizer(prepared.tokenizer).encode
+    assert len(used) + too_long == len(corpus.documents)
+    encode = load_tokenizer(task.training.tokenizer).encode
     for text in corpus.documents:
         assert (len(encode(text).ids) + 1 <= LIMIT) == (text in used)
-    samples = TokenizedDocuments(prepared.documents, prepared.tokenizer)
-    assert [len(sample["input_ids"]) for sample in samples] == prepared.lengths.tolist()
+    assert [len(sample["input_ids"]) for sample in task.training] == task.lengths.tolist()
 
 
 def test_samples_end_with_the_end_token_and_survive_pickling() -> None:
-    prepared = prepare(_corpus(100), LIMIT, VOCABULARY, ranks=2)
-    samples = TokenizedDocuments(prepared.documents, prepared.tokenizer)
+    samples = prepare(_corpus(100), LIMIT, VOCABULARY, ranks=2, model=torch.nn.Module)[0].training
     tokens = samples[0]["input_ids"]
     assert tokens[-1] == END
     assert (tokens[:-1] != END).all()
     again = pickle.loads(pickle.dumps(samples))
     assert again[0]["labels"].tolist() == tokens.tolist()
-    assert load_tokenizer(prepared.tokenizer).decode(tokens[:-1].tolist()) == prepared.documents[0]
+    assert load_tokenizer(samples.tokenizer).decode(tokens[:-1].tolist()) == samples.texts[0]
 
 
 def test_text_that_spells_the_end_token_does_not_end_a_document() -> None:
@@ -66,4 +64,4 @@ def test_text_that_spells_the_end_token_does_not_end_a_document() -> None:
 )
 def test_too_little_text_is_refused_with_the_numbers(documents: int, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        prepare(_corpus(documents), LIMIT, VOCABULARY, ranks=2)
+        prepare(_corpus(documents), LIMIT, VOCABULARY, ranks=2, model=torch.nn.Module)
