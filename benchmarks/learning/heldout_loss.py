@@ -49,10 +49,10 @@ from pathlib import Path
 
 from benchmarks.learning.experiment import Experiment, noise_of, prepare_noise, run_of
 from benchmarks.learning.plans import BASE, DEFAULT, POLICIES
-from benchmarks.learning.summary import CorpusResult, plot, tables
+from benchmarks.learning.summary import CorpusResult, plot, table_of
 from benchmarks.learning.text import read_text
 from benchmarks.learning.train import Recipe, one_thread
-from benchmarks.lib.report import print_json
+from benchmarks.lib.report import show
 from evenstep.errors import EvenstepError
 from evenstep.protocol.window_size import AUTO
 
@@ -192,14 +192,7 @@ def main() -> None:
     results = measure(experiments, range(options.seeds), options.processes or cores or 1)
     if options.plot:
         plot(results, options.plot)
-    if options.json:
-        chosen = {
-            key: str(value) if isinstance(value, Path) else value
-            for key, value in vars(options).items()
-        }
-        print_json({"options": chosen, "corpora": [result.as_dict() for result in results]})
-    else:
-        print("\n\n".join(tables(result) for result in results))
+    show(*(table_of(result) for result in results), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ on the same seed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.learning.experiment import Run
 from benchmarks.learning.plans import BASE
-from benchmarks.lib.report import markdown
+from benchmarks.lib.report import Table
 from evenstep.arrays import Float64Array
 from evenstep.tools.report.picture import new_figure
 
@@ -42,19 +42,6 @@ class CorpusResult:
     def _of(self, policy: str) -> list[tuple[int, Run]]:
         return sorted(self.runs[policy].items())
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "corpus": self.name,
-            "policies": {
-                policy: {
-                    "above_fixed": interval(self.above_fixed(policy)),
-                    "cosine": self.cosines[policy],
-                    "runs": {str(seed): asdict(run) for seed, run in self._of(policy)},
-                }
-                for policy in self.runs
-            },
-        }
-
 
 def interval(values: Float64Array) -> dict[str, float]:
     """Mean and its standard error."""
@@ -64,8 +51,7 @@ def interval(values: Float64Array) -> dict[str, float]:
     }
 
 
-def tables(result: CorpusResult) -> str:
-    """A table of Markdown, with a line above it."""
+def table_of(result: CorpusResult) -> Table:
     rows = []
     for policy, runs in result.runs.items():
         steps = [run.steps for run in runs.values()]
@@ -83,7 +69,7 @@ def tables(result: CorpusResult) -> str:
                 f"{min(steps)}-{max(steps)}" if min(steps) < max(steps) else f"{steps[0]}",
             ]
         )
-    return f"{result.name}, {len(result.runs[BASE])} seeds\n\n{markdown(_HEADER, rows)}"
+    return Table(_HEADER, rows, f"{result.name}, {len(result.runs[BASE])} seeds")
 
 
 def plot(results: Sequence[CorpusResult], path: Path) -> None:

@@ -3,7 +3,7 @@
 report    spreads, tables, the machine, and the arguments that every benchmark has
 epoch     figures of the groups of an epoch
 released  an epoch of the released ODB package, over lengths alone
-corpus    real text to train on and to evaluate
+corpus    tokenized samples
 methods   four ways to form batches, behind one interface
 train     an epoch of data-parallel training, timed
 ranks     rank processes, new ones for every measurement

@@ -35,9 +35,6 @@ class Spread:
     def text(self, digits: int) -> str:
         return f"{self.median:,.{digits}f} ({self.low:,.{digits}f}-{self.high:,.{digits}f})"
 
-    def as_dict(self) -> dict[str, float]:
-        return {"median": self.median, "p10": self.low, "p90": self.high}
-
 
 def parser(description: str, example: str, *, repeats: int) -> argparse.ArgumentParser:
     """Arguments that every benchmark has."""
@@ -102,21 +99,34 @@ def spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
     return {name: Spread.of([run[name] for run in runs]) for name in runs[0]}
 
 
-def as_dicts(found: Mapping[str, Spread]) -> dict[str, dict[str, float]]:
-    return {name: spread.as_dict() for name, spread in found.items()}
+@dataclass(frozen=True)
+class Table:
+    """Cells as they are printed."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+    def markdown(self) -> str:
+        """The first column to the left and the others to the right; above it the title."""
+        table = [list(self.columns), *map(list, self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table)]
+        rule = [("-" * w) if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+        aligned = [
+            [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))]
+            for line in [table[0], rule, *table[1:]]
+        ]
+        lines = "\n".join(f"| {' | '.join(line)} |" for line in aligned)
+        return f"{self.title}:\n\n{lines}" if self.title else lines
 
 
-def print_json(result: Mapping[str, Any]) -> None:
-    print(json.dumps({**result, "machine": machine()}, indent=2))
-
-
-def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown, its first column to the left and the others to the right."""
-    table = [list(header), *map(list, lines)]
-    widths = [max(map(len, column)) for column in zip(*table)]
-    rule = [("-" * w) if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    aligned = [
-        [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))]
-        for line in [table[0], rule, *table[1:]]
+def show(*tables: Table, as_json: bool) -> None:
+    """Prints what a benchmark has found: tables, or one JSON object with the same cells."""
+    progress("")
+    if not as_json:
+        print("\n\n".join(table.markdown() for table in tables))
+        return
+    found = [
+        {"title": t.title, "rows": [dict(zip(t.columns, row)) for row in t.rows]} for t in tables
     ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
+    print(json.dumps({"tables": found, "machine": machine()}, indent=2))

@@ -21,16 +21,9 @@ from benchmarks.lib.methods import METHODS, Batch, Setting
 from evenstep_demos.text.task import Task
 from evenstep_demos.text.train import GradientClock, held_out_loss
 
+LEARNING_RATE = 3e-3
 _WARM_UP = 0.1  # of the samples
 _GRADIENT_NORM = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What does not depend on the method."""
-
-    task: Task
-    learning_rate: float
 
 
 @dataclass(kw_only=True)
@@ -59,15 +52,15 @@ class Records:
     """Held out, after the epoch; equal on all ranks."""
 
 
-def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
+def epoch(task: Task, name: str, setting: Setting, seed: int) -> Records:
     """Trains a new model on the training samples, once. All ranks must call it together."""
-    model = job.task.model(seed)
+    model = task.model(seed)
     parallel = DistributedDataParallel(model)
     clock = GradientClock(parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     records = Records()
-    method = METHODS[name](job.task, setting, seed)
-    done, total = 0, len(job.task.lengths)
+    method = METHODS[name](task, setting, seed)
+    done, total = 0, len(task.lengths)
     used = sum(os.times()[:4])
     dist.barrier()
     asked = time.perf_counter()
@@ -89,7 +82,7 @@ def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
         torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
         done += step.samples
         for parameters in optimizer.param_groups:
-            parameters["lr"] = job.learning_rate * _schedule(done / total)
+            parameters["lr"] = LEARNING_RATE * _schedule(done / total)
         optimizer.step()
         optimizer.zero_grad()
         padded = [b["input_ids"].numel() for b in step.batches]
@@ -104,7 +97,7 @@ def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
     method.close()
     del stream
     records.processor = sum(os.times()[:4]) - used  # children's included, once they have ended
-    records.loss = held_out_loss(model, job.task, setting.max_tokens)
+    records.loss = held_out_loss(model, task, setting.max_tokens)
     return records
 
 
@@ -135,12 +128,12 @@ def _schedule(progress: float) -> float:
 
 
 def calibrate(
-    job: Job, max_tokens: int, vocab_size: int, repeats: int
+    task: Task, max_tokens: int, vocab_size: int, repeats: int
 ) -> list[tuple[int, int, float]]:
     """Times groups of text of many shapes, while all ranks compute, by processor time: other work
     on the machine is not part of what a group costs. Returns (samples, length, seconds) of each."""
-    model = job.task.model(0)
-    longest = int(job.task.lengths.max())
+    model = task.model(0)
+    longest = int(task.lengths.max())
     lengths = [longest // 2**halvings for halvings in range(6)]
     shapes = [(max(1, int(share * max_tokens) // n), n) for n in lengths for share in (0.25, 1.0)]
     seconds = dict.fromkeys(shapes, float("inf"))

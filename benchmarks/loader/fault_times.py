@@ -31,24 +31,19 @@ import torch.distributed as dist
 
 import evenstep
 import evenstep.loader  # now, and not in every rank that is forked
-from benchmarks.lib.report import print_json, progress
+from benchmarks.lib.report import Table, progress, show
 from benchmarks.loader.fault_cases import (
     ALL_WAIT,
     CASES,
-    CROSSED,
     HANGING,
     LEAVES,
     PROCESSES,
-    RESET,
-    STOPPED,
     TIMEOUT,
     Case,
     Collate,
     Fault,
     Samples,
-    reset_connections,
 )
-from evenstep.tools.report import text_table
 
 STEP = 0.01  # seconds
 GRACE = 10.0  # seconds within which everything must be gone
@@ -73,45 +68,22 @@ def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
     )
     mine = fault if rank == 1 or case.name == ALL_WAIT else None
-    loaders = [
-        evenstep.DataLoader(
-            Samples(mine),
-            policy=evenstep.TokenBudget(max_tokens=1024),
-            collate_fn=Collate(mine),
-            memory=evenstep.Memory(buffer_size=64),
-            **case.workers,
-            timeout=TIMEOUT if case.name in HANGING else 0,
-        )
-        for _ in range(2 if case.name == CROSSED else 1)
-    ]
-    loader = loaders[-1 if rank else 0]
-    if case.begin is not None:
-        results.send(([], listening() & sockets(os.getpid())))
-        while not fault.begun():
-            time.sleep(0.01)
-        if rank == 1:
-            fault.happens(case.name)
-            case.begin()
-    last = time.monotonic()
+    loader = evenstep.DataLoader(
+        Samples(mine),
+        policy=evenstep.TokenBudget(max_tokens=1024),
+        collate_fn=Collate(mine),
+        memory=evenstep.Memory(buffer_size=64),
+        **case.workers,
+        timeout=TIMEOUT if case.name in HANGING else 0,
+    )
     try:
         for number, _ in enumerate(loader):
-            if (
-                rank == 0
-                and case.recovers
-                and number > 3
-                and time.monotonic() - last > 0.75 * STOPPED
-            ):
-                results.send((time.monotonic(), "none", "the next batch"))
-                break
-            if number == 3 and case.begin is None:
+            if number == 3:
                 results.send((children(os.getpid()), listening() & sockets(os.getpid())))
             if mine and mine.happens("training loop raises"):
                 raise ZeroDivisionError("no gradient")
-            if mine and mine.happens(RESET):
-                reset_connections()
             if mine and mine.happens(LEAVES):
                 break
-            last = time.monotonic()
             time.sleep(STEP)
     except BaseException as error:
         results.send((time.monotonic(), type(error).__name__, str(error)))
@@ -187,10 +159,6 @@ def strike(case: Case, fault: Fault, rank: int, batchers: list[int]) -> float:
     }[case.target]()
     begun = time.monotonic()
     os.kill(target, case.signal)
-    if case.recovers:
-        time.sleep(STOPPED)
-        begun = time.monotonic()
-        os.kill(target, signal.SIGCONT)
     return begun
 
 
@@ -267,7 +235,6 @@ def shared_files() -> set[str]:
 def summary(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "fault": case.name,
-        "signal": case.signal.name if case.signal else None,
         "gone_max_s": max(run["gone_s"] for run in runs),
         "left": [thing for run in runs for thing in run["left"]],
     }
@@ -294,8 +261,7 @@ def rows(result: dict[str, Any]) -> list[list[str]]:
         error = f"{' or '.join(one['errors'])}: {' '.join(one['message'].split())}"
         times = [f"{one['median_s']:.2f}", f"{one['max_s']:.2f}"]
         once = (result["fault"], gone) if not made else ("", "")
-        # Columns are flush right, which text is hard to read in.
-        made.append([once[0], whose, *times, once[1], error[:WORDS].ljust(WORDS)])
+        made.append([once[0], whose, *times, once[1], error[:WORDS]])
     return made
 
 
@@ -317,13 +283,10 @@ def main() -> None:
             progress(f"{case.name}, {number + 1}/{options.runs}")
             runs.append(run(case))
         results.append(summary(case, runs))
-    progress("")
-    if options.json:
-        print_json({"runs": options.runs, "timeout_s": TIMEOUT, "faults": results})
-    else:
-        header = ["fault on rank 1", "rank", "median s", "max s", "gone s", "error".ljust(WORDS)]
-        title = f"Seconds from the fault to the error on a surviving rank; {options.runs} jobs each"
-        print(text_table(header, [row for r in results for row in rows(r)], title=title))
+    columns = ["fault on rank 1", "rank", "median s", "max s", "gone s", "error"]
+    title = f"Seconds from the fault to the error on a surviving rank; {options.runs} jobs each"
+    rows_found = [row for result in results for row in rows(result)]
+    show(Table(columns, rows_found, title), as_json=options.json)
     ranks = ("own", "other")
     hung = [r["fault"] for r in results if any(HUNG in r.get(w, NOBODY)["errors"] for w in ranks)]
     left = [r["fault"] for r in results if r["left"]]

@@ -38,9 +38,8 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 import evenstep
-from benchmarks.lib.report import as_dicts, in_turn, parser, print_json, progress, spreads
+from benchmarks.lib.report import Table, in_turn, parser, progress, show, spreads
 from benchmarks.lib.train import memory, started
-from evenstep.tools.report import text_table
 
 DATA = Path("../shared/data/mm_interleaved_docs.parquet")
 MOST_IMAGES, LETTERS = 4, 2000
@@ -210,27 +209,15 @@ def main() -> None:
 
         cases = product(chosen.workers, chosen.cases)
         runs = in_turn(cases, chosen.repeats, run)
-    results = {key: spreads(found) for key, found in runs.items()}
-    if chosen.json:
-        print_json(
-            {
-                "images": len(files),
-                "bytes": sum(files),
-                "runs": [
-                    {"workers": workers, "case": case, **as_dicts(found)}
-                    for (workers, case), found in results.items()
-                ],
-            }
-        )
-        return
-    mean = sum(files) / len(files) / 1000
-    print(f"{len(rows)} documents, {len(files)} images, JPEGs of {mean:.0f} KB on average")
+    rows_found = []
+    for (workers, case), found in runs.items():
+        each = spreads(found)
+        cells = [each[name].text(digits) for name, (_, digits) in FIGURES.items()]
+        rows_found.append([f"{workers}", case, *cells])
     head = ["workers", "pixels are made", *(title for title, _ in FIGURES.values())]
-    body = [
-        [str(workers), case, *(found[n].text(digits) for n, (_, digits) in FIGURES.items())]
-        for (workers, case), found in results.items()
-    ]
-    print(text_table(head, body))
+    mean = sum(files) / len(files) / 1000
+    title = f"{len(rows)} documents, {len(files)} images, JPEGs of {mean:.0f} KB on average"
+    show(Table(head, rows_found, title), as_json=chosen.json)
 
 
 if __name__ == "__main__":

@@ -28,16 +28,14 @@ import subprocess
 import sys
 import time
 from functools import partial
-from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
 import evenstep
 import evenstep.loader
-from benchmarks.lib.report import in_turn, parser, print_json, spreads
+from benchmarks.lib.report import Table, in_turn, parser, show, spreads
 from benchmarks.lib.train import memory
-from evenstep.tools.report import text_table
 
 METHODS = {"default": None, "fork": "fork", "forkserver": "forkserver", "spawn": "spawn"}
 PASSES = 3
@@ -102,24 +100,16 @@ def main() -> None:
     if options.measure:
         print(json.dumps(measure(options.measure, options.prepare[0])))
         return
-    results: list[dict[str, Any]] = []
+    rows = []
     for prepare in options.prepare:
         runs = in_turn(options.methods, options.repeats, partial(run, prepare=prepare))
         for method, measured in runs.items():
-            results.append({"method": method, "prepare_s": prepare, **spreads(measured)})
-    names = ("made", "first", "next", "memory")
-    if options.json:
-        found = [{**r, **{name: r[name].as_dict() for name in names}} for r in results]
-        print_json({"repeats": options.repeats, "results": found})
-        return
-    rows = [
-        [r["method"], f"{r['prepare_s']:g}"]
-        + [r[name].text(0 if name == "memory" else 2) for name in names]
-        for r in results
-    ]
+            found = spreads(measured)
+            cells = [found[name].text(2) for name in ("made", "first", "next")]
+            rows.append([method, f"{prepare:g}", *cells, found["memory"].text(0)])
     header = ["start method", "prepare s", "made s", "first s", "next s", "memory MiB"]
     title = f"Median and 10th to 90th percentile of {options.repeats} processes each"
-    print(text_table(header, rows, title=title))
+    show(Table(header, rows, title), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,11 @@ padding. All loaders read the same dataset, pad with the same `PadCollator`, and
 counted and dropped.
 
     torch          fixed batches, as large as evenstep's are on average, in the dataset's order
-    torch, given   the very batches that evenstep forms, from a batch sampler that knows them
     evenstep       TokenBudget
     ODB            the same token budget and the same buffer
 
-Fixed batches pad more, so they are more bytes to move; `torch, given` has neither that handicap nor
-the cost of forming them. Where collation runs is each loader's own way: in torch's workers, in
-evenstep's batcher process, in ODB's collate process.
+Fixed batches pad more, so they are more bytes to move. Where collation runs is each loader's own
+way: in torch's workers, in evenstep's batcher process, in ODB's collate process.
 
 The clock runs from the moment a worker is asked for its first sample to the arrival of the last
 batch, so every sample's whole way is inside it for every loader, and the start of processes is not:
@@ -41,25 +39,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import evenstep
-from benchmarks.lib.report import (
-    PEER,
-    Spread,
-    in_turn,
-    parser,
-    print_json,
-    progress,
-    require_peer,
-    spreads,
-)
-from evenstep.tools.report import text_table
+from benchmarks.lib.report import Table, in_turn, parser, progress, require_peer, show, spreads
 from evenstep.tools.simulate import sample_lengths
 
 PROCESSES = multiprocessing.get_context("forkserver")
 MAX_TOKENS = 12_288
-LOADERS = {"torch": "torch", "given": "torch, given", "evenstep": "evenstep", "odb": "ODB"}
+LOADERS = {"torch": "torch", "evenstep": "evenstep", "odb": "ODB"}
 IMAGE = (3, 320, 320)  # float32: 1.2 MB
-DEFAULT_SAMPLES = {"text": 6_000, "image": 2_000}
-TARGETS = {"text": 0.8, "image": 0.9}  # of torch's samples per second
+SAMPLES = {"text": 6_000, "image": 2_000}
 
 
 class Samples(Dataset[dict[str, torch.Tensor]]):
@@ -90,11 +77,8 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
 def make_loader(name: str, dataset: Samples, options: argparse.Namespace) -> Any:
     collate = evenstep.PadCollator()
     workers: Any = {"num_workers": options.workers, "multiprocessing_context": "fork"}
-    if name in ("torch", "given"):
-        groups = options.groups
-        size = round(len(dataset) / len(groups))
-        batches = {"batch_sampler": groups} if name == "given" else {"batch_size": size}
-        return DataLoader(dataset, collate_fn=collate, **batches, **workers)
+    if name == "torch":
+        return DataLoader(dataset, collate_fn=collate, batch_size=options.batch_size, **workers)
     if name == "evenstep":
         return evenstep.DataLoader(
             dataset,
@@ -142,7 +126,6 @@ def epoch(name: str, options: argparse.Namespace) -> dict[str, float]:
     asked = float(dataset.begun[0])
     return {
         "samples_per_s": samples / (end - asked),
-        "whole_samples_per_s": samples / (end - begin),
         "cpu_us_per_sample": 1e6 * (sum(os.times()[:4]) - cpu) / samples,  # children's included
         "start_s": asked - begin,
         "first_batch_s": first - begin,
@@ -151,10 +134,10 @@ def epoch(name: str, options: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def find_groups(options: argparse.Namespace) -> list[list[int]]:
-    """The batches that evenstep forms, as dataset indices. They do not change between runs."""
+def batch_size_of(options: argparse.Namespace) -> int:
+    """Mean samples of the batches that evenstep forms, which do not change between runs."""
     loader = make_loader("evenstep", Samples("text", options.samples, options.seed), options)
-    return [list(step.indices or ()) for _, step in loader.steps()]
+    return round(options.samples / sum(1 for _ in loader.steps()))
 
 
 def run_alone(name: str, options: argparse.Namespace) -> dict[str, float]:
@@ -175,73 +158,46 @@ def _child(name: str, options: argparse.Namespace, results: Connection) -> None:
     results.send(epoch(name, options))
 
 
-def measure(kind: str, options: argparse.Namespace) -> dict[str, Any]:
+def measure(kind: str, options: argparse.Namespace) -> Table:
     """All loaders on one kind of sample."""
     options = argparse.Namespace(**vars(options), kind=kind)
-    options.samples = options.samples or DEFAULT_SAMPLES[kind]
+    options.samples = options.samples or SAMPLES[kind]
     progress(f"{kind}: batches that evenstep forms")
-    options.groups = find_groups(options)
+    options.batch_size = batch_size_of(options)
     runs = in_turn(LOADERS, options.repeats, lambda name: run_alone(name, options))
-    result: dict[str, Any] = {
-        "kind": kind,
-        "samples": options.samples,
-        "loaders": {name: summary(taken) for name, taken in runs.items()},
-    }
-    for key in ("samples_per_s", "whole_samples_per_s"):
-        torch_rate = result["loaders"]["torch"][key]["median"]
-        for own in result["loaders"].values():
-            own[f"{key}_to_torch"] = own[key]["median"] / torch_rate
-    return result
-
-
-def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
-    spread = ("samples_per_s", "whole_samples_per_s", "cpu_us_per_sample")
-    return {
-        name: found.as_dict() if name in spread else found.median
-        for name, found in spreads(runs).items()
-    }
-
-
-def table(result: dict[str, Any]) -> str:
-    rows = [
-        [
-            LOADERS[name],
-            Spread(*own["samples_per_s"].values()).text(0),
-            f"{own['samples_per_s_to_torch']:.2f}",
-            f"{own['whole_samples_per_s']['median']:,.0f}",
-            f"{own['whole_samples_per_s_to_torch']:.2f}",
-            f"{own['cpu_us_per_sample']['median']:,.0f}",
-            f"{own['start_s']:.2f}",
-            f"{own['first_batch_s']:.2f}",
-            f"{own['samples_per_batch']:.1f}",
-            f"{own['padded_tokens_per_sample']:,.0f}",
-        ]
-        for name, own in result["loaders"].items()
-    ]
-    header = ["loader", "samples/s", "to torch", "with start", "to torch", "CPU µs/sample"]
-    header += ["start s", "1st batch s", "samples/batch", "padded tokens/sample"]
-    title = f"{result['kind']}: {result['samples']:,} samples, median (p10-p90)"
-    return text_table(header, rows, title=title)
+    rows = []
+    base = spreads(runs["torch"])["samples_per_s"].median
+    for name, taken in runs.items():
+        found = spreads(taken)
+        rows.append(
+            [
+                LOADERS[name],
+                found["samples_per_s"].text(0),
+                f"{found['samples_per_s'].median / base:.2f}",
+                f"{found['cpu_us_per_sample'].median:,.0f}",
+                f"{found['start_s'].median:.2f}",
+                f"{found['first_batch_s'].median:.2f}",
+                f"{found['samples_per_batch'].median:.1f}",
+                f"{found['padded_tokens_per_sample'].median:,.0f}",
+            ]
+        )
+    columns = ["loader", "samples/s", "to torch", "CPU µs/sample", "start s", "1st batch s"]
+    columns += ["samples/batch", "padded tokens/sample"]
+    return Table(columns, rows, f"{kind}: {options.samples:,} samples, median (p10-p90)")
 
 
 def main() -> None:
     arguments = parser(
         __doc__ or "", "python -m benchmarks.loader.throughput --kinds text --repeats 3", repeats=5
     )
-    arguments.add_argument("--kinds", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    arguments.add_argument("--kinds", nargs="+", choices=list(SAMPLES), default=list(SAMPLES))
     arguments.add_argument("--workers", type=int, default=2)
     arguments.add_argument("--buffer-size", type=int, default=256, help="of evenstep and ODB")
     arguments.add_argument("--samples", type=int, help="in an epoch", default=None)
     options = arguments.parse_args()
     require_peer()
     PROCESSES.set_forkserver_preload(["evenstep.loader", "evenstep.tools.simulate", "odb"])
-    results = [measure(kind, options) for kind in options.kinds]
-    if options.json:
-        setting = {key: getattr(options, key) for key in ("workers", "buffer_size", "repeats")}
-        print_json({"peer": PEER, **setting, "kinds": results})
-        return
-    print(f"{options.workers} workers; buffer of evenstep and ODB: {options.buffer_size} samples\n")
-    print("\n\n".join(table(result) for result in results))
+    show(*(measure(kind, options) for kind in options.kinds), as_json=options.json)
 
 
 if __name__ == "__main__":

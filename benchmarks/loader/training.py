@@ -34,14 +34,13 @@ evenstep sizes its windows by itself.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -49,32 +48,21 @@ from torch.utils.data import Subset
 
 import evenstep
 from benchmarks.lib import ranks
-from benchmarks.lib.corpus import Text, load
 from benchmarks.lib.methods import METHODS, Setting
-from benchmarks.lib.report import (
-    Spread,
-    as_dicts,
-    machine,
-    parser,
-    print_json,
-    progress,
-    require_peer,
-    spreads,
-)
-from benchmarks.lib.train import Job, Records, calibrate, epoch
+from benchmarks.lib.report import Spread, Table, parser, progress, require_peer, show, spreads
+from benchmarks.lib.train import Records, calibrate, epoch
 from evenstep.cost import Cost, fit
 from evenstep.plan.update_size import AUTO, UpdateSize
-from evenstep.tools.report import text_table
 from evenstep.tools.simulate import deal, simulate
 from evenstep_demos.models import PaddedGPT
-from evenstep_demos.text.prepared_text import END
+from evenstep_demos.text.corpus import read_parquet, read_standard_library
+from evenstep_demos.text.prepared_text import prepare
 from evenstep_demos.text.task import Task
 
 MODEL = {"layers": 2, "hidden_size": 64, "heads": 4, "vocab_size": 2048}
 RANKS = 2
-MAX_LENGTH, LEARNING_RATE = 1024, 3e-3
+MAX_LENGTH = 1024
 ODB_BUFFER = 256  # samples
-HELD_OUT = 256  # samples
 CALIBRATIONS = 3
 BASE = "even"
 RATES = ("tokens_per_s", "tokens_per_s_in_steps", "cpu_tokens_per_s")
@@ -132,77 +120,57 @@ def figures(ranks: list[Records]) -> dict[str, float]:
     }
 
 
-def measure(job: Job, setting: Setting, options: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    task: Task, setting: Setting, options: argparse.Namespace
+) -> dict[str, list[dict[str, float]]]:
     """All methods, in turn: method -> figures of its epochs."""
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in options.methods}
     for repeat in range(options.repeats):
         first = repeat % len(options.methods)
         for name in options.methods[first:] + options.methods[:first]:
             progress(f"{name}, {repeat + 1}/{options.repeats}")
-            records = ranks.run(epoch, RANKS, job, name, setting, options.seed + repeat)
+            records = ranks.run(epoch, RANKS, task, name, setting, options.seed + repeat)
             taken = figures(records)
-            trained, count = int(taken["samples"]), len(job.task.lengths)
+            trained, count = int(taken["samples"]), len(task.lengths)
             if trained != count:
                 sys.exit(f"{name} trained on {trained:,} samples, not {count:,}")
             runs[name].append(taken)
-    progress("")
     return runs
 
 
-def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+def tables(runs: dict[str, list[dict[str, float]]]) -> list[Table]:
     """Medians, with spread, and ratios to `Even`'s epoch of the same repeat."""
-    result: dict[str, Any] = {}
+    speed, worth = [], []
     for name, taken in runs.items():
-        result[name] = as_dicts(spreads(taken))
-        if BASE in runs:
-            pairs = list(zip(runs[BASE], taken))
-            for key in RATES:
-                ratios = [even[key] / run[key] for even, run in pairs]
-                result[name][f"even_to_this_{key}"] = Spread.of(ratios).as_dict()
-            losses = [run["loss"] - even["loss"] for even, run in pairs]
-            result[name]["loss_above_even"] = Spread.of(losses).as_dict()
-    return result
-
-
-def tables(result: dict[str, Any]) -> str:
-    header = ["method", "tokens/s", "even to this", "in steps", "even to this", "CPU tokens/s"]
-    header += ["even to this", "samples/s", "data", "ranks", "CPU s", "start s"]
-    rows = []
-    for name, own in result.items():
+        own = spreads(taken)
+        pairs = list(zip(runs.get(BASE, ()), taken))
         row = [name]
         for key in RATES:
-            ratio = own.get(f"even_to_this_{key}")
-            row.append(f"{own[key]['median']:,.0f}")
-            row.append(Spread(*ratio.values()).text(2) if ratio else "")
-        rows.append(
-            [
-                *row,
-                f"{own['samples_per_s']['median']:.1f}",
-                f"{own['data_share']['median']:.1%}",
-                f"{own['ranks_share']['median']:.1%}",
-                f"{own['cpu_s']['median']:.1f}",
-                f"{own['start_s']['median']:.1f}",
-            ]
-        )
-    speed = text_table(header, rows, title="speed: median (p10-p90)")
-    header = ["method", "steps", "samples/step", "padding", "imbalance", "largest", "loss"]
-    header += ["above even's"]
-    rows = []
-    for name, own in result.items():
-        above = own.get("loss_above_even")
-        rows.append(
+            ratios = [even[key] / run[key] for even, run in pairs]
+            row += [f"{own[key].median:,.0f}", Spread.of(ratios).text(2) if pairs else ""]
+        row += [f"{own['samples_per_s'].median:.1f}"]
+        row += [f"{own[key].median:.1%}" for key in ("data_share", "ranks_share")]
+        speed.append([*row, *(f"{own[key].median:.1f}" for key in ("cpu_s", "start_s"))])
+        above = [run["loss"] - even["loss"] for even, run in pairs]
+        worth.append(
             [
                 name,
-                f"{own['steps']['median']:,.0f}",
-                f"{own['samples_per_step']['median']:.1f}",
-                f"{own['padding']['median']:.1%}",
-                f"{own['imbalance']['median']:.3f}",
-                f"{own['largest']['median']:,.0f}",
-                Spread(*own["loss"].values()).text(3),
-                Spread(*above.values()).text(3) if above else "",
+                f"{own['steps'].median:,.0f}",
+                f"{own['samples_per_step'].median:.1f}",
+                f"{own['padding'].median:.1%}",
+                f"{own['imbalance'].median:.3f}",
+                f"{own['largest'].median:,.0f}",
+                own["loss"].text(3),
+                Spread.of(above).text(3) if above else "",
             ]
         )
-    return f"{speed}\n\n{text_table(header, rows, title='steps and what they are worth')}"
+    columns = ["method", "tokens/s", "even to this", "in steps", "even to this in steps"]
+    columns += ["CPU tokens/s", "even to this by CPU", "samples/s", "data", "ranks", "CPU s"]
+    of_steps = ["method", "steps", "samples/step", "padding", "imbalance", "largest", "loss"]
+    return [
+        Table([*columns, "start s"], speed, "speed: median (p10-p90)"),
+        Table([*of_steps, "above even's"], worth, "steps and what they are worth"),
+    ]
 
 
 def _model(seed: int) -> PaddedGPT:
@@ -224,14 +192,17 @@ def whole(task: Task, setting: Setting) -> Task:
     count, samples = RANKS * setting.rows, len(task.lengths)
     if samples < count:
         sys.exit(f"{samples} samples make no micro-batch of {count}: give more text")
-    kept = samples // count * count
-    few = Subset(task.training, range(kept))
-    return replace(task, training=few, lengths=task.lengths[:kept])
+    return first(task, samples // count * count)
 
 
-def describe(
-    text: Text, job: Job, setting: Setting, timed: list[tuple[int, int, float]]
-) -> list[str]:
+def first(task: Task, count: int) -> Task:
+    """With the first samples alone, at most `count`."""
+    count = min(count, len(task.lengths))
+    few = Subset(task.training, range(count))
+    return replace(task, training=few, lengths=task.lengths[:count])
+
+
+def describe(task: Task, setting: Setting, timed: list[tuple[int, int, float]]) -> list[str]:
     """What every reader of the table has to know."""
     cost = setting.cost
     errors = [
@@ -240,10 +211,10 @@ def describe(
         for samples, length, seconds in timed
     ]
     trained = (
-        f"trained on {len(job.task.lengths):,} samples, {job.task.lengths.sum():,} tokens; "
+        f"trained on {len(task.lengths):,} samples, {task.lengths.sum():,} tokens; "
         f"{setting.max_tokens:,} padded tokens fit into memory"
     )
-    micro_batches = len(job.task.lengths) / (RANKS * setting.rows * setting.steps)
+    micro_batches = len(task.lengths) / (RANKS * setting.rows * setting.steps)
     fixed = (
         f"fixed sizes: micro-batches of {setting.rows}, {micro_batches:.2f} of them to a step on "
         f"average, which makes {setting.steps} steps, as many as a simulation of Even"
@@ -253,7 +224,7 @@ def describe(
         f"ms + {1e6 * cost.per_token:.1f} µs per token + {1e9 * cost.per_pair:.1f} ns per pair, "
         f"{statistics.median(errors):.1%} off (median)"
     )
-    return [text.describe(), trained, fixed, fitted]
+    return [trained, fixed, fitted]
 
 
 def main() -> None:
@@ -269,42 +240,26 @@ def main() -> None:
     arguments.add_argument("--workers", type=int, default=1, help="per rank")
     options = arguments.parse_args()
     require_packages(options.methods)
-    begin = time.perf_counter()
     progress("text")
-    text = load(
-        options.data,
-        samples=options.samples,
-        held_out=HELD_OUT,
-        max_length=MAX_LENGTH,
-        vocab_size=MODEL["vocab_size"],
-        seed=options.seed,
-    )
-    task = Task(
-        training=text.training,
-        lengths=text.training.lengths,
-        held_out=text.held_out,
-        held_out_lengths=text.held_out.lengths,
-        collate=evenstep.PadCollator(pad_token_id=END),
-        model=_model,
-    )
-    job = Job(task=task, learning_rate=LEARNING_RATE)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if options.data is None:
+        corpus = read_standard_library(options.seed)
+    else:
+        corpus = read_parquet(options.data, "text", options.seed)
+    task, _ = prepare(corpus, MAX_LENGTH, MODEL["vocab_size"], ranks=RANKS, model=_model)
+    task = first(task, options.samples)
     progress("timing groups")
     given = (options.max_tokens, MODEL["vocab_size"], CALIBRATIONS)
-    everybody = ranks.run(calibrate, RANKS, job, *given)
+    everybody = ranks.run(calibrate, RANKS, task, *given)
     timed = [
         (samples, length, statistics.mean(rank[number][2] for rank in everybody))
         for number, (samples, length, _) in enumerate(everybody[0])
     ]
     samples, lengths, seconds = zip(*timed)
     setting = choose(task, options, fit(lengths, seconds, samples=samples))
-    job = replace(job, task=whole(task, setting))
-    facts = describe(text, job, setting, timed)
-    result = summary(measure(job, setting, options))
-    if options.json:
-        print_json({"facts": facts, "methods": result})
-        return
-    print("\n".join(facts), tables(result), sep="\n\n")
-    print(f"\n{time.perf_counter() - begin:,.0f} s; load of the machine {machine()['load_1min']}")
+    task = whole(task, setting)
+    print("\n".join(describe(task, setting, timed)), file=sys.stderr)
+    show(*tables(measure(task, setting, options)), as_json=options.json)
 
 
 if __name__ == "__main__":

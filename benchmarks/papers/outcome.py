@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.lib.report import markdown
+from benchmarks.lib.report import Table
 
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as they are printed."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    title: str = ""
+__all__ = ["Outcome", "Table"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +24,5 @@ class Outcome:
 
     def markdown(self) -> str:
         """The part of a page that the run decides."""
-        parts = []
-        for table in self.tables:
-            parts += [f"{table.title}:" if table.title else "", markdown(table.columns, table.rows)]
+        parts = [table.markdown() for table in self.tables]
         return "\n\n".join(part for part in (*parts, self.notes) if part)

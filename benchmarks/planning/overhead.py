@@ -27,15 +27,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.lib.report import PEER, Spread, parser, print_json, progress, require_peer
+from benchmarks.lib.report import Spread, Table, parser, progress, require_peer, show
 from evenstep.plan import Groups, Policy, TokenBudget, Window
 from evenstep.protocol import RankProtocol
-from evenstep.tools.report import text_table
 from evenstep.tools.simulate import sample_lengths
 
 MAX_TOKENS = 12_288
@@ -191,26 +189,31 @@ class Case:
             "odb_exact": lambda: self.peer.run(loss_scaling=True),
         }
 
-    def result(self, seconds: dict[str, list[float]]) -> dict[str, Any]:
-        spreads = {name: Spread.of([1e3 * s for s in values]) for name, values in seconds.items()}
-        peer_bytes = []
-        for loss_scaling in (False, True):
-            self.peer.run(loss_scaling=loss_scaling)
-            peer_bytes.append(self.peer.sent)
+    def rows(self, seconds: dict[str, list[float]]) -> tuple[list[str], list[str]]:
+        """The case's row in the table without loss scaling, and in that of exact loss scaling."""
+        ms = {name: Spread.of([1e3 * s for s in values]) for name, values in seconds.items()}
         proposal, receipt = len(self.evenstep.proposals[0]), len(self.evenstep.receipts[0])
-        return {
-            "world_size": self.world_size,
-            "buffer": self.buffer,
-            "steps": self.evenstep.steps,
-            "ms": {name: spread.as_dict() for name, spread in spreads.items()},
-            "ratio": spreads["odb"].median / spreads["evenstep"].median,
-            "ratio_exact": spreads["odb_exact"].median / spreads["evenstep_exact"].median,
-            "bytes": {"evenstep": proposal, "odb": peer_bytes[0]},
-            "bytes_exact": {"evenstep": proposal + receipt, "odb": peer_bytes[1]},
-        }
+        found = []
+        for suffix, sent in (("", proposal), ("_exact", proposal + receipt)):
+            self.peer.run(loss_scaling=bool(suffix))
+            own, peer = ms[f"evenstep{suffix}"], ms[f"odb{suffix}"]
+            found.append(
+                [
+                    f"W={self.world_size}",
+                    f"{self.buffer:,}",
+                    f"{self.evenstep.steps:,}",
+                    own.text(3),
+                    peer.text(2),
+                    f"{peer.median / own.median:.1f}x",
+                    f"{1e3 * own.median / self.buffer:.2f}",
+                    f"{sent:,}",
+                    f"{self.peer.sent:,}",
+                ]
+            )
+        return found[0], found[1]
 
 
-def measure(cases: list[Case], repeats: int) -> list[dict[str, Any]]:
+def measure(cases: list[Case], repeats: int) -> list[tuple[list[str], list[str]]]:
     subjects = [case.subjects() for case in cases]
     calls: list[dict[str, int]] = [{} for _ in cases]
     seconds: list[dict[str, list[float]]] = [{name: [] for name in runs} for runs in subjects]
@@ -224,33 +227,7 @@ def measure(cases: list[Case], repeats: int) -> list[dict[str, Any]]:
                 else:
                     taken[name].append(sum(run() for _ in range(number[name])) / number[name])
     gc.enable()
-    progress("")
-    return [case.result(taken) for case, taken in zip(cases, seconds)]
-
-
-def table(rows: list[dict[str, Any]], *, exact: bool) -> str:
-    suffix = "_exact" if exact else ""
-    lines = []
-    for row in rows:
-        own, peer = (Spread(*row["ms"][side + suffix].values()) for side in ("evenstep", "odb"))
-        size = row[f"bytes{suffix}"]
-        lines.append(
-            [
-                f"W={row['world_size']}",
-                f"{row['buffer']:,}",
-                f"{row['steps']:,}",
-                own.text(3),
-                peer.text(2),
-                f"{row[f'ratio{suffix}']:.1f}x",
-                f"{1e3 * own.median / row['buffer']:.2f}",
-                f"{size['evenstep']:,}",
-                f"{size['odb']:,}",
-            ]
-        )
-    header = ["ranks", "buffer", "steps", "evenstep ms", "ODB ms", "faster", "evenstep µs/sample"]
-    header += ["evenstep bytes", "ODB bytes"]
-    title = "exact loss scaling" if exact else "without loss scaling"
-    return text_table(header, lines, title=f"One round on one rank, {title}: median (p10-p90)")
+    return [case.rows(taken) for case, taken in zip(cases, seconds)]
 
 
 def main() -> None:
@@ -269,13 +246,18 @@ def main() -> None:
         for world_size in options.world_sizes
         for buffer in options.buffers
     ]
-    rows = measure(cases, options.repeats)
-    if options.json:
-        print_json({"peer": PEER, "repeats": options.repeats, "rounds": rows})
-        return
-    print(table(rows, exact=False))
-    print()
-    print(table(rows, exact=True))
+    columns = ["ranks", "buffer", "steps", "evenstep ms", "ODB ms", "faster", "evenstep µs/sample"]
+    columns += ["evenstep bytes", "ODB bytes"]
+    show(
+        *(
+            Table(columns, rows, f"One round on one rank, {which}: median (p10-p90)")
+            for which, rows in zip(
+                ("without loss scaling", "exact loss scaling"),
+                zip(*measure(cases, options.repeats)),
+            )
+        ),
+        as_json=options.json,
+    )
 
 
 if __name__ == "__main__":

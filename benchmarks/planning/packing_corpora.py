@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.lib.report import markdown, parser, print_json, progress
+from benchmarks.lib.report import Table, parser, progress, show
 from evenstep.arrays import Int64Array
 from evenstep.plan.rng import generator
 from evenstep.tools.simulate.lengths import load_lengths
@@ -69,22 +69,17 @@ def main() -> None:
         print("skipped: give --data, a folder of corpora's lengths", file=sys.stderr)
         return
     seeds = range(options.seed, options.seed + options.repeats)
-    results = {}
+    tables = []
     for name in options.names:
         lengths = load_lengths(str(options.data / f"{name}.npy"))
         for count in MICRO_BATCHES:
             progress(f"{name}, {count} micro-batches")
-            results[f"{name}, {count} micro-batches"] = measure(lengths, count, seeds)
-    progress("")
-    if options.json:
-        print_json({"context": CONTEXT, "packers": results})
-        return
-    for title, packers in results.items():
-        rows = [
-            [name, *(f"{row[key]:{form}}" for key, form in FIGURES.values())]
-            for name, row in packers.items()
-        ]
-        print(f"{title}:\n\n{markdown(['', *FIGURES], rows)}\n")
+            rows = [
+                [packer, *(f"{row[key]:{form}}" for key, form in FIGURES.values())]
+                for packer, row in measure(lengths, count, seeds).items()
+            ]
+            tables.append(Table(["", *FIGURES], rows, f"{name}, {count} micro-batches"))
+    show(*tables, as_json=options.json)
 
 
 if __name__ == "__main__":

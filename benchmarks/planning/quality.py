@@ -26,13 +26,12 @@ import torch
 
 from benchmarks.lib import released
 from benchmarks.lib.epoch import Epoch, in_order, plan_offline
-from benchmarks.lib.report import PEER, Spread, parser, print_json, progress, require_peer
+from benchmarks.lib.report import Spread, Table, parser, progress, require_peer, show
 from benchmarks.planning.imbalance_plot import plot
 from evenstep.arrays import Int64Array
 from evenstep.cost import PaddedTokenCost
 from evenstep.plan import FixedBatch, Lengths, Policy
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
-from evenstep.tools.report import text_table
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, sample_lengths, simulate
 
 BUFFER = 1024
@@ -108,7 +107,7 @@ def main() -> None:
     options = arguments.parse_args()
     require_peer()
     torch.set_num_threads(1)
-    found = []
+    tables = []
     lines: dict[str, dict[int, float]] = {}
     for world_size in options.world_sizes:
         samples = options.samples or SAMPLES.get(world_size, SAMPLES[512])
@@ -121,20 +120,15 @@ def main() -> None:
                 own = [run(name, distribution, world_size, samples, seed) for seed in seeds]
                 rule = rule or own
                 rows.append(row(distribution, name, own, rule))
-                case = {"world_size": world_size, "lengths": distribution, "policy": name}
-                found.append({**case, "seeds": [vars(epoch) for epoch in own]})
                 if distribution == options.lengths[0]:
                     median = Spread.of([epoch.imbalance for epoch in own]).median
                     lines.setdefault(name, {})[world_size] = median
-        progress("")
-        if not options.json:
-            title = f"{world_size} ranks, median (p10-p90) over {len(seeds)} seeds"
-            print(text_table(HEADER, rows, title=title), end="\n\n", flush=True)
+        title = f"{world_size} ranks, median (p10-p90) over {len(seeds)} seeds"
+        tables.append(Table(HEADER, rows, title))
     if options.plot:
         title = f"How long GPUs wait for the slowest: {options.lengths[0]}"
         plot(lines, options.plot, title=title)
-    if options.json:
-        print_json({"peer": PEER, "buffer": BUFFER, "cases": found})
+    show(*tables, as_json=options.json)
 
 
 if __name__ == "__main__":

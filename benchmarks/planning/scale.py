@@ -11,15 +11,13 @@ from __future__ import annotations
 import gc
 import time
 from itertools import product
-from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.report import Spread, parser, print_json, progress
+from benchmarks.lib.report import Spread, Table, parser, progress, show
 from evenstep.arrays import Int64Array
 from evenstep.plan import Even, Policy, TokenBudget
 from evenstep.protocol import RankProtocol
-from evenstep.tools.report import text_table
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.rank import SimulatedRank
 
@@ -60,7 +58,7 @@ def make_ranks(
     ]
 
 
-def measure(name: str, world_size: int, buffer: int, rounds: int, seed: int) -> dict[str, Any]:
+def measure(name: str, world_size: int, buffer: int, rounds: int, seed: int) -> list[str]:
     # Samples for some rounds more: near the end of the epoch less is dealt out.
     drawn = sample_lengths("ultrachat", world_size * buffer * (rounds + 3), seed=seed)
     lengths = drawn.reshape(world_size, -1)
@@ -89,53 +87,36 @@ def measure(name: str, world_size: int, buffer: int, rounds: int, seed: int) -> 
         sent.append(size / world_size)
         milliseconds.extend(1e3 * seconds[:: max(1, world_size // TIMED)])
         steps.append(made)
-    mean_sent = float(np.mean(sent))
-    return {
-        "policy": name,
-        "world_size": world_size,
-        "buffer": buffer,
-        "steps_per_round": float(np.mean(steps)),
-        "sent_bytes": mean_sent,
-        "received_bytes": mean_sent * world_size,
-        "rank_ms": Spread.of(milliseconds),
-    }
+    mean_sent, mean_steps, taken = np.mean(sent), np.mean(steps), Spread.of(milliseconds)
+    return [
+        name,
+        f"{world_size:,}",
+        f"{buffer:,}",
+        f"{mean_steps:,.0f}",
+        f"{mean_sent:,.0f}",
+        f"{mean_sent * world_size / 1e3:,.1f}",
+        taken.text(2),
+        f"{taken.median / mean_steps:.3f}",
+    ]
 
 
 def main() -> None:
     arguments = parser(
         __doc__ or "", "python -m benchmarks.planning.scale --worlds 8 64", repeats=2
     )
-    arguments.add_argument("--policies", nargs="+", default=list(POLICIES), choices=POLICIES)
     arguments.add_argument("--worlds", type=int, nargs="+", default=[8, 64, 512, 4096])
     arguments.add_argument("--buffers", type=int, nargs="+", default=[256, 1024])
     options = arguments.parse_args()
     gc.disable()
-    results = []
-    for name, buffer, world_size in product(options.policies, options.buffers, options.worlds):
+    rows = []
+    for name, buffer, world_size in product(POLICIES, options.buffers, options.worlds):
         # A round of W ranks costs W times what one rank spends, which itself grows with W.
         rounds = options.repeats if world_size <= 512 else 1
         if world_size <= 1024 or buffer == min(options.buffers):
-            results.append(measure(name, world_size, buffer, rounds, options.seed))
-    if options.json:
-        print_json({"rounds": [{**r, "rank_ms": r["rank_ms"].as_dict()} for r in results]})
-        return
-    rows = [
-        [
-            r["policy"],
-            f"{r['world_size']:,}",
-            f"{r['buffer']:,}",
-            f"{r['steps_per_round']:,.0f}",
-            f"{r['sent_bytes']:,.0f}",
-            f"{r['received_bytes'] / 1e3:,.1f}",
-            r["rank_ms"].text(2),
-            f"{r['rank_ms'].median / r['steps_per_round']:.3f}",
-        ]
-        for r in results
-    ]
+            rows.append(measure(name, world_size, buffer, rounds, options.seed))
     names = ["policy", "ranks", "buffer", "steps", "bytes sent", "kB received", "ms of a rank"]
-    names.append("ms per step")
-    print("one round, of one rank; time: median (10th-90th percentile)")
-    print(text_table(names, rows))
+    title = "one round, of one rank; time: median (10th-90th percentile)"
+    show(Table([*names, "ms per step"], rows, title), as_json=options.json)
 
 
 if __name__ == "__main__":

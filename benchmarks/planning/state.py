@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
 import evenstep
-from benchmarks.lib.report import Spread, parser, print_json, progress
+from benchmarks.lib.report import Spread, Table, parser, progress, show
 from evenstep.protocol.window_size import AUTO
-from evenstep.tools.report import text_table
 from evenstep.tools.simulate import sample_lengths
+
+BUFFERS = (AUTO, 256, 1024, 4096)
 
 
 class Documents(Dataset):  # type: ignore[type-arg]
@@ -29,7 +29,7 @@ class Documents(Dataset):  # type: ignore[type-arg]
         return {"input_ids": torch.ones(int(self.lengths[index]), dtype=torch.int64)}
 
 
-def measure(buffer: int | str, samples: int, seed: int) -> dict[str, Any]:
+def measure(buffer: int | str, samples: int, seed: int) -> list[str]:
     progress(f"buffer {buffer}")
     loader = evenstep.DataLoader(
         Documents(samples, seed),
@@ -45,38 +45,20 @@ def measure(buffer: int | str, samples: int, seed: int) -> dict[str, Any]:
         milliseconds.append(1e3 * (time.perf_counter() - begin))
         sizes.append(len(json.dumps(state)))
     loader.close()
-    return {
-        "buffer": buffer,
-        "states": len(sizes),
-        "bytes_max": max(sizes),
-        "ms": Spread.of(milliseconds),
-        "ms_max": max(milliseconds),
-    }
+    row = [f"{buffer}", f"{len(sizes)}", f"{max(sizes):,}", Spread.of(milliseconds).text(2)]
+    return [*row, f"{max(milliseconds):.2f}"]
 
 
 def main() -> None:
-    arguments = parser(__doc__ or "", "python -m benchmarks.planning.state --json", repeats=1)
-    arguments.add_argument("--buffers", nargs="+", default=[AUTO, "256", "1024", "4096"])
-    options = arguments.parse_args()
-    results = []
-    for buffer in options.buffers:
-        samples = 8 * options.repeats * (1024 if buffer == AUTO else int(buffer))
-        size = buffer if buffer == AUTO else int(buffer)
-        results.append(measure(size, samples, options.seed))
-    if options.json:
-        print_json({"states": [{**r, "ms": r["ms"].as_dict()} for r in results]})
-        return
+    options = parser(
+        __doc__ or "", "python -m benchmarks.planning.state --json", repeats=1
+    ).parse_args()
     rows = [
-        [
-            str(r["buffer"]),
-            str(r["states"]),
-            f"{r['bytes_max']:,}",
-            r["ms"].text(2),
-            f"{r['ms_max']:.2f}",
-        ]
-        for r in results
+        measure(buffer, 8 * options.repeats * (1024 if buffer == AUTO else buffer), options.seed)
+        for buffer in BUFFERS
     ]
-    print(text_table(["buffer", "states", "bytes at most", "ms", "ms at most"], rows))
+    columns = ["buffer", "states", "bytes at most", "ms", "ms at most"]
+    show(Table(columns, rows), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.lib.report import markdown, parser, print_json, progress
+from benchmarks.lib.report import Table, parser, show
 from benchmarks.service.corpora import VIT_1B, captioned, named_text, text_of
 from benchmarks.service.runs import TP, Tally, run, text_cases, vision_cases
 from evenstep.tools.simulate import sample_lengths
@@ -29,17 +29,17 @@ CONTEXT, MOST_CELLS = 4096, 4096
 DRAWS = 1_000_000
 
 
-def table(results: Mapping[str, Mapping[str, Tally]], measure: str) -> str:
+def table(title: str, results: Mapping[str, Mapping[str, Tally]], measure: str) -> Table:
     """A line for each corpus: the sum over steps of the largest over that of the mean."""
     cases = list(next(iter(results.values())))
     rows = [
         [name, *(tallies[case].over_time(measure).text(3) for case in cases)]
         for name, tallies in results.items()
     ]
-    return markdown(["", *cases], rows)
+    return Table(["", *cases], rows, title)
 
 
-def skew() -> str:
+def skew() -> Table:
     """Figures of `coyo-text` beside the published ones."""
     rows = [["published", "98.23 %", "9.3 %", "17.24"]]
     for seed in range(3):
@@ -48,7 +48,7 @@ def skew() -> str:
         short, share = 100 * (lengths <= 64).mean(), 100 * longest.sum() / lengths.sum()
         rows.append([f"seed {seed}", f"{short:.2f} %", f"{share:.1f} %", f"{lengths.mean():.2f}"])
     head = ["", "texts of at most 64 tokens", "tokens in the longest 1.62 %", "mean"]
-    return markdown(head, rows)
+    return Table(head, rows, "skew of `coyo-text`")
 
 
 def main() -> None:
@@ -76,26 +76,13 @@ def main() -> None:
             pictures, vision_cases(), {"DP": RANKS, "TP": TP}, options.steps, seeds
         )
     }
-    progress("")
-    results = {
-        "text, ranks": (text, "ranks"),
-        "text, micro-batches": (text, "micro-batches"),
-        "images and captions": (vision, "whole"),
-    }
-    if options.json:
-        print_json(
-            {
-                title: {
-                    name: {case: of.over_time(measure).as_dict() for case, of in tallies.items()}
-                    for name, tallies in found.items()
-                }
-                for title, (found, measure) in results.items()
-            }
-        )
-        return
-    parts = {title: table(*found) for title, found in results.items()}
-    parts["skew of `coyo-text`"] = skew()
-    print("\n\n".join(f"{title}:\n\n{part}" for title, part in parts.items()))
+    show(
+        table("text, ranks", text, "ranks"),
+        table("text, micro-batches", text, "micro-batches"),
+        table("images and captions", vision, "whole"),
+        skew(),
+        as_json=options.json,
+    )
 
 
 if __name__ == "__main__":

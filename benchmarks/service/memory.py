@@ -38,8 +38,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.lib.report import Spread, parser, print_json, progress
-from evenstep.tools.report import text_table
+from benchmarks.lib.report import Spread, Table, parser, progress, show
 
 TOKEN = "EVENSTEP_BENCHMARK_MEMORY"
 """A variable in the environment of all processes of a run, to find them by."""
@@ -301,9 +300,6 @@ def wait_until_gone(token: str) -> None:
             process.kill()
 
 
-# What is printed
-
-
 def main() -> None:
     arguments = parser(__doc__ or "", "python -m benchmarks.service.memory --ranks 4", repeats=1)
     arguments.add_argument("--sources", default="30,60,120,300", help="numbers of sources")
@@ -326,7 +322,7 @@ def main() -> None:
         print(json.dumps(made), flush=True)
         return None
     counts = [int(word) for word in options.sources.split(",")]
-    results = []
+    rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as folder:
         options.folder = Path(folder)
         write(options.folder, max(counts), options.mebibytes)
@@ -337,9 +333,10 @@ def main() -> None:
                 for side in sides:
                     progress(f"{count} sources, run {repeat}: {side}")
                     runs[side].append(run(side, count, options))
-            results.append({"sources": count, "runs": runs})
-    progress("")
-    report(results, options)
+            rows += rows_of(count, runs)
+    columns = ["sources", "PSS, MiB", *KINDS, "total", "over the service"]
+    title = f"{options.ranks} ranks, {options.ranks * options.workers} reading processes each side"
+    show(Table(columns, rows, title), as_json=options.json)
     return None
 
 
@@ -356,30 +353,18 @@ def has_room(count: int, options: argparse.Namespace) -> bool:
     return needed <= free
 
 
-def report(results: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    if options.json:
-        return print_json({"results": results})
-    print(
-        f"{options.ranks} ranks, {options.ranks * options.workers} reading processes each side, "
-        f"row groups of {options.mebibytes} MiB"
-    )
-    rows = []
-    for each in results:
-        totals = {side: [sum(run.values()) for run in runs] for side, runs in each["runs"].items()}
-        for side, runs in each["runs"].items():
-            parts = (statistics.median(run.get(kind, 0.0) for run in runs) for kind in KINDS)
-            ratios = [own / base for own, base in zip(totals[side], totals.get("service", ()))]
-            rows.append(
-                (
-                    str(each["sources"]),
-                    side,
-                    *(f"{part:,.0f}" if part else "" for part in parts),
-                    f"{statistics.median(totals[side]):,.0f}",
-                    Spread.of(ratios).text(2) if ratios else "",
-                )
-            )
-    print(text_table(("sources", "PSS, MiB", *KINDS, "total", "over the service"), rows))
-    return None
+def rows_of(count: int, runs: dict[str, list[dict[str, float]]]) -> Iterator[list[str]]:
+    totals = {side: [sum(run.values()) for run in own] for side, own in runs.items()}
+    for side, own in runs.items():
+        parts = (statistics.median(run.get(kind, 0.0) for run in own) for kind in KINDS)
+        ratios = [mine / base for mine, base in zip(totals[side], totals.get("service", ()))]
+        yield [
+            f"{count}",
+            side,
+            *(f"{part:,.0f}" if part else "" for part in parts),
+            f"{statistics.median(totals[side]):,.0f}",
+            Spread.of(ratios).text(2) if ratios else "",
+        ]
 
 
 if __name__ == "__main__":

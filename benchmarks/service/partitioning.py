@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.report import parser, print_json, progress
+from benchmarks.lib.report import Table, parser, progress, show
 from benchmarks.service.fewest_loaders import optimum
 from benchmarks.service.layout_baselines import fewest_loaders, three_steps
 from evenstep.strategy.loaders import (
@@ -27,7 +27,6 @@ from evenstep.strategy.loaders import (
     packed,
 )
 from evenstep.strategy.loaders.load_model import Piece
-from evenstep.tools.report import text_table
 
 MEBI = 1 << 20
 SAMPLES = 2048  # of a step
@@ -145,9 +144,9 @@ def against_the_optimum(options: argparse.Namespace) -> list[dict[str, int]]:
     return rows
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     names = list(rows[0])
-    return text_table(names, [[_cell(row[name]) for name in names] for row in rows])
+    return Table(names, [[_cell(row[name]) for name in names] for row in rows], title)
 
 
 def _cell(value: Any) -> str:
@@ -163,14 +162,10 @@ def main() -> None:
     options.add_argument("--sources", type=int, default=300)
     options.add_argument("--optima", type=int, default=20, help="small mixtures for HiGHS")
     given = options.parse_args()
-    rows, optima = predicted(given), against_the_optimum(given)
-    progress("")
-    if given.json:
-        print_json({"predicted": rows, "optima": optima})
-        return
-    print(table(rows))
-    if optima:
-        print(table(optima))
+    tables = [table(predicted(given), "layouts, predicted")]
+    if given.optima:
+        tables.append(table(against_the_optimum(given), "small mixtures"))
+    show(*tables, as_json=given.json)
 
 
 if __name__ == "__main__":

@@ -25,16 +25,14 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 import evenstep.service as es
-from benchmarks.lib.report import Spread, parser, print_json, progress
+from benchmarks.lib.report import Spread, Table, parser, progress, show
 from evenstep.service.job.sample_measure import SUPERVISED
 from evenstep.service.messages import LocalHandle
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.source_loader.source_buffer import Ahead
 from evenstep.strategy import DGraph, LoaderTask, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.tools.report import text_table
 
-TARGET = 50.0  # milliseconds
 WARM_UP = 3
 LOADERS = 16
 CASES = (("greedy", "samples"), ("karmarkar_karp", "samples"), ("greedy", "tokens"))
@@ -123,14 +121,14 @@ def job_of(method: str, unit: str, options: argparse.Namespace) -> es.Job:
         ],
         mesh=es.Mesh(DP=options.clients // 8, TP=8),
         strategy=Strategy(method),
-        micro_batches=options.micro_batches,
-        max_tokens=options.max_tokens,
+        micro_batches=4,
+        max_tokens=32_768,
         draws=es.DrawOptions(samples_per_step=options.samples, unit=unit, stop="repeat"),
         seed=options.seed,
     )
 
 
-def measured(method: str, unit: str, options: argparse.Namespace) -> dict[str, Any]:
+def measured(method: str, unit: str, options: argparse.Namespace) -> list[str]:
     job = job_of(method, unit, options)
     layout = es.SourceLayout.of(job.names, LOADERS)
     simulated = [
@@ -160,21 +158,16 @@ def measured(method: str, unit: str, options: argparse.Namespace) -> dict[str, A
         to_client.append(len(pickle.dumps(own)) / 1024)
         imbalance.append(plan.imbalance)
         before.append(plan.imbalance_before)
-    return {
-        "method": method,
-        "unit": unit,
-        "samples": len(plan),
-        "buckets": plan.buckets,
-        "milliseconds": Spread.of(times),
-        "cpu_milliseconds": Spread.of(cpu),
-        "plan_kib": Spread.of(pickled),
-        "loaders_kib": Spread.of(to_loaders),
-        "client_kib": Spread.of(to_client),
-        "state_kib": len(pickle.dumps(planner.state_dict())) / 1024,
-        "imbalance": float(np.mean(imbalance)),
-        "imbalance_before": float(np.mean(before)),
-        "microseconds_per_sample": 1000 * float(np.median(times)) / len(plan),
-    }
+    return [
+        method,
+        unit,
+        Spread.of(times).text(1),
+        Spread.of(cpu).text(1),
+        Spread.of(pickled).text(0),
+        Spread.of(to_loaders).text(0),
+        Spread.of(to_client).text(2),
+        f"{np.mean(before):.3f} -> {np.mean(imbalance):.3f}",
+    ]
 
 
 def main() -> None:
@@ -184,61 +177,12 @@ def main() -> None:
     arguments.add_argument("--clients", type=int, default=4096)
     arguments.add_argument("--sources", type=int, default=300)
     arguments.add_argument("--samples", type=int, default=8192, help="drawn in a step")
-    arguments.add_argument("--micro-batches", type=int, default=4)
-    arguments.add_argument("--max-tokens", type=int, default=32_768)
     options = arguments.parse_args()
-    results = [measured(method, unit, options) for method, unit in CASES]
-    progress("")
-    if options.json:
-        print_json(
-            {
-                "clients": options.clients,
-                "sources": options.sources,
-                "results": [
-                    {k: v.as_dict() if isinstance(v, Spread) else v for k, v in each.items()}
-                    for each in results
-                ],
-            }
-        )
-        return
-    print(
-        f"{options.clients:,} clients, {options.sources} sources, {results[0]['samples']:,} "
-        f"samples a step, {results[0]['buckets']} data-parallel ranks; median (p10-p90)"
-    )
-    head = (
-        "method",
-        "weights in",
-        "ms per step",
-        "CPU ms",
-        "plan KiB",
-        "to loaders KiB",
-        "to a client KiB",
-        "imbalance",
-    )
-    print(
-        text_table(
-            head,
-            [
-                (
-                    each["method"],
-                    each["unit"],
-                    each["milliseconds"].text(1),
-                    each["cpu_milliseconds"].text(1),
-                    each["plan_kib"].text(0),
-                    each["loaders_kib"].text(0),
-                    each["client_kib"].text(2),
-                    f"{each['imbalance_before']:.3f} -> {each['imbalance']:.3f}",
-                )
-                for each in results
-            ],
-        )
-    )
-    for each in results:
-        wall, cpu = (each[name].median for name in ("milliseconds", "cpu_milliseconds"))
-        print(
-            f"{each['method']}, weights in {each['unit']}: {wall / TARGET:.2f} of the {TARGET:g} "
-            f"ms aimed at, {cpu / TARGET:.2f} by CPU time"
-        )
+    columns = ["method", "weights in", "ms per step", "CPU ms", "plan KiB", "to loaders KiB"]
+    columns += ["to a client KiB", "imbalance"]
+    title = f"{options.clients:,} clients, {options.sources} sources; median (p10-p90)"
+    rows = [measured(method, unit, options) for method, unit in CASES]
+    show(Table(columns, rows, title), as_json=options.json)
 
 
 if __name__ == "__main__":

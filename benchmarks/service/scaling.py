@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 
 import evenstep.service as es
-from benchmarks.lib.report import parser, print_json, progress
+from benchmarks.lib.report import Table, parser, progress, show
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import Staged, WarmUp
-from evenstep.tools.report import text_table
 from evenstep.tools.report.picture import new_figure
 
 USUAL = {"text": 0.9, "images": 0.1}
@@ -87,8 +86,7 @@ def run(job: es.Job, options: Namespace, **given: Any) -> dict[str, Any]:
             ids.append(step.sample_ids)
             time.sleep(options.pace)
         status = service.status()
-    changes = status.get("scaled", [])
-    return {"waits": waits, "ids": ids, "changes": changes, "short": status.get("short", [])}
+    return {"waits": waits, "ids": ids, "changes": status.get("scaled", [])}
 
 
 def phases(waits: list[float], part: int) -> dict[str, float]:
@@ -133,16 +131,19 @@ def main() -> None:
     assert runs["scaled"].pop("ids") == runs["as at the start"].pop("ids"), "batches differ"
     if given.picture is not None:
         draw(given.picture, runs, given.steps)
-    means = {name: phases(ran["waits"], given.steps) for name, ran in runs.items()}
-    if given.json:
-        print_json({"waits": means, "changes": runs["scaled"]["changes"]})
-        return
     rows = [
-        [name, *(f"{seconds:.3f}" for seconds in each.values())] for name, each in means.items()
+        [name, *(f"{seconds:.3f}" for seconds in phases(ran["waits"], given.steps).values())]
+        for name, ran in runs.items()
     ]
-    print(text_table(["mean wait of a step, s", *PHASES], rows))
-    for change in runs["scaled"]["changes"]:
-        print(f"step {change['step']}: loaders {change['loaders']}, workers {change['workers']}")
+    changes = [
+        [f"{change[what]}" for what in ("step", "loaders", "workers")]
+        for change in runs["scaled"]["changes"]
+    ]
+    show(
+        Table(["mean wait of a step, s", *PHASES], rows),
+        Table(["step", "loaders", "workers"], changes, "changes of loaders"),
+        as_json=given.json,
+    )
 
 
 if __name__ == "__main__":

@@ -38,10 +38,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.report import Spread, as_dicts, in_turn, parser, print_json, spreads
+from benchmarks.lib.report import Spread, Table, in_turn, parser, show, spreads
 from benchmarks.service.mix import SETTINGS, Setting, setting_of, write
 from benchmarks.service.readers import NAMES, READERS, Reading
-from evenstep.tools.report import text_table
 
 HEADROOM = 1.25
 BASE = "torch"
@@ -153,44 +152,21 @@ def main() -> None:
     options = arguments().parse_args()
     if options.run:
         return one_run(options)
-    results = []
+    tables = []
     for name, setting, loaders in cases_of(options):
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), options.sources, setting, options.seed)
             measure = partial(run, setting=setting, loaders=loaders, folder=folder, options=options)
             runs = in_turn(options.sides, options.repeats, measure)
-        found = summary(runs)
-        results.append({"case": name, "loaders": loaders, **asdict(setting), "sides": found})
-        if not options.json:
-            print(f"{name}; {options.sources} sources, {loaders} reading processes; median", end="")
-            print(f" (p10-p90) of {options.repeats} runs")
-            print(table(found), "\n")
-    if options.json:
-        print_json({"cases": results})
-    if len(results) > 1 and not options.json:
-        print(f"samples/s of all cases, and of {NAMES[BASE]}'s; median")
-        print(overview(results, options.sides))
+        title = f"{name}; {options.sources} sources, {loaders} reading processes; median (p10-p90)"
+        tables.append(Table(["", "x torch", "x torch's CPU ms", *COLUMNS], rows_of(runs), title))
+    show(*tables, as_json=options.json)
     return None
-
-
-def summary(runs: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, dict[str, float]]]:
-    """By side, the spread of each figure, and of its ratio to torch's."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for side, own in runs.items():
-        found[side] = as_dicts(spreads(own))
-        for name in ("samples_per_second", "cpu_ms_per_step"):
-            base = runs.get(BASE, [])
-            ratios = [f[name] / b[name] for f, b in zip(own, base)]
-            if ratios:
-                found[side][f"over_torch_{name}"] = Spread.of(ratios).as_dict()
-    return found
 
 
 COLUMNS = {
     "samples/s": ("samples_per_second", 0),
-    "x torch": ("over_torch_samples_per_second", 2),
     "CPU ms": ("cpu_ms_per_step", 1),
-    "x torch's": ("over_torch_cpu_ms_per_step", 2),
     "wait ms": ("wait_ms", 2),
     "p95": ("wait_p95_ms", 2),
     "first step s": ("first_seconds", 1),
@@ -198,32 +174,19 @@ COLUMNS = {
 }
 
 
-def overview(results: Sequence[Mapping[str, Any]], sides: Sequence[str]) -> str:
-    """A row for each case, a column for each reader."""
-
-    def text(figures: Mapping[str, Mapping[str, float]]) -> str:
-        ratio = figures.get("over_torch_samples_per_second")
-        beside = "" if ratio is None else f" ({ratio['median']:.2f} x)"
-        return f"{figures['samples_per_second']['median']:,.0f}{beside}"
-
-    rows = [
-        (each["case"], str(each["loaders"]), *(text(each["sides"][side]) for side in sides))
-        for each in results
-    ]
-    return text_table(("", "loaders", *(NAMES[side] for side in sides)), rows)
-
-
-def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """A row for each reader."""
-
-    def text(side: str, figure: str, digits: int) -> str:
-        spread = found[side].get(figure)
-        if spread is None:
-            return "-"
-        return Spread(spread["median"], spread["p10"], spread["p90"]).text(digits)
-
-    rows = [(NAMES[side], *(text(side, *column) for column in COLUMNS.values())) for side in found]
-    return text_table(("", *COLUMNS), rows)
+def rows_of(runs: Mapping[str, Sequence[Figures]]) -> list[list[str]]:
+    """A row for each reader: its ratios to torch's DataLoader, and its figures."""
+    rows = []
+    for side, own in runs.items():
+        row = [NAMES[side]]
+        for key, _ in (COLUMNS["samples/s"], COLUMNS["CPU ms"]):
+            ratios = [mine[key] / base[key] for mine, base in zip(own, runs.get(BASE, ()))]
+            row.append(Spread.of(ratios).text(2) if ratios else "")
+        found = spreads(own)
+        for key, digits in COLUMNS.values():
+            row.append(found[key].text(digits) if key in found else "")
+        rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":

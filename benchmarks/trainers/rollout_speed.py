@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks.lib import ranks
-from benchmarks.lib.report import Spread, markdown, parser, print_json, progress
+from benchmarks.lib.report import Spread, Table, parser, progress, show
 
 OWN, BALANCED = "GRPOTrainer", "balance_rollouts"
 BATCH_SIZE, ACCUMULATE = 4, 4  # rollouts of a micro-batch, and micro-batches of an update
@@ -41,26 +41,17 @@ def main() -> None:
         seed = 100 * given.seed + repeat
         for way, found in ranks.run(_repeat, 2, order, given.updates, seed)[0].items():
             seconds[way].append(found)
-    progress("")
     ratios = Spread.of([a / b for a, b in zip(seconds[OWN], seconds[BALANCED], strict=True)])
     each = {way: Spread.of(found) for way, found in seconds.items()}
-    if given.json:
-        shown = {way: found.as_dict() for way, found in each.items()}
-        print_json({"seconds": shown, "ratio": ratios.as_dict()})
-        return
-    print(
-        f"{2 * ACCUMULATE * BATCH_SIZE} rollouts of up to {LONGEST} tokens in an "
-        f"update, two ranks, {given.repeats} repeats: median (10th-90th percentile)\n"
+    title = (
+        f"{2 * ACCUMULATE * BATCH_SIZE} rollouts of up to {LONGEST} tokens in an update, two "
+        f"ranks, {given.repeats} repeats: median (10th-90th percentile)"
     )
-    print(
-        markdown(
-            ["", "seconds of an update", "times as fast"],
-            [
-                [OWN, each[OWN].text(2), "1"],
-                [BALANCED, each[BALANCED].text(2), ratios.text(2)],
-            ],
-        )
-    )
+    rows = [
+        [OWN, each[OWN].text(2), "1"],
+        [BALANCED, each[BALANCED].text(2), ratios.text(2)],
+    ]
+    show(Table(["", "seconds of an update", "times as fast"], rows, title), as_json=given.json)
 
 
 def _repeat(order: list[str], updates: int, seed: int) -> dict[str, float]:

@@ -24,7 +24,7 @@ import torch
 from benchmarks.learning.text import read_text
 from benchmarks.lib import ranks
 from benchmarks.lib.corpus import Tokens
-from benchmarks.lib.report import Spread, markdown, parser, print_json, progress
+from benchmarks.lib.report import Spread, Table, parser, progress, show
 
 OWN, GROUPED, EVEN = "Trainer", "group_by_length", "install(Even)"
 WAYS = (OWN, GROUPED, EVEN)
@@ -76,8 +76,7 @@ def main() -> None:
         found = ranks.run(_repeat, 2, order, train, held_out, repeat)[0]
         for way, outcome in found.items():
             outcomes[way].append(outcome)
-    progress("")
-    _print(outcomes, train, as_json=given.json)
+    show(table_of(outcomes, train), as_json=given.json)
 
 
 def _picked(tokens: Tokens, indices: np.ndarray[Any, Any]) -> Tokens:
@@ -194,39 +193,24 @@ def _held_out_loss(trainer: Any, held_out: Tokens) -> float:
     return total / tokens
 
 
-def _print(outcomes: dict[str, list[Outcome]], train: Tokens, *, as_json: bool) -> None:
+def table_of(outcomes: dict[str, list[Outcome]], train: Tokens) -> Table:
     rates = {way: [one.tokens / one.seconds for one in outcomes[way]] for way in WAYS}
-    figures = {
-        way: {
-            "tokens_per_second": Spread.of(rates[way]),
-            "ratio": Spread.of([a / b for a, b in zip(rates[way], rates[OWN], strict=True)]),
-            "held_out_loss": Spread.of([one.loss for one in outcomes[way]]),
-            "updates": Spread.of([one.updates for one in outcomes[way]]),
-        }
-        for way in WAYS
-    }
-    if as_json:
-        shown = {way: {k: v.as_dict() for k, v in of.items()} for way, of in figures.items()}
-        print_json({"ways": shown, "samples": len(train)})
-        return
-    lengths = train.lengths
-    print(
-        f"{len(train):,} samples of {np.median(lengths):,.0f} tokens in the median and "
-        f"{lengths.max():,} at most, two ranks, {len(outcomes[OWN])} repeats: "
-        "median (10th-90th percentile)\n"
-    )
-    header = ["", "tokens/s", f"over {OWN}", "updates", "held-out loss"]
-    lines = [
+    rows = [
         [
             way,
-            of["tokens_per_second"].text(0),
-            of["ratio"].text(2),
-            of["updates"].text(0),
-            of["held_out_loss"].text(3),
+            Spread.of(rates[way]).text(0),
+            Spread.of([a / b for a, b in zip(rates[way], rates[OWN], strict=True)]).text(2),
+            Spread.of([one.updates for one in outcomes[way]]).text(0),
+            Spread.of([one.loss for one in outcomes[way]]).text(3),
         ]
-        for way, of in figures.items()
+        for way in WAYS
     ]
-    print(markdown(header, lines))
+    title = (
+        f"{len(train):,} samples of {np.median(train.lengths):,.0f} tokens in the median and "
+        f"{train.lengths.max():,} at most, two ranks, {len(outcomes[OWN])} repeats: "
+        "median (10th-90th percentile)"
+    )
+    return Table(["", "tokens/s", f"over {OWN}", "updates", "held-out loss"], rows, title)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.report import markdown, parser, print_json, progress
+from benchmarks.lib.report import Table, parser, show
 from benchmarks.papers.wlb.cluster_assumptions import MODELS, TABLE_1
 from benchmarks.papers.wlb.figures_run import SEVEN_128, TABLE_ERROR, Bench, Rates, measure
 
@@ -43,10 +43,10 @@ def x(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def figure_12(result: Mapping[str, Any]) -> str:
+def figure_12(result: Mapping[str, Any]) -> Table:
     jobs, paper = result["figure 12"], PAPER["figure 12"]
-    header = ["job", "TP, CP, PP, DP", "GPUs", "Plain-4D", "Fixed-4D", "paper"]
-    header += ["WLB-LLM", "paper", "evenstep"]
+    header = ["job", "TP, CP, PP, DP", "GPUs", "Plain-4D", "Fixed-4D", "Fixed-4D: paper"]
+    header += ["WLB-LLM", "WLB-LLM: paper", "evenstep"]
     rows = [
         [
             s.name,
@@ -66,10 +66,10 @@ def figure_12(result: Mapping[str, Any]) -> str:
         fixed, wlb = (mean(jobs, system, ending) for system in ("fixed", "wlb"))
         row = [label, "", "", "1.00", x(fixed), x(paper.get("fixed" + suffix)), x(wlb)]
         rows.append([*row, x(paper.get("wlb" + suffix)), x(mean(jobs, "evenstep", ending))])
-    return markdown(header, rows)
+    return Table(header, rows, "figure 12")
 
 
-def figure_13(result: Mapping[str, Any]) -> str:
+def figure_13(result: Mapping[str, Any]) -> Table:
     job, paper = result["figure 12"][SEVEN_128.name], PAPER["figure 13"]
     rows = [
         ["per-document sharding", x(job["per-document"]), x(paper["per-document"])],
@@ -78,19 +78,19 @@ def figure_13(result: Mapping[str, Any]) -> str:
         ["WLB packing, adaptive sharding", x(job["wlb"]), x(paper["packing and adaptive"])],
         ["evenstep: steady packing, order, hybrid sharding", x(job["evenstep"]), ""],
     ]
-    return markdown(["of 7B-128K over Plain-4D", "predicted", "paper"], rows)
+    return Table(["of 7B-128K over Plain-4D", "predicted", "paper"], rows, "figure 13")
 
 
-def figure_14(result: Mapping[str, Any]) -> str:
+def figure_14(result: Mapping[str, Any]) -> Table:
     jobs, paper = result["figure 14"], PAPER["figure 14"]
     rows = [
         [f"{window}K", x(job["wlb"]), x(paper.get(window)), x(job["evenstep"])]
         for window, job in jobs.items()
     ]
-    return markdown(["context window", "WLB-LLM", "paper", "evenstep"], rows)
+    return Table(["context window", "WLB-LLM", "paper", "evenstep"], rows, "figure 14")
 
 
-def figure_15(result: Mapping[str, Any]) -> str:
+def figure_15(result: Mapping[str, Any]) -> Table:
     cases, paper = result["figure 15"], PAPER["figure 15"]
     header = ["over per-sequence sharding", *(f"layer, {name}" for name in cases), "paper"]
     header += [f"attention alone, {name}" for name in cases]
@@ -111,16 +111,16 @@ def figure_15(result: Mapping[str, Any]) -> str:
         + [f"{case['attention'][name]:.3f}" for case in cases.values()]
         for name, label in labels.items()
     ]
-    return markdown(header, rows)
+    return Table(header, rows, "figure 15")
 
 
-def models() -> str:
+def models() -> Table:
     header = ["model", "layers", "width", "heads of 128", "FFN width", "parameters, 1e9"]
     rows = []
     for model in MODELS.values():
         numbers = (model.layers, model.hidden_size, model.heads, model.ffn_size)
         rows.append([model.name, *(f"{n:,}" for n in numbers), f"{model.parameters / 1e9:.2f}"])
-    return markdown(header, rows)
+    return Table(header, rows, "models")
 
 
 def main() -> None:
@@ -134,18 +134,8 @@ def main() -> None:
     seeds = range(options.seed, options.seed + options.repeats)
     bench = Bench(seeds=seeds, batches=options.batches)
     result = measure(bench)
-    progress("")
-    if options.json:
-        print_json({"prediction": True, **result, "paper": PAPER})
-        return
-    parts = {
-        "figure 12": figure_12(result),
-        "figure 13": figure_13(result),
-        "figure 14": figure_14(result),
-        "figure 15": figure_15(result),
-        "models": models(),
-    }
-    print("\n\n".join(f"{name}:\n\n{part}" for name, part in parts.items()))
+    tables = (figure(result) for figure in (figure_12, figure_13, figure_14, figure_15))
+    show(*tables, models(), as_json=options.json)
 
 
 if __name__ == "__main__":
