@@ -1,11 +1,16 @@
+"""Groups under a token budget, aligned across ranks and dealt out over steps."""
+
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from evenstep.plan.groups.alignment import align, alignment_target
 from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups.spread import like_costs, spread
 from evenstep.plan.groups.token_budget_groups import longest_first, token_budget_groups
+from evenstep.plan.rng import RandomStream, generator
 
 LENGTHS = st.lists(st.integers(1, 1500), max_size=80)
 HEAVY_TAIL = st.lists(st.floats(0, 12).map(lambda x: int(2**x)), max_size=200)
@@ -94,3 +99,183 @@ def test_groups_with_patches_equal_those_formed_sample_by_sample(case: Case) -> 
 def test_longest_first_is_a_stable_sort(lengths: list[int]) -> None:
     expected = sorted(range(len(lengths)), key=lambda p: (-lengths[p], p))
     assert longest_first(int64(lengths)).tolist() == expected
+
+
+# Alignment
+
+
+RANKS = st.lists(
+    st.tuples(st.integers(0, 50), st.integers(0, 80), st.integers(0, 60)), min_size=1, max_size=16
+)
+
+
+def target_of(ranks: list[tuple[int, int, int]]) -> int:
+    groups, samples, capacities = (int64(list(column)) for column in zip(*ranks))
+    return alignment_target(groups, samples, capacities)
+
+
+# Eq. 3
+
+
+@given(RANKS)
+def test_target_equals_eq_3(ranks: list[tuple[int, int, int]]) -> None:
+    active = [rank for rank in ranks if rank[0] > 0]
+    if not active:
+        assert target_of(ranks) == 0
+        return
+    most = max(groups for groups, _, _ in active)
+    samples = min((s for _, s, _ in active if s > 0), default=most)
+    capacity = min((c for _, _, c in active if c > 0), default=most)
+    assert target_of(ranks) == max(min(most, capacity, samples), 1)
+
+
+# Algorithm 1
+
+
+def aligned_as_in_the_paper(groups: list[list[int]], target: int) -> tuple[list[list[int]], list]:
+    """Algorithm 1 on groups of lengths, written as the paper has it: shortest group first, and
+    each group's longest sample last. Between groups of equal size the longer one is kept."""
+    kept = [sorted(group) for group in reversed(groups)]
+    while len(kept) < target and any(len(group) > 1 for group in kept):
+        largest = next(group for group in reversed(kept) if len(group) > 1)
+        kept.append([largest.pop()])
+    if len(kept) <= target:
+        return kept, []
+    kept.reverse()
+    by_size = sorted(kept, key=len, reverse=True)
+    return by_size[:target], [length for group in by_size[target:] for length in group]
+
+
+@st.composite
+def alignments(draw: st.DrawFn) -> tuple[np.ndarray, Groups, int]:
+    lengths = int64(draw(st.lists(st.integers(1, 900), min_size=1, max_size=60)))
+    groups = token_budget_groups(lengths, draw(st.integers(1, 4000)))
+    return lengths, groups, draw(st.integers(1, len(lengths)))
+
+
+def length_lists(groups: Groups, lengths: np.ndarray) -> list[list[int]]:
+    return [lengths[groups.group(g)].tolist() for g in range(len(groups))]
+
+
+def multiset(groups: list[list[int]]) -> list[list[int]]:
+    return sorted(sorted(group) for group in groups)
+
+
+@given(alignments())
+def test_groups_and_returned_samples_equal_algorithm_1(
+    case: tuple[np.ndarray, Groups, int],
+) -> None:
+    lengths, groups, target = case
+    aligned, returned = align(groups, target)
+    kept, overflow = aligned_as_in_the_paper(length_lists(groups, lengths), target)
+    assert multiset(length_lists(aligned, lengths)) == multiset(kept)
+    assert sorted(lengths[returned].tolist()) == sorted(overflow)
+
+
+@st.composite
+def overdue_alignments(draw: st.DrawFn) -> tuple[np.ndarray, Groups, int, list[int] | None]:
+    lengths, groups, target = draw(alignments())
+    size = len(groups)
+    overdue = draw(st.none() | st.lists(st.integers(0, 4), min_size=size, max_size=size))
+    return lengths, groups, target, overdue
+
+
+@given(overdue_alignments())
+def test_a_rank_gets_exactly_the_target_and_loses_nothing(
+    case: tuple[np.ndarray, Groups, int, list[int] | None],
+) -> None:
+    lengths, groups, target, overdue = case
+    aligned, returned = align(groups, target, None if overdue is None else int64(overdue))
+    assert len(aligned) == target
+    assert (aligned.sizes > 0).all()
+    everything = np.concatenate([aligned.members, returned])
+    assert sorted(everything.tolist()) == list(range(len(lengths)))
+    assert (np.diff(aligned.shapes(lengths).longest) <= 0).all()
+
+
+@given(overdue_alignments())
+def test_no_group_grows_in_samples_or_in_padded_tokens(
+    case: tuple[np.ndarray, Groups, int, list[int] | None],
+) -> None:
+    lengths, groups, target, overdue = case
+    aligned, _ = align(groups, target, None if overdue is None else int64(overdue))
+    home = {int(p): g for g in range(len(groups)) for p in groups.group(g)}
+    before, after = groups.shapes(lengths), aligned.shapes(lengths)
+    for g in range(len(aligned)):
+        (origin,) = {home[int(p)] for p in aligned.group(g)}  # one group, never parts of two
+        assert after.samples[g] <= before.samples[origin]
+        assert after.padded[g] <= before.padded[origin]
+
+
+@given(overdue_alignments())
+def test_overdue_groups_are_kept_before_all_others_most_overdue_first(
+    case: tuple[np.ndarray, Groups, int, list[int] | None],
+) -> None:
+    _, groups, target, overdue = case
+    if overdue is None or len(groups) <= target:
+        return
+    aligned, _ = align(groups, target, int64(overdue))
+    kept_first = {int(aligned.group(g)[0]) for g in range(len(aligned))}
+    ranked = [(late, int(size)) for late, size in zip(overdue, groups.sizes)]
+    kept = [
+        r for r, start in zip(ranked, groups.offsets) if int(groups.members[start]) in kept_first
+    ]
+    assert sorted(kept, reverse=True) == sorted(ranked, reverse=True)[:target]
+
+
+# Spread over steps
+
+
+def dealt(
+    steps: int, ranks: int, accumulate: int, *, classes: int = 1, step: int = 0
+) -> np.ndarray:
+    """[ranks, steps] number of the group in each place, where group 0 is the longest of a rank."""
+    lengths = -np.arange(steps, dtype=np.float64)
+    return np.stack(
+        [
+            spread(
+                lengths,
+                np.array_split(np.arange(steps), classes),
+                rank=rank,
+                ranks=ranks,
+                accumulate=accumulate,
+                step=step,
+                draw=generator(1, RandomStream.EVEN_ORDER),
+            )
+            for rank in range(ranks)
+        ]
+    )
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 5), st.integers(1, 4))
+def test_every_group_is_emitted_once(steps: int, ranks: int, accumulate: int, classes: int) -> None:
+    order = dealt(steps, ranks, accumulate, classes=classes)
+    assert (np.sort(order, axis=1) == np.arange(steps)).all()
+
+
+def test_each_step_holds_a_group_of_each_stratum() -> None:
+    strata = dealt(32, 8, 1) // 4  # [ranks, steps]
+    assert (np.sort(strata, axis=0) == np.arange(8)[:, None]).all()
+
+
+def test_each_update_holds_a_group_of_each_stratum() -> None:
+    order = dealt(32, 2, 4).reshape(2, 8, 4)  # [ranks, updates, steps]
+    strata = np.concatenate(list(order), axis=1) // 4
+    assert (np.sort(strata, axis=1) == np.arange(8)).all()
+
+
+def test_a_round_that_begins_amid_an_update_ends_that_one_first() -> None:
+    order = dealt(34, 2, 4, step=6)[:, 2:]  # 2 steps are left of update 1
+    strata = np.concatenate(list(order.reshape(2, 8, 4)), axis=1) * 8 // 34
+    assert (np.ptp(strata, axis=1) >= 6).all()
+    assert (np.sort(dealt(34, 2, 4, step=6), axis=1) == np.arange(34)).all()
+
+
+def test_groups_stay_in_their_class() -> None:
+    order = dealt(24, 4, 1, classes=3) // 8
+    assert (order == order[0]).all()
+
+
+def test_classes_are_of_like_cost() -> None:
+    classes = like_costs(np.array([79.0, 100, 96, 98, 90, 80]), 0.05)
+    assert [c.tolist() for c in classes] == [[1, 3, 2], [4], [5, 0]]

@@ -11,27 +11,10 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.outliers import (
     auto_thresholds,
-    most_similar,
 )
 from evenstep.tools.simulate import sample_lengths
 
 K = 1024
-
-
-@settings(max_examples=50)
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=12), st.integers(1, 6), st.data())
-def test_the_most_similar_documents_are_the_closest_run_around_one(
-    values: list[int], count: int, data: st.DataObject
-) -> None:
-    anchor = data.draw(st.integers(0, len(values) - 1))
-    found = most_similar(np.array(values), anchor, count).tolist()
-    assert anchor in found
-    assert len(set(found)) == len(found) == min(count, len(values))
-    ascending = sorted(values)
-    runs = [ascending[i : i + len(found)] for i in range(len(values) - len(found) + 1)]
-    least = min(r[-1] - r[0] for r in runs if values[anchor] in r)
-    costs = [values[p] for p in found]
-    assert max(costs) - min(costs) == least
 
 
 def test_for_pretraining_lengths_classes_begin_where_exhaustive_search_put_them() -> None:

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.partition import Partition, bins_needed, local_search, partition
+from evenstep.plan.partition import Partition, bins_needed, partition
 from evenstep.plan.partition.bounds import lower_bound
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import largest_first, whole_by_group, whole_costs
@@ -224,22 +224,6 @@ def test_batches_that_fill_the_cap_are_divided_within_it_and_evenly(sigma: float
         bound = lower_bound(quadratic(lengths), bins, tokens=lengths, cap=cap)
         above.append(made.loads.max() / bound)
     assert np.mean(above) < 1.02
-
-
-def test_the_pairs_of_bins_compared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = []
-    compare = local_search._Bins.compare
-
-    def counting(self: Any, *args: Any) -> Any:
-        compared.append(args)
-        return compare(self, *args)
-
-    monkeypatch.setattr(local_search._Bins, "compare", counting)
-    costs = quadratic(documents(20_000, 0, 2.0))
-    for bins in (2, 30, 500):
-        compared.clear()
-        partition(costs, bins)
-        assert len(compared) <= min(64 + 2 * bins, 256) + 2 * local_search._PARTNERS
 
 
 # Hard caps

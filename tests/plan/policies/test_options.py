@@ -1,4 +1,4 @@
-"""Options of policies: which are refused, and that all of them are compared between ranks."""
+"""Options of policies: which names take which, which are refused, and which ranks compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenstep.cost import TransformerCost
+from evenstep.cost import TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import (
     BucketedMaxTokens,
@@ -25,6 +25,46 @@ from evenstep.plan import (
     TokenBudget,
 )
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
+
+GIVEN = PolicyOptions(
+    max_tokens=100,
+    target_tokens=50,
+    batch_size=3,
+    cost=TokenCost(),
+    lengths=Lengths(np.array([5, 6, 7])),
+)
+OTHERS: dict[str, Any] = {
+    "max_tokens": 200,
+    "target_tokens": 60,
+    "batch_size": 4,
+    "lengths": Lengths(np.array([1, 2, 3])),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_depends_on_the_options_it_takes_and_no_others(name: str) -> None:
+    named = POLICIES[name]
+    policy = named(GIVEN)
+    assert policy.cost == TokenCost()
+    for option, value in OTHERS.items():
+        other = named(dataclasses.replace(GIVEN, **{option: value}))
+        assert (other != policy) == (option in named.takes), option
+
+
+@pytest.mark.parametrize("name", [name for name, one in POLICIES.items() if "spread" in one.takes])
+def test_lengths_are_spread_or_not_as_asked_and_by_default_as_the_policy_does(name: str) -> None:
+    usual = POLICIES[name](GIVEN)
+    for spread in (False, True):
+        policy = POLICIES[name](dataclasses.replace(GIVEN, spread=spread))
+        assert policy == dataclasses.replace(usual, spread=spread)  # type: ignore[type-var]
+
+
+def test_names_are_those_that_policies_give_themselves() -> None:
+    for name, named in POLICIES.items():
+        policy = named(GIVEN)
+        packed_even = isinstance(policy, Even) and policy.packed
+        assert name == policy.name + "-packed" * packed_even
+
 
 LENGTHS = {"lengths": np.array([1, 2])}
 REFUSED: list[tuple[type[Policy], dict[str, Any], str]] = [

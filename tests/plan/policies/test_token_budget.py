@@ -19,16 +19,7 @@ def lognormal(count: int, seed: int, spread: float = 1.0) -> list[int]:
 # Alignment across ranks
 
 
-def test_every_rank_plans_as_many_steps_as_the_rank_with_most_groups() -> None:
-    sources = [[100] * 40, [100, 200, 400, 800] * 10]
-    (turns,) = play(TokenBudget(1000), sources, buffer_size=40)
-    formed = [len(turn.proposal.groups) for turn in turns.values()]
-    assert formed[0] < formed[1]
-    assert turns[0].steps == turns[1].steps == formed[1]
-    assert all(len(turn.plan.groups.members) == 40 for turn in turns.values())
-
-
-@given(st.integers(1, 6), st.integers(1, 16))
+@given(st.integers(1, 6), st.integers(1, 5))
 def test_no_round_has_more_steps_than_max_steps_per_round(steps: int, ranks: int) -> None:
     policy = TokenBudget(500, max_steps_per_round=steps, hard_cap=False)
     sources = [lognormal(50, seed) for seed in range(ranks)]
@@ -37,8 +28,6 @@ def test_no_round_has_more_steps_than_max_steps_per_round(steps: int, ranks: int
 
 
 # Nobody starves
-
-HUGE = 10**9
 
 
 def waits(policy: TokenBudget, sources: list[list[int]], buffer_size: int) -> list[dict[int, int]]:
@@ -102,19 +91,6 @@ def test_overdue_samples_go_first_and_all_of_them_where_their_groups_fit(
                 # The oldest of all has waited enough: one of its age is in every plan.
                 oldest = turn.window.ages == turn.window.ages.max()
                 assert planned[oldest].any()
-
-
-def test_a_limit_that_nothing_reaches_changes_no_plan() -> None:
-    sources = [lognormal(200, seed) for seed in range(3)]
-    plans = [
-        [
-            t.emitted
-            for turns in play(TokenBudget(4096, max_wait=w), sources, buffer_size=64)
-            for t in turns.values()
-        ]
-        for w in (3, HUGE)
-    ]
-    assert plans[0] == plans[1]
 
 
 # Emission order
