@@ -69,21 +69,6 @@ def test_what_was_written_replaces_the_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_after_a_failure_the_file_is_as_it_was(tmp_path: Path) -> None:
-    target = tmp_path / "file.txt"
-    target.write_text("whole")
-
-    def fail_halfway() -> None:
-        with replacing(str(target)) as partial:
-            partial.write_text("half")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail_halfway()
-    assert target.read_text() == "whole"
-    assert list(tmp_path.iterdir()) == [target]
-
-
 def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
