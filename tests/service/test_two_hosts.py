@@ -62,7 +62,7 @@ sys.stdin.readline()
 """
 CLIENT = """
 import pickle, sys
-from evenstep.service.transport.connection import ConnectionLostError, Connections, first_answered
+from evenstep.service.transport.connection import Connections
 from evenstep.service.transport.frames import to_frames
 
 connections = Connections(pickle.loads(bytes.fromhex(sys.argv[1])))
@@ -73,10 +73,7 @@ waiting = connections.send(to_frames("never"))
 print("connected")
 sys.stdin.readline()  # the other host is gone
 sent = [waiting, *(connections.send(to_frames("x" * size)) for size in (1, 1_000_000, 1, 1))]
-while (lost := [each.decided for each in sent]) != [True] * 5:
-    if first_answered([each for each in sent if not each.decided], float(sys.argv[2])) is None:
-        break
-print(lost)
+print([each.wait(float(sys.argv[2])) for each in sent])
 """
 
 
