@@ -84,7 +84,6 @@ def test_a_client_that_is_restarted_gets_the_same_steps_again(
         assert comparable(steps_of(service.client(0), 6)) == alone[0][:6]
 
 
-@pytest.mark.backends("local", "processes")
 def test_all_ranks_end_at_the_same_step_under_every_stop_rule(tmp_path: Path, start: Any) -> None:
     given = sources(tmp_path, counts=(40, 20, 24))
     for stop, everything in [("first_exhausted", False), ("all_exhausted", True)]:
@@ -166,7 +165,6 @@ def test_a_state_goes_on_with_another_mesh_and_loses_no_sample(tmp_path: Path, s
     assert left < 2
 
 
-@pytest.mark.backends("local", "processes")
 def test_a_state_of_other_data_is_refused(tmp_path: Path, start: Any) -> None:
     given = sources(tmp_path)
     with start(job_of(tmp_path, sources=given)) as service:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from service_world import Rows, job_of, squares, steps_of, striped
 
@@ -47,7 +46,6 @@ def job(folder: Path, **options: Any) -> es.Job:
     )
 
 
-@pytest.mark.backends("local", "processes")
 def test_every_image_is_worked_on_once_and_finds_its_way_to_the_backbone(
     tmp_path: Path, start: Any
 ) -> None:
