@@ -1,0 +1,116 @@
+"""Thousands of ranks killed at random moments while several jobs share the machine: the others must
+say who it was within seconds. ``make soak PYTEST_ARGS="-k kills"``; EVENSTEP_KILLS= says how many.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import IterableDataset
+
+import evenstep
+from documents import Documents
+
+KILLS = int(os.environ.get("EVENSTEP_KILLS", "600"))
+SEED = int(os.environ.get("EVENSTEP_SOAK_SEED", "0"))
+LANES = 6  # jobs side by side
+LIMIT = 10.0  # seconds from a kill to the error on each other rank
+CONTEXT = multiprocessing.get_context("fork")
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        documents = Documents(10_000)
+        return (documents[number] for number in range(len(documents)))
+
+
+def train(rank: int, ranks: int, store: Path, kind: str, said: Connection) -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    loader = evenstep.DataLoader(
+        Stream() if kind == "stream" else Documents(10_000),
+        policy=evenstep.Even(max_tokens=1024),
+        num_workers=int(kind == "workers"),
+    )
+    try:
+        for number, _ in enumerate(loader):
+            if number == 1:
+                said.send("trains")
+            time.sleep(0.005)
+    except evenstep.errors.PeerError as error:
+        said.send((time.monotonic(), str(error)))
+
+
+def kill_one(draw: random.Random, store: Path) -> list[float]:
+    """Seconds until each other rank has its error, in one job."""
+    count = draw.choice([2, 2, 3, 4])
+    kind = draw.choice(["map", *["stream"] * 8, "workers"])  # most are fast to start
+    pipes = [CONTEXT.Pipe(duplex=False) for _ in range(count)]
+    ranks = [
+        CONTEXT.Process(target=train, args=(rank, count, store, kind, pipes[rank][1]))
+        for rank in range(count)
+    ]
+    for rank in ranks:
+        rank.start()
+    for heard, _ in pipes:
+        assert heard.poll(60), f"{kind}: a rank does not begin"
+        assert heard.recv() == "trains"
+    time.sleep(draw.random() * 0.3)
+    victim, begin = draw.randrange(count), time.monotonic()
+    ranks[victim].kill()
+    seconds = []
+    for number, (heard, _) in enumerate(pipes):
+        if number == victim:
+            continue
+        if not heard.poll(max(begin + LIMIT - time.monotonic(), 0)):
+            os.kill(ranks[number].pid, signal.SIGUSR1)
+            time.sleep(1)
+            raise AssertionError(f"{kind}, {count} ranks: {number} did not notice {victim}'s end")
+        when, message = heard.recv()
+        assert f"rank {victim} (process" in message, message
+        seconds.append(when - begin)
+    for number, rank in enumerate(ranks):
+        rank.join(LIMIT)
+        assert rank.exitcode == (-9 if number == victim else 0), f"{kind}: {rank.exitcode}"
+    store.unlink(missing_ok=True)
+    return seconds
+
+
+def lane(number: int, folder: Path, said: Connection) -> None:
+    draw = random.Random(f"{SEED} {number}")
+    for job in range(-(-KILLS // LANES)):
+        said.send(kill_one(draw, folder / f"{number}.{job}"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(10 * KILLS + 300)
+def test_no_kill_goes_unnoticed(tmp_path: Path) -> None:
+    heard, said = CONTEXT.Pipe(duplex=False)
+    lanes = [CONTEXT.Process(target=lane, args=(n, tmp_path, said)) for n in range(LANES)]
+    for each in lanes:
+        each.start()
+    seconds: list[float] = []
+    kills = 0
+    while any(each.is_alive() for each in lanes) or heard.poll(0):
+        if heard.poll(1):
+            seconds += heard.recv()
+            kills += 1
+            if kills % 100 == 0:
+                print(f"{kills} kills", file=sys.stderr, flush=True)
+    assert [each.exitcode for each in lanes] == [0] * LANES
+    quantiles = np.quantile(seconds, [0.5, 0.99, 1.0]).round(2).tolist()
+    print(f"{kills} kills; seconds to an error (median, 99 %, longest): {quantiles}")
