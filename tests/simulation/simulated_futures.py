@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from simulated_threading import Event, Simulated, Thread, world
+from simulated_threading import Event, Simulated, world
 
 
 class SimpleQueue(Simulated):
@@ -28,15 +28,6 @@ class SimpleQueue(Simulated):
         if not world().until(lambda: bool(self._items), self._waiting, timeout=limit):
             raise queue.Empty
         return self._items.popleft()
-
-    def get_nowait(self) -> Any:
-        return self.get(block=False)
-
-    def empty(self) -> bool:
-        return not self._items
-
-    def qsize(self) -> int:
-        return len(self._items)
 
 
 class Future(Simulated):
@@ -64,12 +55,6 @@ class Future(Simulated):
         for callback in callbacks:
             callback(self)
 
-    def run(self, work: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        try:
-            self.set_result(work(*args, **kwargs))
-        except BaseException as error:
-            self.set_exception(error)
-
     def set_result(self, result: Any) -> None:
         self._result = result
         self._end()
@@ -92,41 +77,3 @@ class Future(Simulated):
 
     def done(self) -> bool:
         return self._done.is_set()
-
-
-class ThreadPoolExecutor(Simulated):
-    """Its threads start with the first work, and Python waits for them at the end of a process."""
-
-    def __init__(self, max_workers: int = 1, thread_name_prefix: str = "") -> None:
-        self._limit, self._name = max_workers, thread_name_prefix
-        self._work = SimpleQueue()
-        self._threads: list[Thread] = []
-
-    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        future = Future()
-        self._work.put((future, work, args, kwargs))
-        if len(self._threads) < self._limit:
-            number = len(self._threads)
-            thread = Thread(target=self._run, name=f"{self._name}_{number}", daemon=False)
-            thread.start()
-            self._threads.append(thread)
-        return future
-
-    def _run(self) -> None:
-        while (item := self._work.get()) is not None:
-            future, work, args, kwargs = item
-            future.run(work, args, kwargs)
-            del item, future, work, args, kwargs
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        for _ in self._threads:
-            self._work.put(None)
-        if wait:
-            for thread in self._threads:
-                thread.join()
-
-    def __enter__(self) -> ThreadPoolExecutor:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.shutdown()

@@ -74,7 +74,6 @@ _THREADING = _Module(
     Lock=simulated.Lock,
     Condition=simulated.Condition,
     Event=simulated.Event,
-    Semaphore=simulated.Semaphore,
     current_thread=simulated.current_thread,
     get_ident=lambda: id(simulated.current()),
     enumerate=simulated.enumerate_threads,
@@ -111,7 +110,6 @@ _INSTEAD: list[tuple[Any, Any]] = [
     (torch.distributed, simulated_distributed.distributed),
     (torch.utils.data.DataLoader, simulated_torch_loader.DataLoader),
     (torch.utils.data.get_worker_info, simulated_torch_loader.worker_info),
-    (concurrent.futures.ThreadPoolExecutor, simulated_futures.ThreadPoolExecutor),
     (concurrent.futures.Future, simulated_futures.Future),
 ]
 _BY_ID = {id(real): instead for real, instead in _INSTEAD}
@@ -134,7 +132,7 @@ def simulated_machine() -> Iterator[None]:
     with _simulated([*modules, evenstep.processes, sys.modules["evenstep.batch.memory"]]):
         presence._made = simulated_processes.PerProcess(collections.Counter)  # type: ignore
         peers.socket = _Module(gethostname=lambda: simulated.current().process.host)  # type: ignore
-        rank_exchange.Listener = simulated_distributed.Listener  # type: ignore
+        rank_exchange.Meeting = simulated_distributed.Meeting  # type: ignore
         peers.open = simulated_processes.open_proc  # type: ignore[attr-defined]
         yield
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import copyreg
 import io
 import pickle
 import weakref
-from collections.abc import Generator
 from typing import Any
 
 from os_process import Process
-from simulated_asyncio import Loop
 from simulated_world import World
 
 
@@ -101,15 +98,12 @@ class ObjectRef(Shared):
         self._error: RayError | None = None
         self.done = False
         self.waiters: list[Any] = []
-        self._told: list[tuple[Loop, asyncio.Future[Any]]] = []
 
     def resolve(self, world: World, parcel: Parcel | None, error: RayError | None = None) -> None:
         if self.done:
             return
         self.done, self._parcel, self._error = True, parcel, error
         world.wake(self.waiters)
-        for loop, future in self._told:
-            loop.call_soon_threadsafe(self._tell, future)
 
     def value(self) -> Any:
         if self._owner is not None and not self._owner.alive:
@@ -118,20 +112,3 @@ class ObjectRef(Shared):
             raise self._error.with_traceback(None)
         assert self._parcel is not None
         return self._parcel.open()
-
-    def _tell(self, future: asyncio.Future[Any]) -> None:
-        if not future.done():
-            try:
-                future.set_result(self.value())
-            except RayError as error:
-                future.set_exception(error)
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, Loop)
-        future = loop.create_future()
-        if self.done:
-            self._tell(future)
-        else:
-            self._told.append((loop, future))
-        return future.__await__()

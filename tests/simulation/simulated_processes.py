@@ -19,8 +19,6 @@ from os_process import Process as OsProcess
 from simulated_pipes import Connection
 from simulated_world import Fiber, Killed, World, current
 
-TERMINATED = {-9: "killed", 1: "failed"}
-
 
 class Sentinel:
     """Readable once the process has ended."""

@@ -217,27 +217,3 @@ class Event(Simulated):
 
     def wait(self, timeout: float | None = None) -> bool:
         return world().until(lambda: self._set, self._waiting, timeout=timeout)
-
-
-class Semaphore(Simulated):
-    def __init__(self, value: int = 1) -> None:
-        self._value = value
-        self._waiting: list[Any] = []
-
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        limit = timeout if blocking else 0
-        if not world().until(lambda: self._value > 0, self._waiting, timeout=limit):
-            return False
-        self._value -= 1
-        return True
-
-    def release(self, n: int = 1) -> None:
-        world().pause()
-        self._value += n
-        world().wake(self._waiting)
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
