@@ -42,6 +42,7 @@ UNPICKLES = {
     "service/backends/ray/loader_actor.py",
 }
 LISTENS = {
+    "loader/transport/lifeline_sockets.py",
     "service/status_http.py",
     "service/transport/server.py",
 }

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.loader.transport import lifeline_sockets, lifelines
-from evenstep.loader.transport.lifeline_sockets import Listener, partners_of
+from evenstep.loader.transport.lifeline_sockets import Meeting, partners_of
 from evenstep.loader.transport.lifelines import (
     DIED,
     GRACE,
@@ -141,13 +141,13 @@ def group(tmp_path: Any) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def meet(listeners: list[Listener], peers: list[Peer]) -> list[dict[int, Connection]]:
-    met: list[Any] = [None] * len(listeners)
+def meet(meetings: list[Meeting], peers: list[Peer]) -> list[dict[int, Connection]]:
+    met: list[Any] = [None] * len(meetings)
 
     def run(rank: int) -> None:
-        met[rank] = listeners[rank].meet(rank, peers, 8)
+        met[rank] = meetings[rank].meet(rank, peers, 8)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(listeners))]
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(meetings))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -157,12 +157,12 @@ def meet(listeners: list[Listener], peers: list[Peer]) -> list[dict[int, Connect
 
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_ranks_meet_over_tcp(group: None, count: int) -> None:
-    listeners = [Listener(None) for _ in range(count)]
-    peers = [Peer.read(0, Peer.here(door=each.door).card()) for each in listeners]
+    meetings = [Meeting(None) for _ in range(count)]
+    peers = [Peer.read(0, Peer.here(door=each.door).card()) for each in meetings]
     strangers = [socket.create_connection(("127.0.0.1", peers[-1].door.port)) for _ in range(2)]
     strangers[0].sendall(b"no token 0")
     strangers[1].close()
-    met = meet(listeners, peers)
+    met = meet(meetings, peers)
     strangers[0].close()
     for rank, lines in enumerate(met):
         assert sorted(lines) == partners_of(rank, count)
@@ -180,11 +180,11 @@ def test_a_rank_that_cannot_be_reached_is_logged(
     group: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifeline_sockets, "_MEETING_SECONDS", 0.5)
-    listeners = [Listener(None) for _ in range(2)]
-    peers = [Peer.here(door=each.door) for each in listeners]
+    meetings = [Meeting(None) for _ in range(2)]
+    peers = [Peer.here(door=each.door) for each in meetings]
     peers[1] = peers[1]._replace(door=peers[1].door._replace(addresses=()))
     with caplog.at_level(logging.WARNING, "evenstep"):
-        assert meet(listeners, peers) == [{}, {}]
+        assert meet(meetings, peers) == [{}, {}]
     assert sum("cannot connect to rank" in line for line in caplog.messages) == 2
 
 

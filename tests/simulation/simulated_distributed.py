@@ -117,7 +117,7 @@ class Work:
         return True
 
 
-class Listener:
+class Meeting:
     """Lifelines are pipes here."""
 
     door = Door(("10.0.0.1",), 1, "token")

@@ -132,7 +132,7 @@ def simulated_machine() -> Iterator[None]:
     with _simulated([*modules, evenstep.processes, sys.modules["evenstep.batch.memory"]]):
         presence._made = simulated_processes.PerProcess(collections.Counter)  # type: ignore
         peers.socket = _Module(gethostname=lambda: simulated.current().process.host)  # type: ignore
-        rank_exchange.Listener = simulated_distributed.Listener  # type: ignore
+        rank_exchange.Meeting = simulated_distributed.Meeting  # type: ignore
         peers.open = simulated_processes.open_proc  # type: ignore[attr-defined]
         yield
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from evenstep.errors import PeerError
 from evenstep.loader.options import Faults
-from evenstep.loader.transport.lifeline_sockets import Listener
+from evenstep.loader.transport.lifeline_sockets import Meeting
 from evenstep.loader.transport.lifelines import Lifelines, named
 from evenstep.loader.transport.peers import Peer
 from evenstep.loader.transport.rank_exchange import brief, device_of, place_in_group
@@ -64,10 +64,10 @@ class AllToAll:
             ) from error
 
     def _meet(self) -> Lifelines:
-        listener = Listener(self._group)
-        cards = self._swap([Peer.here(door=listener.door).card()] * self.ranks)
+        meeting = Meeting(self._group)
+        cards = self._swap([Peer.here(door=meeting.door).card()] * self.ranks)
         peers = [Peer.read(rank, card) for rank, card in enumerate(cards)]
-        return Lifelines(self.rank, listener.meet(self.rank, peers, Faults().peer_timeout))
+        return Lifelines(self.rank, meeting.meet(self.rank, peers, Faults().peer_timeout))
 
     def _swap(self, parts: Sequence[bytes]) -> list[bytes]:
         device = device_of(self._group)

@@ -12,7 +12,7 @@ peers           `Peer`: a rank's process and host
 patience        `Patience`: says who is waited for, once a trainer has waited long
 presence        `Presence`: which ranks take part in a collective that does not end
 lifelines       `Lifelines`: connections by which ranks notice that another one is lost
-lifeline_sockets  `Listener`: makes these connections, over TCP
+lifeline_sockets  `Meeting`: makes these connections, over TCP
 cp_peers        `GroupPlace` (trainer): one message per data-parallel rank;
                 `WindowChecksum` (batcher): proof that peers hold the same samples
 """

@@ -33,7 +33,7 @@ _LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # Linux's request for an interface's address
 
 
-class Listener:
+class Meeting:
     """Where other ranks reach this one while lifelines are made."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:

@@ -28,7 +28,7 @@ from evenstep.loader.options import Faults
 from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport import ticks
 from evenstep.loader.transport.cp_peers import GroupPlace
-from evenstep.loader.transport.lifeline_sockets import Listener
+from evenstep.loader.transport.lifeline_sockets import Meeting
 from evenstep.loader.transport.lifelines import Lifelines, named
 from evenstep.loader.transport.patience import CONNECT, Patience
 from evenstep.loader.transport.peers import Peer, check_same_loader
@@ -190,11 +190,11 @@ class GlooExchange(RankExchange):
             self._group = dist.new_group(
                 ranks, timeout=limit, backend="gloo", use_local_synchronization=self._keep
             )
-            listener = Listener(group)
-            cards = self._gather(Peer.here(loader, listener.door).card())
+            meeting = Meeting(group)
+            cards = self._gather(Peer.here(loader, meeting.door).card())
             peers = [Peer.read(rank, card) for rank, card in enumerate(cards)]
             check_same_loader(peers)
-            lines = listener.meet(self.place.number, peers, peer_timeout)
+            lines = meeting.meet(self.place.number, peers, peer_timeout)
             self._lifelines = Lifelines(self.place.number, lines)
             self._gather(b"met")  # one that died meanwhile has no lifelines
         except RuntimeError as error:
