@@ -603,8 +603,13 @@ STATEFUL: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("case", STATEFUL)
+@pytest.mark.parametrize(
+    ("case", "workers"),
+    [
+        *((case, 0) for case in STATEFUL),
+        *((case, 2) for case in ("batch_sampler", "iterable", "its own iterator")),
+    ],
+)
 def test_a_state_saved_in_mid_epoch_goes_on_with_the_batches_that_would_have_come(
     case: str, workers: int
 ) -> None:

@@ -105,13 +105,14 @@ def drawn(rng: np.random.Generator, samples: int, text_only: float = 0.3) -> Int
     max_patches=st.sampled_from([None, 6_000]),
     text_only=st.sampled_from([0.0, 0.3, 1.0]),
     accumulate=st.sampled_from([1, 3]),
+    max_wait=st.sampled_from([None, 1]),
 )
 @settings(max_examples=40)
 def test_every_sample_comes_once_in_equally_many_steps(
-    seed, ranks, samples, packed, max_patches, text_only, accumulate
+    seed, ranks, samples, packed, max_patches, text_only, accumulate, max_wait
 ):
     rng = np.random.default_rng(seed)
-    policy = Even(8_192, packed=packed, max_patches=max_patches, cost=COST)
+    policy = Even(8_192, packed=packed, max_patches=max_patches, max_wait=max_wait, cost=COST)
     rows = [drawn(rng, samples, text_only) for _ in range(ranks)]
     # Limits and equal steps are checked in every round.
     runs = [
