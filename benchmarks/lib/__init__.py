@@ -6,5 +6,6 @@ released  an epoch of the released ODB package, over lengths alone
 corpus    tokenized samples
 methods   four ways to form batches, behind one interface
 train     an epoch of data-parallel training, timed
+memory    of this process and those that it has started
 ranks     rank processes, new ones for every measurement
 """

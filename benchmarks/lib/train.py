@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -99,20 +98,6 @@ def epoch(task: Task, name: str, setting: Setting, seed: int) -> Records:
     records.processor = sum(os.times()[:4]) - used  # children's included, once they have ended
     records.loss = held_out_loss(model, task, setting.max_tokens)
     return records
-
-
-def memory() -> float:
-    """Bytes (PSS) of this process and all that it has started."""
-    total = psutil.Process().memory_full_info().pss
-    for process in started():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += process.memory_full_info().pss
-    return float(total)
-
-
-def started() -> list[psutil.Process]:
-    """The processes that this one has started, and those that they have."""
-    return psutil.Process().children(recursive=True)
 
 
 def _token_weights(batches: Sequence[Batch]) -> list[float]:

@@ -38,8 +38,8 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 import evenstep
+from benchmarks.lib.memory import memory, started
 from benchmarks.lib.report import Table, in_turn, parser, progress, show, spreads
-from benchmarks.lib.train import memory, started
 
 DATA = Path("../shared/data/mm_interleaved_docs.parquet")
 MOST_IMAGES, LETTERS = 4, 2000

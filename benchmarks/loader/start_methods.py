@@ -34,8 +34,8 @@ from torch.utils.data import Dataset
 
 import evenstep
 import evenstep.loader
+from benchmarks.lib.memory import memory
 from benchmarks.lib.report import Table, in_turn, parser, show, spreads
-from benchmarks.lib.train import memory
 
 METHODS = {"default": None, "fork": "fork", "forkserver": "forkserver", "spawn": "spawn"}
 PASSES = 3

@@ -4,7 +4,6 @@ imbalance     how uneven ranks are without and with balance; runs has the cases,
 planner       seconds that the planner takes for a step, with the number of clients
 memory        memory of reading many sources, beside one PyTorch DataLoader on every rank
 throughput    samples per second and waiting, beside torch's DataLoader; readers of mix's sources
-partitioning  how many loaders a layout needs, beside layout_baselines and the fewest_loaders there
-              can be
+partitioning  how many loaders a layout needs, beside layout_baselines
 scaling       what a trainer waits while weights move, with loaders that follow and without
 """

@@ -1,23 +1,19 @@
-"""Layouts of Source Loaders, predicted: planned ones beside hand-made ones.
+"""Layouts of Source Loaders, predicted: planned ones beside those of the OVERLORD paper's rule.
 
 Sources are as uneven as in a production mixture, whose memory of open files and time of
 transforms both have heavy tails (OVERLORD, Figure 5), in layouts for the same limits of memory and
-of a step's time. "bound" is a number below which no layout keeps them. For small mixtures, HiGHS
-finds the fewest loaders there can be.
+of a step's time. "bound" is a number below which no layout keeps them.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.lib.report import Table, parser, progress, show
-from benchmarks.service.fewest_loaders import optimum
+from benchmarks.lib.report import Table, parser, show
 from benchmarks.service.layout_baselines import fewest_loaders, three_steps
 from evenstep.strategy.loaders import (
     LoaderLayout,
@@ -26,19 +22,18 @@ from evenstep.strategy.loaders import (
     SourceProfile,
     packed,
 )
-from evenstep.strategy.loaders.load_model import Piece
 
 MEBI = 1 << 20
-SAMPLES = 2048  # of a step
+SOURCES, SAMPLES = 300, 2048  # of a mixture, and of a step
 LIMITS = LoaderLimits(step_seconds=1.0, memory=2048 * MEBI, workers=8)
 
 
-def profiles(count: int, seed: int, most: float = 1500.0) -> list[SourceProfile]:
-    """Memory from 1 MiB to `most`, and time from 20 microseconds to 4 s: the median source takes
+def profiles(count: int, seed: int) -> list[SourceProfile]:
+    """Memory from 1 MiB to 1,500, and time from 20 microseconds to 4 s: the median source takes
     some milliseconds, one in a hundred a hundred times as long."""
     rng = np.random.default_rng(seed)
     seconds = np.clip(rng.lognormal(math.log(3e-3), 1.9, count), 2e-5, 4.0)
-    memory = np.clip(rng.lognormal(math.log(24), 1.3, count), 1, most)
+    memory = np.clip(rng.lognormal(math.log(24), 1.3, count), 1, 1500)
     sizes = np.clip(rng.lognormal(math.log(3e4), 1.6, count), 500, 8e6)
     return [
         SourceProfile(
@@ -57,15 +52,13 @@ def profiles(count: int, seed: int, most: float = 1500.0) -> list[SourceProfile]
     ]
 
 
-def model_of(
-    count: int, seed: int, samples: int, limits: LoaderLimits, most: float = 1500.0
-) -> LoadModel:
+def model_of(seed: int) -> LoadModel:
     """Slow sources are drawn from less, as mixtures do that train on mostly text."""
-    made = profiles(count, seed, most)
+    made = profiles(SOURCES, seed)
     rng = np.random.default_rng(seed + 1)
     seconds = np.array([each.prepare_seconds for each in made])
-    weights = rng.dirichlet(np.ones(count)) / (1 + seconds / 0.01)
-    return LoadModel(made, samples * weights[None] / weights.sum(), limits)
+    weights = rng.dirichlet(np.ones(SOURCES)) / (1 + seconds / 0.01)
+    return LoadModel(made, SAMPLES * weights[None] / weights.sum(), LIMITS)
 
 
 def _with_less_room(model: LoadModel) -> LoaderLayout:
@@ -78,94 +71,42 @@ def _with_less_room(model: LoadModel) -> LoaderLayout:
         room *= 0.99
 
 
-def by_hand(model: LoadModel, loaders: int) -> LoaderLayout:
-    """Whole sources, dealt out in turn."""
-    groups = [range(k, len(model.sources), loaders) for k in range(loaders)]
-    return LoaderLayout.of(model, [[Piece(s, 1) for s in group] for group in groups])
-
-
-def predicted(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for seed in range(options.seed, options.seed + options.repeats):
-        model = model_of(options.sources, seed, SAMPLES, LIMITS)
-        begin = time.perf_counter()
-        best = packed(model)
-        seconds = time.perf_counter() - begin
-        layouts = {
-            "packed": best,
-            "three_steps": three_steps(model),
-            "three_steps, less room": _with_less_room(model),
-            "one loader": by_hand(model, 1),
-            "a loader for each source": by_hand(model, options.sources),
-            "equal split": by_hand(model, len(best.loaders)),
-        }
-        bound = fewest_loaders(model)
-        for name, layout in layouts.items():
-            over = [each for each in layout.loaders if each.memory > LIMITS.memory]
-            late = [each for each in layout.loaders if each.seconds > LIMITS.seconds]
-            rows.append(
-                {
-                    "seed": seed,
-                    "layout": name,
-                    "loaders": len(layout.loaders),
-                    "bound": bound,
-                    "workers": layout.workers,
-                    "memory_gib": layout.memory / 2**30,
-                    "seconds": layout.seconds,
-                    "over_memory": len(over),
-                    "too_slow": len(late),
-                    "planning_seconds": seconds if name == "packed" else None,
-                }
-            )
-    return rows
-
-
-def against_the_optimum(options: argparse.Namespace) -> list[dict[str, int]]:
-    """Small mixtures, whose fewest loaders HiGHS finds."""
-    limits = LoaderLimits(step_seconds=0.4, memory=450 * MEBI, workers=3)
-    rows = []
-    for seed in range(options.seed, options.seed + options.optima):
-        progress(f"optimum {seed}")
-        model = model_of(11, seed, 200, limits, most=250.0)
-        layout = packed(model)
-        if layout.shortages:
-            continue
-        paper = three_steps(model)
-        rows.append(
-            {
-                "seed": seed,
-                "optimum": optimum(model, layout),
-                "packed": len(layout.loaders),
-                "bound": fewest_loaders(model),
-                "three_steps": len(paper.loaders),
-                "three_steps_keeps_limits": int(not paper.shortages),
-            }
-        )
-    return rows
-
-
-def table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    names = list(rows[0])
-    return Table(names, [[_cell(row[name]) for name in names] for row in rows], title)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def rows_of(seed: int) -> Iterator[list[str]]:
+    """A row for each layout of a mixture."""
+    model = model_of(seed)
+    begin = time.perf_counter()
+    best = packed(model)
+    seconds = time.perf_counter() - begin
+    layouts = {
+        "packed": best,
+        "three_steps": three_steps(model),
+        "three_steps, less room": _with_less_room(model),
+    }
+    for name, layout in layouts.items():
+        over = [each for each in layout.loaders if each.memory > LIMITS.memory]
+        late = [each for each in layout.loaders if each.seconds > LIMITS.seconds]
+        yield [
+            f"{seed}",
+            name,
+            f"{len(layout.loaders)}",
+            f"{fewest_loaders(model)}",
+            f"{layout.workers}",
+            f"{layout.memory / 2**30:.1f}",
+            f"{layout.seconds:.2f}",
+            f"{len(over)}",
+            f"{len(late)}",
+            f"{seconds:.2f}" if layout is best else "",
+        ]
 
 
 def main() -> None:
-    options = parser(
-        str(__doc__), "python -m benchmarks.service.partitioning --repeats 5", repeats=3
-    )
-    options.add_argument("--sources", type=int, default=300)
-    options.add_argument("--optima", type=int, default=20, help="small mixtures for HiGHS")
-    given = options.parse_args()
-    tables = [table(predicted(given), "layouts, predicted")]
-    if given.optima:
-        tables.append(table(against_the_optimum(given), "small mixtures"))
-    show(*tables, as_json=given.json)
+    example = "python -m benchmarks.service.partitioning --repeats 5"
+    options = parser(__doc__ or "", example, repeats=3).parse_args()
+    seeds = range(options.seed, options.seed + options.repeats)
+    rows = [row for seed in seeds for row in rows_of(seed)]
+    columns = ["mixture", "layout", "loaders", "bound", "workers", "GiB", "seconds"]
+    columns += ["over memory", "too slow", "planning s"]
+    show(Table(columns, rows, "layouts, predicted"), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,17 @@
-"""Time of planning a step at the size of a large job, and bytes of a plan.
+"""Time of planning a step at the size of a large job.
 
 One process, no Ray, metadata only: the service's planner with 300 sources and 4,096 simulated
-clients. Its metadata come from 16 simulated Source Loaders with full buffers. Their own time is
-subtracted; the time in which the planner asks them and sends each its share of the plan is not. A
-step is drawn from all sources, dealt to micro-batches and balanced over data-parallel ranks,
-checked, logged and divided among the loaders. Lengths of each source are lognormal, with a median
-of its own.
+clients, which train on 8,192 samples a step. Its metadata come from 16 simulated Source Loaders
+with full buffers. Their own time is subtracted; the time in which the planner asks them and sends
+each its share of the plan is not. A step is drawn from all sources, dealt to micro-batches and
+balanced over data-parallel ranks, checked, logged and divided among the loaders. Lengths of each
+source are lognormal, with a median of its own.
 
-Timed is `Planner.plan` of each step, the first ones left out; on a busy machine compare its CPU
-time. Bytes are those of a whole plan (pickled), of all that the loaders are sent, and of what one
-client receives about its own samples.
+Timed is `Planner.plan` of each step, the first ones left out, in processor time.
 """
 
 from __future__ import annotations
 
-import argparse
-import pickle
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -34,9 +30,9 @@ from evenstep.strategy import DGraph, LoaderTask, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 
 WARM_UP = 3
-LOADERS = 16
-CASES = (("greedy", "samples"), ("karmarkar_karp", "samples"), ("greedy", "tokens"))
-"""How steps are balanced, and what weights count."""
+SOURCES, LOADERS, SAMPLES = 300, 16, 8192
+DATA, TENSOR = 512, 8  # ranks of 4,096 clients
+METHODS = ("greedy", "karmarkar_karp")
 
 
 class Nothing(Dataset[Any]):
@@ -60,8 +56,6 @@ class Buffers:
         self.rows: dict[str, npt.NDArray[np.int64]] = {}
         self.seconds = 0.0
         """CPU time that went into this, and not into planning."""
-        self.sent = 0
-        """Bytes of what it staged."""
         for name in names:
             rng = np.random.default_rng([seed, job.names.index(name)])
             median = rng.uniform(100, 1500)
@@ -89,7 +83,6 @@ class Buffers:
 
     def stage(self, share: LoaderTask) -> None:
         begin = time.process_time()
-        self.sent += len(pickle.dumps(share))
         ends = np.zeros(len(share.samples.sources), np.int64)
         np.maximum.at(ends, share.samples.source, share.samples.position + 1)
         for number in np.flatnonzero(ends).tolist():
@@ -111,78 +104,45 @@ def cost(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return lengths * (24 * 4096) + 2 * lengths * lengths
 
 
-def job_of(method: str, unit: str, options: argparse.Namespace) -> es.Job:
-    if options.clients % 8:
-        raise SystemExit("--clients must be a multiple of 8, the tensor-parallel ranks")
-    return es.Job(
+def measured(method: str, repeats: int, seed: int) -> list[str]:
+    job = es.Job(
         sources=[
-            es.Source(f"source-{k:03d}", Nothing(), weight=1.0 + k % 7)
-            for k in range(options.sources)
+            es.Source(f"source-{k:03d}", Nothing(), weight=1.0 + k % 7) for k in range(SOURCES)
         ],
-        mesh=es.Mesh(DP=options.clients // 8, TP=8),
+        mesh=es.Mesh(DP=DATA, TP=TENSOR),
         strategy=Strategy(method),
         micro_batches=4,
         max_tokens=32_768,
-        draws=es.DrawOptions(samples_per_step=options.samples, unit=unit, stop="repeat"),
-        seed=options.seed,
+        draws=es.DrawOptions(samples_per_step=SAMPLES, stop="repeat"),
+        seed=seed,
     )
-
-
-def measured(method: str, unit: str, options: argparse.Namespace) -> list[str]:
-    job = job_of(method, unit, options)
     layout = es.SourceLayout.of(job.names, LOADERS)
-    simulated = [
-        Buffers(job, [share.source for share in shares], options.seed) for shares in layout.shares
-    ]
-    handles = [LocalHandle(each) for each in simulated]
-    pool = LoaderPool(layout, handles, columns=job.columns)
+    simulated = [Buffers(job, [share.source for share in shares], seed) for shares in layout.shares]
+    pool = LoaderPool(layout, [LocalHandle(each) for each in simulated], columns=job.columns)
     planner = es.Planner(job, pool)
-    times, cpu, pickled, to_loaders, to_client = [], [], [], [], []
-    imbalance, before = [], []
-    for step in range(WARM_UP + options.repeats):
-        progress(f"{method} by {unit}: step {step}")
+    milliseconds, before, after = [], [], []
+    for step in range(WARM_UP + repeats):
+        progress(f"{method}: step {step}")
         for each in simulated:
-            each.seconds, each.sent = 0.0, 0
-        begin, begin_cpu = time.perf_counter(), time.process_time()
+            each.seconds = 0.0
+        begin = time.process_time()
         plan = planner.plan(step)
-        seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - begin_cpu
+        seconds = time.process_time() - begin
         assert plan is not None
-        if step < WARM_UP:
-            continue
-        theirs = sum(each.seconds for each in simulated)
-        times.append(1000 * (seconds - theirs))
-        cpu.append(1000 * (cpu_seconds - theirs))
-        pickled.append(len(pickle.dumps(plan)) / 1024)
-        to_loaders.append(sum(each.sent for each in simulated) / 1024)
-        own = [plan.members(0, k) for k in range(plan.micro_batches)]
-        to_client.append(len(pickle.dumps(own)) / 1024)
-        imbalance.append(plan.imbalance)
-        before.append(plan.imbalance_before)
-    return [
-        method,
-        unit,
-        Spread.of(times).text(1),
-        Spread.of(cpu).text(1),
-        Spread.of(pickled).text(0),
-        Spread.of(to_loaders).text(0),
-        Spread.of(to_client).text(2),
-        f"{np.mean(before):.3f} -> {np.mean(imbalance):.3f}",
-    ]
+        if step >= WARM_UP:
+            milliseconds.append(1000 * (seconds - sum(each.seconds for each in simulated)))
+            before.append(plan.imbalance_before)
+            after.append(plan.imbalance)
+    imbalance = f"{np.mean(before):.3f} -> {np.mean(after):.3f}"
+    return [method, Spread.of(milliseconds).text(1), imbalance]
 
 
 def main() -> None:
-    arguments = parser(
-        __doc__ or "", "python -m benchmarks.service.planner --clients 4096", repeats=30
-    )
-    arguments.add_argument("--clients", type=int, default=4096)
-    arguments.add_argument("--sources", type=int, default=300)
-    arguments.add_argument("--samples", type=int, default=8192, help="drawn in a step")
-    options = arguments.parse_args()
-    columns = ["method", "weights in", "ms per step", "CPU ms", "plan KiB", "to loaders KiB"]
-    columns += ["to a client KiB", "imbalance"]
-    title = f"{options.clients:,} clients, {options.sources} sources; median (p10-p90)"
-    rows = [measured(method, unit, options) for method, unit in CASES]
-    show(Table(columns, rows, title), as_json=options.json)
+    example = "python -m benchmarks.service.planner --repeats 12"
+    options = parser(__doc__ or "", example, repeats=30).parse_args()
+    title = f"{DATA * TENSOR:,} clients, {SOURCES} sources; median (p10-p90)"
+    rows = [measured(method, options.repeats, options.seed) for method in METHODS]
+    show(Table(["method", "CPU ms per step", "imbalance"], rows, title), as_json=options.json)
 
 
 if __name__ == "__main__":

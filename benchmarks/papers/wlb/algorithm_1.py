@@ -30,11 +30,6 @@ class Algorithm1:
     ) -> None:
         self.micro_batches, self.max_tokens = micro_batches, max_tokens
         self.thresholds, self.cost = thresholds, cost
-        self.trained_again = 0
-        """Documents that would be in a step once more if `Remained_Doc` were never emptied, counted
-        in every step."""
-        self._left_over = 0
-        """Documents that were ever left over."""
         self._given_up = np.empty(0, np.bool_)
         """[documents that wait] whether each was in a step already and found no room."""
 
@@ -42,8 +37,7 @@ class Algorithm1:
         """Lines 2 to 37 for one global batch; `lengths` are those of all that wait, in order of
         arrival. Lines are those of the paper's listing."""
         new = len(lengths) - len(self._given_up)
-        before = np.append(self._given_up, np.zeros(new, np.bool_))
-        pending = before.copy()
+        pending = np.append(self._given_up, np.zeros(new, np.bool_))
         classes = length_classes(lengths, self.thresholds)
         pending |= classes == 0  # lines 4 to 11
         for queue in range(1, len(self.thresholds) + 1):  # lines 12 to 17
@@ -63,8 +57,5 @@ class Algorithm1:
                     work[chosen] += int(costs[document])
                     tokens[chosen] += length
                     break
-        placed = batch_of >= 0
-        self.trained_again += self._left_over - int(before.sum())
-        self._left_over += int((pending & ~placed & ~before).sum())
-        self._given_up = pending[~placed]
+        self._given_up = pending[batch_of < 0]
         return Groups.by_label(batch_of)

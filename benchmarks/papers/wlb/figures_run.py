@@ -13,12 +13,10 @@ from benchmarks.lib.report import progress
 from benchmarks.papers.wlb.cluster_assumptions import MODELS, TABLE_1, ClusterAssumptions
 from benchmarks.papers.wlb.step_time_model import SHARDINGS, MicroBatches, StepModel
 from evenstep.arrays import Int64Array
-from evenstep.context_parallel.latency import AttentionLatency
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.step_plan import plan_step
-from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
 from evenstep.tools.simulate.packing_run import (
     ArrivingDocuments,
@@ -31,7 +29,6 @@ from evenstep.tools.simulate.packing_run import (
 LENGTHS = "pretrain-128k"
 QUEUES = 2
 THRESHOLD_SAMPLE = 50_000
-TABLE_ERROR = 0.2
 SEVEN_128 = next(setting for setting in TABLE_1 if setting.name == "7B-128K")
 WINDOWS = (32, 64, 96, 128, 160)
 """Thousands of tokens, of figure 14."""
@@ -130,16 +127,13 @@ class Bench:
             "evenstep": base / own["adaptive"],
         }
 
-    def layer(
-        self, model: StepModel, choose_by: KernelLatency | None = None
-    ) -> dict[str, dict[str, float]]:
+    def layer(self, model: StepModel) -> dict[str, dict[str, float]]:
         """Figure 15: speedups over per-sequence sharding of one layer, forward and backward."""
         sums: dict[str, float] = {}
         linear = 0.0
         for packed in self.packed(model.setting, model.document_cost(), "original"):
             linear += float(model.linear(packed.tokens).sum())
-            two = model.attentions(packed, choose_by=choose_by)
-            both = dict(two)
+            both = dict(model.attentions(packed))
             both["hybrid"] = model.attentions(packed, methods=SHARDINGS)["adaptive"]
             for name, attention in both.items():
                 sums[name] = sums.get(name, 0.0) + float(attention.sum())
@@ -148,36 +142,6 @@ class Bench:
             "layer": {name: (base + linear) / (own + linear) for name, own in sums.items()},
             "attention": {name: base / own for name, own in sums.items()},
         }
-
-
-def erring(latency: AttentionLatency, seed: int) -> AttentionLatency:
-    """The same with a table that is off by `TABLE_ERROR`, up or down, at every point."""
-    random = np.random.default_rng(seed)
-
-    def off(table: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
-        return tuple(
-            tuple(value * (1 + TABLE_ERROR * random.choice((-1, 1))) for value in row)
-            for row in table
-        )
-
-    return replace(
-        latency,
-        forward_tflops=off(latency.forward_tflops),
-        backward_tflops=off(latency.backward_tflops),
-    )
-
-
-def scaled(latency: AttentionLatency, factor: float) -> AttentionLatency:
-    """The same with other throughput."""
-
-    def scale(table: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(factor * value for value in row) for row in table)
-
-    return replace(
-        latency,
-        forward_tflops=scale(latency.forward_tflops),
-        backward_tflops=scale(latency.backward_tflops),
-    )
 
 
 def measure(bench: Bench) -> dict[str, Any]:
@@ -195,16 +159,7 @@ def measure(bench: Bench) -> dict[str, Any]:
         setting = ClusterAssumptions(
             model=MODELS["7B"], context=1024 * window, tensor=tensor, context_ranks=4
         )
-        model = StepModel.of(setting)
-        result = bench.layer(model)
-        for name, predictor in (
-            ("adaptive by tiles", TileLatency()),
-            ("adaptive by a wrong table", erring(model.latency, max(bench.seeds))),
-        ):
-            other = bench.layer(model, predictor)
-            for part, speedups in result.items():
-                speedups[name] = other[part]["adaptive"]
-        figure_15[f"{window}K"] = result
+        figure_15[f"{window}K"] = bench.layer(StepModel.of(setting))
     return {
         "figure 12": table_1,
         "figure 14": figure_14,

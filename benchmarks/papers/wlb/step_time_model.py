@@ -33,7 +33,6 @@ from evenstep.plan.pipeline.micro_batch_order import order_micro_batches, share_
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.sharding import Sharding, shard_per_document
 from evenstep.plan.sharding.adaptive import shard
-from evenstep.plan.sharding.kernel_latency import KernelLatency
 from evenstep.tools.simulate.packing_run import Trained
 
 SHARDINGS = ("per-sequence", "per-document", "hybrid")
@@ -184,33 +183,33 @@ class StepModel:
     def attentions(
         self,
         packed: MicroBatches,
-        *,
-        choose_by: KernelLatency | None = None,
         methods: Sequence[str] = SHARDINGS[:2],
     ) -> Mapping[str, Float64Array]:
         """Attention of every micro-batch under each sharding method.
 
         Args:
-            choose_by: the latency model that adaptive sharding chooses by; None is the model's own,
-                which is never wrong here.
             methods: names in `SHARDINGS` to compute and to choose from.
 
         Returns:
             name -> [2, micro-batches] seconds of one layer: for each of `methods`; for "adaptive",
-            the method that `choose_by` predicts to be fastest; for "optimal", the fastest.
+            the fastest of them, as its prediction is never wrong here.
         """
-        ranks = self.setting.context_ranks
-        names = (*methods, "adaptive", "optimal")
-        found = {name: np.zeros((2, len(packed.documents))) for name in names}
-        predict = self.latency if choose_by is None else choose_by
+        found = {name: np.zeros((2, len(packed.documents))) for name in (*methods, "adaptive")}
         for index, lengths in enumerate(packed.documents):
             if not len(lengths):
                 continue
-            plans = [shard(lengths, ranks, latency=predict, methods=(name,)) for name in methods]
-            seconds = {name: self.attention(plan) for name, plan in zip(methods, plans)}
-            seconds["optimal"] = min(seconds.values(), key=np.sum)
-            chosen = min(range(len(plans)), key=lambda index: _slowest(plans[index], predict))
-            seconds["adaptive"] = seconds[methods[chosen]]
+            seconds = {
+                name: self.attention(
+                    shard(
+                        lengths,
+                        self.setting.context_ranks,
+                        latency=self.latency,
+                        methods=(name,),
+                    )
+                )
+                for name in methods
+            }
+            seconds["adaptive"] = min(seconds.values(), key=np.sum)
             for name, both in seconds.items():
                 found[name][:, index] = both
         return found
@@ -291,13 +290,6 @@ class StepModel:
         own = setting.model.parameters / setting.tensor / setting.stages * BYTES
         span = setting.gpus if setting.data > 1 else setting.tensor * ranks
         return 2 * self.cluster.gather(own, ranks, span)
-
-
-def _slowest(plan: Sharding, latency: KernelLatency) -> float:
-    """Seconds of the slowest rank, as `latency` predicts."""
-    each = latency(plan.end - plan.start, plan.end)
-    rank = np.arange(plan.ranks).repeat(plan.fragments)
-    return float(np.bincount(rank, each).max())
 
 
 def _gathers(

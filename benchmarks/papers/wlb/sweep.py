@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.lib.report import progress
 from benchmarks.papers.outcome import Outcome, Table
 from benchmarks.papers.wlb.cluster_assumptions import Cluster
-from benchmarks.papers.wlb.figures_run import LENGTHS, SEVEN_128, scaled
+from benchmarks.papers.wlb.figures_run import LENGTHS, SEVEN_128
 from benchmarks.papers.wlb.step_time_model import MicroBatches, StepModel
 from evenstep.arrays import Float64Array
 from evenstep.plan.packing import PackingOptions, auto_thresholds, plan_step
@@ -43,15 +43,24 @@ def with_cluster(**changes: float) -> StepModel:
     return StepModel.of(SEVEN_128, cluster=replace(Cluster(), **changes))
 
 
-def with_attention(factor: float) -> StepModel:
-    model = StepModel.of(SEVEN_128)
-    return replace(model, latency=scaled(model.latency, factor))
+def with_attention(model: StepModel, factor: float) -> StepModel:
+    """The same with attention kernels of other throughput."""
+
+    def scale(table: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(factor * value for value in row) for row in table)
+
+    latency = replace(
+        model.latency,
+        forward_tflops=scale(model.latency.forward_tflops),
+        backward_tflops=scale(model.latency.backward_tflops),
+    )
+    return replace(model, latency=latency)
 
 
 def cases() -> Iterator[tuple[str, str, Assumed]]:
     """Assumption, value, and the job under it."""
     yield "as assumed", "", Assumed()
-    plain = Cluster()
+    plain, cluster = StepModel.of(SEVEN_128), Cluster()
     for share in (0.4, 0.8, 1.0):
         yield (
             "matrix products, of the peak",
@@ -59,13 +68,17 @@ def cases() -> Iterator[tuple[str, str, Assumed]]:
             Assumed(model=with_cluster(matrix_share=share)),
         )
     for factor in (2.0, 0.5, 0.25):
-        yield "attention kernel, as fast", f"x {factor:g}", Assumed(model=with_attention(factor))
+        yield (
+            "attention kernel, as fast",
+            f"x {factor:g}",
+            Assumed(model=with_attention(plain, factor)),
+        )
     for hidden in (0.5, 0.9):
         left = 1 - hidden
         model = with_cluster(
-            inside=plain.inside / left,
-            between=plain.between / left,
-            collective=plain.collective * left,
+            inside=cluster.inside / left,
+            between=cluster.between / left,
+            collective=cluster.collective * left,
         )
         yield "communication hidden", f"{hidden:.0%}", Assumed(model=model)
     hidden_all = with_cluster(inside=1e18, between=1e18, collective=0.0)
@@ -84,7 +97,7 @@ def cases() -> Iterator[tuple[str, str, Assumed]]:
         Assumed(model=hidden_all, lockstep=True),
     )
     free = with_cluster(inside=1e18, between=1e18, collective=0.0, memory=1e18)
-    slow = replace(free, latency=scaled(free.latency, 0.5))
+    slow = with_attention(free, 0.5)
     yield "attention and matrix products alone", "", Assumed(model=free)
     yield "the same", "attention x 0.5", Assumed(model=slow)
     yield "the same", "and all wait in each", Assumed(model=slow, lockstep=True)

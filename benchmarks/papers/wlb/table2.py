@@ -7,9 +7,7 @@ are the entry wlb/solver of the book.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -23,7 +21,7 @@ from evenstep.plan.packing import (
     plan_step,
 )
 from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
-from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio, measure
+from evenstep.tools.simulate.packing_result import PackingResult, measure
 from evenstep.tools.simulate.packing_run import (
     ArrivingDocuments,
     Trained,
@@ -34,152 +32,89 @@ from evenstep.tools.simulate.packing_run import (
 
 LENGTHS = "pretrain-128k"
 CONTEXT = 131_072
+MICRO_BATCHES = 4
+COST = DocumentCost(linear=24_576)
 THRESHOLD_SAMPLE = 50_000
-PAPER = {
-    ("original", ""): (1.44, 0),
-    ("fixed-length greedy", "1 global batch"): (1.41, 4),
-    ("fixed-length greedy", "2 global batches"): (1.22, 5),
-    ("fixed-length greedy", "4 global batches"): (1.11, 5),
-    ("fixed-length greedy", "8 global batches"): (1.08, 5),
-    ("WLB", "1 queue"): (1.24, 8),
-    ("WLB", "2 queues"): (1.05, 20),
-    ("WLB", "3 queues"): (1.05, 23),
-}
-"""(method, setting) -> imbalance degree and milliseconds of packing, as Table 2 prints them."""
-HEADER = ["method", "setting", "imbalance: paper", "imbalance", "by time", "1F1B", "delay"]
-HEADER += ["longest", "tokens cv", "plan ms: paper", "plan ms"]
+FIXED = {1: (1.41, 4), 2: (1.22, 5), 4: (1.11, 5), 8: (1.08, 5)}
+"""By the global batches that are packed together: imbalance degree and milliseconds of packing of
+the fixed-length greedy method, as Table 2 prints them."""
+WLB = {1: (1.24, 8), 2: (1.05, 20), 3: (1.05, 23)}
+"""The same of WLB-LLM, by queues."""
 
 Run = Callable[[ArrivingDocuments], Trained]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One method with one setting, over all streams."""
-
-    method: str
-    setting: str
-    results: Sequence[PackingResult]
-    statuses: Counter[str]
-    printed: tuple[float, int] | None = None
-    """What the paper has for it: imbalance degree and milliseconds."""
-
-    def figures(self) -> dict[str, float]:
-        """Means over the streams, and the longest delay of all."""
-        names = [
-            "imbalance",
-            "imbalance_time_weighted",
-            "token_delay_mean",
-            "tokens_per_step_cv",
-            "plan_ms",
-        ]
-        means = {name: float(np.mean([getattr(r, name) for r in self.results])) for name in names}
-        means["makespan_ratio"] = float(np.mean([makespan_ratio(r.costs) for r in self.results]))
-        means["token_delay_max"] = max(r.token_delay_max for r in self.results)
-        means["max_tokens"] = max(r.max_tokens for r in self.results)
-        return means
-
-    def cells(self) -> list[str]:
-        printed, ours = self.printed, self.figures()
-        return [
-            self.method,
-            self.setting,
-            f"{printed[0]:.2f}" if printed else "",
-            f"{ours['imbalance']:.3f}",
-            f"{ours['imbalance_time_weighted']:.3f}",
-            f"{ours['makespan_ratio']:.3f}",
-            f"{ours['token_delay_mean']:.2f}",
-            f"{ours['token_delay_max']:.0f}",
-            f"{ours['tokens_per_step_cv']:.3f}",
-            f"{printed[1]:,}" if printed else "",
-            f"{ours['plan_ms']:,.2f}",
-        ]
-
-
-def plural(count: int, word: str, words: str) -> str:
-    return f"{count} {word if count == 1 else words}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bench:
-    """Everything that is the same for all methods."""
-
-    micro_batches: int
-    batches: int
-    seeds: Sequence[int]
-    cost: DocumentCost
-
-    def streams(self) -> list[ArrivingDocuments]:
-        tokens = self.batches * self.micro_batches * CONTEXT
-        # So many documents that there is a global batch more, give or take one.
-        count = int((tokens + self.micro_batches * CONTEXT) / DISTRIBUTIONS[LENGTHS].mean)
-        drawn = [sample_lengths(LENGTHS, count, seed) for seed in self.seeds]
-        return [
-            ArrivingDocuments.of(
-                lengths[lengths.cumsum() - lengths < tokens],
-                context=CONTEXT,
-                micro_batches=self.micro_batches,
-            )
-            for lengths in drawn
-        ]
-
-    def row(self, method: str, setting: str, run: Run, streams: Sequence[ArrivingDocuments]) -> Row:
-        progress(f"{self.micro_batches} micro-batches, {method} {setting}")
-        trained = [run(stream) for stream in streams]
-        results = [measure(s, t, self.cost) for s, t in zip(streams, trained)]
-        statuses: Counter[str] = Counter()
-        for one in trained:
-            statuses.update(one.statuses)
-        return Row(method, setting, results, statuses)
-
-    def options(self, queues: int) -> PackingOptions:
-        sample = sample_lengths(LENGTHS, THRESHOLD_SAMPLE, max(self.seeds) + 1)
-        thresholds = auto_thresholds(sample, context=CONTEXT, queues=queues, cost=self.cost)
-        return PackingOptions(
+def streams(batches: int, seeds: Sequence[int]) -> list[ArrivingDocuments]:
+    """Documents of so many global batches, for each seed."""
+    tokens = batches * MICRO_BATCHES * CONTEXT
+    # So many documents that there is a global batch more, give or take one.
+    count = int((tokens + MICRO_BATCHES * CONTEXT) / DISTRIBUTIONS[LENGTHS].mean)
+    drawn = [sample_lengths(LENGTHS, count, seed) for seed in seeds]
+    return [
+        ArrivingDocuments.of(
+            lengths[lengths.cumsum() - lengths < tokens],
             context=CONTEXT,
-            micro_batches=self.micro_batches,
-            thresholds=thresholds,
-            cost=self.cost,
+            micro_batches=MICRO_BATCHES,
         )
+        for lengths in drawn
+    ]
 
-    def table_2(self) -> list[Row]:
-        streams = self.streams()
-        rows = [self.row("original", "", lambda s: run_original(s, end="carry"), streams)]
-        for batches in (1, 2, 4, 8):
-            rows.append(self.row(*self.fixed_length(batches), streams))
-        for queues in (1, 2, 3):
-            options = self.options(queues)
-            setting = plural(queues, "queue", "queues")
-            rows.append(self.row("WLB", setting, planned(options), streams))
-        steady = SteadyOptions(context=CONTEXT, micro_batches=self.micro_batches, cost=self.cost)
-        rows.append(self.row("steady", "", planned(steady), streams))
-        return [replace(row, printed=PAPER.get((row.method, row.setting))) for row in rows]
 
-    def fixed_length(self, batches: int) -> tuple[str, str, Run]:
-        def run(stream: ArrivingDocuments) -> Trained:
-            return run_fixed_length(stream, batches, cost=self.cost, end="carry")
+def wlb_options(queues: int, seed: int) -> PackingOptions:
+    """WLB-LLM's packing, with thresholds that follow from a sample of documents."""
+    sample = sample_lengths(LENGTHS, THRESHOLD_SAMPLE, seed)
+    return PackingOptions(
+        context=CONTEXT,
+        micro_batches=MICRO_BATCHES,
+        thresholds=auto_thresholds(sample, context=CONTEXT, queues=queues, cost=COST),
+        cost=COST,
+    )
 
-        return "fixed-length greedy", plural(batches, "global batch", "global batches"), run
+
+def fixed_length(batches: int) -> Run:
+    return lambda stream: run_fixed_length(stream, batches, cost=COST, end="carry")
 
 
 def planned(options: PackingOptions) -> Run:
     return lambda stream: run_planner(partial(plan_step, options), stream, end="carry")
 
 
+def packed(run: Run, streams: Sequence[ArrivingDocuments]) -> list[PackingResult]:
+    return [measure(stream, run(stream), COST) for stream in streams]
+
+
+def mean(results: Sequence[PackingResult], figure: str) -> float:
+    return float(np.mean([getattr(result, figure) for result in results]))
+
+
 def main() -> None:
-    arguments = parser(
-        __doc__ or "",
-        "python -m benchmarks.papers.wlb.table2",
-        repeats=3,
-    )
+    arguments = parser(__doc__ or "", "python -m benchmarks.papers.wlb.table2", repeats=3)
     arguments.add_argument("--batches", type=int, default=480, help="global batches of a stream")
     options = arguments.parse_args()
-    bench = Bench(
-        micro_batches=4,
-        batches=options.batches,
-        seeds=range(options.seed, options.seed + options.repeats),
-        cost=DocumentCost(linear=24_576),
-    )
-    show(Table(HEADER, [row.cells() for row in bench.table_2()]), as_json=options.json)
+    end = options.seed + options.repeats
+    drawn = streams(options.batches, range(options.seed, end))
+    steady = SteadyOptions(context=CONTEXT, micro_batches=MICRO_BATCHES, cost=COST)
+    cases: list[tuple[str, str, tuple[float, int] | None, Run]] = [
+        ("original", "", (1.44, 0), lambda stream: run_original(stream, end="carry")),
+        *(
+            ("fixed-length greedy", f"{n} global batches", printed, fixed_length(n))
+            for n, printed in FIXED.items()
+        ),
+        *(
+            ("WLB", f"{n} queues", printed, planned(wlb_options(n, end)))
+            for n, printed in WLB.items()
+        ),
+        ("steady", "", None, planned(steady)),
+    ]
+    rows = []
+    for method, setting, printed, run in cases:
+        progress(f"{method} {setting}")
+        found = packed(run, drawn)
+        imbalance, milliseconds = (f"{x}" for x in printed) if printed else ("", "")
+        row = [method, setting, imbalance, f"{mean(found, 'imbalance'):.3f}"]
+        rows.append([*row, milliseconds, f"{mean(found, 'plan_ms'):,.2f}"])
+    columns = ["method", "setting", "imbalance: paper", "imbalance", "plan ms: paper", "plan ms"]
+    show(Table(columns, rows), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
+from fewest_loaders import optimum
 from heavy_tails import MIB, broken, model_of, profiles_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.service.layout_baselines import fewest_loaders, three_steps
 from evenstep.strategy.loaders import LoaderLayout, packed
-
-SOLVER = Path(__file__).parents[3] / "benchmarks" / "service" / "fewest_loaders.py"
 
 
 @settings(max_examples=10, deadline=None)
@@ -49,10 +45,7 @@ def test_small_layouts_have_no_loader_more_than_the_optimum(seed: int) -> None:
     assert all(pieces)
     layout = packed(model)
     assert not broken(layout, model)
-    spec = importlib.util.spec_from_file_location("fewest_loaders", SOLVER)
-    solver = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(solver)
-    best = solver.optimum(model, layout)
+    best = optimum(model, layout)
     assert fewest_loaders(model) <= best
     assert len(layout.loaders) == best
 
