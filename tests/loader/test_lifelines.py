@@ -155,8 +155,12 @@ def meet(meetings: list[Meeting], peers: list[Peer]) -> list[dict[int, Connectio
     return met
 
 
-@pytest.mark.parametrize("count", [2, 3, 8])
-def test_ranks_meet_over_tcp(group: None, count: int) -> None:
+@pytest.mark.parametrize(("count", "dual"), [(2, True), (3, False), (8, True)])
+def test_ranks_meet_over_tcp(
+    group: None, count: int, dual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not dual:
+        monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     meetings = [Meeting(None) for _ in range(count)]
     peers = [Peer.read(0, Peer.here(door=each.door).card()) for each in meetings]
     strangers = [socket.create_connection(("127.0.0.1", peers[-1].door.port)) for _ in range(2)]

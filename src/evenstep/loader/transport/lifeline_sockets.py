@@ -41,9 +41,7 @@ class Meeting:
         Args:
             group: all ranks; the default group when None.
         """
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        self._socket = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
+        self._socket = _listening()
         port = self._socket.getsockname()[1]
         self.door = Door(_addresses(group), port, secrets.token_hex(8))
 
@@ -85,7 +83,7 @@ class Meeting:
         self, peers: Sequence[Peer], token: str, expected: set[int], deadline: float
     ) -> dict[int, socket.socket]:
         found: dict[int, socket.socket] = {}
-        while expected - found.keys():
+        while expected - found.keys() and time.monotonic() < deadline:
             self._socket.settimeout(max(deadline - time.monotonic(), 0.01))
             try:
                 line, _ = self._socket.accept()
@@ -98,6 +96,14 @@ class Meeting:
                     line.sendall(peers[int(number)].door.token.encode())
                     found[int(number)] = line
         return found
+
+
+def _listening() -> socket.socket:
+    """On all interfaces, over IPv6 too where the system has it."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
 
 
 def partners_of(rank: int, ranks: int) -> list[int]:
