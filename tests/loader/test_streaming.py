@@ -23,8 +23,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import evenstep
 from evenstep.errors import SampleError
+from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers import iterable
-from evenstep.loader.workers.chunks import Chunk, RawChunk
+from evenstep.loader.workers.chunks import Chunk, Preparation, RawChunk
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog, WorkerStates
 from loader_options import grouped
 
@@ -99,7 +100,9 @@ def raw_chunks(
     """As torch's DataLoader gets them from `workers` processes; 0 is the process itself."""
     if states is not None:
         states = WorkerStates.from_json(states.to_json())
-    chunked = ChunkedIterable(dataset, size, replays=replays)
+    chunked = ChunkedIterable(
+        dataset, size, Preparation(None, skip_bad=False), Watchdog(), replays=replays
+    )
     chunked.begin(states)
     copies = [pickle.loads(pickle.dumps(chunked)) for _ in range(workers)] or [chunked]
     iterators = [iter(copy) for copy in copies]

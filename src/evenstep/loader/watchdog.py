@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 
 from evenstep.errors import LoaderDiedError
 
@@ -24,30 +23,40 @@ _LONGEST_SLEEP = 3600.0  # seconds; a limit may be longer than what `sleep` take
 
 
 class Watchdog:
-    """The calls under way in one process, for one loader. Picklable while there are none."""
+    """The calls under way in one process, for one loader. Picklable while there are none, and
+    without a lock."""
 
-    def __init__(self, limit: float = 0, rank: int = 0) -> None:
+    def __init__(
+        self, limit: float = 0, rank: int = 0, *, lock: threading.Lock | None = None
+    ) -> None:
         """
         Args:
             limit: seconds that a call may take; 0 watches nothing.
             rank: for messages.
+            lock: held by calls that must not run beside each other.
         """
         self.limit = limit
         self._rank = rank
+        self._lock = lock
         self._calls: dict[int, tuple[str, float]] = {}  # by thread: what it is, since when
 
-    def call(self, what: str) -> AbstractContextManager[None]:
-        """Watches what runs within, in this thread."""
-        return self._watched(what) if self.limit else contextlib.nullcontext()
-
     @contextlib.contextmanager
-    def _watched(self, what: str) -> Iterator[None]:
-        thread = threading.get_ident()
-        self._calls[thread] = what, time.monotonic()
-        try:
-            yield
-        finally:
-            del self._calls[thread]
+    def call(self, what: str, *, locked: bool = False) -> Iterator[None]:
+        """Watches what runs within, in this thread.
+
+        Args:
+            locked: hold the lock.
+        """
+        with self._lock if locked and self._lock is not None else contextlib.nullcontext():
+            if not self.limit:
+                yield
+                return
+            thread = threading.get_ident()
+            self._calls[thread] = what, time.monotonic()
+            try:
+                yield
+            finally:
+                del self._calls[thread]
 
     def overdue(self) -> tuple[LoaderDiedError, str] | None:
         """An error for the call that has taken longest, and the stacks of this process; None if no

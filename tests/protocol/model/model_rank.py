@@ -67,8 +67,9 @@ class Rank:
             checks=self,
             filler_sample=self.fillers,
             worker_states=None,
+            documents=None,
+            feed=None if epoch.entries is None else self,
         )
-        self.planner.request = self.request
         self.source: list[int] = []
         """Arrival numbers still to come."""
         self.indices: dict[int, int] = {}

@@ -7,7 +7,6 @@ goes to a worker, a `Chunk` comes back from it.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,7 +15,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from evenstep.arrays import Int64Array
 from evenstep.loader.batcher.chunk_checks import TRAINED, NumberedChunk
 from evenstep.loader.batcher.index_feed import IndexFeed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
@@ -38,19 +36,18 @@ class Intake:
     def __init__(
         self,
         spec: LoaderSpec,
-        feed: Connection | None,
-        watchdog: Watchdog | None = None,
-        calling: contextlib.AbstractContextManager[Any] | None = None,
+        connection: Connection,
+        watchdog: Watchdog,
     ) -> None:
         """
         Args:
-            feed: where the feeder's blocks arrive; None for an iterable dataset.
-            watchdog: of this process, where it prepares samples itself.
-            calling: see `ChunkCollate`.
+            connection: where the feeder's blocks arrive.
+            watchdog: of the samples' preparation; one without a limit where workers prepare them.
         """
         self._spec = spec
         self._generator = torch.Generator()
-        self._feed: IndexFeed | None = None
+        self.feed: IndexFeed | None = None
+        """None for an iterable dataset."""
         self._chunked: ChunkedIterable | None = None
         self._iterator: Iterator[Chunk] = iter(())
         workers = spec.num_workers
@@ -63,7 +60,6 @@ class Intake:
                 skip_bad=skip_bad,
                 packed=workers > 0,
                 watchdog=watchdog,
-                calling=calling,
             ),
             "timeout": spec.timeout if workers else 0,
             "worker_init_fn": WorkerStart(spec.worker_init_fn),
@@ -73,33 +69,20 @@ class Intake:
         if workers:
             options["prefetch_factor"] = spec.prefetch_factor
             options["multiprocessing_context"] = context_of(spec.start_method)
+        preparation = Preparation(spec.prepare, skip_bad=skip_bad)
         if spec.iterable:
             self._chunked = ChunkedIterable(
                 spec.dataset,
                 spec.chunk_size,
+                preparation,
+                watchdog,
                 replays=spec.faults.replay,
-                preparation=Preparation(spec.prepare, skip_bad=skip_bad),
-                watchdog=watchdog,
             )
             self._loader = DataLoader(self._chunked, batch_size=None, **options)
         else:
-            assert feed is not None
-            self._feed = IndexFeed(feed, spec.chunk_size)
-            dataset = IndexedDataset(
-                spec.source, skip_bad=skip_bad, prepare=spec.prepare, watchdog=watchdog
-            )
-            self._loader = DataLoader(dataset, batch_sampler=self._feed, **options)
-
-    def request(self, entries: Int64Array | None) -> None:
-        """Asks the feeder for the indices at these entries of the ranks' stream; None says that no
-        more will be asked for. Called by another thread than all else."""
-        assert self._feed is not None
-        self._feed.request(entries)
-
-    def drain(self, over: threading.Event) -> None:
-        """Once no more samples are prepared: see `IndexFeed.drain`."""
-        if self._feed is not None and self._feed.deals:
-            self._feed.drain(over)
+            self.feed = IndexFeed(connection, spec.chunk_size)
+            dataset = IndexedDataset(spec.source, preparation, watchdog)
+            self._loader = DataLoader(dataset, batch_sampler=self.feed, **options)
 
     def begin(self, epoch: EpochSpec, check: Callable[[], None] = lambda: None) -> None:
         """Starts the workers. Must be called before other threads start: workers may be forked, and
@@ -112,12 +95,12 @@ class Intake:
         """
         seed = rank_seed(self._spec.seed, epoch.epoch, self._spec.rank)
         self._generator.manual_seed(seed)
-        if self._feed is not None:
-            self._feed.serial = epoch.serial
-            self._feed.taken = epoch.start.taken
-            self._feed.check = check
-            self._feed.epoch_seed = epoch_seed(self._spec.seed, epoch.epoch)
-            self._feed.deals = self._feed.starting = epoch.entries is not None
+        if self.feed is not None:
+            self.feed.serial = epoch.serial
+            self.feed.taken = epoch.start.taken
+            self.feed.check = check
+            self.feed.epoch_seed = epoch_seed(self._spec.seed, epoch.epoch)
+            self.feed.deals = self.feed.starting = epoch.entries is not None
         if self._chunked is not None:
             self._chunked.begin(epoch.worker_states)
         with self._explaining():
@@ -127,8 +110,8 @@ class Intake:
                 if not self._spec.num_workers:  # then it is the dataset's
                     raise
                 raise could_not_start(f"the workers of rank {self._spec.rank}", error) from error
-        if self._feed is not None:
-            self._feed.starting = False
+        if self.feed is not None:
+            self.feed.starting = False
 
     def chunks(
         self, epoch: EpochSpec, log: WorkerStateLog | None
@@ -142,8 +125,8 @@ class Intake:
             SampleError: a sample cannot be used.
             Exception: whatever the inner loader raises when a worker dies or hangs.
         """
-        if self._feed is not None:
-            yield from self._indexed(self._received(), self._feed)
+        if self.feed is not None:
+            yield from self._indexed(self._received(), self.feed)
         else:
             assert log is not None
             yield from self._streamed(self._received(), epoch, log)

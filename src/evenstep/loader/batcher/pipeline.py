@@ -39,6 +39,7 @@ from evenstep.errors import (
 from evenstep.loader.batcher.batch_assembly import Blanks, make_step, rows_of
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample
+from evenstep.loader.batcher.index_feed import IndexFeed
 from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.progress import EpochEnd, StepProgress
@@ -61,18 +62,20 @@ class EpochRun:
         spec: LoaderSpec,
         epoch: EpochSpec,
         ports: PipePorts,
+        feed: IndexFeed | None,
+        watchdog: Watchdog,
         *,
         seeds: bool = False,
-        watchdog: Watchdog | None = None,
-        calling: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
         """
         Args:
-            seeds: see `make_step`.
+            feed: of the intake.
             watchdog: of this process.
-            calling: held while samples are collated.
+            seeds: see `make_step`.
         """
-        self._watchdog, self._calling = watchdog or Watchdog(), calling or contextlib.nullcontext()
+        self._feed = feed if epoch.entries is not None else None
+        """Where samples are dealt on demand: asked for them."""
+        self._watchdog = watchdog
         self._spec = spec
         self._epoch = epoch
         self._ports = ports
@@ -102,6 +105,7 @@ class EpochRun:
             filler_sample=self._filler_sample,
             worker_states=self._worker_states,
             documents=self._documents,
+            feed=self._feed,
         )
         self._planned_steps: queue.SimpleQueue[StepOfUpdate | None] = queue.SimpleQueue()
         """From plan to collate; None at the end."""
@@ -136,7 +140,6 @@ class EpochRun:
                 an update that will never be whole.
             Closed: `close` was called.
         """
-        self._planner.request = intake.request
         self._guard(intake.begin, self._epoch, self._store.check)
         threads: list[GuardedThread] = []
         self._guard(self._start, threads)
@@ -199,15 +202,19 @@ class EpochRun:
                         self._store.put(ready)
         except Closed:
             self._store.end()
-            intake.drain(self._planned)
+            self._drain()
         except BaseException as error:
             # Not a failure of the epoch yet: the samples before it may still be planned.
             if not isinstance(error, EvenstepError):
                 error = self._died("preparing samples", error)
             self._store.end(error)
-            intake.drain(self._planned)
+            self._drain()
         else:
             self._store.end()
+
+    def _drain(self) -> None:
+        if self._feed is not None:
+            self._feed.drain(self._planned)
 
     def _plan(self) -> None:
         try:
@@ -274,7 +281,7 @@ class EpochRun:
         index, epoch = planned.index, self._epoch.epoch
         try:
             call = f"collate_fn at step {index} of epoch {epoch}, samples {list(indices)},"
-            with self._calling, self._watchdog.call(call):
+            with self._watchdog.call(call, locked=True):
                 if self._documents is not None:
                     rows = self._documents.rows(planned, groups[0] if groups else [])
                 else:

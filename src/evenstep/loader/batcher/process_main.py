@@ -99,7 +99,7 @@ class _Main:
             GuardedThread(
                 self._watchdog.watch, self._report, name="watchdog", failed=self._lost
             ).start()
-        intake = Intake(self._spec, self._pipes.feed)
+        intake = Intake(self._spec, self._pipes.feed, Watchdog())
         while (epoch := self._passes.get()) is not None:
             self._pass(intake, epoch)
             if self._current is not None:
@@ -129,7 +129,7 @@ class _Main:
         ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.memory.prefetch, send)
         spec, seeds = self._spec_with(writer), self._spec.collate_threads == 1
         try:
-            run = EpochRun(spec, epoch, ports, seeds=seeds, watchdog=self._watchdog)
+            run = EpochRun(spec, epoch, ports, intake.feed, self._watchdog, seeds=seeds)
         except BaseException as error:  # of the policy
             ports.announce(abort_message(described(error)))
             raise

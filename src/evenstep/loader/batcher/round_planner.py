@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
 from evenstep.errors import MismatchError
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
+from evenstep.loader.batcher.index_feed import IndexFeed
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.progress import RoundProgress, StepProgress
 from evenstep.loader.batcher.sample_bytes import sample_bytes
@@ -67,12 +66,14 @@ class RoundPlanner:
         checks: ChunkChecks,
         filler_sample: FillerSample,
         worker_states: WorkerStateLog | None,
-        documents: SharedDocuments | None = None,
+        documents: SharedDocuments | None,
+        feed: IndexFeed | None,
     ) -> None:
         """
         Args:
             worker_states: of an iterable dataset.
             documents: where groups of ranks share some.
+            feed: where samples are dealt on demand: asked for those that are dealt to this rank.
         """
         self._documents = documents
         self._epoch = epoch
@@ -85,10 +86,8 @@ class RoundPlanner:
         self._window_bytes = spec.memory.buffer_bytes // 2  # up to two windows are held
         self._context_parallel = spec.policy.peers > 1
         self._checksum = WindowChecksum()
-        self.request: Callable[[Int64Array | None], None] = lambda entries: None
-        """Called with the entries of the ranks' stream that are dealt to this rank, so that they
-        are fetched; with None when there will be no more. To be set before the first `gather`."""
-        self._requests_end = epoch.entries is None
+        self._feed = feed
+        """None once no more samples will be asked for."""
         self._steps_to_skip = epoch.received
         self._updates = WholeUpdates(spec.accumulate, epoch.update)
 
@@ -120,18 +119,18 @@ class RoundPlanner:
 
     def end_requests(self) -> None:
         """Says that no more samples will be asked for, unless that has been said."""
-        if not self._requests_end:
-            self._requests_end = True
-            self.request(None)
+        if self._feed is not None:
+            feed, self._feed = self._feed, None
+            feed.request(None)
 
     def _request_dealt(self) -> None:
-        if self._requests_end:
+        if self._feed is None:
             return
         dealt = self._protocol.newly_dealt()
         if dealt is None:
             self.end_requests()
         elif len(dealt):
-            self.request(dealt)
+            self._feed.request(dealt)
 
     def exchange(self) -> list[StepOfUpdate]:
         """Exchanges messages with all ranks; returns the steps of the updates that are whole by it,

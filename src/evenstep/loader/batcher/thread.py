@@ -29,10 +29,9 @@ class BatcherThread:
             LoaderDiedError: no more files may be opened.
         """
         self._spec = spec
-        self._calling = threading.Lock()
-        """Held while `length_fn` or `collate_fn` runs. They may share a tokenizer, in which
-        every call sets padding and truncation for itself."""
-        self._watchdog = Watchdog(spec.timeout, spec.rank)
+        # `length_fn` and `collate_fn` may share a tokenizer, in which every call sets padding and
+        # truncation for itself.
+        self._watchdog = Watchdog(spec.timeout, spec.rank, lock=threading.Lock())
         try:
             self.exchange, self._batcher_exchange = multiprocessing.Pipe()
             batcher_feed, self.feed = multiprocessing.Pipe()
@@ -52,16 +51,14 @@ class BatcherThread:
         self._ports = PipePorts(
             self._batcher_exchange, epoch.serial, self._spec.memory.prefetch, self._results.put
         )
-        self._run = EpochRun(
-            self._spec, epoch, self._ports, watchdog=self._watchdog, calling=self._calling
-        )
-        thread = GuardedThread(self._work, self._run, self._ports, name="batcher")
+        intake = Intake(self._spec, self._batcher_feed, self._watchdog)
+        self._run = EpochRun(self._spec, epoch, self._ports, intake.feed, self._watchdog)
+        thread = GuardedThread(self._work, self._run, intake, self._ports, name="batcher")
         thread.start()
         self._thread = thread
 
-    def _work(self, run: EpochRun, ports: PipePorts) -> None:
+    def _work(self, run: EpochRun, intake: Intake, ports: PipePorts) -> None:
         try:
-            intake = Intake(self._spec, self._batcher_feed, self._watchdog, self._calling)
             try:
                 run.run(intake)
             finally:

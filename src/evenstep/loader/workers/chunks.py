@@ -87,7 +87,7 @@ class Preparation:
             skip_bad: return a `SampleError` instead of raising it.
         """
         self.prepare = prepare
-        self._skip_bad = skip_bad
+        self.skip_bad = skip_bad
 
     def __call__(self, sample: Any, name: str) -> Any:
         if self.prepare is None or isinstance(sample, SampleError):
@@ -104,7 +104,7 @@ class Preparation:
                 )
             )
             failed = SampleError(f"{name}: {said}")
-            if self._skip_bad:
+            if self.skip_bad:
                 return failed
             raise failed from error
 
@@ -112,24 +112,15 @@ class Preparation:
 class IndexedDataset(Dataset):  # type: ignore[type-arg]
     """Prepares requested chunks from a map-style dataset."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        skip_bad: bool,
-        prepare: Callable[[Any, str], Any] | None = None,
-        watchdog: Watchdog | None = None,
-    ) -> None:
+    def __init__(self, dataset: Any, preparation: Preparation, watchdog: Watchdog) -> None:
         """
         Args:
-            skip_bad: leave out samples that the dataset raises for, instead of failing.
-            prepare: see `Preparation`.
-            watchdog: for a dataset that no worker runs.
+            preparation: of each sample; it says, too, whether samples that the dataset raises for
+                are left out.
         """
         self.dataset = dataset
-        self._skip_bad = skip_bad
-        self._preparation = Preparation(prepare, skip_bad=skip_bad)
-        self._watchdog = watchdog or Watchdog()
+        self._preparation = preparation
+        self._watchdog = watchdog
 
     def __getitems__(self, requests: Sequence[ChunkRequest]) -> RawChunk:
         (request,) = requests
@@ -157,7 +148,7 @@ class IndexedDataset(Dataset):  # type: ignore[type-arg]
                         f"{len(samples)} samples for {len(request.indices)} indices of __getitems__"
                     )
             except BaseException as error:
-                if not self._skip_bad:
+                if not self._preparation.skip_bad:
                     culprit = _culprit(lambda i: self.dataset[i], request.indices, names)
                     raise _failed(culprit, error) from error
             else:
@@ -174,7 +165,7 @@ class IndexedDataset(Dataset):  # type: ignore[type-arg]
                     sample = self.dataset[index]
             except BaseException as error:
                 sample = _failed(name, error)
-                if not self._skip_bad:
+                if not self._preparation.skip_bad:
                     raise sample from error
             yield sample
 
@@ -240,17 +231,14 @@ class ChunkCollate:
         policy: Policy,
         skip_bad: bool,
         packed: bool,
-        watchdog: Watchdog | None = None,
-        calling: contextlib.AbstractContextManager[Any] | None = None,
+        watchdog: Watchdog,
     ) -> None:
         """
         Args:
             skip_bad: leave out samples that cannot be measured or are too long, instead of failing.
             packed: put the samples into shared memory.
-            watchdog: as `IndexedDataset` has it.
-            calling: held while samples are measured.
         """
-        self._watchdog, self._calling = watchdog or Watchdog(), calling or contextlib.nullcontext()
+        self._watchdog = watchdog
         self._measure = measure
         self._policy = policy
         self._skip_bad = skip_bad
@@ -283,10 +271,10 @@ class ChunkCollate:
         for sample in samples:
             if isinstance(sample, SampleError):
                 raise sample
+        call = f"the measuring of one of {', '.join(names)}"
         with (
-            self._calling,
+            self._watchdog.call(call, locked=True),
             _naming("its measuring", lambda one: self._measure([one], [""]), samples, names),
-            self._watchdog.call(f"the measuring of one of {', '.join(names)}"),
         ):
             columns = self._measure(samples, names)
         limit = self._policy.max_length

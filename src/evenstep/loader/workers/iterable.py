@@ -73,23 +73,22 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         self,
         dataset: Any,
         chunk_size: int,
+        preparation: Preparation,
+        watchdog: Watchdog,
         *,
         replays: bool,
-        preparation: Preparation | None = None,
-        watchdog: Watchdog | None = None,
     ) -> None:
         """
         Args:
+            preparation: of each sample.
             replays: to resume a dataset that has no state, read it from its beginning and drop the
                 samples that were read before.
-            preparation: of each sample; None leaves them as they are.
-            watchdog: as `IndexedDataset` has it.
         """
         self.dataset = dataset
         self._chunk_size = chunk_size
         self._replays = replays
-        self._preparation = preparation or Preparation(None, skip_bad=False)
-        self._watchdog = watchdog or Watchdog()
+        self._preparation = preparation
+        self._watchdog = watchdog
         self._worker_states: WorkerStates | None = None
         self._last: str | None = None
 
