@@ -16,8 +16,6 @@ The model is a `KernelLatency` and needs neither torch nor the hardware it was m
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -166,15 +164,8 @@ class AttentionLatency:
             row[:] = np.bincount(rank, seconds, sharding.ranks)
         return both + self._launches if self.launches == "rank" else both
 
-    @property
-    def identity(self) -> str:
-        """12 hexadecimal digits that differ if device, kernel, versions, dtype or heads do."""
-        names = ("device", "kernel", "dtype", "versions", "heads", "kv_heads", "head_size")
-        text = json.dumps([getattr(self, name) for name in names])
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
-
     def as_dict(self) -> dict[str, Any]:
-        """All fields, and `identity`, as JSON values."""
+        """All fields as JSON values."""
         return {
             **asdict(self),
             "forward_tflops": [list(row) for row in self.forward_tflops],
@@ -182,7 +173,6 @@ class AttentionLatency:
             "queries": list(self.queries),
             "keys": list(self.keys),
             "versions": dict(self.versions),
-            "identity": self.identity,
         }
 
     def save(
