@@ -68,7 +68,6 @@ class Packed:
             **self.arriving.as_dict(),
             "makespan_ratio": self.makespan(ordered=True),
             "makespan_ratio_given_order": self.makespan(ordered=False),
-            "imbalance_time_weighted_epoch": epoch.imbalance_time_weighted,
             "last_iterations": self.last_steps,
             "token_delay_mean": epoch.token_delay_mean,
             "token_delay_max": epoch.token_delay_max,

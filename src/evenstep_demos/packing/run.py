@@ -128,10 +128,7 @@ def _cells(packed: Packed) -> dict[str, str]:
     return {
         "steps, and last ones": f"{now.steps:,} + {packed.last_steps}",
         "imbalance": f"{now.imbalance:.3f}",
-        "imbalance by time": f"{now.imbalance_time_weighted:.3f}",
-        "  with the last steps": f"{epoch.imbalance_time_weighted:.3f}",
-        "1F1B over balanced, as given": f"{packed.makespan(ordered=False):.3f}",
-        "1F1B over balanced, ordered": f"{packed.makespan(ordered=True):.3f}",
+        "1F1B over balanced": f"{packed.makespan(ordered=False):.3f}",
         "token delay, mean steps": f"{epoch.token_delay_mean:.2f}",
         "longest delay of a document": f"{epoch.token_delay_max:,}",
         "tokens per step, variation": f"{now.tokens_per_step_cv:.3f}",

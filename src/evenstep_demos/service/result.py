@@ -18,13 +18,9 @@ _COLUMNS = 96
 _ROWS = (
     ("imbalance, planned", "planned", ".3f"),
     ("imbalance, measured", "measured", ".3f"),
-    ("slowest rank, processor seconds", "slowest", ".1f"),
-    ("all ranks, processor seconds", "processor", ".1f"),
     ("wait for a step, seconds, median", "wait_median", ".3f"),
-    ("wait for a step, seconds, longest", "wait_largest", ".3f"),
     ("wait for the first step, seconds", "wait_first", ".1f"),
     ("samples", "samples", ",d"),
-    ("supervised tokens", "tokens", ",d"),
     ("loss, first quarter of steps", "first_loss", ".3f"),
     ("loss, last quarter of steps", "last_loss", ".3f"),
 )
@@ -38,12 +34,10 @@ def figures(plans: Sequence[LoadingPlan], records: Records) -> dict[str, Any]:
 
         - ``planned``: imbalance of the buckets' predicted cost.
         - ``measured``: imbalance of the ranks' processor seconds.
-        - ``slowest``: processor seconds of the slowest rank, summed over steps: the time of the run
-          on processors of its own.
         - ``slowest_share``: fraction of all processor seconds that the slowest ranks took. It
           compares runs of the same samples even if the machine was slower in one of them.
-        - ``wait_first``, ``wait_median``, ``wait_largest``: of the rank that waited longest, for
-          the first step and for later ones.
+        - ``wait_first``, ``wait_median``: of the rank that waited longest, for the first step and
+          for later ones.
         - ``first_loss``, ``last_loss``: mean over tokens of the first and last quarter of steps.
         - ``by_rank``: [steps, ranks] processor seconds.
     """
@@ -54,19 +48,14 @@ def figures(plans: Sequence[LoadingPlan], records: Records) -> dict[str, Any]:
     waits, losses, tokens = waits.max(axis=1), losses.sum(axis=1), counts.sum(axis=1)
     later = waits[1:] if len(waits) > 1 else np.zeros(1)
     quarter = max(len(plans) // 4, 1)
-    slowest = float(processor.max(axis=1).sum())
     return {
         "steps": len(plans),
         "samples": sum(int(plan.assignment.placed.sum()) for plan in plans),
-        "tokens": int(tokens.sum()),
         "planned": _imbalance(np.array([plan.cost_after.sum(axis=1) for plan in plans])),
         "measured": _imbalance(processor),
-        "slowest": slowest,
-        "processor": float(processor.sum()),
-        "slowest_share": slowest / float(processor.sum()),
+        "slowest_share": float(processor.max(axis=1).sum() / processor.sum()),
         "wait_first": float(waits[0]),
         "wait_median": float(np.median(later)),
-        "wait_largest": float(later.max()),
         "first_loss": float(losses[:quarter].sum() / tokens[:quarter].sum()),
         "last_loss": float(losses[-quarter:].sum() / tokens[-quarter:].sum()),
         "by_rank": np.round(processor, 5).tolist(),

@@ -48,10 +48,7 @@ def run_demo(*, sources: int, steps: int, seed: int, out: Path, as_json: bool) -
     with progress_bar("writing sources") as progress:
         stored = write_sources(out / "sources", sources, seed, progress)
     samples = sum(stored.samples.values())
-    note(
-        f"{samples:,} blocks of this interpreter's Python code in {len(stored.samples):,} "
-        f"sources; left out: {stored.unusable:,} blank, unreadable or copies"
-    )
+    note(f"{samples:,} blocks of this interpreter's Python code in {len(stored.samples):,} sources")
 
     def tokens(sample: SampleId) -> npt.NDArray[np.integer]:
         found: npt.NDArray[np.integer] = tokens_of(stored.row(sample))["input_ids"]
@@ -76,11 +73,7 @@ def run_demo(*, sources: int, steps: int, seed: int, out: Path, as_json: bool) -
     ]
     plot_steps(panels, picture, title="Processor seconds of every rank in every step")
     result = {
-        "data": {
-            "sources": len(stored.samples),
-            "samples": samples,
-            "unusable": stored.unusable,
-        },
+        "data": {"sources": len(stored.samples), "samples": samples},
         "steps": steps,
         "seed": seed,
         "runs": runs,

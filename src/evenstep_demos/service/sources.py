@@ -1,7 +1,6 @@
 """Sources on disk: Python code of this interpreter.
 
 A folder of code is a source, and a block of a file, most often a function or class, a document.
-Unusable documents are counted.
 
 A source is one JSON Lines file. A sample is identified by (source, shard, index), which names a
 line here, so the samples that trainers received can be compared with those stored.
@@ -39,8 +38,6 @@ class StoredSources:
     folder: Path
     samples: Mapping[str, int]
     """Number of samples of each source."""
-    unusable: int = 0
-    """Documents left out: blank, copies of another, or in files that cannot be read."""
 
     def path(self, source: str) -> Path:
         return self.folder / f"{list(self.samples).index(source):03}.jsonl"
@@ -89,18 +86,16 @@ def write_sources(
     folder.mkdir(parents=True, exist_ok=True)
     samples: dict[str, int] = {}
     seen: set[str] = set()
-    unusable = 0
     for number, (source, paths) in enumerate(chosen):
         lines = []
         for path in random.Random(f"{seed} {source}").sample(paths, min(len(paths), _MOST)):
             for text in blocks_of(path):
                 # Half a character at the end of the cut, and lone surrogates, are left out.
                 part = text.encode(errors="ignore")[:MAX_LENGTH].decode(errors="ignore")
-                if len(part.strip()) < 2 or part in seen:  # one token predicts nothing
-                    unusable += 1
-                    continue
-                seen.add(part)
-                lines.append(json.dumps({"text": part}) + "\n")
+                # One token predicts nothing.
+                if len(part.strip()) > 1 and part not in seen:
+                    seen.add(part)
+                    lines.append(json.dumps({"text": part}) + "\n")
         if lines:
             (folder / f"{len(samples):03}.jsonl").write_text("".join(lines), encoding="utf-8")
             samples[source] = len(lines)
@@ -112,7 +107,7 @@ def write_sources(
             "interpreter whose library is not zipped"
         )
     _lines.cache_clear()
-    return StoredSources(folder=folder, samples=samples, unusable=unusable)
+    return StoredSources(folder=folder, samples=samples)
 
 
 def _roots() -> list[Path]:

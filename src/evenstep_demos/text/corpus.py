@@ -1,7 +1,7 @@
 """The text: source code of the standard library, or a user's Parquet file.
 
 A corpus is read in random order and only up to `CHARACTERS`, so that a big file costs no more than
-a small one. Documents that were not read or could not be read are counted.
+a small one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ class Corpus:
     name: str
     documents: list[str]
     found: int
-    """Documents that the source holds; more than were read if it is big."""
-    read: int
-    """Documents that were looked at."""
-    unusable: int
-    """Documents looked at that are empty, unreadable, or equal to another."""
+    """Documents that the source holds, with those that are empty, unreadable, equal to another, or
+    not read as there are enough."""
 
 
 def read_standard_library(seed: int, root: Path | None = None) -> Corpus:
@@ -106,18 +103,11 @@ def _rows(file: Any, column: str, seed: int) -> Iterable[str | None]:
 
 def _gather(name: str, texts: Iterable[str | None], found: int) -> Corpus:
     documents: dict[str, None] = {}  # a dict keeps the order and drops copies
-    read = characters = 0
+    characters = 0
     for text in texts:
-        read += 1
         if text and not text.isspace() and text not in documents:
             documents[text] = None
             characters += len(text)
             if characters >= CHARACTERS:
                 break
-    return Corpus(
-        name=name,
-        documents=list(documents),
-        found=found,
-        read=read,
-        unusable=read - len(documents),
-    )
+    return Corpus(name=name, documents=list(documents), found=found)

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import InvariantError
 from evenstep.tools.report.steps_plot import StepPanel
@@ -28,10 +27,8 @@ _ROWS = (
     ("real tokens per second", "tokens_per_second", ",.0f"),
     ("seconds, all repeats", "seconds", ".1f"),
     ("processor seconds", "processor_seconds", ".1f"),
-    ("seconds to the first batch", "first_wait", ".2f"),
     ("padding", "padding", ".1%"),
     ("imbalance of ranks", "imbalance", ".3f"),
-    ("imbalance in padded tokens", "imbalance_in_tokens", ".3f"),
     ("wait for data", "wait", ".1%"),
     ("steps, all repeats", "steps", ",d"),
     ("samples per step", "samples_per_step", ".2f"),
@@ -57,10 +54,8 @@ def figures(repeats: Sequence[Sequence[StepRecords]], held_out_losses: Sequence[
         - ``padding``: 1 - real tokens / padded tokens.
         - ``imbalance``: sum over steps of the slowest rank's processor seconds, over the sum of the
           mean. Not wall seconds: other programs take the processor from one rank or another.
-        - ``imbalance_in_tokens``: the same in padded tokens.
         - ``wait``: fraction of its time that a rank waits for its loader, mean over ranks; with the
           first batch, for which the loader's processes have to start.
-        - ``first_wait``: seconds until the first batch, of the slowest rank.
         - ``processor_share``: fraction of its compute seconds in which a rank had a processor. Well
           below 1, other programs were running, and seconds mean little.
         - ``processor_seconds``: of the slowest rank, summed over steps.
@@ -88,26 +83,18 @@ def figures(repeats: Sequence[Sequence[StepRecords]], held_out_losses: Sequence[
         "steps": len(padded),
         "samples": samples,
         "tokens": tokens,
-        "padded_tokens": int(padded.sum()),
         "seconds": max(totals),
         "tokens_per_second": tokens / max(totals),
         "padding": float(1 - tokens / padded.sum()),
-        "imbalance": _imbalance(cpu),
-        "imbalance_in_tokens": _imbalance(padded),
+        "imbalance": float(cpu.max(axis=1).sum() / cpu.mean(axis=1).sum()),
         "samples_per_step": samples / len(padded),
         "wait": float(np.mean(np.divide(waits, totals))),
-        "first_wait": max(record.wait[0] for record in repeats[0]),
         "processor_share": float(cpu.sum() / compute.sum()),
         "processor_seconds": float(cpu.max(axis=1).sum()),
         "most_padded_tokens": int(padded.max()),
         "held_out_loss": float(np.mean(held_out_losses)),
         "compute_seconds": np.round(cpu, 5).tolist(),
     }
-
-
-def _imbalance(costs: npt.NDArray[Any]) -> float:
-    """Sum over steps of the largest of [steps, ranks] costs, over the sum of their mean."""
-    return float(costs.max(axis=1).sum() / costs.mean(axis=1).sum())
 
 
 def figures_of_both(trained: BothTrained) -> Figures:

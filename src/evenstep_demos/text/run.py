@@ -44,17 +44,16 @@ def run_demo(
         corpus = read_parquet(data, column, options.seed)
     limit = 2 * options.max_tokens // 3
     task, too_long = prepare(corpus, limit, VOCABULARY, ranks=options.world_size, model=_model)
-    held_out = len(task.held_out_lengths)
+    used, held_out = len(corpus.documents), len(task.held_out_lengths)
     note(
-        f"{corpus.name}: {corpus.found:,} documents, {corpus.read:,} read; left out: "
-        f"{corpus.unusable:,} empty, unreadable or copies, {too_long:,} longer than "
-        f"{limit:,} tokens; {held_out:,} held out for evaluation"
+        f"{corpus.name}: {corpus.found:,} documents, {used:,} of them different texts that were "
+        f"read; of these {too_long:,} longer than {limit:,} tokens are left out, and {held_out:,} "
+        "held out for evaluation"
     )
     facts = {
         "name": corpus.name,
         "found": corpus.found,
-        "read": corpus.read,
-        "unusable": corpus.unusable,
+        "used": used,
         "too_long": too_long,
         "held_out": held_out,
     }

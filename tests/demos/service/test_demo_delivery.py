@@ -115,13 +115,10 @@ def test_figures_are_sums_over_steps(run: tuple[list[Any], Records]) -> None:
     mean = sum(plan.cost_after.sum(axis=1).mean() for plan in plans)
     assert found["planned"] == pytest.approx(worst / mean)
     assert found["measured"] == pytest.approx(2.0 / 1.25)
-    assert found["slowest"] == pytest.approx(2.0 * STEPS)
-    assert found["processor"] == pytest.approx(5.0 * STEPS)
     assert found["slowest_share"] == pytest.approx(2 / 5)
     assert found["wait_median"] == pytest.approx(0.4)
     assert found["first_loss"] == found["last_loss"] == pytest.approx(2.0)
     assert found["samples"] == STEPS * SAMPLES_PER_STEP
-    assert found["tokens"] == sum(plan.samples.lengths["supervised"].sum() for plan in plans)
     result = {"runs": {"vanilla": found, "balanced": found}, "data": {"sources": 5}}
     table = table_of({**result, "steps": STEPS, "tokens_checked": 1234})
     assert f"{found['planned']:.3f}" in table

@@ -24,7 +24,7 @@ def _corpus(count: int) -> Corpus:
         f"{i}: " + " ".join(draw.choices(["def", "return", "self", "import", "x", "y"], k=length))
         for i, length in enumerate(draw.choices([2, 8, 16, 40, 400], k=count))
     ]
-    return Corpus(name="words", documents=documents, found=count, read=count, unusable=0)
+    return Corpus(name="words", documents=documents, found=count)
 
 
 def test_documents_are_trained_on_held_out_or_too_long() -> None:
