@@ -14,14 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.learning.plans import (
-    BASE,
-    POLICIES,
-    PlannedEpoch,
-    Task,
-    how_random,
-    variance_of_means,
-)
+from benchmarks.learning.plans import BASE, POLICIES, PlannedEpoch, Task, how_random
 from benchmarks.learning.text import TokenizedText
 from benchmarks.learning.train import Recipe, gradient, mean_loss, train
 from evenstep.arrays import Int64Array
@@ -41,10 +34,6 @@ class Run:
     """With its options."""
     steps: int
     composition: float
-    variance_of_means: float
-    """Of the steps' mean length, over that of random steps."""
-    tokens_cv: float
-    """Standard deviation over mean of the tokens of a step."""
     imbalance: float
 
 
@@ -92,15 +81,11 @@ def run_of(experiment: Experiment, policy: str, seed: int) -> Run:
         model = experiment.recipe.model(seed)
         train(experiment.recipe, model, tokens, [drawn[step] for step in plan.steps])
         loss = mean_loss(model, tokens, np.arange(experiment.text.held_out))
-    lengths = tokens.lengths[drawn]
-    sizes = np.array([lengths[step].sum() for step in plan.steps])
     run = Run(
         loss=loss,
         policy=plan.policy,
         steps=len(plan.steps),
-        composition=how_random(plan.steps, lengths),
-        variance_of_means=variance_of_means(plan.steps, lengths),
-        tokens_cv=float(sizes.std() / sizes.mean()),
+        composition=how_random(plan.steps, tokens.lengths[drawn]),
         imbalance=plan.imbalance,
     )
     _keep(stored, {"policy name": policy, **asdict(run)})

@@ -27,10 +27,6 @@ seed so that it makes as many steps as the fixed batches.
                     standard error over seeds
     composition     variance of length within steps, each token counted, over that within random
                     steps of the same sizes: 1 is random, 0 is one length in every step
-    variance of means
-                    variance of the steps' mean length, each token counted, over that of random
-                    steps of the same sizes: 1 is random
-    tokens cv       standard deviation over mean of the tokens of a step
     cosine          of a step's gradient and that of all samples, at the weights which fixed batches
                     reach after a quarter of the updates; mean over 25 steps of the first seed
 

@@ -21,7 +21,6 @@ from evenstep.tools.simulate import deal
 from evenstep.tools.simulate.run import run_epoch
 
 BASE = "fixed"
-_RANDOM_ORDERS = 32  # that the variance of means is compared with
 _NEIGHBOURS = 24  # budgets tried around the one that bisection finds
 
 
@@ -167,23 +166,6 @@ POLICIES |= {f"even-{groups}": _of_groups(groups) for groups in (2, 4, 16, 32, 6
 
 def how_random(steps: Sequence[Int64Array], lengths: Int64Array) -> float:
     """The composition of these steps; see `evenstep.Composition`."""
-    moments = _moments(steps, lengths)
-    return composition(float(moments.second.sum()), moments.together(), len(steps))
-
-
-def variance_of_means(steps: Sequence[Int64Array], lengths: Int64Array) -> float:
-    """The variance of the steps' mean length, each token counted, over that of random steps of the
-    same sizes: 1 is random."""
-    random = np.random.default_rng(0)
-    usual = [_between(steps, random.permutation(lengths)) for _ in range(_RANDOM_ORDERS)]
-    return _between(steps, lengths) / float(np.mean(usual))
-
-
-def _between(steps: Sequence[Int64Array], lengths: Int64Array) -> float:
-    moments = _moments(steps, lengths)
-    return float((moments.tokens * (moments.mean - moments.together().mean) ** 2).sum())
-
-
-def _moments(steps: Sequence[Int64Array], lengths: Int64Array) -> LengthMoments:
     offsets = np.cumsum([0, *map(len, steps)])
-    return LengthMoments.of(lengths[np.concatenate(steps)], offsets)
+    moments = LengthMoments.of(lengths[np.concatenate(steps)], offsets)
+    return composition(float(moments.second.sum()), moments.together(), len(steps))

@@ -19,8 +19,7 @@ from evenstep.tools.report.picture import new_figure
 # Colour-blind safe; the others are grey.
 _SHADES = {"even": "#0072b2", "even-packed": "#009e73", "odb": "#d55e00", "pool-sort": "#e69f00"}
 _GREY = "#707070"
-_HEADER = ["policy", "held-out loss", "above fixed", "composition", "variance of means"]
-_HEADER += ["tokens cv", "cosine", "imbalance", "steps"]
+_HEADER = ["policy", "held-out loss", "above fixed", "composition", "cosine", "imbalance", "steps"]
 
 
 @dataclass(kw_only=True)
@@ -62,8 +61,6 @@ def table_of(result: CorpusResult) -> Table:
                 f"{result.mean(policy, 'loss'):.3f}",
                 "" if policy == BASE else f"{above['mean']:+.3f} ± {above['standard_error']:.3f}",
                 f"{result.mean(policy, 'composition'):.2f}",
-                f"{result.mean(policy, 'variance_of_means'):.1f}",
-                f"{result.mean(policy, 'tokens_cv'):.2f}",
                 f"{result.cosines[policy]:.3f}",
                 f"{result.mean(policy, 'imbalance'):.3f}",
                 f"{min(steps)}-{max(steps)}" if min(steps) < max(steps) else f"{steps[0]}",

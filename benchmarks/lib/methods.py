@@ -56,7 +56,7 @@ class Step:
 
 
 class Method:
-    """One epoch on this rank. Time spent in `__next__` is waiting for data."""
+    """One epoch on this rank."""
 
     package = "evenstep.loader"
     """Imported before the clock starts."""

@@ -117,14 +117,11 @@ class _Exchange:
         self._extreme = [table[row] for row in rows]
 
 
-def run(
-    shares: Sequence[Int64Array], *, max_tokens: int, buffer_size: int, warm_up: bool = False
-) -> list[Groups]:
+def run(shares: Sequence[Int64Array], *, max_tokens: int, buffer_size: int) -> list[Groups]:
     """For each rank, groups of positions in its share.
 
     Args:
         shares: for each rank, [samples] lengths in order of arrival, equally many.
-        warm_up: begin with windows of one sample, as the package does by default.
     """
     from odb import collate, grouping
 
@@ -143,7 +140,7 @@ def run(
                 max_tokens,
                 threading.Event(),
                 join_mode=True,
-                no_warmup=not warm_up,
+                no_warmup=True,  # a full window from the first round on
             )
         except BaseException as failure:
             failures.append(failure)

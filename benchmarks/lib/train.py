@@ -1,13 +1,8 @@
-"""One epoch of data-parallel training, timed; the cost of a group; and the held-out loss.
-
-Times of a step on a rank: *data* is waiting for its loader; *compute* lasts from then to the moment
-when its last gradient is ready; *ranks* is waiting for the rank that is ready last.
-"""
+"""One epoch of data-parallel training, timed; the cost of a group; and the held-out loss."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,26 +22,16 @@ _GRADIENT_NORM = 1.0
 
 @dataclass(kw_only=True)
 class Records:
-    """One rank's epoch, one entry per step. Times are seconds."""
+    """One rank's epoch, one entry per step."""
 
     samples: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     padded: list[int] = field(default_factory=list)
-    largest: list[int] = field(default_factory=list)
-    """Padded tokens of the largest micro-batch."""
-    data: list[float] = field(default_factory=list)
-    """From the second step on; one more is for the end of the epoch."""
-    begin: list[float] = field(default_factory=list)
-    ready: list[float] = field(default_factory=list)
-    """When the last gradient was computed, on the clock that all processes of a machine share."""
-    compute_cpu: list[float] = field(default_factory=list)
-    """Between the two: processor time of the training thread."""
-    start: float = 0.0
-    """From asking for an iterator to the first batch."""
-    total: float = 0.0
-    """From the first batch, on all ranks, to the end of the last step."""
-    processor: float = 0.0
-    """Processor seconds of this process and those of its loader, in the whole epoch."""
+    processor: list[float] = field(default_factory=list)
+    """Processor seconds of the training thread, up to the moment when its last gradient is
+    computed."""
+    seconds: float = 0.0
+    """From asking for the first batch to the end of the last step."""
     loss: float = 0.0
     """Held out, after the epoch; equal on all ranks."""
 
@@ -60,42 +45,27 @@ def epoch(task: Task, name: str, setting: Setting, seed: int) -> Records:
     records = Records()
     method = METHODS[name](task, setting, seed)
     done, total = 0, len(task.lengths)
-    used = sum(os.times()[:4])
-    dist.barrier()
-    asked = time.perf_counter()
-    stream = iter(method)
-    step = next(stream, None)
-    records.start = time.perf_counter() - asked
     dist.barrier()
     start = time.perf_counter()
-    while step is not None:
+    for step in method:
         weights = step.weights or _token_weights(step.batches)
-        begin, begin_cpu = time.perf_counter(), time.thread_time()
+        begin = time.thread_time()
         for number, (batch, weight) in enumerate(zip(step.batches, weights)):
             last = number == len(step.batches) - 1
             with contextlib.nullcontext() if last else parallel.no_sync():
                 (parallel(**batch) * weight).backward()
-        records.begin.append(begin)
-        records.ready.append(clock.ready)
-        records.compute_cpu.append(clock.ready_cpu - begin_cpu)
+        records.processor.append(clock.ready_cpu - begin)
         torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
         done += step.samples
         for parameters in optimizer.param_groups:
             parameters["lr"] = LEARNING_RATE * _schedule(done / total)
         optimizer.step()
         optimizer.zero_grad()
-        padded = [b["input_ids"].numel() for b in step.batches]
         records.samples.append(step.own)
         records.tokens.append(sum(int(b["attention_mask"].sum()) for b in step.batches))
-        records.padded.append(sum(padded))
-        records.largest.append(max(padded))
-        asked = time.perf_counter()
-        step = next(stream, None)
-        records.data.append(time.perf_counter() - asked)
-    records.total = time.perf_counter() - start
+        records.padded.append(sum(b["input_ids"].numel() for b in step.batches))
+    records.seconds = time.perf_counter() - start
     method.close()
-    del stream
-    records.processor = sum(os.times()[:4]) - used  # children's included, once they have ended
     records.loss = held_out_loss(model, task, setting.max_tokens)
     return records
 

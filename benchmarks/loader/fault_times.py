@@ -52,7 +52,7 @@ WORDS = 90  # of an error in the table, in characters
 
 
 HUNG = "it hangs"
-NOBODY: dict[str, Any] = {"errors": []}
+WHOSE = {"own", "other"}
 
 
 def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection) -> None:
@@ -232,36 +232,19 @@ def shared_files() -> set[str]:
 # Reporting
 
 
-def summary(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "fault": case.name,
-        "gone_max_s": max(run["gone_s"] for run in runs),
-        "left": [thing for run in runs for thing in run["left"]],
-    }
-    for whose in ("own", "other"):
+def rows(name: str, runs: list[dict[str, Any]]) -> list[list[str]]:
+    """A row for each rank that lives to see an error."""
+    left = sum(len(run["left"]) for run in runs)
+    gone = f"{left} left" if left else f"{max(run['gone_s'] for run in runs):.2f}"
+    made = []
+    for whose in sorted(WHOSE):
         taken = [run[whose] for run in runs if whose in run]
         if taken:
             seconds = [one["seconds"] for one in taken]
-            result[whose] = {
-                "median_s": statistics.median(seconds),
-                "max_s": max(seconds),
-                "errors": sorted({one["error"] for one in taken}),
-                "message": taken[0]["message"],
-            }
-    return result
-
-
-def rows(result: dict[str, Any]) -> list[list[str]]:
-    made: list[list[str]] = []
-    gone = f"{len(result['left'])} left" if result["left"] else f"{result['gone_max_s']:.2f}"
-    for whose in ("own", "other"):
-        if whose not in result:
-            continue
-        one = result[whose]
-        error = f"{' or '.join(one['errors'])}: {' '.join(one['message'].split())}"
-        times = [f"{one['median_s']:.2f}", f"{one['max_s']:.2f}"]
-        once = (result["fault"], gone) if not made else ("", "")
-        made.append([once[0], whose, *times, once[1], error[:WORDS]])
+            errors = " or ".join(sorted({one["error"] for one in taken}))
+            error = f"{errors}: {' '.join(taken[0]['message'].split())}"
+            times = [f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}"]
+            made.append([name, whose, *times, gone, error[:WORDS]])
     return made
 
 
@@ -276,20 +259,21 @@ def main() -> None:
     arguments.add_argument("--faults", nargs="+", choices=names, default=names, metavar="FAULT")
     arguments.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     options = arguments.parse_args()
-    results = []
+    found: list[list[str]] = []
+    hung, left = [], []
     for case in (case for case in CASES if case.name in options.faults):
         runs = []
         for number in range(options.runs):
             progress(f"{case.name}, {number + 1}/{options.runs}")
             runs.append(run(case))
-        results.append(summary(case, runs))
+        found += rows(case.name, runs)
+        if any(run[whose]["error"] == HUNG for run in runs for whose in WHOSE & run.keys()):
+            hung.append(case.name)
+        if any(run["left"] for run in runs):
+            left.append(case.name)
     columns = ["fault on rank 1", "rank", "median s", "max s", "gone s", "error"]
     title = f"Seconds from the fault to the error on a surviving rank; {options.runs} jobs each"
-    rows_found = [row for result in results for row in rows(result)]
-    show(Table(columns, rows_found, title), as_json=options.json)
-    ranks = ("own", "other")
-    hung = [r["fault"] for r in results if any(HUNG in r.get(w, NOBODY)["errors"] for w in ranks)]
-    left = [r["fault"] for r in results if r["left"]]
+    show(Table(columns, found, title), as_json=options.json)
     if hung or left:
         sys.exit(f"hung: {hung}; left something behind: {left}")
 

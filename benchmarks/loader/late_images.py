@@ -9,13 +9,11 @@ is removed at the end; tokens are bytes, so that nothing is downloaded.
     late        lengths from the headers; images decoded and processed once their group is planned
     at once     each sample whole, in the workers, before it is planned; windows of as many samples
                 as `buffer_bytes` allows
-    same plans  at once, with as much memory as the windows of `late` then take
 
-Each measurement is one pass in a fresh process; cases alternate. The first batch is counted from
-before the loader is built, so the look at the first rows is in it, and the rate over all samples
-from there to the end. Memory is the largest sum of PSS of the process and its children, read five
-times a second, less that of the process before it builds the loader. CPU time is of all of them,
-and what to compare on a busy machine.
+Each measurement is one pass in a fresh process; cases alternate. The rate is that of all samples,
+from before the loader is built. Memory is the largest sum of PSS of the process and its children,
+read five times a second, less that of the process before it builds the loader. CPU time is of all
+of them, and what to compare on a busy machine.
 """
 
 from __future__ import annotations
@@ -43,17 +41,12 @@ from benchmarks.lib.report import Table, in_turn, parser, progress, show, spread
 
 DATA = Path("../shared/data/mm_interleaved_docs.parquet")
 MOST_IMAGES, LETTERS = 4, 2000
-CASES: dict[str, dict[str, Any]] = {
-    "late": {"late": None},
-    "at once": {"late": False},
-    "same plans": {"late": False, "buffer_bytes": 1 << 36},
-}
+CASES = {"late": None, "at once": False}
+MAX_TOKENS = 16_384
 FIGURES = {
     "memory": ("memory, MiB", 0),
     "rate": ("samples/s", 1),
-    "first": ("first batch, s", 1),
     "cpu": ("CPU ms/sample", 0),
-    "window": ("largest window", 0),
 }
 
 
@@ -136,42 +129,27 @@ class Watch(threading.Thread):
         return (self.most - self.before) / 2**20, sum(self._cpu.values()) - self._begun
 
 
-def measure(case: str, rows: list[dict[str, Any]], workers: int, max_tokens: int) -> dict[str, Any]:
+def measure(case: str, rows: list[dict[str, Any]], workers: int) -> dict[str, float]:
     """One pass in this process."""
-    options = dict(CASES[case])
-    collate_fn = evenstep.PreparingCollator(collate_fn=Collate(), late=options.pop("late"))
+    collate_fn = evenstep.PreparingCollator(collate_fn=Collate(), late=CASES[case])
     watch = Watch()
     watch.start()
     begin = time.monotonic()
     loader = evenstep.DataLoader(
         Documents(rows),
-        policy=evenstep.Even(max_tokens),
+        policy=evenstep.Even(MAX_TOKENS),
         collate_fn=collate_fn,
         shuffle=True,
         num_workers=workers,
-        memory=evenstep.Memory(prefetch=2, **options),
+        memory=evenstep.Memory(prefetch=2),
     )
     assert bool(loader.collate_fn.late) is (case == "late")
-    seen, first, windows, starts = 0, 0.0, [0], set()
-    for batch, step in loader.steps():
-        first = first or time.monotonic() - begin
-        seen += len(step.indices or ())
-        state = loader.state_dict()
-        if state["epoch"]["round"] not in starts:
-            starts.add(state["epoch"]["round"])
-            windows.append(len(state["dp_rank_0"]["numbers"]))
-        del batch
+    seen = sum(len(step.indices or ()) for _, step in loader.steps())
     seconds = time.monotonic() - begin
     assert seen == len(rows)
     memory, cpu = watch.end()
     loader.close()
-    return {
-        "memory": memory,
-        "rate": seen / seconds,
-        "first": first,
-        "cpu": 1000 * cpu / seen,
-        "window": max(windows),
-    }
+    return {"memory": memory, "rate": seen / seconds, "cpu": 1000 * cpu / seen}
 
 
 def main() -> None:
@@ -181,14 +159,12 @@ def main() -> None:
     )
     options.add_argument("--samples", type=int, default=160)
     options.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    options.add_argument("--max-tokens", type=int, default=16_384)
-    options.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     options.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # case, workers, rows
     chosen = options.parse_args()
     if chosen.one:
         case, workers, path = chosen.one
         rows = json.loads(Path(path).read_text())
-        print(json.dumps(measure(case, rows, int(workers), chosen.max_tokens)))
+        print(json.dumps(measure(case, rows, int(workers))))
         return
     if not chosen.data.exists():
         print(f"there is no {chosen.data}: skipped; pass --data", file=sys.stderr)
@@ -202,12 +178,11 @@ def main() -> None:
 
         def run(key: tuple[int, str]) -> Any:
             command = [sys.executable, "-m", "benchmarks.loader.late_images"]
-            command += ["--max-tokens", str(chosen.max_tokens)]
             command += ["--one", key[1], str(key[0]), str(listed)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             return json.loads(done.stdout.splitlines()[-1])
 
-        cases = product(chosen.workers, chosen.cases)
+        cases = product(chosen.workers, CASES)
         runs = in_turn(cases, chosen.repeats, run)
     rows_found = []
     for (workers, case), found in runs.items():

@@ -5,13 +5,11 @@ so every start method can be used. The trainer imports torch and evenstep before
 
     default       the fork server that starts when the first loader is made
     fork          from the trainer
-    forkserver    multiprocessing's own fork server, which imports torch in every process
     spawn         a new interpreter for every process
 
 A trainer does other work between making its loader and its first pass: it prepares its model.
 `--prepare` says for how long, which is what the fork server has to start in.
 
-    made      seconds to make the loader
     first     seconds from `iter()` to the first batch of the first pass
     next      the same of a second pass, median; workers are not persistent
     memory    MiB that the loader adds to the trainer, in all of its processes, while a pass is
@@ -37,7 +35,7 @@ import evenstep.loader
 from benchmarks.lib.memory import memory
 from benchmarks.lib.report import Table, in_turn, parser, show, spreads
 
-METHODS = {"default": None, "fork": "fork", "forkserver": "forkserver", "spawn": "spawn"}
+METHODS = {"default": None, "fork": "fork", "spawn": "spawn"}
 PASSES = 3
 
 
@@ -55,7 +53,6 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
 def measure(method: str, prepare: float) -> dict[str, float]:
     """One measurement, in this process."""
     before = memory()
-    begun = time.monotonic()
     loader = evenstep.DataLoader(
         Samples(),
         policy=evenstep.Even(max_tokens=1024),
@@ -63,7 +60,6 @@ def measure(method: str, prepare: float) -> dict[str, float]:
         num_workers=2,
         multiprocessing_context=METHODS[method],
     )
-    made = time.monotonic() - begun
     time.sleep(prepare)
     first = []
     added = 0.0
@@ -76,7 +72,7 @@ def measure(method: str, prepare: float) -> dict[str, float]:
             added = (memory() - before) / 2**20
         steps.close()
     loader.close()
-    return {"made": made, "first": first[0], "next": statistics.median(first[1:]), "memory": added}
+    return {"first": first[0], "next": statistics.median(first[1:]), "memory": added}
 
 
 def run(method: str, prepare: float) -> dict[str, float]:
@@ -94,7 +90,6 @@ def main() -> None:
     arguments.add_argument(
         "--prepare", type=float, nargs="+", default=[0.0, 5.0], help="seconds before the first pass"
     )
-    arguments.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     arguments.add_argument("--measure", choices=METHODS, help="make one measurement, in JSON")
     options = arguments.parse_args()
     if options.measure:
@@ -102,12 +97,12 @@ def main() -> None:
         return
     rows = []
     for prepare in options.prepare:
-        runs = in_turn(options.methods, options.repeats, partial(run, prepare=prepare))
+        runs = in_turn(METHODS, options.repeats, partial(run, prepare=prepare))
         for method, measured in runs.items():
             found = spreads(measured)
-            cells = [found[name].text(2) for name in ("made", "first", "next")]
+            cells = [found[name].text(2) for name in ("first", "next")]
             rows.append([method, f"{prepare:g}", *cells, found["memory"].text(0)])
-    header = ["start method", "prepare s", "made s", "first s", "next s", "memory MiB"]
+    header = ["start method", "prepare s", "first s", "next s", "memory MiB"]
     title = f"Median and 10th to 90th percentile of {options.repeats} processes each"
     show(Table(header, rows, title), as_json=options.json)
 

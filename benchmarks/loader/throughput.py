@@ -18,10 +18,10 @@ Fixed batches pad more, so they are more bytes to move. Where collation runs is 
 way: in torch's workers, in evenstep's batcher process, in ODB's collate process.
 
 The clock runs from the moment a worker is asked for its first sample to the arrival of the last
-batch, so every sample's whole way is inside it for every loader, and the start of processes is not:
-that has its own column, as has the wait from `iter()` to the first batch. Each measurement is an
-epoch in a fresh process, of half as many samples for ODB, which takes longest; loaders alternate.
-CPU time is that of all processes of the loader and is what to compare on a busy machine.
+batch, so every sample's whole way is inside it for every loader, and the start of processes is not.
+Each measurement is an epoch in a fresh process, of half as many samples for ODB, which takes
+longest; loaders alternate. CPU time is that of all processes of the loader and is what to compare
+on a busy machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from benchmarks.lib.report import Table, in_turn, parser, progress, require_peer
 from evenstep.tools.simulate import sample_lengths
 
 PROCESSES = multiprocessing.get_context("forkserver")
-MAX_TOKENS = 12_288
+MAX_TOKENS, BUFFER, WORKERS = 12_288, 256, 2
 LOADERS = {"torch": "torch", "evenstep": "evenstep", "odb": "ODB"}
 IMAGE = (3, 320, 320)  # float32: 1.2 MB
 SAMPLES = {"text": 6_000, "image": 2_000}
@@ -76,7 +76,7 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
 
 def make_loader(name: str, dataset: Samples, options: argparse.Namespace) -> Any:
     collate = evenstep.PadCollator()
-    workers: Any = {"num_workers": options.workers, "multiprocessing_context": "fork"}
+    workers: Any = {"num_workers": WORKERS, "multiprocessing_context": "fork"}
     if name == "torch":
         return DataLoader(dataset, collate_fn=collate, batch_size=options.batch_size, **workers)
     if name == "evenstep":
@@ -84,7 +84,7 @@ def make_loader(name: str, dataset: Samples, options: argparse.Namespace) -> Any
             dataset,
             policy=evenstep.TokenBudget(max_tokens=MAX_TOKENS),
             collate_fn=collate,
-            memory=evenstep.Memory(buffer_size=options.buffer_size),
+            memory=evenstep.Memory(buffer_size=BUFFER),
             **workers,
         )
     import odb
@@ -92,7 +92,7 @@ def make_loader(name: str, dataset: Samples, options: argparse.Namespace) -> Any
     return odb.ODBDataLoader(
         dataset,
         token_budget=MAX_TOKENS,
-        buffer_size=options.buffer_size,
+        buffer_size=BUFFER,
         no_warmup=True,  # a full buffer from the first round on
         loss_scaling="exact",
         collate_fn=collate,
@@ -108,12 +108,9 @@ def epoch(name: str, options: argparse.Namespace) -> dict[str, float]:
     dataset = Samples(options.kind, count, options.seed)
     loader = make_loader(name, dataset, options)
     samples = tokens = batches = 0
-    first = 0.0
     cpu = sum(os.times()[:4])
-    begin = time.monotonic()
     for batch in loader:
         batches += 1
-        first = first or time.monotonic()
         samples += len(batch["input_ids"])
         tokens += batch["input_ids"].numel()
         del batch
@@ -127,8 +124,6 @@ def epoch(name: str, options: argparse.Namespace) -> dict[str, float]:
     return {
         "samples_per_s": samples / (end - asked),
         "cpu_us_per_sample": 1e6 * (sum(os.times()[:4]) - cpu) / samples,  # children's included
-        "start_s": asked - begin,
-        "first_batch_s": first - begin,
         "samples_per_batch": samples / batches,
         "padded_tokens_per_sample": tokens / samples,
     }
@@ -175,14 +170,12 @@ def measure(kind: str, options: argparse.Namespace) -> Table:
                 found["samples_per_s"].text(0),
                 f"{found['samples_per_s'].median / base:.2f}",
                 f"{found['cpu_us_per_sample'].median:,.0f}",
-                f"{found['start_s'].median:.2f}",
-                f"{found['first_batch_s'].median:.2f}",
                 f"{found['samples_per_batch'].median:.1f}",
                 f"{found['padded_tokens_per_sample'].median:,.0f}",
             ]
         )
-    columns = ["loader", "samples/s", "to torch", "CPU µs/sample", "start s", "1st batch s"]
-    columns += ["samples/batch", "padded tokens/sample"]
+    columns = ["loader", "samples/s", "to torch", "CPU µs/sample", "samples/batch"]
+    columns += ["padded tokens/sample"]
     return Table(columns, rows, f"{kind}: {options.samples:,} samples, median (p10-p90)")
 
 
@@ -191,8 +184,6 @@ def main() -> None:
         __doc__ or "", "python -m benchmarks.loader.throughput --kinds text --repeats 3", repeats=5
     )
     arguments.add_argument("--kinds", nargs="+", choices=list(SAMPLES), default=list(SAMPLES))
-    arguments.add_argument("--workers", type=int, default=2)
-    arguments.add_argument("--buffer-size", type=int, default=256, help="of evenstep and ODB")
     arguments.add_argument("--samples", type=int, help="in an epoch", default=None)
     options = arguments.parse_args()
     require_peer()

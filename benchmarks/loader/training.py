@@ -18,17 +18,12 @@ Even does. With about equally many optimizer steps of the same learning rate, lo
 samples can be compared. The learning rate follows the samples done. ODB buffers 256 samples;
 evenstep sizes its windows by itself.
 
-    tokens/s    real tokens, from asking for the first batch to the end of the last step: the
-                start of processes and the pass over the lengths are inside
-    in steps    the same from the first batch on: what many epochs of one order would come to
-    data        share of the time in which a rank waits for its loader
-    ranks       share of the time in which its gradients are ready and another rank's are not
+    tokens/s      real tokens, from asking for the first batch to the end of the last step: the
+                  start of processes and the pass over the lengths are inside
     CPU tokens/s  if each step took the processor time of its slowest rank's forward and backward
-                pass, and nothing else took any: what to compare on a busy machine
-    CPU s       processor time of all ranks and their loaders' processes
-    imbalance   sum over steps of the slowest rank's processor time, over the sum of the mean
-    largest     padded tokens of the largest micro-batch
-    loss        held out, mean over its tokens; compared with Even's of the same repeat
+                  pass, and nothing else took any: what to compare on a busy machine
+    imbalance     sum over steps of the slowest rank's processor time, over the sum of the mean
+    loss          held out, mean over its tokens; compared with Even's of the same repeat
 """
 
 from __future__ import annotations
@@ -65,7 +60,8 @@ MAX_LENGTH = 1024
 ODB_BUFFER = 256  # samples
 CALIBRATIONS = 3
 BASE = "even"
-RATES = ("tokens_per_s", "tokens_per_s_in_steps", "cpu_tokens_per_s")
+RATES = ("tokens_per_s", "cpu_tokens_per_s")
+WORKERS = 1  # of a rank
 
 
 def choose(task: Task, options: argparse.Namespace, cost: Cost) -> Setting:
@@ -87,36 +83,25 @@ def choose(task: Task, options: argparse.Namespace, cost: Cost) -> Setting:
         rows=rows,
         steps=-(-even.steps // size.accumulate),
         odb_buffer=ODB_BUFFER,
-        workers=options.workers,
+        workers=WORKERS,
         cost=cost,
     )
 
 
 def figures(ranks: list[Records]) -> dict[str, float]:
     """Of one epoch, from the records of its ranks."""
-    ready = np.array([rank.ready for rank in ranks])  # [ranks, steps]
-    cpu = np.array([rank.compute_cpu for rank in ranks])
+    processor = np.array([rank.processor for rank in ranks])  # [ranks, steps]
     tokens = sum(sum(rank.tokens) for rank in ranks)
     samples = sum(sum(rank.samples) for rank in ranks)
-    padded = np.array([rank.padded for rank in ranks])
-    seconds = max(rank.total for rank in ranks)
-    start = max(rank.start for rank in ranks)
+    slowest = float(processor.max(axis=0).sum())
     return {
-        "tokens_per_s": tokens / (start + seconds),
-        "tokens_per_s_in_steps": tokens / seconds,
-        "samples_per_s": samples / (start + seconds),
-        "cpu_tokens_per_s": tokens / float(cpu.max(axis=0).sum()),
-        "data_share": float(np.mean([sum(rank.data) / rank.total for rank in ranks])),
-        "ranks_share": float((ready.max(axis=0) - ready).mean(axis=0).sum() / seconds),
-        "imbalance": float(cpu.max(axis=0).sum() / cpu.mean(axis=0).sum()),
-        "padding": float(1 - tokens / padded.sum()),
-        "largest": float(max(max(rank.largest) for rank in ranks)),
-        "steps": float(ready.shape[1]),
-        "samples_per_step": samples / ready.shape[1],
-        "start_s": start,
-        "cpu_s": sum(rank.processor for rank in ranks),
-        "loss": ranks[0].loss,
+        "tokens_per_s": tokens / max(rank.seconds for rank in ranks),
+        "cpu_tokens_per_s": tokens / slowest,
+        "imbalance": slowest / float(processor.mean(axis=0).sum()),
+        "padding": 1 - tokens / sum(sum(rank.padded) for rank in ranks),
+        "steps": float(processor.shape[1]),
         "samples": float(samples),
+        "loss": ranks[0].loss,
     }
 
 
@@ -138,9 +123,9 @@ def measure(
     return runs
 
 
-def tables(runs: dict[str, list[dict[str, float]]]) -> list[Table]:
+def table_of(runs: dict[str, list[dict[str, float]]]) -> Table:
     """Medians, with spread, and ratios to `Even`'s epoch of the same repeat."""
-    speed, worth = [], []
+    rows = []
     for name, taken in runs.items():
         own = spreads(taken)
         pairs = list(zip(runs.get(BASE, ()), taken))
@@ -148,29 +133,14 @@ def tables(runs: dict[str, list[dict[str, float]]]) -> list[Table]:
         for key in RATES:
             ratios = [even[key] / run[key] for even, run in pairs]
             row += [f"{own[key].median:,.0f}", Spread.of(ratios).text(2) if pairs else ""]
-        row += [f"{own['samples_per_s'].median:.1f}"]
-        row += [f"{own[key].median:.1%}" for key in ("data_share", "ranks_share")]
-        speed.append([*row, *(f"{own[key].median:.1f}" for key in ("cpu_s", "start_s"))])
+        steps = own["steps"].median
+        row += [f"{steps:,.0f}", f"{own['samples'].median / steps:.1f}"]
+        row += [f"{own['padding'].median:.1%}", f"{own['imbalance'].median:.3f}"]
         above = [run["loss"] - even["loss"] for even, run in pairs]
-        worth.append(
-            [
-                name,
-                f"{own['steps'].median:,.0f}",
-                f"{own['samples_per_step'].median:.1f}",
-                f"{own['padding'].median:.1%}",
-                f"{own['imbalance'].median:.3f}",
-                f"{own['largest'].median:,.0f}",
-                own["loss"].text(3),
-                Spread.of(above).text(3) if above else "",
-            ]
-        )
-    columns = ["method", "tokens/s", "even to this", "in steps", "even to this in steps"]
-    columns += ["CPU tokens/s", "even to this by CPU", "samples/s", "data", "ranks", "CPU s"]
-    of_steps = ["method", "steps", "samples/step", "padding", "imbalance", "largest", "loss"]
-    return [
-        Table([*columns, "start s"], speed, "speed: median (p10-p90)"),
-        Table([*of_steps, "above even's"], worth, "steps and what they are worth"),
-    ]
+        rows.append([*row, own["loss"].text(3), Spread.of(above).text(3) if above else ""])
+    columns = ["method", "tokens/s", "even to this", "CPU tokens/s", "even to this by CPU"]
+    columns += ["steps", "samples/step", "padding", "imbalance", "loss", "above even's"]
+    return Table(columns, rows, "median (p10-p90)")
 
 
 def _model(seed: int) -> PaddedGPT:
@@ -202,29 +172,18 @@ def first(task: Task, count: int) -> Task:
     return replace(task, training=few, lengths=task.lengths[:count])
 
 
-def describe(task: Task, setting: Setting, timed: list[tuple[int, int, float]]) -> list[str]:
+def describe(task: Task, setting: Setting) -> str:
     """What every reader of the table has to know."""
     cost = setting.cost
-    errors = [
-        abs(cost.per_group + samples * length * (cost.per_token + length * cost.per_pair) - seconds)
-        / seconds
-        for samples, length, seconds in timed
-    ]
-    trained = (
-        f"trained on {len(task.lengths):,} samples, {task.lengths.sum():,} tokens; "
-        f"{setting.max_tokens:,} padded tokens fit into memory"
-    )
     micro_batches = len(task.lengths) / (RANKS * setting.rows * setting.steps)
-    fixed = (
+    return (
+        f"trained on {len(task.lengths):,} samples, {task.lengths.sum():,} tokens; "
+        f"{setting.max_tokens:,} padded tokens fit into memory\n"
         f"fixed sizes: micro-batches of {setting.rows}, {micro_batches:.2f} of them to a step on "
-        f"average, which makes {setting.steps} steps, as many as a simulation of Even"
+        f"average, which makes {setting.steps} steps, as many as a simulation of Even\n"
+        f"cost given to Even, fitted to groups timed here: {1e3 * cost.per_group:.2f} ms + "
+        f"{1e6 * cost.per_token:.1f} µs per token + {1e9 * cost.per_pair:.1f} ns per pair"
     )
-    fitted = (
-        f"cost given to Even, fitted to {len(timed)} groups timed here: {1e3 * cost.per_group:.2f} "
-        f"ms + {1e6 * cost.per_token:.1f} µs per token + {1e9 * cost.per_pair:.1f} ns per pair, "
-        f"{statistics.median(errors):.1%} off (median)"
-    )
-    return [trained, fixed, fitted]
 
 
 def main() -> None:
@@ -237,7 +196,6 @@ def main() -> None:
     arguments.add_argument("--samples", type=int, default=1800)
     arguments.add_argument("--max-tokens", type=int, default=2048, help="of a micro-batch, padded")
     arguments.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
-    arguments.add_argument("--workers", type=int, default=1, help="per rank")
     options = arguments.parse_args()
     require_packages(options.methods)
     progress("text")
@@ -258,8 +216,8 @@ def main() -> None:
     samples, lengths, seconds = zip(*timed)
     setting = choose(task, options, fit(lengths, seconds, samples=samples))
     task = whole(task, setting)
-    print("\n".join(describe(task, setting, timed)), file=sys.stderr)
-    show(*tables(measure(task, setting, options)), as_json=options.json)
+    print(describe(task, setting), file=sys.stderr)
+    show(table_of(measure(task, setting, options)), as_json=options.json)
 
 
 if __name__ == "__main__":

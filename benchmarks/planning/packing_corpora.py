@@ -24,9 +24,7 @@ MICRO_BATCHES = (4, 16)
 STEPS = 200
 FIGURES = {
     "imbalance": ("imbalance", ".3f"),
-    "by time": ("imbalance_time_weighted", ".3f"),
     "1F1B": ("makespan_ratio_given_order", ".3f"),
-    "1F1B, ordered": ("makespan_ratio", ".3f"),
     "delay": ("token_delay_mean", ".2f"),
     "tokens cv": ("tokens_per_step_cv", ".3f"),
     "documents cut": ("documents_cut", ",.0f"),

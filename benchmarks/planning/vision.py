@@ -6,10 +6,6 @@ lengths/chat_multi.npy), by Qwen2-VL's rule of cells: a quarter without images, 
 
 whole, text, vision   sum over steps of the largest rank's cost over the mean: of both parts, of
                       the language model, of the vision tower
-80 %                  the last of these over the first 80 % of the steps, before samples run out
-bound                 the largest rank's vision cost in the whole epoch over the mean. No order of
-                      steps has less, where samples cannot move to another rank
-mixed                 share of the steps in which some ranks have an image and others have none
 """
 
 from __future__ import annotations
@@ -26,15 +22,13 @@ from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.plan.rng import generator
 from evenstep.tools.simulate import deal, simulate
 from evenstep.tools.simulate.images import PATCHES_PER_CELL, image_cells, rows_of_images
-from evenstep.tools.simulate.measure import imbalance
 
 TOWER = TransformerCost.vision(layers=32, hidden_size=1280, heads=16, ffn_size=5120)
 LANGUAGE = TransformerCost(
     layers=28, hidden_size=3584, heads=28, kv_heads=4, ffn_size=18_944, vocab_size=152_064
 )
 COST = VisionLanguageCost(language=LANGUAGE, vision=TOWER)
-HEADER = ["policy", "ranks", "whole", "text", "vision", "80 %", "bound", "mixed", "padding"]
-HEADER += ["composition", "ms a round"]
+HEADER = ["policy", "ranks", "whole", "text", "vision", "padding", "composition"]
 PAGES = "mm_interleaved_docs.parquet"
 LONGEST_TEXT = 8192
 TOKENS = 16_384
@@ -74,27 +68,14 @@ class Sizes:
 def row(name: str, policy: Policy, rows: Int64Array, ranks: int) -> list[str]:
     shards = deal(rows.shape[1], ranks)
     result = simulate(policy, [rows[:, shard] for shard in shards], cost=COST, identities=shards)
-    assert result.vision_costs is not None
-    assert result.steps_mixed is not None
     assert result.missing + result.duplicates == 0
-    begun = result.vision_costs[: result.steps * 4 // 5]
-    totals = result.vision_costs.sum(axis=0)
-    imbalances = (
-        result.imbalance,
-        result.text_imbalance,
-        result.vision_imbalance,
-        imbalance(begun),
-        float(totals.max() / totals.mean()),
-    )
-    planned = result.plan_us_per_sample * result.emitted / ranks / result.rounds / 1e3
+    imbalances = (result.imbalance, result.text_imbalance, result.vision_imbalance)
     return [
         name,
         f"{ranks}",
         *(f"{value:.3f}" for value in imbalances),
-        f"{result.steps_mixed / result.steps:.1%}",
         f"{result.padding:.1%}",
         f"{result.composition:.2f}",
-        f"{planned:.1f}",
     ]
 
 

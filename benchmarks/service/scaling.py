@@ -11,7 +11,6 @@ import json
 import os
 import tempfile
 import time
-from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from evenstep.tools.report.picture import new_figure
 USUAL = {"text": 0.9, "images": 0.1}
 COSTLY = {"text": 0.4, "images": 0.6}
 PHASES = ("before", "while they move", "costly", "while they move back", "after")
+PACE = 0.5  # seconds that a step is trained
+SAMPLES, WORKERS = 64, 4  # of a step, and of a loader at most
 SECONDS = {"text": 0.0002, "images": 0.03}
 
 
@@ -44,9 +45,9 @@ def as_they_are(samples: list[Any]) -> Any:
     return samples
 
 
-def moving_job(folder: Path, options: Namespace) -> es.Job:
+def moving_job(folder: Path, part: int) -> es.Job:
     """Weights move for as many steps as they stay."""
-    path, part = folder / "rows.jsonl", options.steps
+    path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps({"length": 8 + k % 64}) + "\n" for k in range(4096)))
     up = WarmUp(start=USUAL, end=COSTLY, begin=part, steps=part)
     down = WarmUp(start=COSTLY, end=USUAL, begin=3 * part, steps=part)
@@ -60,31 +61,24 @@ def moving_job(folder: Path, options: Namespace) -> es.Job:
         collate=as_they_are,
         draws=es.DrawOptions(
             schedule=Staged({0: up, 2 * part: COSTLY, 3 * part: down}),
-            samples_per_step=options.samples,
+            samples_per_step=SAMPLES,
         ),
         max_tokens=1 << 20,
     )
 
 
-def scaling_of(job: es.Job, profile: es.JobProfile, options: Namespace) -> es.LoaderScaling:
-    return es.LoaderScaling(
-        job, profile, step_seconds=options.pace, memory=4 << 30, workers=options.workers
-    )
-
-
-def run(job: es.Job, options: Namespace, **given: Any) -> dict[str, Any]:
+def run(job: es.Job, steps: int, loaders: Any) -> dict[str, Any]:
     """By step: what the trainer waits, and which samples it gets."""
     waits, ids = [], []
     name = f"scaling-{os.getpid()}"
-    with es.start(
-        job, backend="processes", name=name, faults=es.FaultOptions(patience=600), **given
-    ) as service:
+    patient = es.FaultOptions(patience=600)
+    with es.start(job, backend="processes", name=name, faults=patient, loaders=loaders) as service:
         client = service.client(0)
-        for _ in range(5 * options.steps):
+        for _ in range(5 * steps):
             _, step = next(client)
             waits.append(step.wait_seconds)
             ids.append(step.sample_ids)
-            time.sleep(options.pace)
+            time.sleep(PACE)
         status = service.status()
     return {"waits": waits, "ids": ids, "changes": status.get("scaled", [])}
 
@@ -115,19 +109,22 @@ def main() -> None:
     command = "python -m benchmarks.service.scaling --picture scaling.png"
     options = parser(__doc__ or "", command, repeats=1)
     options.add_argument("--steps", type=int, default=60, help="of each of five phases")
-    options.add_argument("--pace", type=float, default=0.5, help="seconds that a step is trained")
-    options.add_argument("--samples", type=int, default=64, help="of a step")
-    options.add_argument("--workers", type=int, default=4, help="of a loader, at most")
     options.add_argument("--picture", type=Path)
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        job = moving_job(Path(folder), given)
+        job = moving_job(Path(folder), given.steps)
         progress("profile")
         profile = es.profile(job, samples=32, seconds=2.0)
         progress("with loaders that follow")
-        runs = {"scaled": run(job, given, loaders=scaling_of(job, profile, given))}
+
+        def scaling() -> es.LoaderScaling:
+            return es.LoaderScaling(
+                job, profile, step_seconds=PACE, memory=4 << 30, workers=WORKERS
+            )
+
+        runs = {"scaled": run(job, given.steps, scaling())}
         progress("with those of the first step")
-        runs["as at the start"] = run(job, given, loaders=scaling_of(job, profile, given).layout)
+        runs["as at the start"] = run(job, given.steps, scaling().layout)
     assert runs["scaled"].pop("ids") == runs["as at the start"].pop("ids"), "batches differ"
     if given.picture is not None:
         draw(given.picture, runs, given.steps)

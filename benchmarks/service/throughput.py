@@ -77,7 +77,6 @@ def one_run(options: argparse.Namespace) -> None:
     figures = {
         "samples_per_second": samples / (end - middle),
         "wait_ms": float(np.mean(waits)),
-        "wait_p95_ms": float(np.percentile(waits, 95)),
         "first_seconds": first,
         "cpu_ms_per_step": 1000 * (after - before) / setting.steps,
         **reading.seconds,
@@ -168,7 +167,6 @@ COLUMNS = {
     "samples/s": ("samples_per_second", 0),
     "CPU ms": ("cpu_ms_per_step", 1),
     "wait ms": ("wait_ms", 2),
-    "p95": ("wait_p95_ms", 2),
     "first step s": ("first_seconds", 1),
     "Ray s": ("ray_seconds", 1),
 }

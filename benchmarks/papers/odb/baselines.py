@@ -1,15 +1,14 @@
-"""Rows of the ODB paper's Table 1 by shape: Sorted, online and offline, and sequence packing."""
+"""Rows of the ODB paper's Table 1 by shape: Sorted, and sequence packing."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.lib.epoch import Epoch, plan_offline
-from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, Cell
-from benchmarks.papers.odb.sweeps import Shares, arrivals, odb, standard
+from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS
+from benchmarks.papers.odb.sweeps import arrivals, standard
 from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Int64Array
-from evenstep.plan import Lengths, PoolSort, SequencePacking, Sorted
+from evenstep.plan import PoolSort
 from evenstep.tools.simulate import simulate
 
 SORTED = {"UltraChat": "1.40", "LLaVA": "1.42", "ShareGPT4o": "1.03"}
@@ -23,61 +22,50 @@ PREPROCESSED = 1000
 def sorted_rows(seed: int) -> Outcome:
     rows = []
     for cell in CELLS[:3]:
-        lengths, shares = arrivals(cell.distribution, cell.trained, seed)
+        _, shares = arrivals(cell.distribution, cell.trained, seed)
         size, base = cell.grouped_batch_size, standard(cell.batch_size, shares)
-        online = PoolSort(size, pool_size=BUFFER, shuffle="none")
-        found = {
-            "`Sorted`, offline": _offline(size, lengths, seed),
-            '`PoolSort(shuffle="none")`, online': Epoch.of_result(
-                simulate(online, shares, buffer_size=BUFFER, seed=seed)
-            ),
-        }
-        for name, epoch in found.items():
-            row = [cell.data, f"{size}", name, f"{epoch.samples_per_step:.1f}"]
-            row += [f"{100 * epoch.padding:.2f}", f"{epoch.imbalance:.3f}", SORTED[cell.data]]
-            rows.append([*row, f"{epoch.efficiency / base.efficiency:.2f}"])
-    columns = ["data", "batch", "policy", "samples/update", "padding %", "imbalance"]
-    columns += ["speedup: paper", "predicted"]
-    means = ", ".join(row[-1] for row in rows if "online" in row[2])
-    return Outcome([Table(columns, rows)], ", ".join(SORTED.values()), f"online {means}")
-
-
-def _offline(size: int, lengths: Int64Array, seed: int) -> Epoch:
-    policy = Sorted(size, lengths=Lengths(lengths))
-    return Epoch.of_groups(plan_offline(policy, lengths, RANKS, seed), [lengths] * RANKS)
+        policy = PoolSort(size, pool_size=BUFFER, shuffle="none")
+        found = simulate(policy, shares, buffer_size=BUFFER, seed=seed)
+        row = [cell.data, f"{size}", f"{found.samples_per_step:.1f}", f"{100 * found.padding:.2f}"]
+        row += [f"{found.imbalance:.3f}", SORTED[cell.data]]
+        rows.append([*row, f"{found.efficiency / base.efficiency:.2f}"])
+    columns = ["data", "batch", "samples/update", "padding %", "imbalance", "speedup: paper"]
+    title = f'`PoolSort(pool_size={BUFFER}, shuffle="none")`'
+    predicted = ", ".join(row[-1] for row in rows)
+    return Outcome(
+        [Table([*columns, "predicted"], rows, title)],
+        ", ".join(SORTED.values()),
+        f"online {predicted}",
+    )
 
 
 def packing(seed: int) -> Outcome:
     cell = next(cell for cell in CELLS if cell.data == "UltraChat")
     lengths, shares = arrivals(cell.distribution, cell.trained, seed)
     base = standard(cell.batch_size, shares)
-    rows = []
-    for name, bins in {
+    found = {
         "Hugging Face: all end to end, cut at the cutoff": wrapped(lengths),
         "LLaMA-Factory: greedy, 1,000 samples at a time": knapsack(lengths),
-    }.items():
-        rows.append(_packed_row(name, bins, lengths, base))
-    result = simulate(SequencePacking(CUTOFF), shares, buffer_size=BUFFER, seed=seed)
-    ours = Epoch.of_result(result)
-    rows.append(_row("`SequencePacking(8192)`, windows of 1,024", ours, "0.0", base))
-    rows.append(_odb_row(cell, shares, base, seed))
-    columns = ["", "samples/update", "tokens/update", "empty %", "cut samples %", "imbalance"]
-    columns += ["speedup: paper", "predicted"]
-    for row, paper in zip(rows, ("1.81", "1.81", "", "1.77")):
-        row.insert(-1, paper)
+    }
+    rows = []
+    for name, bins in found.items():
+        # A sequence is computed at its full width, as the paper's stack pads it to the cutoff.
+        filled = float(bins.mean()) / CUTOFF
+        samples = len(lengths) * RANKS / len(bins)
+        row = [name, f"{samples:.1f}", f"{100 * (1 - filled):.1f}", "1.81"]
+        rows.append([*row, f"{filled / base.efficiency:.2f}"])
+    columns = ["", "samples/update", "empty %", "speedup: paper", "predicted"]
     return Outcome([Table(columns, rows)], "1.81", f"{rows[0][-1]} and {rows[1][-1]} predicted")
 
 
-def wrapped(lengths: Int64Array) -> tuple[Int64Array, float]:
-    """Tokens of each sequence, and the share of samples that are cut."""
-    total = int(lengths.sum())
-    ends = np.cumsum(lengths)
-    cut = (ends - 1) // CUTOFF != (ends - lengths) // CUTOFF
-    return np.full(total // CUTOFF, CUTOFF), float(cut.mean())
+def wrapped(lengths: Int64Array) -> Int64Array:
+    """Tokens of each sequence: all are full."""
+    return np.full(int(lengths.sum()) // CUTOFF, CUTOFF)
 
 
-def knapsack(lengths: Int64Array) -> tuple[Int64Array, float]:
-    """Each sequence takes the longest sample left that still fits, until none does."""
+def knapsack(lengths: Int64Array) -> Int64Array:
+    """Tokens of each sequence, which takes the longest sample left that still fits, until none
+    does."""
     bins = []
     for begin in range(0, len(lengths), PREPROCESSED):
         left = np.sort(lengths[begin : begin + PREPROCESSED]).tolist()
@@ -86,32 +74,4 @@ def knapsack(lengths: Int64Array) -> tuple[Int64Array, float]:
             while (at := int(np.searchsorted(left, room, side="right"))) and left:
                 room -= left.pop(at - 1)
             bins.append(CUTOFF - room)
-    return np.array(bins), 0.0
-
-
-def _packed_row(
-    name: str, packed: tuple[Int64Array, float], lengths: Int64Array, base: Epoch
-) -> list[str]:
-    """One sequence a rank and step, in the order in which they were packed."""
-    bins, cut = packed
-    steps = len(bins) // RANKS
-    dealt = bins[: steps * RANKS].reshape(steps, RANKS)
-    imbalance = dealt.max(axis=1).sum() / dealt.mean(axis=1).sum()
-    # A sequence is computed at its full width, as the paper's stack pads it to the cutoff.
-    filled = float(bins.mean()) / CUTOFF
-    samples, tokens = len(lengths) / steps, float(dealt.sum()) / steps
-    row = [name, f"{samples:.1f}", f"{tokens:,.0f}", f"{100 * (1 - filled):.1f}"]
-    return [*row, f"{100 * cut:.1f}", f"{imbalance:.3f}", f"{filled / base.efficiency:.2f}"]
-
-
-def _row(name: str, epoch: Epoch, cut: str, base: Epoch) -> list[str]:
-    empty = 100 * (1 - epoch.tokens_per_step / (RANKS * CUTOFF))
-    row = [name, f"{epoch.samples_per_step:.1f}", f"{epoch.tokens_per_step:,.0f}", f"{empty:.1f}"]
-    return [*row, cut, f"{epoch.imbalance:.3f}", f"{epoch.efficiency / base.efficiency:.2f}"]
-
-
-def _odb_row(cell: Cell, shares: Shares, base: Epoch, seed: int) -> list[str]:
-    epoch = Epoch.of_result(odb(shares, cell.max_tokens, BUFFER, seed))
-    row = _row("ODB, budget 12,288", epoch, "0.0", base)
-    row[3] = f"{100 * epoch.padding:.1f}"
-    return row
+    return np.array(bins)

@@ -3,19 +3,15 @@
 Shapes are those of whole epochs over lengths drawn from the named distributions, with the paper's
 sample counts and settings (see `paper.py`). Where it prints no setting, which is the budget of the
 offline token batchers, the budget from a list is taken that comes closest to the printed tokens per
-update, and nothing else is fitted. The released package, where it is installed, runs its own loop
-(see `lib/released.py`).
+update, and nothing else is fitted.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 
-from benchmarks.lib import released
 from benchmarks.lib.epoch import Epoch, in_order, plan_offline
 from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, RULE, Cell, Shape
 from benchmarks.papers.outcome import Outcome, Table
@@ -32,7 +28,6 @@ from evenstep.plan import (
 from evenstep.tools.simulate import deal, sample_lengths, simulate
 
 GRID = (1024, 1280, 1536, 2048, 3072, 4096, 6144, 8192, 10_240, 12_288, 14_336, 16_384, 24_576)
-PACKAGE = "ODB, released package"
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ HEADER += ["imbalance: ours"]
 
 
 def rows(cell: Cell, seed: int) -> Iterator[Row]:
-    """Table 13 or 14 of one cell, and `Even`, and the package."""
+    """Table 13 or 14 of one cell, and `Even`."""
     drawn = sample_lengths(cell.distribution, cell.trained, seed)
     shares = deal(len(drawn), RANKS, seed)
     arrivals, known = [drawn[share] for share in shares], Lengths(drawn)
@@ -101,11 +96,6 @@ def rows(cell: Cell, seed: int) -> Iterator[Row]:
     yield row("Standard", f"batch {cell.batch_size}", "FixedBatch", standard)
     budget = f"budget {cell.max_tokens:,}"
     yield row("ODB", budget, "TokenBudget", online(TokenBudget(cell.max_tokens, **RULE)))
-    if find_spec("odb"):
-        rule = released.run(arrivals, max_tokens=cell.max_tokens, buffer_size=BUFFER, warm_up=True)
-        yield row(PACKAGE, budget, "", Epoch.of_groups(rule, arrivals))
-    else:
-        print(f"{PACKAGE}: not installed, skipped", file=sys.stderr)
     for method, policy in (("GMT-oracle", MaxTokens), ("BMT-oracle", BucketedMaxTokens)):
         found, epoch = closest(policy, cell.rows[method].tokens)
         yield row(method, f"budget {found:,} (inferred)", policy.__name__, epoch)

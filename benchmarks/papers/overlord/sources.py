@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,35 +92,16 @@ def figures_4_5(seed: int) -> Outcome:
     latency = np.array([source.prepare_seconds for source in each]) * 1e3
     marks = (10, 25, 50, 75, 90, 99, 100)
     rows = [
-        ["memory of the open source, MiB", *_quantiles(memory, marks, 2), f"{memory.mean():.2f}"],
-        ["time to prepare a sample, ms", *_quantiles(latency, marks, 2), f"{latency.mean():.2f}"],
+        [name, *(f"{value:,.2f}" for value in (*np.percentile(values, marks), values.mean()))]
+        for name, values in (
+            ("memory of the open source, MiB", memory),
+            ("time to prepare a sample, ms", latency),
+        )
     ]
     header = ["", *(f"{mark} %" for mark in marks), "mean"]
-    counts = [15, 30, 60, len(each)]
-    shuffled = np.random.default_rng(seed).permutation(memory)
-    start = profile.process_bytes / MEBI
-    grid = [
-        [
-            f"{count}",
-            *(f"{workers * (start + shuffled[:count].sum()):,.0f}" for workers in (1, 4, 16)),
-            f"{shuffled[:count].sum():,.0f}",
-        ]
-        for count in counts
-    ]
     return Outcome(
-        [
-            Table(header, rows, f"{len(each)} sources, at most {SAMPLES} samples of each"),
-            Table(
-                ["sources", "1 worker", "4 workers", "16 workers", "of sources, each opened once"],
-                grid,
-                "MiB where every worker opens every source",
-            ),
-        ],
+        [Table(header, rows, f"{len(each)} sources, at most {SAMPLES} samples of each")],
         "both skewed by orders of magnitude",
         f"latency from {latency.min():.2f} to {latency.max():.0f} ms, memory up to "
         f"{memory.max():.1f} MiB",
     )
-
-
-def _quantiles(values: Any, marks: Sequence[int], digits: int) -> list[str]:
-    return [f"{value:,.{digits}f}" for value in np.percentile(values, marks)]

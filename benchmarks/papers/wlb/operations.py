@@ -1,45 +1,33 @@
-"""Figures 7 and 10: what operations take by length, measured on this device.
+"""Figures 7 and 10: what operations take by length, measured on this CPU.
 
-With the parts of ``evenstep profile``, in processor time on a CPU, whatever else it does.
+With the parts of ``evenstep profile``, in processor time, whatever else the machine does.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-
-import numpy as np
 
 from benchmarks.papers.outcome import Outcome, Table
-from evenstep.tools.profile import Device, ModelShape, Timing
+from evenstep.tools.profile import ModelShape, Timing
 from evenstep.tools.profile.attention_kernels import Heads, choose_kernel
 from evenstep.tools.profile.device import DTYPES, choose_device, choose_dtype
-from evenstep.tools.profile.layer_fit import fit_parts
 from evenstep.tools.profile.layer_measure import lengths_up_to, measure_upward
 from evenstep.tools.profile.layer_parts import Layer, LayerParts
 from evenstep.tools.profile.timer import time_in_turn
 
 SECONDS = 12.0
-ON_CPU, ON_GPU = (
-    ModelShape(layers=1, hidden_size=512, heads=4, ffn_size=1376),
-    ModelShape(layers=1, hidden_size=4096, heads=32, ffn_size=11_008),
-)
-"""An eighth of a 7B layer's width, and a whole one."""
+CLOCK = time.process_time
+SHAPE, LONGEST = ModelShape(layers=1, hidden_size=512, heads=4, ffn_size=1376), 4096
+"""An eighth of a 7B layer's width."""
 QUERIES = (16, 32, 64, 128, 256, 512, 1024)
 KEYS = 2048
 HEADS = Heads(heads=8, head_size=128)
 
 
-def clock_of(device: Device) -> Callable[[], float]:
-    return time.process_time if device.kind == "cpu" else time.perf_counter
-
-
 def figure_7(seed: int) -> Outcome:
     """One layer, forward and backward; nothing in it is random."""
-    device = choose_device()
-    shape, longest = (ON_CPU, 4096) if device.kind == "cpu" else (ON_GPU, 131_072)
-    layer = Layer(shape, device=device.kind, dtype=DTYPES[choose_dtype(None, device)])
-    clock = clock_of(device)
+    device = choose_device("cpu")
+    layer = Layer(SHAPE, device=device.kind, dtype=DTYPES[choose_dtype(None, device)])
     LayerParts(layer, 32)  # loads libraries
 
     def time_length(length: int, share: float, limit: float) -> tuple[Timing, Timing]:
@@ -49,30 +37,25 @@ def figure_7(seed: int) -> Outcome:
             synchronize=device.synchronize,
             share=share,
             limit=limit,
-            clock=clock,
+            clock=CLOCK,
         )
         return attention, rest
 
-    lengths = lengths_up_to(longest)
+    lengths = lengths_up_to(LONGEST)
     found = [
         (m.length, m.attention.seconds, m.rest.seconds)
-        for m in measure_upward(lengths, time_length, seconds=SECONDS, clock=clock)
+        for m in measure_upward(lengths, time_length, seconds=SECONDS, clock=CLOCK)
         if m.attention is not None and m.rest is not None
     ]
-    length, attention, rest = np.array(found).T
-    fits = fit_parts(length, attention, rest)
-    (a0, a1, a2), (r0, r1) = fits.attention, fits.rest
-    fitted = zip(a0 + a1 * length + a2 * length**2, r0 + r1 * length)
     rows = [
-        [f"{int(n):,}"]
-        + [f"{1e3 * each:.2f}" for each in (first, its_fit, other, other_fit)]
-        + [f"{first / (first + other):.0%}"]
-        for (n, first, other), (its_fit, other_fit) in zip(found, fitted)
+        [f"{n:,}", f"{1e3 * own:.2f}", f"{1e3 * rest:.2f}", f"{own / (own + rest):.0%}"]
+        for n, own, rest in found
     ]
-    header = ["tokens", "attention, ms", "fitted", "all else, ms", "fitted", "attention's share"]
-    times = f"{attention[-1] / attention[-2]:.1f} and {rest[-1] / rest[-2]:.1f}"
+    header = ["tokens", "attention, ms", "all else, ms", "attention's share"]
+    (_, *before), (_, *last) = found[-2:]
+    times = " and ".join(f"{b / a:.1f}" for a, b in zip(before, last))
     return Outcome(
-        [Table(header, rows, f"{device}, width {shape.hidden_size:,}")],
+        [Table(header, rows, f"{device}, width {SHAPE.hidden_size:,}")],
         "attention quadratic, all else linear",
         f"{times} times from {rows[-2][0]} to {rows[-1][0]} tokens",
     )
@@ -80,7 +63,7 @@ def figure_7(seed: int) -> Outcome:
 
 def figure_10(seed: int) -> Outcome:
     """The attention kernel by queries, forward; nothing in it is random."""
-    device = choose_device()
+    device = choose_device("cpu")
     dtype = choose_dtype(None, device)
     kernel = choose_kernel("auto", device, dtype)
     rows = []
@@ -94,7 +77,7 @@ def figure_10(seed: int) -> Outcome:
             synchronize=device.synchronize,
             share=SECONDS / len(QUERIES) / 2,
             limit=SECONDS,
-            clock=clock_of(device),
+            clock=CLOCK,
         )
         seconds_of[queries] = seconds = timing.seconds / fragments
         pairs = queries * (KEYS - (queries - 1) / 2)

@@ -13,14 +13,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.learning.plans import how_random
 from benchmarks.learning.train import Recipe, mean_loss, one_thread, train
 from benchmarks.lib.corpus import Tokens
 from benchmarks.lib.report import progress
@@ -29,7 +28,7 @@ from benchmarks.papers.wlb.algorithm_1 import Algorithm1
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.packing import DocumentCost, PackingOptions, SteadyOptions, auto_thresholds
 from evenstep.plan.packing.step_plan import plan_step
-from evenstep.tools.simulate.packing_result import PackingResult, measure
+from evenstep.tools.simulate.packing_result import measure
 from evenstep.tools.simulate.packing_run import (
     ArrivingDocuments,
     Trained,
@@ -125,8 +124,8 @@ class Run:
     """One training run."""
 
     loss: float
-    composition: float
-    packing: PackingResult
+    imbalance: float
+    delay: float
 
 
 def run_of(blocks: Blocks, pack: Pack, seed: int, recipe: Recipe) -> Run:
@@ -139,10 +138,11 @@ def run_of(blocks: Blocks, pack: Pack, seed: int, recipe: Recipe) -> Run:
     one_thread()
     model = recipe.model(seed)
     train(recipe, model, samples, steps)
+    packing = measure(arrivals, trained, COST)
     return Run(
         loss=mean_loss(model, blocks.tokens, blocks.held_out),
-        composition=how_random(steps, samples.lengths),
-        packing=measure(arrivals, trained, COST),
+        imbalance=packing.imbalance,
+        delay=packing.token_delay_mean,
     )
 
 
@@ -169,23 +169,18 @@ def samples_of(
     return samples, np.split(rows, ends[:-1])
 
 
-def runs(seeds: Sequence[int]) -> Iterator[tuple[str, int, Run]]:
+def figures_6_16(seed: int) -> Outcome:
+    """`SEEDS` seeds from `seed` on."""
     folder = os.environ.get("EVENSTEP_DATA")
     if folder is None:
         sys.exit("EVENSTEP_DATA must name a folder with code_repos.parquet, which it trains on")
     blocks, recipe = read_blocks(Path(folder)), Recipe(vocab_size=VOCABULARY)
-    for seed in seeds:
-        for name, pack in packings(blocks.tokens.lengths).items():
-            progress(f"seed {seed}, {name}")
-            yield name, seed, run_of(blocks, pack, seed, recipe)
-    progress("")
-
-
-def figures_6_16(seed: int) -> Outcome:
-    """`SEEDS` seeds from `seed` on."""
     found: dict[str, list[Run]] = {}
-    for name, _, run in runs(range(seed, seed + SEEDS)):
-        found.setdefault(name, []).append(run)
+    for number in range(seed, seed + SEEDS):
+        for name, pack in packings(blocks.tokens.lengths).items():
+            progress(f"seed {number}, {name}")
+            found.setdefault(name, []).append(run_of(blocks, pack, number, recipe))
+    progress("")
     base = np.array([run.loss for run in found[BASE]])
     rows = []
     above: dict[str, Float64Array] = {}
@@ -197,15 +192,11 @@ def figures_6_16(seed: int) -> Outcome:
                 name,
                 f"{losses.mean():.3f}",
                 "" if name == BASE else spread(above[name]),
-                "" if name == BASE else ", ".join(f"{value:+.1f}" for value in above[name]),
-                f"{np.mean([run.packing.imbalance for run in each]):.3f}",
-                f"{np.mean([run.packing.token_delay_mean for run in each]):.2f}",
-                f"{np.mean([run.composition for run in each]):.2f}",
-                f"{np.mean([run.packing.tokens_per_step_cv for run in each]):.3f}",
+                f"{np.mean([run.imbalance for run in each]):.3f}",
+                f"{np.mean([run.delay for run in each]):.2f}",
             ]
         )
-    header = ["packing", "held-out loss", "above 1 global batch, %", "by seed", "imbalance"]
-    header += ["delay, steps", "composition", "tokens cv"]
+    header = ["packing", "held-out loss", "above 1 global batch, %", "imbalance", "delay, steps"]
     eight, wlb = above["fixed-length, 8 global batches"], above["WLB-LLM, Algorithm 1"]
     return Outcome(
         [Table(header, rows, f"{len(base)} seeds, {STEPS} updates each")],
