@@ -1,7 +1,7 @@
 """Small values between the trainer's ranks: JSON in tensors, so that nothing received is unpickled.
 
 Every function is collective: all ranks of the group call it, and the default group is that of the
-trainer. A value that JSON cannot hold is a `ConfigurationError` on all ranks.
+trainer.
 """
 
 from __future__ import annotations
@@ -60,13 +60,12 @@ def from_rank_0(value: Any) -> Any:
     rank, world_size = ranks()
     if world_size == 1:
         return value
-    own, size = _encoded(value if rank == 0 else None, None)
-    sent = torch.tensor([size], device=own.device)
-    dist.broadcast(sent, 0)
-    size = int(sent)
-    data = own if rank == 0 else own.new_empty(abs(size))
+    data = _encoded(value if rank == 0 else None, None)
+    size = torch.tensor([len(data)], device=data.device)
+    dist.broadcast(size, 0)
+    data = data if rank == 0 else data.new_empty(int(size))
     dist.broadcast(data, 0)
-    return _decoded(data, size)
+    return _decoded(data)
 
 
 def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value:
@@ -93,38 +92,29 @@ def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value
 
 def _exchanged(value: Any, group: dist.ProcessGroup | None, *, to_all: bool) -> list[Any]:
     """The values of all ranks, on all or on rank 0."""
-    own, size = _encoded(value, group)
+    own = _encoded(value, group)
     gathered = [
         torch.empty(1, dtype=torch.int64, device=own.device)
         for _ in range(dist.get_world_size(group))
     ]
-    dist.all_gather(gathered, torch.tensor([size], device=own.device), group)
+    dist.all_gather(gathered, torch.tensor([len(own)], device=own.device), group)
     sizes = [int(one) for one in gathered]
-    padded = own.new_zeros(max(map(abs, sizes)))
+    padded = own.new_zeros(max(sizes))
     padded[: len(own)] = own
     parts: list[torch.Tensor] | None = [torch.empty_like(padded) for _ in sizes]
-    if to_all or min(sizes) < 0:  # all ranks raise the error
+    if to_all:
         dist.all_gather(parts, padded, group)
     else:
         parts = parts if ranks()[0] == 0 else None
         dist.gather(padded, parts)
-    return [_decoded(part, size) for part, size in zip(parts or [], sizes)]
+    return [_decoded(part[:size]) for part, size in zip(parts or [], sizes)]
 
 
-def _encoded(value: Any, group: dist.ProcessGroup | None) -> tuple[torch.Tensor, int]:
-    """[bytes] uint8, and how many; a negative number where they say why JSON cannot hold the value:
-    all ranks wait for this one."""
-    sign = 1
-    try:
-        text = json.dumps(value)
-    except (TypeError, ValueError) as error:
-        sign, text = -1, f"what rank {ranks()[0]} sends is not JSON: {error}"
-    data = torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
-    return data.to(device_of(group)), sign * len(data)
+def _encoded(value: Any, group: dist.ProcessGroup | None) -> torch.Tensor:
+    """[bytes] uint8."""
+    data = np.frombuffer(json.dumps(value).encode(), np.uint8).copy()
+    return torch.from_numpy(data).to(device_of(group))
 
 
-def _decoded(data: torch.Tensor, size: int) -> Any:
-    text = data[: abs(size)].cpu().numpy().tobytes()
-    if size < 0:
-        raise ConfigurationError(text.decode())
-    return json.loads(text)
+def _decoded(data: torch.Tensor) -> Any:
+    return json.loads(data.cpu().numpy().tobytes())
