@@ -58,7 +58,7 @@ MIXTRAL = TransformerCost(
 VIT_1B = TransformerCost.vision(layers=39, hidden_size=1408, heads=16, ffn_size=6144)
 VIT_2B = TransformerCost.vision(layers=48, hidden_size=1664, heads=16, ffn_size=8192)
 
-FILES = {"code_repos": 32_768, "chat_multi": 16_384, "t0_permissive": 8192, "gsm8k": 4096}
+FILES = {"chat_multi": 16_384, "gsm8k": 4096}
 """Text: name of the file, and tokens of a micro-batch."""
 PAGES = "mm_interleaved_docs"
 
@@ -129,20 +129,12 @@ class _Shuffled:
 
 def named_text() -> list[Corpus]:
     """Corpora of the named distributions."""
-    blend = {"pretrain-128k": 0.4, "ultrachat": 0.3, "sharegpt4o": 0.2, "mm-mix": 0.1}
-    return [
-        _drawn("pretrain-128k", {"pretrain-128k": 1.0}, 131_072),
-        _drawn("blend", blend, 32_768),
-        _drawn("coyo-text", {"coyo-text": 1.0}, 2048),
-    ]
+    return [_drawn("pretrain-128k", 131_072), _drawn("coyo-text", 2048)]
 
 
-def _drawn(name: str, weights: Mapping[str, float], context: int) -> Corpus:
-    columns = [
-        {"text": cut_long(sample_lengths(source, DRAWN), context, "split").lengths}
-        for source in weights
-    ]
-    return Corpus(name=name, context=context, weights=weights, columns=tuple(columns))
+def _drawn(name: str, context: int) -> Corpus:
+    lengths = cut_long(sample_lengths(name, DRAWN), context, "split").lengths
+    return Corpus(name=name, context=context, weights={name: 1.0}, columns=({"text": lengths},))
 
 
 def text_of(folder: Path) -> list[Corpus]:

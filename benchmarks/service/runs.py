@@ -111,7 +111,6 @@ def text_cases() -> dict[str, Case]:
         IN_ORDER: _text(None, None),
         "greedy, inter": _text("greedy", "inter"),
         "greedy, both": _text("greedy", "both"),
-        "karmarkar_karp, both": _text("karmarkar_karp", "both"),
     }
 
 
