@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenstep.loader.batcher.index_feed import FeederError, IndexFeed
+from evenstep.errors import SampleError
+from evenstep.loader.batcher.index_feed import IndexFeed
 from evenstep.loader.feeder import Feeder
 
 Pipe = tuple[Connection, Connection]
@@ -143,7 +144,7 @@ def test_what_the_batcher_asks_of_a_feeder_that_has_ended_does_not_fill_the_pipe
     feeder = Feeder(writer, 0, sampler(), None, lambda entries: [])
     asked = asked_by(dealt_feed(reader, 8))
     if fails:
-        with pytest.raises(FeederError, match=r"index\.bin"):
+        with pytest.raises(SampleError, match=r"index\.bin"):
             next(asked)
     else:
         next(asked)

@@ -22,7 +22,7 @@ from documents import Documents
 
 COUNT = 240
 LATE = 120  # the sample, or the batch's sample, from which on it raises
-OWN = ("SampleError", "CollateError", "LoaderDiedError", "InvariantError", "FeederError")
+OWN = ("SampleError", "CollateError", "LoaderDiedError", "InvariantError")
 
 
 class Mine(BaseException):
@@ -216,7 +216,7 @@ def wrong(case: Case, own: Any, other: Any) -> str:
     expected = set(OWN)
     if where in IN_THE_TRAINER:
         expected.add(what.partition(":")[0].partition(",")[0])
-    names = {"SampleError": "sample", "FeederError": "sampler", "CollateError": "step "}
+    names = {"SampleError": "sample", "CollateError": "step "}
     if error not in expected or what not in said or names.get(error, "") not in said:
         return "its own error"
     if other[1] != "PeerError" or "rank 1" not in other[2]:

@@ -15,8 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import EvenstepError, LoaderDiedError, described
-from evenstep.loader.batcher.index_feed import FeederError
+from evenstep.errors import EvenstepError, LoaderDiedError, SampleError, described
 from evenstep.loader.threads import GuardedThread
 from evenstep.loader.watchdog import Watchdog
 
@@ -82,7 +81,7 @@ class Feeder:
             except EvenstepError as error:
                 block = error
             except BaseException as error:
-                block = FeederError(f"the sampler raised {described(error)}")
+                block = SampleError(f"the sampler raised {described(error)}")
             if not isinstance(block, list):
                 break
             try:
@@ -90,7 +89,7 @@ class Feeder:
             except OSError:  # the batcher is gone
                 raise
             except BaseException as error:
-                block = FeederError(f"indices of the sampler cannot be sent: {described(error)}")
+                block = SampleError(f"indices of the sampler cannot be sent: {described(error)}")
                 break
         else:
             block = None

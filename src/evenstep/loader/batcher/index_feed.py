@@ -15,14 +15,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import SampleError
 from evenstep.loader.workers.chunks import ChunkRequest
 
 _POLL_SECONDS = 0.2  # between two checks whether the pass continues
-
-
-class FeederError(SampleError):
-    """The sampler raised in the trainer process."""
 
 
 class IndexFeed:
