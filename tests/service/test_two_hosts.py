@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 
 HERE = Path(__file__).parent
-PATIENCE = 100.0  # seconds for what takes one or two on a machine that has nothing else to do
 GONE_WITHIN = 25.0  # seconds in which a host that takes five to be missed is missed in any case
 
 
@@ -33,7 +31,6 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    assert select.select([process.stdout], [], [], PATIENCE)[0], "it has printed nothing"
     return process.stdout.readline()
 
 
@@ -106,7 +103,7 @@ with es.start(job, name="hosts", ray=ray, **options) as service:
     sys.stdin.readline()
 """
 TRAINER = """
-import json, sys, time
+import json, sys
 import evenstep.service as es
 from service_world import comparable, steps_of
 
@@ -116,11 +113,7 @@ client = es.Client(sys.argv[1], "hosts")
 steps_of(client, 1)
 print("again")
 sys.stdin.readline()  # the other host is gone
-begin = time.monotonic()
-try:
-    steps_of(client)
-except Exception as error:
-    print(json.dumps([type(error).__name__, str(error), time.monotonic() - begin]))
+print("rest", json.dumps(comparable(steps_of(client)), default=repr))
 """
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -142,7 +135,7 @@ def start_ray(host: Host, *options: str) -> None:
 
 
 @pytest.mark.soak
-def test_roles_on_two_hosts_give_every_sample_of_one_process_and_miss_a_host_that_is_gone(
+def test_roles_on_two_hosts_give_the_steps_of_one_process_and_move_when_a_host_is_gone(
     hosts: tuple[Host, Host], tmp_path: Path
 ) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
@@ -150,9 +143,11 @@ def test_roles_on_two_hosts_give_every_sample_of_one_process_and_miss_a_host_tha
     expected = in_one_process(job)
     first, second = hosts
     address = f"{first.address}:6379"
-    common = ("--num-cpus=3", "--object-store-memory=100000000")
-    start_ray(first, "--head", "--port=6379", "--include-dashboard=false", *common)
-    start_ray(second, f"--address={address}", *common)
+    memory = "--object-store-memory=100000000"
+    # The first has room for all five roles.
+    head = ("--head", "--port=6379", "--include-dashboard=false", "--num-cpus=5", memory)
+    start_ray(first, *head)
+    start_ray(second, f"--address={address}", "--num-cpus=3", memory)
     driver = first.python("-c", DRIVER, address, tmp_path, **RAY)
     assert set(json.loads(line_of(driver))) == {"host0", "host1"}
     trainers = [
@@ -164,9 +159,7 @@ def test_roles_on_two_hosts_give_every_sample_of_one_process_and_miss_a_host_tha
     assert len(taken[0]) > 5
     assert [line_of(trainer) for trainer in trainers] == ["again\n"] * 2
     second.unplug()
-    for trainer in trainers:
-        tell_on(trainer)
-    for trainer in trainers:
-        kind, text, seconds = json.loads(line_of(trainer))
-        assert kind == "LoaderDiedError", text
-        assert seconds < GONE_WITHIN
+    tell_on(trainers[0])
+    while not (line := line_of(trainers[0])).startswith("rest "):  # Ray says that a host is gone
+        assert line
+    assert json.loads(line.removeprefix("rest ")) == taken[0][1:]
