@@ -24,8 +24,8 @@ CONNECTING = 300.0  # seconds in which so many processes form a group on a few c
 
 
 def train(rank: Rank, root: Path, states: list[Any], goes_on: bool) -> tuple[int, list[int]]:
-    """Steps, and samples trained on since `states`. Unless it goes on, it saves after two steps, and
-    waits for the death of another rank."""
+    """Steps, and samples trained on since `states`. Unless it goes on, it saves after two steps
+    and waits for the death of another rank."""
     loader = evenstep.DataLoader(
         Documents(RANKS * EACH),
         policy=evenstep.Even(600),

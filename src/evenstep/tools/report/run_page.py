@@ -1,4 +1,4 @@
-"""Step logs as one self-contained HTML page: where the time of one run went, or of two to compare."""
+"""Step logs as one self-contained HTML page: where the time of a run went, or of two to compare."""
 
 from __future__ import annotations
 
