@@ -338,7 +338,7 @@ def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path, sta
 
 
 def test_signals_of_ranks_are_averaged_and_those_of_later_steps_win() -> None:
-    signals = Signals(prefetch=0)
+    signals = Signals(prefetch=0, kept=8)
     signals.add(0, 1, {"loss": 2.0, "by": {"a": 1.0}})
     signals.add(0, 0, {"loss": 4.0, "by": {"a": 3.0, "b": 5.0}, "phase": "late"})
     signals.add(1, 0, {"loss": 8.0})
@@ -357,7 +357,7 @@ def test_what_a_restarted_rank_reports_again_does_not_count_twice() -> None:
         assert not signals.repeats(0, 1, {"loss": 0.0})
 
     reports = [(step, 0, {"loss": float(step)}) for step in (0, 1, 2)]
-    signals, again = Signals(prefetch=0), Signals(prefetch=0)
+    signals, again = Signals(prefetch=0, kept=8), Signals(prefetch=0, kept=8)
     for report in reports:
         assert not signals.repeats(*report)
         signals.add(*report)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_storage import Crash, FaultyStorage, crash_after, crash_before, torn
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from service_world import new_job
 
@@ -132,7 +132,14 @@ def carried_out(planner: Planner, operation: tuple[Any, ...], begin: int) -> Any
     return None if made is None else to_json(made)
 
 
+REPORTED_AGAIN_AFTER_A_REMESH = [
+    *(("plan", 1), ("report", 1, 1, 0), ("plan", 2), ("plan", 3), ("report", 2, 0, 0)),
+    *(("remesh", 1, 2), ("plan", 1), ("plan", 1), ("report", 7, 1, 0), ("plan", 1)),
+]
+
+
 @settings(max_examples=60, deadline=None)
+@example(JOB, REPORTED_AGAIN_AFTER_A_REMESH, 0)
 @given(
     st.sampled_from([JOB, BY_STRATEGY]),
     st.lists(OPERATION, min_size=4, max_size=40),

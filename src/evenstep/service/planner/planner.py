@@ -59,7 +59,7 @@ class Planner:
             name: source_digests(source["fingerprint"]) for name, source in sources.items()
         }
         self._mixture = job.mixture(self._sizes)
-        self._signals = Signals(job.memory.prefetch)
+        self._signals = Signals(job.memory.prefetch, job.memory.plans_kept)
         self._log = PlanLog(job.memory.plans_kept, plan_log)
         self._carried = SampleTable.empty(job.names, job.columns)
         self._bad = BadSamples(job.sources)
@@ -219,8 +219,9 @@ class Planner:
         """
         if at_step > self._step:
             self.plan(at_step - 1)
-        state = self.state_dict(min(at_step, self._step))
+        state, reported = self.state_dict(min(at_step, self._step)), self._signals
         self._resume(state, self._job.on(mesh))
+        self._signals.recall(reported, self._step)
         self._log.clear(self._step)
         return state
 
@@ -231,7 +232,7 @@ class Planner:
         self._ranks |= set(job.tree.ranks.ravel().tolist())
         self._carried, self._step = loaded.carried, loaded.step
         self._bad.found = loaded.bad
-        self._signals = Signals(job.memory.prefetch)
+        self._signals = Signals(job.memory.prefetch, job.memory.plans_kept)
         self._signals.load(loaded.signals)
         self._ended_at, self._failure, self._state_before_last = None, None, None
 

@@ -22,13 +22,19 @@ from evenstep.errors import ConfigurationError
 class Signals:
     """Reports that no plan has used yet."""
 
-    def __init__(self, prefetch: int) -> None:
+    def __init__(self, prefetch: int, kept: int) -> None:
+        """
+        Args:
+            prefetch: steps that clients request ahead.
+            kept: last plans that may be made again; see `recall`.
+        """
         self._lag = prefetch + 3
+        self._remembered = kept + self._lag
         self._waiting: dict[tuple[int, int], dict[str, Any]] = {}
         self._last: dict[int, tuple[int, dict[str, Any]]] = {}
         """By rank, the step and signals that it reported last."""
-        self._used: dict[int, tuple[int, set[str]]] = {}
-        """By rank, the last step whose report a plan has used, and the names of its signals."""
+        self._used: dict[int, dict[int, set[str]]] = {}
+        """By rank and step, the names of signals that a plan has used, of the last steps."""
 
     def add(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
         """Adds a report. A second one of the same step and rank updates the first."""
@@ -38,8 +44,9 @@ class Signals:
     def repeats(self, step: int, rank: int, signals: Mapping[str, Any]) -> bool:
         """Whether a report counts already: it is the rank's last one, sent again because no answer
         arrived, or a plan has used the rank's report on the same or a later step."""
-        used, names = self._used.get(rank, (-1, set()))
-        is_used = step < used or (step == used and names.issuperset(signals))
+        used = self._used.get(rank, {})
+        last = max(used, default=-1)
+        is_used = step < last or (step == last and used[last].issuperset(signals))
         return is_used or self._last.get(rank) == (step, signals)
 
     def note(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
@@ -48,10 +55,23 @@ class Signals:
         if (step, rank) not in self._waiting:
             self._note_used(step, rank, signals)
 
-    def _note_used(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
-        used, names = self._used.get(rank, (-1, set()))
-        if step >= used:
-            self._used[rank] = step, {*signals, *(names if step == used else ())}
+    def _note_used(self, step: int, rank: int, signals: Iterable[str]) -> None:
+        used = self._used.setdefault(rank, {})
+        used.setdefault(step, set()).update(signals)
+        if len(used) > self._remembered:
+            del used[min(used)]
+
+    def recall(self, before: Signals, step: int) -> None:
+        """Remembers, for `repeats`, what was reported before a state of a step was loaded.
+
+        Args:
+            before: the reports until then. Those on this and later steps do not count any more.
+        """
+        for rank, used in before._used.items():
+            for of_step, names in sorted(used.items()):
+                if of_step < step and (of_step, rank) not in self._waiting:
+                    self._note_used(of_step, rank, names)
+        self._last = {rank: last for rank, last in before._last.items() if last[0] < step}
 
     def take(self, step: int) -> dict[str, Any]:
         """Removes and returns the signals that count from the plan of this step on: the mean over
