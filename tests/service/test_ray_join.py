@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,15 +51,17 @@ print(len(micro_batches), attach({address!r}, "shells").status()["clients"][0]["
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> dict[str, str]:
-    """The environment of a new shell."""
-    return {
-        "HOME": str(tmp_path),
-        "PATH": os.defpath,
-        "OMP_NUM_THREADS": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        TOKEN: "1",
-    }
+def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a new shell, in which no Ray of another test is found."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # sockets in it need a short name
+        yield {
+            "HOME": str(tmp_path),
+            "PATH": os.defpath,
+            "OMP_NUM_THREADS": "1",
+            "RAY_TMPDIR": folder,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            TOKEN: "1",
+        }
 
 
 @pytest.fixture
@@ -70,12 +73,14 @@ def printed(shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
         command, cwd=tmp_path, env=shell, stderr=subprocess.PIPE, text=True
     ) as run:
         assert run.stderr is not None
+        said = ""
         for line in run.stderr:
+            said += line
             if found := re.search(r"trainers: (es\.Client\(.*\))", line):
                 yield found[1]
                 break
         else:
-            pytest.fail("the service did not start")
+            pytest.fail(f"the service did not start: {said}")
         assert len(having(TOKEN)) > 3
         run.terminate()
         run.communicate(timeout=60)

@@ -181,7 +181,7 @@ def test_plans_and_states_are_those_of_a_planner_that_never_died(
             if dead and random.random() < 0.3:  # one that was only slow
                 FaultyStorage.strike(-1, crash_before)
                 with pytest.raises(SupersededError):
-                    dead[-1].report(begin, 0, {"loss": {"web": 99.0}})
+                    dead[-1].report(10**6, 0, {"loss": {"web": 99.0}})  # that no plan has used
                 with pytest.raises(EvenstepError):
                     dead[-1].plan(dead[-1].step + 3)
         FaultyStorage.strike(-1, crash_before)

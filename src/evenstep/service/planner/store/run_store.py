@@ -83,7 +83,9 @@ class RunStore:
             SupersededError: a later planner has taken over.
         """
         with self._saving:
-            name = self._put(self._files, step, state)
+            # Never over another one: a write that is cut off would leave none.
+            before = sum(_step(each) == step for each in self._states)
+            name = self._put(self._files, step, state, suffix=f"-{before:03d}" if before else "")
             self._states = sorted({*self._states, name})
             self._trim()
 
@@ -138,11 +140,11 @@ class RunStore:
         found = None if content is None else decoded(_LAST, content)
         return -1 if found is None else int(found["step"])
 
-    def _put(self, folder: UrlFolder, step: int, state: Mapping[str, Any]) -> str:
+    def _put(self, folder: UrlFolder, step: int, state: Mapping[str, Any], suffix: str = "") -> str:
         """Writes a state as this planner's, and returns the name of its file."""
         generation = self._generation
         assert generation is not None, "begin() comes first"
-        name = f"{step:012d}-{generation.name}"
+        name = f"{step:012d}-{generation.name}{suffix}"
         folder.put(name, encoded(name, state))
         generation.check()
         return name
