@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import MismatchError
@@ -187,9 +188,7 @@ def decode_proposals(
     flags, counts = records["flags"], records["counts"].astype(np.int64)
     finished, lacks = flags.astype(np.bool_).T
     heads = ProposalHeads(finished, lacks, *counts.T)
-    if not (fine := (flags <= 1).all(axis=1) & _possible(heads, window, longest or LONGEST)).all():
-        rank = int(fine.argmin())
-        raise damaged(rank, PROPOSAL, round, _impossible(records[rank], window, longest or LONGEST))
+    _check_heads(heads, flags, window, longest or LONGEST, round)
     if (given := finished & (sizes > 0)).any():
         rank = int(given.argmax())
         raise damaged(rank, PROPOSAL, round, f"{sizes[rank]} numbers of no policy")
@@ -204,34 +203,44 @@ def decode_proposals(
     return heads, numbers
 
 
-def _possible(heads: ProposalHeads, window: int, longest: int) -> BoolArray:
-    """[ranks] whether a rank's proposal can be; see `_impossible`."""
-    samples, tokens = heads.samples, heads.tokens
-    possible: BoolArray = heads.finished == (samples == 0)
-    possible &= heads.lacks_filler_sample <= heads.finished
-    possible &= (samples >= 0) & (samples <= window)
+def _check_heads(
+    heads: ProposalHeads, flags: npt.NDArray[np.uint8], window: int, longest: int, round: int
+) -> None:
+    """Raises `DamagedMessageError` for a proposal that says what cannot be.
+
+    Args:
+        flags: [ranks, 2] `finished` and `lacks_filler_sample` as they were sent.
+    """
+    finished, lacks = heads.finished, heads.lacks_filler_sample
+    samples, supervised, tokens, room = heads.samples, heads.supervised, heads.tokens, heads.room
     most = np.where(samples <= MOST // longest, samples * longest, MOST)
-    possible &= (samples <= tokens) & (tokens <= most)
-    possible &= (heads.supervised >= 0) & (heads.supervised <= tokens)
-    possible &= (heads.room >= 0) & (heads.room < MOST)
-    return possible
-
-
-def _impossible(record: Any, window: int, longest: int) -> str:
-    """What a proposal says that cannot be."""
-    finished, lacks = record["flags"].tolist()
-    samples, supervised, tokens, room = record["counts"].tolist()
-    if max(finished, lacks) > 1:
-        return f"its flags are {finished} and {lacks}"
-    if finished != (samples == 0) or lacks > finished:
-        return f"{samples:,} samples, finished={bool(finished)}, lacks={bool(lacks)}"
-    if not 0 <= samples <= window:
-        return f"{samples:,} samples in a window of at most {window:,}"
-    if not samples <= tokens <= min(samples * longest, MOST):
-        return f"{tokens:,} tokens in {samples:,} samples of 1 to {longest:,}"
-    if not 0 <= supervised <= tokens:
-        return f"{supervised:,} supervised tokens of {tokens:,}"
-    return f"room for {room:,} samples"
+    checks: list[tuple[BoolArray, Callable[[int], str]]] = [
+        (
+            flags.max(axis=1) <= 1,
+            lambda r: f"its flags are {flags[r, 0]} and {flags[r, 1]}",
+        ),
+        (
+            (finished == (samples == 0)) & (lacks <= finished),
+            lambda r: f"{samples[r]:,} samples, finished={finished[r]}, lacks={lacks[r]}",
+        ),
+        (
+            (samples >= 0) & (samples <= window),
+            lambda r: f"{samples[r]:,} samples in a window of at most {window:,}",
+        ),
+        (
+            (samples <= tokens) & (tokens <= most),
+            lambda r: f"{tokens[r]:,} tokens in {samples[r]:,} samples of 1 to {longest:,}",
+        ),
+        (
+            (supervised >= 0) & (supervised <= tokens),
+            lambda r: f"{supervised[r]:,} supervised tokens of {tokens[r]:,}",
+        ),
+        ((room >= 0) & (room < MOST), lambda r: f"room for {room[r]:,} samples"),
+    ]
+    for possible, said in checks:
+        if not possible.all():
+            rank = int(possible.argmin())
+            raise damaged(rank, PROPOSAL, round, said(rank))
 
 
 # Documents

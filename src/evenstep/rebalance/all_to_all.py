@@ -31,7 +31,8 @@ class AllToAll:
         place = place_in_group(group, 1)
         self.rank, self.ranks = place.rank, place.world_size
         self._group = group
-        self._lifelines: Lifelines | None = None
+        self._lifelines = Lifelines(self.rank)
+        self._met = False
 
     def swap(self, parts: Sequence[bytes]) -> list[bytes]:
         """Sends each rank its part. All ranks call it together.
@@ -48,12 +49,10 @@ class AllToAll:
         if self.ranks == 1:
             return list(parts)
         try:
-            if self._lifelines is None:
-                self._lifelines = Lifelines(self.rank)
-                self._lifelines = self._meet()
+            if not self._met:
+                self._lifelines, self._met = self._meet(), True
             return self._swap(parts)
         except RuntimeError as error:
-            assert self._lifelines is not None
             cause = named(self._lifelines.losses()) or (
                 "a rank died, or did not call rebalance or restore within the timeout of the "
                 "process group"
@@ -90,7 +89,6 @@ class AllToAll:
         Raises:
             RuntimeError: the collective has failed, or a rank is lost.
         """
-        assert self._lifelines is not None
         pause = 0.0
         while not work.is_completed():
             time.sleep(pause)

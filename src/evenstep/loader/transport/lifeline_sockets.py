@@ -89,7 +89,7 @@ class Meeting:
                 line, _ = self._socket.accept()
             except OSError:
                 break
-            with contextlib.suppress(OSError, ValueError, UnicodeDecodeError):
+            with contextlib.suppress(OSError, ValueError):
                 line.settimeout(_HELLO_SECONDS)
                 given, _, number = line.recv(64).decode().partition(" ")
                 if _same(given.encode(), token) and int(number) in expected:
