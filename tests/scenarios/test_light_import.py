@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 HEAVY = (
+    "PIL",
     "accelerate",
     "hypothesis",
     "lightning",
@@ -47,3 +48,26 @@ print(*[m for m in {HEAVY} if m in set(sys.modules) - before])
 
 def test_using_it_loads_nothing_but_what_numpy_and_torch_bring() -> None:
     assert printed(EVERYTHING) == []
+
+
+ABSENT = sorted(
+    {*HEAVY, "datasets", "fsspec", "numba", "psutil", "torchvision", "zmq"}
+    - {"multiprocessing", "numpy", "torch"}
+)
+CORE_ALONE = f"""
+import sys
+sys.modules.update(dict.fromkeys({ABSENT}))
+import torch, evenstep
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 60
+    def __getitem__(self, i): return {{"input_ids": torch.arange(5 + i)}}
+
+for policy in (evenstep.Even(256), evenstep.Even(256, packed=True)):
+    loader = evenstep.DataLoader(Data(), policy=policy, shuffle=True, num_workers=0)
+    print(sum(len(step.indices) for _, step in loader.steps()))
+"""
+
+
+def test_numpy_and_torch_are_enough_for_a_loader() -> None:
+    assert printed(CORE_ALONE) == ["60", "60"]

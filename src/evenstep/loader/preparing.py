@@ -14,7 +14,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from evenstep.batch.blank import Blank
-from evenstep.batch.images.stand_in import ImageTokensError
+from evenstep.batch.images.rules import ImageTokensError
 from evenstep.batch.measure import Measure, length_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import DefaultCollator, PadCollator

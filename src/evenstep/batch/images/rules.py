@@ -21,10 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, SampleError
 
 IGNORED = ("return_tensors", "do_convert_rgb", "do_resize", "do_rescale", "do_normalize")
 """Arguments of a call that `Call.check` looks at, or that do not change shapes."""
+
+
+class ImageTokensError(SampleError):
+    """A sample's image tokens do not match its images."""
 
 
 class NotPlanned(EvenstepError):

@@ -21,8 +21,7 @@ import torch
 from PIL import Image
 
 from evenstep.batch.images.lazy_images import lazy
-from evenstep.batch.images.rules import Call, NotPlanned, rule_of
-from evenstep.errors import SampleError
+from evenstep.batch.images.rules import Call, ImageTokensError, NotPlanned, rule_of
 
 _swapping = threading.Lock()
 
@@ -125,10 +124,6 @@ def _kept(images: Any) -> Any:
     if isinstance(images, (list, tuple)):
         return [_kept(each) for each in images]
     return lazy(images)
-
-
-class ImageTokensError(SampleError):
-    """A sample's image tokens do not match its images."""
 
 
 def check_image_tokens(sample: Mapping[str, Any], call: TakenCall, processor: Any) -> None:
