@@ -1,0 +1,106 @@
+"""Figures of a peer: speed, resume in mid-epoch, and what follows when a worker dies."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.jobs import AT, Job, Outcome
+from benchmarks.peers.data import samples_of
+
+Figures = dict[str, Any]
+
+
+def speed(name: str, workload: str, ranks: int, quick: bool) -> Figures:
+    """
+    samples_per_s   over the window of the epoch, the sum of all ranks
+    cpu_ms          processor time of a sample, of all processes, over the window
+    first_s         from the start of the processes to the first batch of the last rank
+    peak_mib        PSS of all processes
+    padding, imbalance, steps   where there are tokens; imbalance is of padded tokens of a step
+    """
+    outcome = Job(name, workload, ranks, quick=quick).end()
+    if problem := problem_of(outcome):
+        return {"error": problem}
+    rates, cpu, samples = 0.0, 0.0, 0
+    for record in outcome.records:
+        (n0, t0, c0), (n1, t1, c1) = record["marks"]
+        rates += (n1 - n0) / (t1 - t0)
+        cpu += c1 - c0
+        samples += n1 - n0
+    found: Figures = {
+        "samples_per_s": rates,
+        "cpu_ms": 1000 * cpu / samples,
+        "first_s": max(record["first"] for record in outcome.records) - outcome.begun,
+        "peak_mib": outcome.peak / 2**20,
+        "samples": sum(len(record["ids"]) for record in outcome.records),
+    }
+    steps = [record["steps"] for record in outcome.records]
+    if steps[0]:
+        real, padded = (sum(step[k] for own in steps for step in own) for k in (0, 1))
+        found["padding"] = 1 - real / padded
+        found["steps"] = [len(own) for own in steps]
+        loads = [[own[1] for own in together] for together in zip(*steps)]
+        found["imbalance"] = ranks * sum(map(max, loads)) / sum(map(sum, loads))
+    return found
+
+
+def problem_of(outcome: Outcome) -> str:
+    """Why a job gave no figures; empty if it did."""
+    if outcome.hung:
+        return "it hangs"
+    return outcome.error
+
+
+def missed(workload: str, quick: bool, *records: dict[str, Any]) -> dict[str, int]:
+    """Samples of an epoch that did not come, and how many came again."""
+    came = Counter(number for record in records for number in set(record["ids"]))
+    again = sum(len(record["ids"]) - len(set(record["ids"])) for record in records)
+    return {
+        "lost": samples_of(workload, quick) - len(came),
+        "repeated": sum(count - 1 for count in came.values()) + again,
+    }
+
+
+def resume(name: str, workload: str, ranks: int, quick: bool) -> Figures:
+    """
+    next_s      from the start of the new processes to their first batch
+    lost, repeated    samples of the epoch, over both runs
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        state = str(Path(folder) / "state")
+        before = Job(name, workload, ranks, quick=quick, stop="save", at=AT, state=state).end()
+        if problem := problem_of(before):
+            return {"error": problem}
+        after = Job(name, workload, ranks, quick=quick, restore=True, state=state).end()
+    if problem := problem_of(after):
+        return {"error": problem}
+    next_s = max(record["first"] for record in after.records) - after.begun
+    return {"next_s": next_s, **missed(workload, quick, *before.records, *after.records)}
+
+
+def kill(name: str, workload: str, ranks: int, quick: bool) -> Figures:
+    """
+    outcome     error, hang, goes on, or no worker
+    seconds     from the kill to the error
+    lost, repeated    samples of the epoch, if it goes on
+    """
+    job = Job(name, workload, ranks, quick=quick, stop="wait", at=AT)
+    job.strike()
+    outcome = job.end()
+    found: Figures = {"killed": outcome.killed}
+    if not outcome.struck:
+        return {"error": problem_of(outcome)}
+    if not outcome.killed:
+        return {"outcome": "no worker"}
+    if outcome.hung:
+        return found | {"outcome": "hang"}
+    if outcome.error:
+        seconds = outcome.ended - outcome.struck
+        return found | {"outcome": "error", "seconds": seconds, "text": outcome.error[-300:]}
+    return found | {"outcome": "goes on", **missed(workload, quick, *outcome.records)}
+
+
+KINDS = {"speed": speed, "resume": resume, "kill": kill}

@@ -1,0 +1,109 @@
+"""Figures as tables."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lib.report import Spread, Table
+from benchmarks.peers.registry import PEERS, WORKLOADS
+
+BASE = "torch"
+DASH = "–"
+Case = tuple[str, int, str]
+"""Workload, ranks and kind."""
+COLUMNS = {
+    "samples/s": ("samples_per_s", 0),
+    "CPU ms/sample": ("cpu_ms", 2),
+    "padding": ("padding", 3),
+    "imbalance": ("imbalance", 3),
+    "first batch s": ("first_s", 1),
+    "peak MiB": ("peak_mib", 0),
+}
+
+
+def left_out(name: str, workload: str, kind: str) -> bool:
+    """Whether the peer has no means for it: its adapter lacks the function."""
+    text = Path(f"benchmarks/peers/adapters/{PEERS[name].adapter}.py").read_text()
+    return f"\ndef {workload}(" not in text or (kind == "resume" and "\ndef state(" not in text)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest runs of every case."""
+
+    runs: Mapping[Case, Mapping[str, list[dict[str, Any]]]]
+    """By case and peer, the figures of every round."""
+
+    @classmethod
+    def of(cls, lines: Iterable[dict[str, Any]], options: argparse.Namespace) -> Found:
+        newest: dict[tuple[Case, str], tuple[float, list[dict[str, Any]]]] = {}
+        for line in lines:
+            case = line["workload"], line["ranks"], line["kind"]
+            wanted = (options.workloads, options.ranks)
+            if line["quick"] != options.quick or line["peer"] not in options.peers:
+                continue
+            if case[0] not in wanted[0] or case[1] not in wanted[1]:
+                continue
+            session, figures = newest.get((case, line["peer"]), (0.0, []))
+            if line["session"] > session:
+                session, figures = line["session"], []
+            newest[case, line["peer"]] = session, [*figures, line["figures"]]
+        runs: dict[Case, dict[str, list[dict[str, Any]]]] = {}
+        for (case, name), (_, figures) in newest.items():
+            runs.setdefault(case, {})[name] = figures
+        return cls(runs)
+
+    def tables(self) -> list[Table]:
+        order = {workload: place for place, workload in enumerate(WORKLOADS)}
+        cases = sorted(self.runs, key=lambda case: (case[2] != "speed", order[case[0]], case[1]))
+        return [self._table(case) for case in cases]
+
+    def _table(self, case: Case) -> Table:
+        workload, ranks, kind = case
+        title = f"{WORKLOADS[workload]}, {ranks} rank{'s' * (ranks > 1)}"
+        of = self.runs[case]
+        names = [name for name in PEERS if name in of]
+        if kind == "speed":
+            columns = ["", "x torch", "x torch's CPU ms", *COLUMNS]
+            rows = [[PEERS[name].title, *self._speed(of, name)] for name in names]
+            return Table(columns, rows, f"{title}; median (p10-p90)")
+        if kind == "resume":
+            columns = ["", "next batch s", "lost", "repeated"]
+            rows = [[PEERS[name].title, *_resume(of[name][-1])] for name in names]
+            return Table(columns, rows, f"{title}, resumed in mid-epoch")
+        columns = ["", "outcome", "lost", "repeated"]
+        rows = [[PEERS[name].title, *_kill(of[name][-1])] for name in names]
+        return Table(columns, rows, f"{title}, a worker is killed")
+
+    def _speed(self, of: Mapping[str, list[dict[str, Any]]], name: str) -> list[str]:
+        good = [run for run in of[name] if "error" not in run]
+        if not good:
+            return ["failed", *[""] * (1 + len(COLUMNS))]
+        cells = []
+        for key in ("samples_per_s", "cpu_ms"):
+            pairs = zip(of[name], of.get(BASE, []))
+            ratios = [a[key] / b[key] for a, b in pairs if key in a and key in b]
+            cells.append(Spread.of(ratios).text(2) if ratios else "")
+        for key, digits in COLUMNS.values():
+            values = [run[key] for run in good if key in run]
+            cells.append(Spread.of(values).text(digits) if values else DASH)
+        return cells
+
+
+def _resume(run: dict[str, Any]) -> list[str]:
+    if "error" in run:
+        return ["failed", "", ""]
+    return [f"{run['next_s']:.1f}", str(run["lost"]), str(run["repeated"])]
+
+
+def _kill(run: dict[str, Any]) -> list[str]:
+    if "error" in run:
+        return ["failed", "", ""]
+    outcome = run["outcome"]
+    if outcome == "error":
+        return [f"error after {run['seconds']:.1f} s", DASH, DASH]
+    return [outcome, str(run.get("lost", DASH)), str(run.get("repeated", DASH))]
