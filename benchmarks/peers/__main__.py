@@ -28,7 +28,6 @@ import argparse
 import json
 import sys
 import time
-from pathlib import Path
 
 from benchmarks.lib.report import machine, progress, show
 from benchmarks.peers import tables

@@ -64,7 +64,7 @@ def converted(name: str, workload: str, quick: bool) -> Path:
     """The folder with a workload in a peer's own format, made if it is not there."""
     source = raw(workload, quick)
     peer = PEERS[name]
-    if f"def convert(" not in Path(f"benchmarks/peers/adapters/{peer.adapter}.py").read_text():
+    if "def convert(" not in Path(f"benchmarks/peers/adapters/{peer.adapter}.py").read_text():
         return source
     folder = _root(quick).parent / name / f"{workload}{'-quick' * quick}"
     made = folder.with_name(folder.name + ".made")

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.jobs import AT, Job, Outcome
 from benchmarks.peers.data import samples_of
+from benchmarks.peers.jobs import AT, Job, Outcome
 
 Figures = dict[str, Any]
 

@@ -12,7 +12,7 @@ from benchmarks.lib.report import Spread, Table
 from benchmarks.peers.registry import PEERS, WORKLOADS
 
 BASE = "torch"
-DASH = "–"
+DASH = "-"
 Case = tuple[str, int, str]
 """Workload, ranks and kind."""
 COLUMNS = {
