@@ -1,6 +1,7 @@
 # Every target makes what it needs first: a virtual environment in .venv and the package with the
-# extra that the target uses. Stamp files inside .venv remember what is installed, so that only the
-# first call, or a change of pyproject.toml or constraints.txt, installs anything.
+# extra that the target uses, in the versions of a lock: locks/dev.txt, one environment's, is named
+# after its extra in pyproject.toml. Stamp files inside .venv remember what is installed, so that only
+# the first call, or a change of pyproject.toml or the lock, installs anything.
 #
 #   make demo                       train on real text on two ranks, fixed batches against evenstep
 #   make demo-vision                the same with images: a small Qwen2-VL on photographs
@@ -11,14 +12,18 @@
 #                                   out what takes minutes; ONLY=odb/table-17 runs one
 #   make integrations               trainers of other projects, in .venv-integrations
 #   make integrations-4             Trainer of transformers 4, in .venv-integrations-4
+#   make locks                      all locks again, with today's releases, then every suite with them
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
+#   make test PIP="uv pip"          by uv, which is faster and reads UV_* instead of pip's settings
 #   make test PYTEST_ARGS="-k cost" a part of the suite; JOBS=8 runs it in so many processes
 #   make matrix PYTHON=python3.13   plans and the loader with the newest torch and NumPy, by uv, in
 #                                   .venv-matrix; RESOLUTION=lowest-direct takes the oldest of all
 
 PYTHON ?= python3
 VENV ?= .venv
+# Which file of locks/ has its versions.
+LOCK ?= dev
 PYTEST_ARGS ?=
 DATA ?=
 # One more than the cores of a small machine: tests wait for processes that start, die and are noticed.
@@ -27,25 +32,25 @@ FAST ?=
 ONLY ?=
 UV ?= uv
 MATRIX ?= .venv-matrix
-INTEGRATIONS ?= .venv-integrations
-TRANSFORMERS_4 ?= 4.57.6
 RESOLUTION ?= highest
 MATRIX_TESTS ?= tests/plan tests/protocol tests/strategy tests/loader tests/scenarios
 # In the order of folders: files of a single test are the longest, and would otherwise come last.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt
+PIP ?= $(BIN)/python -m pip
+# Where pip is told to look for wheels, uv looks too.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
 BENCHMARKS := $(sort $(filter-out %/__main__.py,$(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks)))
 
-.PHONY: help install demo demo-vision learning test integrations integrations-4 matrix soak lint docs papers bench clean
+.PHONY: help install demo demo-vision learning test integrations integrations-4 matrix locks soak lint docs papers bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: install demo demo-vision learning test integrations integrations-4 matrix soak lint docs papers bench clean"
+	@echo "targets: install demo demo-vision learning test integrations integrations-4 matrix locks soak lint docs papers bench clean"
 
 # What several targets need that run at the same time, as they do in .ci/run.
 install: $(VENV)/.installed-lint $(VENV)/.installed-docs $(VENV)/.installed-test
@@ -66,16 +71,10 @@ test: $(VENV)/.installed-test
 	@$(BIN)/python -m compileall -q src
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak and not integrations" -n $(JOBS) $(BY_FILE) $(PYTEST_ARGS)
 
-# Their packages pin one another, so they have an environment of their own.
-integrations:
-	@test -d $(INTEGRATIONS) || $(PYTHON) -m venv $(INTEGRATIONS)
-	$(INTEGRATIONS)/bin/python -m pip install -q -c constraints-integrations.txt -e '.[integrations]'
-	PATH="$(CURDIR)/$(INTEGRATIONS)/bin:$$PATH" OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest tests/integrations $(PYTEST_ARGS)
-
-integrations-4:
-	@test -d $(INTEGRATIONS)-4 || $(PYTHON) -m venv $(INTEGRATIONS)-4
-	$(INTEGRATIONS)-4/bin/python -m pip install -q -c constraints.txt -e '.[test]' transformers==$(TRANSFORMERS_4)
-	PATH="$(CURDIR)/$(INTEGRATIONS)-4/bin:$$PATH" OMP_NUM_THREADS=1 $(INTEGRATIONS)-4/bin/python -m pytest tests/integrations/transformers $(PYTEST_ARGS)
+# Their packages pin one another, so each has an environment of its own.
+integrations integrations-4:
+	@$(MAKE) --no-print-directory VENV=.venv-$@ LOCK=$@ .venv-$@/.installed-$@
+	PATH="$(CURDIR)/.venv-$@/bin:$$PATH" OMP_NUM_THREADS=1 .venv-$@/bin/python -m pytest $(if $(filter %-4,$@),tests/integrations/transformers,tests/integrations) $(PYTEST_ARGS)
 
 # Not the whole of the extra `test`: Ray, say, comes late to new interpreters.
 matrix:
@@ -84,6 +83,19 @@ matrix:
 	$(UV) pip freeze -q --python $(MATRIX)/bin/python | grep -iE '^(torch|numpy|scipy|pyarrow)=='
 	$(MATRIX)/bin/python -m benchmarks.planning.plan_digests | sha256sum
 	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak and not integrations" -n $(JOBS) $(BY_FILE) $(MATRIX_TESTS) $(PYTEST_ARGS)
+
+# Resolved with the CUDA build of torch, so that versions suit both builds; then without the lines
+# that only this build needs: it names their versions itself.
+locks:
+	@mkdir -p locks
+	@set -e; for lock in dev:3.10 integrations:3.11 integrations-4:3.10; do \
+		extra=$${lock%:*}; file=locks/$$extra.txt; echo "locking $$file"; \
+		$(UV) pip compile -q --universal --python-version $${lock#*:} --annotation-style line --no-header \
+			-c constraints.txt --extra $$extra pyproject.toml > $$file.new; \
+		sed -E '/^(nvidia|cuda)-/d; /^triton.* via torch$$/d; 1i # Made by `make locks`.' $$file.new > $$file; \
+		rm $$file.new; \
+	done
+	$(MAKE) lint docs test integrations integrations-4
 
 soak: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -s $(PYTEST_ARGS)
@@ -107,7 +119,7 @@ bench: $(VENV)/.installed-bench
 	done
 
 clean:
-	rm -rf $(VENV) $(MATRIX) build dist out site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MATRIX) .venv-integrations .venv-integrations-4 build dist out site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -123,10 +135,12 @@ $(VENV)/.installed-demo-vision: EXTRAS = demo-vision
 $(VENV)/.installed-docs: EXTRAS = docs
 $(VENV)/.installed-test: EXTRAS = test
 $(VENV)/.installed-bench: EXTRAS = bench
+$(VENV)/.installed-integrations: EXTRAS = integrations
+$(VENV)/.installed-integrations-4: EXTRAS = integrations-4
 
-$(VENV)/.installed-%: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.installed-%: $(VENV)/.made pyproject.toml locks/$(LOCK).txt
 	@echo "installing evenstep[$(EXTRAS)] into $(VENV): the first time takes minutes, for torch"
-	@$(PIP_INSTALL) -e '.[$(EXTRAS)]'
+	@VIRTUAL_ENV=$(VENV) $(PIP) install -q --no-compile --disable-pip-version-check -c locks/$(LOCK).txt -e '.[$(EXTRAS)]'
 	@# By all cores, which pip does not. Some packages have files for later Pythons only.
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
