@@ -41,11 +41,17 @@ PEERS: dict[str, Peer] = {
         requirements=("torchdata==0.11.0",),
     ),
     "nodes": Peer(title="torchdata nodes", adapter="nodes", requirements=("torchdata==0.11.0",)),
-    "ray": Peer(title="Ray Data", adapter="ray_data", requirements=("ray[data]==2.60.0",)),
+    "ray": Peer(
+        title="Ray Data",
+        adapter="ray_data",
+        requirements=("ray[data]==2.60.0",),
+        worker="ray::",
+        environment={"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"},
+    ),
     "datasets": Peer(
         title="Hugging Face datasets, streaming",
         adapter="hf_datasets",
-        requirements=("datasets==5.2.0",),
+        requirements=("datasets==5.2.0", "torchdata==0.11.0"),
     ),
     "odb": Peer(
         title="ODB, released package",
@@ -58,20 +64,39 @@ PEERS: dict[str, Peer] = {
     "grain": Peer(
         title="Grain", adapter="grain_data", requirements=("grain==0.2.18", "array-record==0.8.6")
     ),
-    "litdata": Peer(title="litData", adapter="lit_data", requirements=("litdata==0.2.76",)),
+    "litdata": Peer(
+        title="litData",
+        adapter="lit_data",
+        requirements=("litdata==0.2.76",),
+        notes={"packed": "`TokensLoader` cuts blocks of tokens that were made before training"},
+    ),
     "mosaic": Peer(
         title="MosaicML Streaming",
         adapter="mosaic",
         requirements=("mosaicml-streaming==0.13.0", "numpy<2.2", "tokenizers"),
+        notes={"packed": "it packs no samples"},
     ),
     "webdataset": Peer(
-        title="WebDataset", adapter="web_dataset", requirements=("webdataset==1.0.2",)
+        title="WebDataset",
+        adapter="web_dataset",
+        requirements=("webdataset==1.0.2",),
+        notes={"packed": "it packs no samples", "state": "it has no state to save"},
     ),
-    "spdl": Peer(title="SPDL", adapter="spdl_pipeline", requirements=("spdl==0.8.0",)),
+    "spdl": Peer(
+        title="SPDL",
+        adapter="spdl_pipeline",
+        requirements=("spdl==0.8.0",),
+        notes={"packed": "it packs no samples", "state": "it has no state to save"},
+    ),
     "lhotse": Peer(
         title="lhotse, dynamic bucketing",
         adapter="lhotse_bucketing",
         requirements=("lhotse==1.33.0", "urllib3"),
+        notes={
+            "packed": "it joins cuts of audio, not texts",
+            "images": "it samples audio, video and text",
+            "state": "a sampler that counts tokens (`constraint=`) refuses `state_dict()`",
+        },
     ),
     "evenstep": Peer(title="evenstep's loader", adapter="evenstep_loader"),
     "service": Peer(title="evenstep's service on processes", adapter="evenstep_service"),

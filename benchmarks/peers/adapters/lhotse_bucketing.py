@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from lhotse import CutSet
 from lhotse.cut.text import TextExample
 from lhotse.dataset import DynamicBucketingSampler

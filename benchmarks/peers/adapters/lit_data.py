@@ -30,11 +30,12 @@ def convert(workload: str, raw: Path, to: Path) -> None:
             output_dir=str(to / name),
             chunk_bytes="64MB",
             num_workers=1,
+            start_method="fork",
         )
 
 
 def text(row: dict[str, Any]) -> Sample:
-    return tokenize(row["id"], row["content"].decode())
+    return tokenize(row["id"], str(row["content"], "utf-8"))
 
 
 def picture(row: dict[str, Any]) -> Sample:
