@@ -42,7 +42,7 @@ def batches(work: Work, sampler: DistributedRandomSampler, tokenize: Tokenize) -
         .add_sink(BUFFER)
     )
     return run_pipeline_in_subprocess(
-        backend.get_config(), num_threads=work.workers, mp_context="forkserver"
+        backend.get_config(), num_threads=work.workers, mp_context="spawn"
     )
 
 

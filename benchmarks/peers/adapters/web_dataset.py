@@ -72,7 +72,9 @@ class Mixed(webdataset.DataPipeline, webdataset.FluidInterface):
 def mixture(work: Work) -> webdataset.WebLoader:
     # Shards are drawn with replacement, apart on every worker: what its pages advise for training.
     sources = [
-        webdataset.WebDataset(shards(work, name), resampled=True, seed=work.seed + place)
+        webdataset.WebDataset(
+            shards(work, name), resampled=True, shardshuffle=False, seed=work.seed + place
+        )
         for place, name in enumerate(names(work.workload))
     ]
     mixed = Mixed(webdataset.RandomMix([s.shuffle(BUFFER) for s in sources], work.weights()))
