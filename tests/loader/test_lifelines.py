@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import logging
 import multiprocessing
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,9 +23,11 @@ from evenstep.loader.transport.lifelines import (
     DIED,
     GRACE,
     LEFT,
+    RESET,
+    SILENT,
     Lifelines,
+    Loss,
     RankLostError,
-    named,
 )
 from evenstep.loader.transport.peers import Peer
 
@@ -69,7 +72,7 @@ def test_all_ranks_learn_who_died_however_many_do(count: int, data: Any) -> None
         losses = each.losses()
         assert losses
         assert set(losses) <= dead
-        assert set(losses.values()) == {DIED}
+        assert {loss.how for loss in losses.values()} == {DIED}
     for each in living:
         each.close()
 
@@ -81,7 +84,7 @@ def test_ranks_that_fail_for_a_death_are_not_said_to_have_died(count: int, data:
     order = data.draw(st.permutations(range(1, count)))
     talk(ranks[1:])
     for rank in order:
-        assert ranks[rank].losses() == {0: DIED}
+        assert [(lost, loss.how) for lost, loss in ranks[rank].losses().items()] == [(0, DIED)]
         ranks[rank].close()
 
 
@@ -96,16 +99,68 @@ def test_a_rank_that_leaves_is_missed_only_in_a_collective(
     now += GRACE + 0.1
     with pytest.raises(RankLostError):
         first.check(Stuck(), None)
-    assert first.losses() == {1: LEFT}
+    assert first.losses() == {1: Loss(LEFT, 1)}
 
 
-def test_a_rank_that_is_taken_for_lost_learns_that_the_others_have_left() -> None:
+def test_a_rank_that_is_taken_for_lost_learns_who_does_not_hear_it() -> None:
     first, second, third = ranks_of(3)
-    first._tell(1, lifelines.SILENT)
+    first._tell(1, Loss(SILENT, 0))
     for each in (first, third):
         each.close()
-    assert set(second.losses()) <= {0, 2}
-    assert second.losses()
+    assert second.losses() == {1: Loss(SILENT, 0)}
+
+
+class Ended:
+    """A lifeline that has ended. The system says once how."""
+
+    def __init__(self, error: OSError) -> None:
+        self._error = error
+        self._line, self._other = multiprocessing.Pipe()
+        self._other.close()  # which makes it readable
+        self._told = False
+
+    def fileno(self) -> int:
+        return self._line.fileno()
+
+    def _tell(self) -> None:
+        told, self._told = self._told, True
+        if not told:
+            raise self._error
+
+    def recv_bytes(self) -> bytes:
+        self._tell()
+        raise EOFError
+
+    def send_bytes(self, data: bytes) -> None:
+        self._tell()
+        raise BrokenPipeError
+
+    def close(self) -> None:
+        self._line.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (TimeoutError(errno.ETIMEDOUT, "timed out"), SILENT),
+        (OSError(errno.EHOSTUNREACH, "no route"), SILENT),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), RESET),
+    ],
+)
+def test_ranks_that_are_lost_at_the_same_time_are_not_said_to_have_died(
+    error: OSError, how: str
+) -> None:
+    """The first of them is told to the others, which uses up what the system says of these."""
+    lines: Any = {rank: Ended(error) for rank in (1, 2, 3)}
+    assert Lifelines(0, lines).losses() == {rank: Loss(how, 0) for rank in (1, 2, 3)}
+
+
+def test_what_a_rank_notices_itself_counts_more_than_what_others_do_not_hear() -> None:
+    here, there = multiprocessing.Pipe()
+    other, _ = multiprocessing.Pipe()
+    rank = Lifelines(0, {1: here, 2: Ended(TimeoutError()), 3: other})  # type: ignore[dict-item]
+    Lifelines(1, {0: there})._tell(3, Loss(SILENT, 1))
+    assert rank.losses() == {2: Loss(SILENT, 0)}
 
 
 def _hold(line: Connection, said: Connection) -> None:
@@ -177,7 +232,7 @@ def test_ranks_meet_over_tcp(
     Lifelines(0, met[0]).release()
     for rank, lines in enumerate(met[1:], 1):
         if 0 in lines:
-            assert Lifelines(rank, lines).losses() == {0: DIED}
+            assert Lifelines(rank, lines).losses() == {0: Loss(DIED, rank)}
 
 
 def test_a_rank_that_cannot_be_reached_is_logged(
@@ -192,7 +247,39 @@ def test_a_rank_that_cannot_be_reached_is_logged(
     assert sum("cannot connect to rank" in line for line in caplog.messages) == 2
 
 
-def test_losses_are_named() -> None:
+def test_losses_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(losses: dict[int, Loss], peers: Sequence[str] = ()) -> str:
+        monkeypatch.setattr(Lifelines, "losses", lambda _: losses)
+        return Lifelines(0).cause(peers)
+
     assert named({}) == ""
-    assert named({3: DIED, 5: LEFT}) == "rank 3 died, rank 5 closed the loader or failed"
-    assert named({0: DIED}, ["process 7 on node"]) == "rank 0 (process 7 on node) died"
+    lost = {3: Loss(DIED, 4), 5: Loss(LEFT, 5), 6: Loss(DIED, 0)}
+    assert named(lost) == "rank 3, rank 6 died, rank 5 closed the loader or failed"
+    assert named({0: Loss(DIED, 0)}, ["process 7 on node"]) == "rank 0 (process 7 on node) died"
+    silent = {1: Loss(SILENT, 0), 2: Loss(SILENT, 0)}
+    why = "the host has lost power or its network"
+    assert named(silent) == f"rank 1, rank 2 stopped answering: {why}"
+    lost = {1: Loss(RESET, 0), 2: Loss(RESET, 1)}
+    why = "it has died, or its network is broken"
+    assert named(lost) == (
+        f"rank 1 reset a connection: {why}, rank 2 reset a connection to rank 1: {why}"
+    )
+    why = "one of their hosts has lost power or its network"
+    assert named({0: Loss(SILENT, 4)}) == f"rank 0 stopped answering rank 4: {why}"
+
+
+@pytest.mark.parametrize("limit", [4, 5, 61, 120, 121, 180, 3600])
+def test_a_host_has_its_whole_limit_to_answer(limit: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        line = lifeline_sockets._watched(client, limit)
+        with socket.socket(fileno=os.dup(line.fileno())) as copy:
+            idle, pause, probes = (
+                copy.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+        line.close()
+    # From the last answer on, which may have come just after it was cut off.
+    last, lost = idle + (probes - 1) * pause, idle + probes * pause
+    assert last - idle >= limit
+    assert lost - limit <= max(3, limit / 20)

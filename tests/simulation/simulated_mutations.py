@@ -176,7 +176,7 @@ MUTATIONS = (
         near=8,
     ),
     Mutation("nobody looks for lost ranks", Lifelines, "wait", "self.check(work, group)", near=32),
-    Mutation("a rank leaves without a word", Lifelines, "close", "self._tell(rank, how)", near=3),
+    Mutation("a rank leaves without a word", Lifelines, "close", "self._tell(rank, loss)", near=3),
     Mutation(
         "nobody makes sure that ranks have met",
         GlooExchange,

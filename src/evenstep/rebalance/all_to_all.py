@@ -13,7 +13,7 @@ import torch.distributed as dist
 from evenstep.errors import PeerError
 from evenstep.loader.options import Faults
 from evenstep.loader.transport.lifeline_sockets import Meeting
-from evenstep.loader.transport.lifelines import Lifelines, named
+from evenstep.loader.transport.lifelines import Lifelines
 from evenstep.loader.transport.peers import Peer
 from evenstep.loader.transport.rank_exchange import brief, device_of, place_in_group
 
@@ -53,7 +53,7 @@ class AllToAll:
                 self._lifelines, self._met = self._meet(), True
             return self._swap(parts)
         except RuntimeError as error:
-            cause = named(self._lifelines.losses()) or (
+            cause = self._lifelines.cause() or (
                 "a rank died, or did not call rebalance or restore within the timeout of the "
                 "process group"
             )

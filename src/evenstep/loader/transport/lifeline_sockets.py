@@ -10,6 +10,7 @@ import contextlib
 import hmac
 import ipaddress
 import logging
+import math
 import os
 import secrets
 import socket
@@ -27,7 +28,7 @@ logger = logging.getLogger("evenstep")
 
 _MEETING_SECONDS = 10.0  # in which all that have lifelines with a rank must connect
 _HELLO_SECONDS = 2.0  # in which one that has connected must say who it is
-_PROBES = 3  # without an answer, after which a host is lost
+_PROBES = 120  # without an answer, at most: Linux allows 127
 _OUTSIDE = "192.0.2.1"  # reserved for documentation
 _LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # Linux's request for an interface's address
@@ -132,15 +133,20 @@ def _same(given: bytes, token: str) -> bool:
 
 
 def _watched(line: socket.socket, limit: float) -> Connection:
-    """The system asks the other host now and then whether it still has this connection."""
-    seconds = max(round(limit / (_PROBES + 1)), 1)
+    """The system asks the other host now and then whether it still has this connection.
+
+    Probes may be lost, so there are many. That a host is lost is known two to three of them after
+    the limit: one that answers within it, be it at its very end, is not.
+    """
+    seconds = math.ceil(limit / _PROBES)
+    probes = math.ceil(limit / seconds) + 1
     line.settimeout(None)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
     for option, value in (
         (idle, seconds),
         (getattr(socket, "TCP_KEEPINTVL", None), seconds),
-        (getattr(socket, "TCP_KEEPCNT", None), _PROBES),
+        (getattr(socket, "TCP_KEEPCNT", None), probes),
     ):
         if option is not None:
             line.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -17,12 +17,17 @@ import time
 import weakref
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
-DIED = "died"
-SILENT = "does not answer any more: its host has lost power or its network"
-LEFT = "closed the loader or failed"
-"""How a rank may be lost, as errors say it."""
+DIED, SILENT, RESET, LEFT = "died", "silent", "reset", "left"
+"""How a rank may be lost."""
+
+_TEXTS = {
+    DIED: " died",
+    SILENT: " stopped answering{whom}: {host} has lost power or its network",
+    RESET: " reset a connection{to}: it has died, or its network is broken",
+    LEFT: " closed the loader or failed",
+}
 
 GRACE = 2.0
 """Seconds for which a collective may go on after a rank is lost: what it has sent still arrives."""
@@ -31,14 +36,19 @@ _LOOK = datetime.timedelta(seconds=0.25)  # between two looks during a collectiv
 _NEWS_SECONDS = 2.0  # until a loss that Gloo has noticed is known here
 _TOLD = 8  # losses that a rank passes on
 
-_BY_CODE = {b"died": DIED, b"silent": SILENT, b"left": LEFT}
-_CODES = {how: code for code, how in _BY_CODE.items()}
-
 _open: weakref.WeakSet[Lifelines] = weakref.WeakSet()
 
 
 class RankLostError(RuntimeError):
     """A collective cannot end."""
+
+
+class Loss(NamedTuple):
+    """How a rank is lost."""
+
+    how: str
+    by: int
+    """The rank that has noticed it. Where a network is cut, others may hear the lost rank."""
 
 
 class Lifelines:
@@ -53,19 +63,37 @@ class Lifelines:
         self._rank = rank
         self._lines = dict(lines or {})
         self._informed: set[int] = set()  # ranks that have told why their lifeline will end
-        self._losses: dict[int, str] = {}
+        self._ends: dict[int, str] = {}  # how lifelines ended, where this was seen in writing
+        self._losses: dict[int, Loss] = {}
         self._first_loss = 0.0
         _open.add(self)
 
-    def losses(self) -> dict[int, str]:
-        """Ranks that are lost, and how, once a collective has failed; waits for news of them."""
+    def losses(self) -> dict[int, Loss]:
+        """Ranks that are lost, once a collective has failed; waits for news of them. If several
+        are, those that are the cause, as far as it is known here."""
         deadline = time.monotonic() + _NEWS_SECONDS
         while not self._losses and self._lines and (left := deadline - time.monotonic()) > 0:
             self._listen(left)
         self._listen(0)
-        # Ranks may have left because another one died.
-        died = {rank: how for rank, how in self._losses.items() if how != LEFT}
-        return died or self._losses
+        # Ranks may have left because another one is lost, and tell whom they do not hear in turn.
+        first = min(self._losses.values(), key=self._doubt, default=None)
+        if first is None or self._doubt(first) == 0:
+            return {rank: loss for rank, loss in self._losses.items() if not self._doubt(loss)}
+        return {rank: loss for rank, loss in self._losses.items() if loss == first}
+
+    def _doubt(self, loss: Loss) -> int:
+        """Whether it is the cause of others: surely if 0."""
+        if loss.how == DIED or (loss.how == SILENT and loss.by == self._rank):
+            return 0
+        return 2 if loss.how == LEFT else 1
+
+    def cause(self, peers: Sequence[object] = ()) -> str:
+        """`losses`, for an error; empty if there are none.
+
+        Args:
+            peers: [ranks] who they are, where that is known.
+        """
+        return _named(self.losses(), self._rank, peers)
 
     def check(self, work: Any, group: Any) -> None:
         """Called every now and then while a collective is under way.
@@ -100,8 +128,8 @@ class Lifelines:
         """Ends the lifelines. The others learn of the losses that are known here, or else that this
         rank leaves."""
         try:
-            for rank, how in (self._losses or {self._rank: LEFT}).items():
-                self._tell(rank, how)
+            for rank, loss in (self._losses or {self._rank: Loss(LEFT, self._rank)}).items():
+                self._tell(rank, loss)
         finally:
             self.release()
 
@@ -121,42 +149,66 @@ class Lifelines:
 
     def _read(self, rank: int, line: Connection) -> None:
         try:
-            code, _, number = line.recv_bytes().partition(b" ")
-            how, lost = _BY_CODE[code], int(number)
-        except (EOFError, OSError, KeyError, ValueError) as error:
+            how, lost, by = line.recv_bytes().decode().split()
+            number, loss = int(lost), Loss(how, int(by))
+            if how not in _TEXTS:
+                raise ValueError(how)
+        except (EOFError, OSError, ValueError) as error:
             del self._lines[rank]
             line.close()
-            timed_out = isinstance(error, OSError) and not isinstance(error, ConnectionError)
-            how, lost = SILENT if timed_out else DIED, rank
-            if rank in self._informed:
+            how = self._ends.get(rank) or _how(error)
+            number, loss = rank, Loss(how, self._rank)
+            if rank in self._informed and how != SILENT:
                 if self._losses:
                     return
-                how = LEFT  # as it takes this rank for lost
+                loss = loss._replace(how=LEFT)  # as it takes this rank for lost
         self._informed.add(rank)
-        if lost == self._rank or lost in self._losses:
+        self._note(number, loss)
+
+    def _note(self, rank: int, loss: Loss) -> None:
+        """Notes a loss, and tells the others of it."""
+        known = self._losses.get(rank)
+        if known is not None and (loss.by != self._rank or known.by == self._rank):
+            return
+        if rank == self._rank and loss.how != SILENT:
             return
         if not self._losses:
             self._first_loss = time.monotonic()
-        self._losses[lost] = how
+        self._losses[rank] = loss
         # A rank that leaves at the end of training is missed by nobody.
-        if how != LEFT and len(self._losses) <= _TOLD:
-            self._tell(lost, how)
+        if known is None and loss.how != LEFT and len(self._losses) <= _TOLD:
+            self._tell(rank, loss)
 
-    def _tell(self, rank: int, how: str) -> None:
-        for line in self._lines.values():
-            with contextlib.suppress(OSError):
-                line.send_bytes(b"%s %d" % (_CODES[how], rank))
+    def _tell(self, rank: int, loss: Loss) -> None:
+        for other, line in self._lines.items():
+            try:
+                line.send_bytes(f"{loss.how} {rank} {loss.by}".encode())
+            except OSError as error:
+                if _how(error) != DIED:  # the system says it once
+                    self._ends[other] = _how(error)
 
 
-def named(losses: dict[int, str], peers: Sequence[object] = ()) -> str:
-    """For an error; empty if there are none.
+def _named(losses: dict[int, Loss], rank: int, peers: Sequence[object]) -> str:
+    def who(ranks: Iterable[int]) -> str:
+        return ", ".join(f"rank {each}" + (f" ({peers[each]})" if peers else "") for each in ranks)
 
-    Args:
-        losses: see `Lifelines.losses`.
-        peers: [ranks] who they are, where that is known.
-    """
-    who = {rank: f"rank {rank}" + (f" ({peers[rank]})" if peers else "") for rank in losses}
-    return ", ".join(f"{who[rank]} {how}" for rank, how in losses.items())
+    alike: dict[str, list[int]] = {}
+    for lost, (how, by) in losses.items():
+        there = by != rank
+        text = _TEXTS[how].format(
+            whom=f" {who([by])}" if there else "",
+            to=f" to {who([by])}" if there else "",
+            host="one of their hosts" if there else "the host",
+        )
+        alike.setdefault(text, []).append(lost)
+    return ", ".join(who(ranks) + text for text, ranks in alike.items())
+
+
+def _how(error: Exception) -> str:
+    """How a rank is lost, as a lifeline to it has ended."""
+    if isinstance(error, ConnectionResetError):  # which the system of a deaf host sends, too
+        return RESET
+    return SILENT if isinstance(error, OSError) and not isinstance(error, ConnectionError) else DIED
 
 
 def _readable(lines: Iterable[Connection], seconds: float) -> list[Any]:

@@ -29,7 +29,7 @@ from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport import ticks
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.lifeline_sockets import Meeting
-from evenstep.loader.transport.lifelines import Lifelines, named
+from evenstep.loader.transport.lifelines import Lifelines
 from evenstep.loader.transport.patience import CONNECT, Patience
 from evenstep.loader.transport.peers import Peer, check_same_loader
 from evenstep.loader.transport.presence import Presence
@@ -198,7 +198,7 @@ class GlooExchange(RankExchange):
             self._lifelines = Lifelines(self.place.number, lines)
             self._gather(b"met")  # one that died meanwhile has no lifelines
         except RuntimeError as error:
-            cause = named(self._lifelines.losses()) or "one has died or does not use this loader"
+            cause = self._lifelines.cause() or "one has died or does not use this loader"
             raise PeerError(
                 f"rank {self.place.number} could not connect to the other ranks: {cause} "
                 f"({brief(error)})"
@@ -279,15 +279,15 @@ class GlooExchange(RankExchange):
 
     def _explain(self, error: BaseException) -> PeerError:
         # Lifelines say who was lost. Gloo's own error does not.
-        losses = self._lifelines.losses() if isinstance(error, RuntimeError) else {}
+        lost = isinstance(error, RuntimeError)
+        cause = self._lifelines.cause(self.patience.peers) if lost else ""
         # Closing this rank's connections lets ranks notice that were not connected to the lost one.
         self._keep = False
         self._release()
         if isinstance(error, PeerError):
             return error
-        if not isinstance(error, RuntimeError):  # Gloo's; anything else is this rank's own
+        if not lost:  # the error is not Gloo's but this rank's own
             return super()._explain(error)
-        cause = named(losses, self.patience.peers)
         cause = cause or "a rank died, closed the loader or lost its network"
         return PeerError(
             f"{cause}, so rank {self.place.number} can make no further step ({brief(error)})"
