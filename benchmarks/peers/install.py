@@ -59,16 +59,6 @@ def install(name: str) -> None:
     target = environment_of(name)
     python = str(target / "bin" / "python")
     uv("venv", "-q", "--clear", "--python", sys.executable, str(target))
-    uv("pip", "install", "-q", "--python", python, "-c", str(TORCH), "torch", *places())
-    requirements = ["-r", str(LOCKS / f"{name}.txt")]
-    uv(
-        "pip",
-        "install",
-        "-q",
-        "--compile-bytecode",
-        "--python",
-        python,
-        "-c",
-        str(TORCH),
-        *requirements,
-    )
+    options = ["-q", "--compile-bytecode", "--python", python, "-c", str(TORCH)]
+    uv("pip", "install", *options, "torch", *places())
+    uv("pip", "install", *options, "-r", str(LOCKS / f"{name}.txt"))
