@@ -16,6 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.peers.work import SOURCES, Batch, Work, pad, tokenize
 
+BUFFER = 1000
+"""Samples in its buckets. The default, 20,000, is more than an epoch here, all of which it would
+tokenize before the first batch."""
+
 
 def example(row: dict[str, Any]) -> TextExample:
     sample = tokenize(row["id"], row["text"])
@@ -36,6 +40,8 @@ def loader(work: Work, examples: CutSet) -> DataLoader[Batch]:
     sampler = DynamicBucketingSampler(
         examples,
         constraint=TokenConstraint(max_tokens=work.max_tokens),
+        num_cuts_for_bins_estimate=BUFFER,
+        buffer_size=BUFFER,
         shuffle=True,
         seed=work.seed,
         world_size=work.ranks,
