@@ -1,18 +1,26 @@
 """Two hosts on one machine: networks, names and temporary folders of their own, joined by a cable
-that a test may cut. With root's rights, and tools of Linux."""
+that a test may make slow, lossy or cut. With root's rights, and tools of Linux."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cable
+
+if TYPE_CHECKING:
+    from ranks import Rank
 
 TOOLS = ("ip", "ss", "nsenter", "unshare")
 TEMPORARY = "/var/tmp"
+RENDEZVOUS = 29500
 
 
 def tell(*command: object) -> None:
@@ -25,7 +33,7 @@ def why_not_two() -> str:
     if missing:
         return f"there is no {', '.join(missing)}"
     try:
-        tell("unshare", "-n", "-u", "ip", "link", "add", "c0", "type", "veth")
+        tell("unshare", "-n", "-u", "ip", "tuntap", "add", "mode", "tap", "name", "c0")
     except subprocess.CalledProcessError as error:
         return f"no networks can be made: {error.stderr.decode().strip()}"
     return ""
@@ -65,9 +73,6 @@ class Host:
             text=True,
         )
 
-    def unplug(self) -> None:
-        tell(*self.command("ip", "link", "set", self.device, "down"))
-
     def close(self) -> None:
         self._holder.kill()
         self._holder.wait()
@@ -75,22 +80,69 @@ class Host:
         self._holder.stdout.close()
 
 
-@contextmanager
-def two_hosts() -> Iterator[tuple[Host, Host]]:
-    hosts: list[Host] = []
-    try:
-        hosts = [Host(0)]
-        hosts.append(Host(1))
-        first, second = hosts
-        ends = [(host.device, host.pid) for host in hosts]
-        (a, pid), (b, other) = ends
-        tell(
-            "ip", "link", "add", a, "netns", pid, "type", "veth", "peer", "name", b, "netns", other
+class Cable:
+    """Joins two hosts. At first it passes all frames at once."""
+
+    def __init__(self, *hosts: Host) -> None:
+        ends = [str(word) for host in hosts for word in (host.pid, host.device)]
+        self._hosts = hosts
+        self._ways: list[dict[str, Any]] = [{}, {}]
+        self._relay = subprocess.Popen(
+            [sys.executable, cable.__file__, *ends],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
+        assert self._answer() == "laid\n"
         for host in hosts:
             tell(*host.command("ip", "addr", "add", f"{host.address}/24", "dev", host.device))
             tell(*host.command("ip", "link", "set", host.device, "up"))
-        yield first, second
-    finally:
-        for host in hosts:
-            host.close()
+
+    def change(self, *, towards: Host | None = None, **changes: Any) -> list[tuple[int, int]]:
+        """Changes the ways in both directions, or towards one host; see `cable.Way.change`. Returns
+        how many frames have passed, and how many are lost, towards the second host and back."""
+        for target, way in zip(reversed(self._hosts), self._ways):
+            if towards in (None, target):
+                way.update(changes)
+        assert self._relay.stdin is not None
+        self._relay.stdin.write(json.dumps(self._ways) + "\n")
+        self._relay.stdin.flush()
+        counted: list[tuple[int, int]] = json.loads(self._answer())
+        return counted
+
+    def _answer(self) -> str:
+        assert self._relay.stdout is not None
+        return self._relay.stdout.readline()
+
+    def close(self) -> None:
+        self._relay.communicate()
+
+
+class Hosts(NamedTuple):
+    first: Host
+    second: Host
+    cable: Cable
+
+    def each(self, ranks: int) -> Callable[[Rank], None]:
+        """To be the `prepare` of a `Job` of so many ranks on each host."""
+
+        def move(rank: Rank) -> None:
+            host = self[rank.rank // ranks]
+            assert isinstance(host, Host)
+            cable.enter(host.pid, "net", "uts")
+            os.environ["GLOO_SOCKET_IFNAME"] = host.device
+            rank.rendezvous = f"tcp://{self.first.address}:{RENDEZVOUS}"
+
+        return move
+
+
+@contextmanager
+def two_hosts() -> Iterator[Hosts]:
+    with ExitStack() as made:
+        hosts = []
+        for number in range(2):
+            hosts.append(Host(number))
+            made.callback(hosts[-1].close)
+        joined = Cable(*hosts)
+        made.callback(joined.close)
+        yield Hosts(*hosts, joined)

@@ -53,6 +53,8 @@ class Rank:
     def __init__(self, rank: int, world_size: int, folder: Path) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.rendezvous = f"file://{folder}/rendezvous"
+        """Where the ranks meet."""
         self._folder = folder
 
     def say(self, word: str, value: Any = None) -> None:
@@ -247,7 +249,7 @@ def _main(
         if prepare is not None:
             prepare(here)
         dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
+            "gloo", init_method=here.rendezvous, rank=rank, world_size=world_size
         )
         # A rank that fails at once must not close its connections while others are still making
         # theirs.

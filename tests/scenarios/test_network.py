@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,9 @@ from ranks import Job, Rank
 
 import evenstep
 from documents import Documents
-from hosts import tell, why_not_two
+from hosts import Hosts, tell, two_hosts, why_not_two
 
 COUNT = 1000
-NEW_NETWORK, NEW_HOSTNAME = 0x40000000, 0x04000000
 
 
 def reset_connections() -> int:
@@ -71,30 +71,12 @@ def test_connections_that_are_reset_are_an_error_on_every_rank(
     assert "Connection reset by peer" in outcomes[0].message
 
 
-def move_to_a_host(rank: Rank) -> None:
-    """A network and a name of its own; rank 0 lays the cable to rank 1."""
-    if ctypes.CDLL(None, use_errno=True).unshare(NEW_NETWORK | NEW_HOSTNAME):
-        raise OSError(ctypes.get_errno(), "unshare")
-    socket.sethostname(f"host{rank.rank}")
-    os.environ["GLOO_SOCKET_IFNAME"] = f"cable{rank.rank}"
-    rank.say("moved", os.getpid())
-    if rank.rank == 1:
-        rank.heard(0, "joined")
-        return
-    other = rank.heard(1, "moved")
-    tell("ip", "link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", other)
-    for number, pid in enumerate((os.getpid(), other)):
-        inside = ("nsenter", "-t", pid, "-n", "ip")
-        tell(*inside, "addr", "add", f"10.213.0.{number + 1}/24", "dev", f"cable{number}")
-        for device in ("lo", f"cable{number}"):
-            tell(*inside, "link", "set", device, "up")
-    rank.say("joined")
-
-
 @pytest.fixture
-def hosts() -> None:
+def hosts() -> Iterator[Hosts]:
     if why := why_not_two():
         pytest.skip(why)
+    with two_hosts() as pair:
+        yield pair
 
 
 def on(job: Job, rank: int, *command: object) -> None:
@@ -102,11 +84,11 @@ def on(job: Job, rank: int, *command: object) -> None:
 
 
 def test_connections_between_hosts_that_are_reset_are_an_error_on_both(
-    tmp_path: Path, hosts: None
+    tmp_path: Path, hosts: Hosts
 ) -> None:
-    with Job(train, 2, FORK, folder=tmp_path, prepare=move_to_a_host) as job:
+    with Job(train, 2, FORK, folder=tmp_path, prepare=hosts.each(1)) as job:
         everybody = all_training(job, 2)
-        on(job, 1, "ss", "-K", "dst", "10.213.0.1")
+        on(job, 1, "ss", "-K", "dst", hosts.first.address)
         outcomes = end_of(job, everybody)
     # Gloo ends the process itself if its own thread was sending at that moment. The other is told.
     ended = [not each.error and "IoException" in each.log for each in outcomes]
@@ -135,9 +117,9 @@ def one_epoch(rank: Rank, cut: Path) -> tuple[list[int], float]:
 
 @pytest.mark.parametrize("gone", [1.0, *(pytest.param(s, marks=pytest.mark.soak) for s in (3, 10))])
 def test_a_network_that_is_gone_for_a_while_costs_time_and_no_sample(
-    tmp_path: Path, hosts: None, gone: float
+    tmp_path: Path, hosts: Hosts, gone: float
 ) -> None:
-    with Job(one_epoch, 2, tmp_path / "cut", folder=tmp_path, prepare=move_to_a_host) as job:
+    with Job(one_epoch, 2, tmp_path / "cut", folder=tmp_path, prepare=hosts.each(1)) as job:
         all_training(job, 2)
         on(job, 0, "ip", "link", "set", "cable0", "down")
         (tmp_path / "cut").touch()
@@ -162,16 +144,16 @@ def train_with_limit(rank: Rank) -> None:
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["", "stopped before"])
 def test_a_host_that_loses_power_is_an_error_on_the_others(
-    tmp_path: Path, hosts: None, stopped: bool
+    tmp_path: Path, hosts: Hosts, stopped: bool
 ) -> None:
-    with Job(train_with_limit, 2, folder=tmp_path, prepare=move_to_a_host) as job:
+    with Job(train_with_limit, 2, folder=tmp_path, prepare=hosts.each(1)) as job:
         all_training(job, 2)
         if stopped:  # its system answers for it
             os.kill(job.pid(1), signal.SIGSTOP)
-            time.sleep(6)
+            time.sleep(9)
             assert psutil.Process(job.pid(0)).status() != psutil.STATUS_ZOMBIE
-        on(job, 1, "ip", "link", "set", "cable1", "down")
+        hosts.cable.change(cut=True)
         os.kill(job.pid(1), signal.SIGKILL)  # what it sends does not arrive
         outcome = job.join(15)[0]
-    assert_died(outcome, "PeerError", "does not answer any more: its host has lost power")
+    assert_died(outcome, "PeerError", "stopped answering: the host has lost power")
     assert "rank 1 (process" in outcome.message

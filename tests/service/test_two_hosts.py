@@ -6,23 +6,26 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from service_world import in_one_process, job_of
 
-from hosts import Host, two_hosts, why_not_two
+from hosts import Host, Hosts, two_hosts, why_not_two
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 
 HERE = Path(__file__).parent
+POOR = {"delay": 0.05, "loss": 0.01}
 GONE_WITHIN = 25.0  # seconds in which a host that takes five to be missed is missed in any case
 
 
 @pytest.fixture
-def hosts() -> Iterator[tuple[Host, Host]]:
+def hosts() -> Iterator[Hosts]:
     if why := why_not_two():
         pytest.skip(f"this machine cannot be two hosts: {why}")
     with two_hosts() as pair:
@@ -75,16 +78,47 @@ print([each.wait(float(sys.argv[2])) for each in sent])
 
 
 def test_a_host_that_is_gone_is_missed_whatever_is_on_its_way_to_it(
-    hosts: tuple[Host, Host],
+    hosts: Hosts,
 ) -> None:
     """By connections that wait, that send, that are new."""
-    first, second = hosts
+    first, second, cable = hosts
     server = first.python("-c", SERVER, first.address)
     client = second.python("-c", CLIENT, line_of(server).strip(), GONE_WITHIN)
     assert line_of(client) == "connected\n"
-    first.unplug()
+    cable.change(cut=True)
     tell_on(client)
     assert json.loads(line_of(client).lower()) == [True] * 5
+    client.communicate()
+
+
+WAITER = """
+import pickle, sys, time
+from evenstep.service.transport.connection import Connections
+from evenstep.service.transport.frames import to_frames
+
+connections = Connections(pickle.loads(bytes.fromhex(sys.argv[1])))
+waiting = []
+for _ in range(8):
+    waiting.append(connections.send(to_frames("never")))
+    time.sleep(0.4)
+print("connected")
+sys.stdin.readline()  # the network is there again
+time.sleep(3)
+print([each.wait(0) for each in waiting])
+"""
+
+
+def test_a_network_that_is_gone_for_three_seconds_costs_no_connection(hosts: Hosts) -> None:
+    """Whenever the last answer to the kernel's questions came before."""
+    first, second, cable = hosts
+    server = first.python("-c", SERVER, first.address)
+    client = second.python("-c", WAITER, line_of(server).strip())
+    assert line_of(client) == "connected\n"
+    cable.change(cut=True)
+    time.sleep(3)
+    cable.change(cut=False)
+    tell_on(client)
+    assert json.loads(line_of(client).lower()) == [False] * 8
     client.communicate()
 
 
@@ -103,17 +137,18 @@ with es.start(job, name="hosts", ray=ray, **options) as service:
     sys.stdin.readline()
 """
 TRAINER = """
-import json, sys
+import json, sys, time
 import evenstep.service as es
 from service_world import comparable, steps_of
 
-client = es.Client(sys.argv[1], "hosts")
-print(json.dumps(comparable(steps_of(client)), default=repr))
-client = es.Client(sys.argv[1], "hosts")
-steps_of(client, 1)
-print("again")
-sys.stdin.readline()  # the other host is gone
-print("rest", json.dumps(comparable(steps_of(client)), default=repr))
+while True:
+    client = es.Client(sys.argv[1], "hosts")
+    taken = steps_of(client, 1)
+    print("begun")
+    sys.stdin.readline()  # the network has changed
+    begin = time.monotonic()
+    taken += steps_of(client)
+    print("taken", json.dumps([time.monotonic() - begin, comparable(taken)], default=repr))
 """
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -134,14 +169,28 @@ def start_ray(host: Host, *options: str) -> None:
     )
 
 
+def taken_by(trainer: subprocess.Popen[str]) -> tuple[float, list[Any]]:
+    """Seconds, and all steps."""
+    while not (line := line_of(trainer)).startswith("taken "):  # Ray says that a host is gone
+        assert line
+    seconds, steps = json.loads(line.removeprefix("taken "))
+    return seconds, steps
+
+
+CUTS = [("both", 3.0), ("there", 3.0), ("back", 3.0), ("both", 8.0)]
+
+
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_roles_on_two_hosts_give_the_steps_of_one_process_and_move_when_a_host_is_gone(
-    hosts: tuple[Host, Host], tmp_path: Path
+    hosts: Hosts, tmp_path: Path
 ) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
     job = job_of(tmp_path, stop="all_exhausted")
-    expected = in_one_process(job)
-    first, second = hosts
+    expected = json.loads(json.dumps(in_one_process(job), default=repr))
+    assert len(expected[0]) > 5
+    first, second, cable = hosts
+    cable.change(**POOR)
     address = f"{first.address}:6379"
     memory = "--object-store-memory=100000000"
     # The first has room for all five roles.
@@ -152,14 +201,30 @@ def test_roles_on_two_hosts_give_the_steps_of_one_process_and_move_when_a_host_i
     assert set(json.loads(line_of(driver))) == {"host0", "host1"}
     trainers = [
         host.python("-c", TRAINER, address, RANK=str(rank), **RAY)
-        for rank, host in enumerate(hosts)
+        for rank, host in enumerate((first, second))
     ]
-    taken = [json.loads(line_of(trainer)) for trainer in trainers]
-    assert taken == json.loads(json.dumps(expected, default=repr))
-    assert len(taken[0]) > 5
-    assert [line_of(trainer) for trainer in trainers] == ["again\n"] * 2
-    second.unplug()
-    tell_on(trainers[0])
-    while not (line := line_of(trainers[0])).startswith("rest "):  # Ray says that a host is gone
-        assert line
-    assert json.loads(line.removeprefix("rest ")) == taken[0][1:]
+    for way, seconds in CUTS:
+        for trainer in trainers:
+            while (line := line_of(trainer)) != "begun\n":
+                assert line
+        towards = {"both": None, "there": second, "back": first}[way]
+        cable.change(towards=towards, cut=True)
+        for trainer in trainers:
+            tell_on(trainer)
+        time.sleep(seconds)
+        cable.change(cut=False)
+        took, steps = zip(*map(taken_by, trainers))
+        print(f"cut {way} for {seconds} s: {took}", file=sys.stderr)
+        assert list(steps) == expected
+    for trainer in trainers:
+        while (line := line_of(trainer)) != "begun\n":
+            assert line
+    cable.change(cut=True)
+    begin = time.monotonic()
+    for trainer in trainers:
+        tell_on(trainer)
+    took, steps = taken_by(trainers[0])
+    print(f"cut for good: {took}", file=sys.stderr)
+    assert steps == expected[0]
+    print(trainers[1].wait(300), time.monotonic() - begin, file=sys.stderr)
+    print(trainers[1].stdout.read()[-3000:], file=sys.stderr)

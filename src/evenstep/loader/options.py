@@ -76,8 +76,9 @@ class Faults:
     waits for and what that rank does. The next warnings follow after twice, four times and so on as
     long. None or 0 logs nothing. All ranks need the same value."""
     peer_timeout: int = 180
-    """Seconds, at least 4, without an answer from another rank's host after which it is lost, which
-    is an error. A process that is busy or stopped still answers: its system does so for it."""
+    """Seconds, at least 4, that another rank's host has to answer. One that takes a few seconds
+    longer is lost, which is an error. A process that is busy or stopped still answers: its system
+    does so for it."""
     replay: bool = False
     """Resume an iterable dataset that has no ``state_dict`` by reading the epoch again from its
     beginning and dropping the samples that came before."""

@@ -154,10 +154,11 @@ def _curve_router(zmq: Any, context: Any, keys: Keys) -> Any:
 
 
 def keep_alive(zmq: Any, socket: Any) -> None:
-    """Lets the kernel check within 5 s of silence that the other machine is there. It also answers
-    for stopped processes, which ZeroMQ's own heartbeat would declare dead."""
-    socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 3
-    socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 1, 2
+    """Lets the kernel check within 5 s of silence that the other machine is there, by questions of
+    which three may be lost. It also answers for stopped processes, which ZeroMQ's own heartbeat
+    would declare dead."""
+    socket.tcp_keepalive = socket.tcp_keepalive_idle = socket.tcp_keepalive_intvl = 1
+    socket.tcp_keepalive_cnt = 4
 
 
 def _bind(zmq: Any, router: Any, address: str, port: int | None) -> int:
