@@ -26,7 +26,7 @@ READERS = 2
 BATCH = 16
 MAX_TOKENS = 8192
 PATIENCE = 60.0
-"""Seconds without a batch after which a job hangs."""
+"""Seconds without a batch, after the first, after which a job hangs."""
 LIMIT = 180.0
 """Seconds that a job may take in all."""
 AT = 0.4
@@ -159,7 +159,7 @@ class Job:
                     break  # it has read everything and does not end: not what is measured
                 if any(process.poll() for process in self._processes):
                     break
-                last = self._beat.stat().st_mtime if self._beat.exists() else outcome.begun
+                last = self._beat.stat().st_mtime if self._beat.exists() else limit
                 if time.time() > min(limit, max(last, outcome.struck) + PATIENCE):
                     outcome.hung = not outcome.ended
                     break
