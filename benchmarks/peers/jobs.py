@@ -94,6 +94,7 @@ class Job:
                 **os.environ,
                 "PEERS_TOKENIZER": str(data.tokenizer_file(quick).absolute()),
                 "PEERS_FOLDER": str(folder),
+                "PEERS_PARENT": str(os.getpid()),
                 "TOKENIZERS_PARALLELISM": "false",
                 "OMP_NUM_THREADS": "1",
                 "RANK": str(rank),

@@ -15,8 +15,8 @@ Figures = dict[str, Any]
 
 def speed(name: str, workload: str, ranks: int, quick: bool) -> Figures:
     """
-    samples_per_s   over the window of the epoch, the sum of all ranks
-    cpu_ms          processor time of a sample, of all processes, over the window
+    samples_per_s   of all ranks, from the first sample that is prepared to the last batch
+    cpu_ms          processor time of a sample, of all processes, over the same time
     first_s         from the start of the processes to the first batch of the last rank
     peak_mib        PSS of all processes
     padding, imbalance, steps   where there are tokens; imbalance is of padded tokens of a step
@@ -24,24 +24,22 @@ def speed(name: str, workload: str, ranks: int, quick: bool) -> Figures:
     outcome = Job(name, workload, ranks, quick=quick).end()
     if problem := problem_of(outcome):
         return {"error": problem}
-    rates, cpu, samples = 0.0, 0.0, 0
-    for record in outcome.records:
-        (n0, t0, c0), (n1, t1, c1) = record["marks"]
-        rates += (n1 - n0) / (t1 - t0)
-        cpu += c1 - c0
-        samples += n1 - n0
+    samples = sum(len(record["ids"]) for record in outcome.records)
+    last = max(outcome.records, key=lambda record: record["last"])
+    begun, used = last["begun"]
     found: Figures = {
-        "samples_per_s": rates,
-        "cpu_ms": 1000 * cpu / samples,
+        "samples_per_s": samples / (last["last"] - begun),
+        "cpu_ms": 1000 * (last["used"] - used) / samples,
         "first_s": max(record["first"] for record in outcome.records) - outcome.begun,
         "peak_mib": outcome.peak / 2**20,
-        "samples": sum(len(record["ids"]) for record in outcome.records),
+        "samples": samples,
     }
     steps = [record["steps"] for record in outcome.records]
     if steps[0]:
         real, padded = (sum(step[k] for own in steps for step in own) for k in (0, 1))
         found["padding"] = 1 - real / padded
         found["steps"] = [len(own) for own in steps]
+    if steps[0] and ranks > 1:
         loads = [[own[1] for own in together] for together in zip(*steps)]
         found["imbalance"] = ranks * sum(map(max, loads)) / sum(map(sum, loads))
     return found
@@ -51,6 +49,8 @@ def problem_of(outcome: Outcome) -> str:
     """Why a job gave no figures; empty if it did."""
     if outcome.hung:
         return "it hangs"
+    if not outcome.error and any(not record["ids"] for record in outcome.records):
+        return "a rank got no batch"
     return outcome.error
 
 

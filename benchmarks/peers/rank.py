@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pickle
 import sys
 import time
@@ -16,37 +17,18 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from benchmarks.peers.work import Work
-
-WINDOW = 0.2, 0.8
-"""Part of the epoch over which speed is measured: reading ahead is at both ends the same."""
-
-
-def processor_seconds() -> float:
-    """Of this process and all that it has started."""
-    own = psutil.Process()
-    total = sum(own.cpu_times()[:4])
-    for process in own.children(recursive=True):
-        try:
-            total += sum(process.cpu_times()[:4])
-        except psutil.NoSuchProcess:
-            continue
-    return float(total)
+from benchmarks.peers.work import Work, begun, processor_seconds
 
 
 class Seen:
     """What a rank has seen of its loader."""
 
-    def __init__(self, work: Work) -> None:
-        self._expected = work.samples / work.ranks
+    def __init__(self) -> None:
         self.ids: list[int] = []
         self.steps: list[tuple[int, int]] = []
         """Of each batch, real and padded tokens."""
-        self.marks: list[tuple[int, float, float]] = []
-        """Samples, seconds and processor seconds at either end of the window."""
-        self.first = 0.0
+        self.first = self.last = 0.0
+        """Seconds, when the first and the last batch came."""
 
     def add(self, batch: dict[str, Any]) -> None:
         self.first = self.first or time.time()
@@ -54,20 +36,16 @@ class Seen:
         if "lengths" in batch:
             real, padded = sum(map(int, batch["lengths"])), batch["input_ids"].numel()
             self.steps.append((real, padded))
-        if len(self.marks) < 2 and len(self.ids) >= WINDOW[len(self.marks)] * self._expected:
-            self.marks.append((len(self.ids), time.time(), processor_seconds()))
-
-    def record(self) -> dict[str, Any]:
-        return {"ids": self.ids, "steps": self.steps, "marks": self.marks, "first": self.first}
+        self.last = time.time()
 
 
-def read(adapter: Any, given: dict[str, Any]) -> dict[str, Any]:
+def read(adapter: Any, given: dict[str, Any]) -> None:
     work = Work(**given["work"])
     loader = getattr(adapter, work.workload)(work)
     state = Path(given.get("state", ""))
     if given.get("restore"):
         adapter.restore(loader, pickle.loads(state.read_bytes()))
-    seen, stop, most = Seen(work), given.get("stop"), work.samples // work.ranks
+    seen, stop, most = Seen(), given.get("stop"), work.samples // work.ranks
     for batch in loader:
         seen.add(batch)
         if stop and len(seen.ids) >= given["at"] * most:
@@ -81,11 +59,12 @@ def read(adapter: Any, given: dict[str, Any]) -> dict[str, Any]:
             Path(given["heartbeat"]).touch()
         if work.workload == "mixture" and len(seen.ids) >= most:
             break
-    found = seen.record()
-    Path(given["out"]).write_text(json.dumps(found))
+    # Of all ranks: what the last one notes is what they took.
+    used = processor_seconds(int(os.environ["PEERS_PARENT"]))
+    start = json.loads(begun().read_text()) if begun().exists() else None
+    Path(given["out"]).write_text(json.dumps({**vars(seen), "used": used, "begun": start}))
     if hasattr(adapter, "close"):
         adapter.close(loader)
-    return found
 
 
 def main() -> None:

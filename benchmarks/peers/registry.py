@@ -44,7 +44,7 @@ PEERS: dict[str, Peer] = {
     "ray": Peer(
         title="Ray Data",
         adapter="ray_data",
-        requirements=("ray[data]==2.60.0",),
+        requirements=("ray[data,train]==2.60.0",),
         worker="ray::",
         environment={"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"},
     ),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import litdata
+import torch.distributed as dist
 
 from benchmarks.peers.adapters.parts import names, parts
 from benchmarks.peers.work import Batch, Sample, Work, decode, pad, stack, tokenize
@@ -43,6 +44,8 @@ def picture(row: dict[str, Any]) -> Sample:
 
 
 def source(work: Work, name: str, read: Callable[..., Sample], much: float = 1.0) -> Any:
+    if work.ranks > 1 and not dist.is_initialized():
+        dist.init_process_group("gloo")  # of which it asks its rank
     return litdata.StreamingDataset(
         str(Path(work.folder) / name),
         shuffle=True,

@@ -1,0 +1,138 @@
+"""evenstep's service on processes: Parquet sources, a balancing strategy, a client for each rank.
+
+Rank 0 starts the service; the other rank connects to it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import evenstep.service as es
+from benchmarks.peers.adapters import parquet
+from benchmarks.peers.work import SOURCES, Batch, Sample, Work, decode, pad, stack, tokenize
+
+NAME = "peers"
+
+
+def convert(workload: str, raw: Path, to: Path) -> None:
+    parquet.write(workload, raw, to)
+
+
+def _tokenized(row: Mapping[str, Any]) -> Sample:
+    return tokenize(row["id"], row["text"])
+
+
+def _decoded(row: Mapping[str, Any]) -> Sample:
+    return decode(row["id"], row["jpeg"])
+
+
+def _strategy(graph: Any, mesh: Any, step: int) -> Any:
+    return graph.mix().distribute("DP").balance("greedy").plan()
+
+
+def _packed(samples: list[Sample]) -> Batch:
+    from evenstep import PackCollator
+
+    batch = PackCollator()([{"input_ids": s["input_ids"]} for s in samples])
+    ids, lengths = zip(*((s["id"], len(s["input_ids"])) for s in samples))
+    return {"id": ids, "lengths": lengths, **batch}
+
+
+class Batches:
+    """The steps of this rank's client; of each step the one micro-batch."""
+
+    def __init__(self, work: Work, files: Mapping[str, float], transform: Any, **more: Any) -> None:
+        self._work, self._files, self._transform, self._more = work, files, transform, more
+        self._state: Any = None
+        self._service: Any = None
+        self._client: Any = None
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    def state(self) -> Any:
+        return self._client.common_state()
+
+    def __iter__(self) -> Iterator[Batch]:
+        folder = Path(os.environ["PEERS_FOLDER"])
+        if self._work.rank == 0:
+            sources = [
+                es.Source(
+                    name,
+                    f"{self._work.folder}/{name}-*.parquet",
+                    transform=self._transform,
+                    weight=weight,
+                )
+                for name, weight in self._files.items()
+            ]
+            job = es.Job(
+                sources=sources,
+                mesh=es.Mesh(DP=self._work.ranks),
+                strategy=_strategy,
+                seed=self._work.seed,
+                **self._more,
+            )
+            self._service = es.start(
+                job,
+                backend="processes",
+                loaders=self._work.workers * self._work.ranks,
+                name=f"{NAME}-{folder.name}",
+                state=self._state,
+            )
+            (folder / "address.new").write_bytes(pickle.dumps(self._service.address))
+            (folder / "address.new").rename(folder / "address")
+            self._client = self._service.client(DP=0)
+        else:
+            while not (folder / "address").exists():
+                time.sleep(0.05)
+            address = pickle.loads((folder / "address").read_bytes())
+            self._client = es.Client(address, f"{NAME}-{folder.name}")
+        for micro_batches, _ in self._client:
+            yield from micro_batches
+
+    def close(self) -> None:
+        self._client.close()
+        if self._service is not None:
+            self._service.close()
+
+
+def padded(work: Work) -> Batches:
+    return Batches(work, {"text": 1.0}, _tokenized, collate=pad, max_tokens=work.max_tokens)
+
+
+def packed(work: Work) -> Batches:
+    return Batches(work, {"text": 1.0}, _tokenized, collate=_packed, max_tokens=work.max_tokens)
+
+
+def images(work: Work) -> Batches:
+    draws = es.DrawOptions(samples_per_step=work.batch_size * work.ranks)
+    return Batches(work, {"images": 1.0}, _decoded, collate=stack, draws=draws)
+
+
+def mixture(work: Work) -> Batches:
+    weights = {f"{source:02}": weight for source, weight in zip(range(SOURCES), work.weights())}
+    return Batches(
+        work,
+        weights,
+        _tokenized,
+        collate=pad,
+        max_tokens=work.max_tokens,
+        draws=es.DrawOptions(stop="repeat"),
+    )
+
+
+def state(loader: Batches) -> Any:
+    return loader.state()
+
+
+def restore(loader: Batches, state: Any) -> None:
+    loader.restore(state)
+
+
+def close(loader: Batches) -> None:
+    loader.close()

@@ -1,0 +1,29 @@
+"""torchdata's StatefulDataLoader: torch's, with the state of an epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from benchmarks.peers.adapters import torch as plain
+
+
+def padded(work: plain.Work) -> Any:
+    return plain.padded(work, StatefulDataLoader)
+
+
+def images(work: plain.Work) -> Any:
+    return plain.images(work, StatefulDataLoader)
+
+
+def mixture(work: plain.Work) -> Any:
+    return plain.mixture(work, StatefulDataLoader)
+
+
+def state(loader: Any) -> Any:
+    return loader.state_dict()
+
+
+def restore(loader: Any, state: Any) -> None:
+    loader.load_state_dict(state)
