@@ -33,6 +33,9 @@ class Setting:
     """KB of a stored sample on average; lengths spread around it."""
     steps: int
     """Measured, after some more."""
+    loaders: int = 2
+    """Processes that read: torch's workers finish their batches at about the same time, so rounds
+    of that many steps are measured."""
 
     @property
     def most_tokens(self) -> int:
@@ -41,7 +44,8 @@ class Setting:
 
     @property
     def warm_up(self) -> int:
-        return min(6, self.steps)
+        """Steps in which each reader fills what it prepares ahead."""
+        return 4 * self.loaders
 
     @property
     def waits(self) -> int:
@@ -62,11 +66,11 @@ SETTINGS = {
 
 
 def setting_of(transform_ms: float, sample_kb: float, loaders: int) -> Setting:
-    """Steps of 64 samples, of 8 if they are large; as many as take a few seconds."""
+    """Steps of 64 samples, of 8 if they are large; as many as take a few seconds, in rounds."""
     samples = 64 if sample_kb < 100 else 8
     guess = samples * (0.1 + transform_ms + sample_kb / 500) / loaders  # milliseconds
-    steps = int(np.clip(4000 / guess, 6, 200))
-    return Setting(samples, transform_ms, sample_kb, steps)
+    rounds = int(np.clip(4000 / guess, 6 * loaders, 200)) // loaders
+    return Setting(samples, transform_ms, sample_kb, rounds * loaders, loaders)
 
 
 def prepared(row: Mapping[str, Any], *, milliseconds: float) -> dict[str, Any]:

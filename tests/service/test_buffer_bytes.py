@@ -50,13 +50,13 @@ def filled(tmp_path: Path, **options: Any) -> tuple[es.SourceLoader, dict[str, i
 def test_buffers_hold_no_more_bytes_than_given_and_share_them_by_what_is_drawn(
     tmp_path: Path,
 ) -> None:
-    budget = 100 * SIZE
+    budget = 50 * SIZE
     loader, drawn = filled(tmp_path, buffer_bytes=budget)
     status = loader.status()
     assert 0.9 * budget < sum(status["source_bytes"].values()) < budget
     held = status["sources"]
     for name, count in drawn.items():
-        assert abs(held[name] - 100 * count / sum(drawn.values())) < 8
+        assert abs(held[name] - 50 * count / sum(drawn.values())) < 8
     assert status["staged_bytes"] == pytest.approx(64 * SIZE, rel=0.2)
     loader.close()
 
@@ -69,8 +69,26 @@ def test_a_step_of_every_source_is_held_however_little_is_allowed(tmp_path: Path
 
 
 def test_the_limit_of_samples_holds_too(tmp_path: Path) -> None:
-    loader, _ = filled(tmp_path, buffer_size=20)
-    assert loader.status()["sources"] == {"common": 20, "rare": 20}
+    loader, _ = filled(tmp_path, buffer_size=10)
+    assert loader.status()["sources"] == {"common": 10, "rare": 10}
+    loader.close()
+
+
+def test_what_is_held_ahead_deepens_from_a_few_steps_to_the_limit(tmp_path: Path) -> None:
+    rows = [{"id": number} for number in range(2000)]
+    source = es.Source("only", Rows(rows), transform=arrays)
+    job = job_of(tmp_path, sources=[source], buffer_size=22)
+    loader = es.SourceLoader(job.for_loader(job.names))
+    buffer = loader._buffers["only"]
+    held = []
+    for step in range(100):
+        known = buffer.ahead(4 * step, 4).rows[:4]
+        buffer.take(known[:, 0].tolist(), [tuple(lengths) for lengths in known[:, 3:].tolist()])
+        while buffer.has_room():
+            buffer.fill_chunk()
+        held.append(buffer.held()[0])
+    assert held == sorted(held)
+    assert (held[0], held[40], held[-1]) == (16, 20, 22)
     loader.close()
 
 

@@ -61,7 +61,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[es.Job]:
         es.Source(name, Rows(rows(200, 1000 * k, 20)), transform=transform)
         for k, (name, transform) in enumerate(transforms.items())
     ]
-    yield job_of(tmp_path, sources=sources, samples_per_step=8, buffer_size=50)
+    yield job_of(tmp_path, sources=sources, samples_per_step=8, buffer_size=15)
     gate.opened.set()
     raised.clear()
 
@@ -109,20 +109,20 @@ def test_buffers_fill_once_they_were_drawn_from(job: es.Job) -> None:
     gate.opened.set()
     loader, _ = drawn_from(job)
     for name in job.names:
-        await_filled(loader, name, 50)
+        await_filled(loader, name, 15)
     before = threading.active_count()
     loader.close()
     assert threading.active_count() < before
-    assert loader.status()["sources"] == dict.fromkeys(job.names, 50)
+    assert loader.status()["sources"] == dict.fromkeys(job.names, 15)
 
 
 def test_a_sample_that_takes_long_keeps_no_other_waiting(job: es.Job) -> None:
     loader, task = drawn_from(job)
     gate.await_arrival()  # a thread that fills is at the gate
-    await_filled(loader, "quick", 50)
+    await_filled(loader, "quick", 15)
     assert in_thread(lambda: loader.ahead("slow", 5, 5)).end == 10
-    assert in_thread(lambda: loader.ahead("quick", 10, 1)).end == task.samples.counts()[1] + 50
-    assert in_thread(lambda: loader.ahead("quick", 60, 40)).end == 100
+    assert in_thread(lambda: loader.ahead("quick", 10, 1)).end == task.samples.counts()[1] + 15
+    assert in_thread(lambda: loader.ahead("quick", 15, 40)).end == 55
     fetched = [in_thread(lambda bucket=bucket: loader.fetch(0, bucket)) for bucket in range(2)]
     assert sum(len(each.samples) for each in fetched) == 8
     keys = [(None, 0), (None, 1)]
@@ -135,7 +135,7 @@ def test_a_sample_that_takes_long_keeps_no_other_waiting(job: es.Job) -> None:
     gate.opened.set()
     asked.join(HANG)
     assert not asked.is_alive()
-    await_filled(loader, "slow", 50)
+    await_filled(loader, "slow", 15)
     loader.close()
 
 

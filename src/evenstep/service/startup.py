@@ -75,8 +75,8 @@ def start(
             one. "local" runs all roles in this thread, for tests and to try out a job. All draw and
             plan the same.
         name: by which trainers find the job; not for "local".
-        loaders: number of Source Loaders, which divide the sources among them. If there are more
-            loaders than sources, several share a source. Or a layout of `plan_loaders`, which says
+        loaders: number of Source Loaders, which divide the sources among them by weight. Several
+            may share a source. Or a layout of `plan_loaders`, which says
             which has what, and with how many workers. "auto" measures and plans now, as fast as the
             cores of this machine allow. A `LoaderScaling` changes their number as weights move; not
             for "local".

@@ -89,7 +89,8 @@ class MemoryOptions:
 
     Args:
         prefetch: steps that each client requests beyond the one that it trains on.
-        buffer_size: samples of each source that a loader prepares ahead, if `buffer_bytes` allows.
+        buffer_size: samples of each source that a loader prepares ahead at most, if `buffer_bytes`
+            allows: for 4 steps at first, and for one more after every 32.
         buffer_bytes: bytes of prepared samples that each loader holds, beside those that wait for a
             constructor. Sources share them by what is drawn; each holds at least what a step takes
             of it.

@@ -39,7 +39,8 @@ def layout_of(job: Job, loaders: Loaders) -> SourceLayout:
     if isinstance(loaders, str):
         raise ConfigurationError(f"loaders={loaders!r} must be a number, a layout or 'auto'")
     if not isinstance(loaders, SourceLayout):
-        return SourceLayout.of(job.names, loaders)
+        weights = [source.weight for source in job.sources]
+        return SourceLayout.of(job.names, loaders, weights=weights)
     if loaders.sources != job.names:
         differing = sorted(set(loaders.sources) ^ set(job.names))
         raise ConfigurationError(

@@ -1,6 +1,6 @@
 """Which loader owns which samples.
 
-Without a planned layout, sources are assigned to loaders in turn. Several loaders may share a
+Without a planned layout, sources are assigned to loaders by weight. Several loaders may share a
 source: its positions are cut into stripes, which they own in turn. Plans do not depend on the owner
 of a sample, so they are the same for any layout.
 """
@@ -19,7 +19,7 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.strategy import LoaderTask, LoadingPlan
-from evenstep.strategy.loaders import STRIPE, LoaderLayout, SourceStripe
+from evenstep.strategy.loaders import STRIPE, LoaderLayout, SourceStripe, owners_by_weight
 
 StageKey = tuple[str | None, int]
 """Where samples are staged within a step: the name of the subplan (None for the plan itself) and
@@ -64,20 +64,29 @@ class SourceLayout:
                 )
 
     @classmethod
-    def of(cls, sources: Sequence[str], loaders: int, *, stripe: int = STRIPE) -> SourceLayout:
-        """Assigns sources to loaders in turn, or loaders to sources if there are more loaders.
+    def of(
+        cls,
+        sources: Sequence[str],
+        loaders: int,
+        *,
+        weights: Sequence[float] | None = None,
+        stripe: int = STRIPE,
+    ) -> SourceLayout:
+        """Assigns sources to loaders so that each has about the same weight. Loaders that would
+        differ share a source.
+
+        Args:
+            weights: [sources] samples that are drawn of each, in any unit; None is equally many.
 
         Raises:
             ConfigurationError: less than one loader, or stripes of less than one position.
         """
         check_at_least(1, loaders=loaders, stripe=stripe)
+        owners = owners_by_weight([1.0] * len(sources) if weights is None else weights, loaders)
         shares: list[list[SourceStripe]] = [[] for _ in range(loaders)]
-        for number, name in enumerate(sources):
-            owners = range(number % loaders, loaders, max(len(sources), 1))
-            if loaders < len(sources):
-                owners = range(number % loaders, number % loaders + 1)
-            for part, loader in enumerate(owners):
-                share = SourceStripe(source=name, part=part, parts=len(owners), stripe=stripe)
+        for name, own in zip(sources, owners):
+            for part, loader in enumerate(own):
+                share = SourceStripe(source=name, part=part, parts=len(own), stripe=stripe)
                 shares[loader].append(share)
         return cls(tuple(sources), tuple(map(tuple, shares)))
 

@@ -11,6 +11,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from evenstep.strategy.loaders import SourceStripe
 
 _CHUNK_SECONDS = 0.02  # of reading and preparing, in a chunk of a fill
 _SLOW_SECONDS = 0.1  # a sample of a slow source takes longer
+_FIRST_PLANS = 4  # plans' worth of samples that are prepared ahead at first
+_PLANS_BETWEEN = 32  # plans after which it is one more
 _PASSED_PLANS = 8  # plans' worth of samples that were passed over are held whatever their bytes
 _END_SECONDS = 5.0  # that `close` waits for another thread
 
@@ -80,6 +83,7 @@ class SourceBuffer:
         self._window, self._passed = SampleWindow(0, 0), PassedOver()
         # Estimates:
         self._taken = 0.0  # samples that a plan takes; 0 before the first was drawn
+        self._plans = 0  # that have taken any
         self._size = 0.0  # bytes of a sample
         self._pace = 0.0  # seconds that a sample takes
         self._batch = 0  # samples that keep workers busy for a chunk's time
@@ -166,12 +170,14 @@ class SourceBuffer:
             return self._extend(room, _CHUNK_SECONDS) if room else 0
 
     def _room(self) -> int:
-        """Samples that should be prepared ahead."""
+        """Samples that should be prepared ahead: few at first, as their sources share the
+        processor with those that the next step waits for, and ever more."""
         window = self._window
         if window.ended or self._has_too_many_bad():
             return 0
         ahead = len(window.held)
-        room = self._limit - ahead
+        plans = _FIRST_PLANS + self._plans // _PLANS_BETWEEN
+        room = min(self._limit, math.ceil(plans * self._taken)) - ahead
         if self._size:
             free = self._budget.share(self) - window.size - self._passed.size
             room = min(room, int(free / self._size))
@@ -260,6 +266,7 @@ class SourceBuffer:
             window, passed = self._window, self._passed
             if window.begin <= positions[-1] < window.end:
                 self._taken = max(len(positions), 0.9 * self._taken)
+                self._plans += 1
             wanted = set(positions)
             picked: dict[int, Prepared] = {}
             for prepared in window.move(positions[-1] + 1):

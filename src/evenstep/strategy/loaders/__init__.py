@@ -2,6 +2,7 @@
 layout of processes within limits of memory and time. In reading order:
 
     source_stripe    `SourceStripe`: the part of a source that one loader owns
+    owners           `owners_by_weight`: who owns what where no costs are measured
     source_profile   `SourceProfile`: what a sample of a source costs
     demand           weights of the steps to come -> samples that a step draws of each source
     load_model       `LoaderLimits` and `LoadModel`: what a loader needs for some parts of sources
@@ -16,6 +17,7 @@ While the job runs, its weights move:
 from evenstep.strategy.loaders.demand import draws_of, weights_ahead
 from evenstep.strategy.loaders.load_model import LoaderLimits, LoadModel
 from evenstep.strategy.loaders.loader_layout import LoaderLayout, PlannedLoader, Shortage
+from evenstep.strategy.loaders.owners import owners_by_weight
 from evenstep.strategy.loaders.packing import packed
 from evenstep.strategy.loaders.scaling import (
     GroupNeeds,
@@ -45,6 +47,7 @@ __all__ = [
     "SourceStripe",
     "draws_of",
     "groups_of_layout",
+    "owners_by_weight",
     "packed",
     "scaling_plan",
     "weights_ahead",

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 
-STRIPE = 64
+STRIPE = 16
 """Consecutive positions in a stripe."""
 
 

@@ -1,0 +1,49 @@
+"""Sources are divided among loaders by weight, with few that are shared."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.strategy.loaders import owners_by_weight
+
+
+def load_of(weights: list[float], owners: list[list[int]], loaders: int) -> list[float]:
+    load = [0.0] * loaders
+    for weight, own in zip(weights, owners):
+        for loader in own:
+            load[loader] += weight / len(own)
+    return load
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 40))
+def test_every_source_and_every_loader_has_a_part_and_few_are_shared(weights, loaders) -> None:
+    owners = owners_by_weight(weights, loaders)
+    assert all(len(set(own)) == len(own) >= 1 for own in owners)
+    assert {loader for own in owners for loader in own} == set(range(loaders))
+    assert sum(map(len, owners)) <= len(weights) + loaders
+    assert owners == owners_by_weight(weights, loaders)
+
+
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=30), st.integers(2, 8))
+def test_no_loader_has_more_than_a_mean_load_and_half_a_source(weights, loaders) -> None:
+    """As the last source that the longest loader has was given to the one with the least."""
+    if loaders > len(weights):
+        return
+    load = load_of(weights, owners_by_weight(weights, loaders), loaders)
+    assert max(load) <= np.mean(load) + max(weights)
+
+
+def test_loaders_with_unequal_loads_share_a_source() -> None:
+    weights = [1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0]
+    assert load_of(weights, owners_by_weight(weights, 2), 2) == [7.5, 7.5]
+    assert max(load_of(weights, owners_by_weight(weights, 4), 4)) <= 1.1 * 15 / 4
+
+
+def test_more_loaders_than_sources_go_to_the_heaviest() -> None:
+    assert [len(own) for own in owners_by_weight([8.0, 1.0, 3.0], 8)] == [5, 1, 2]
+
+
+def test_sources_of_one_weight_are_shared_by_nobody_where_they_divide() -> None:
+    assert all(len(own) == 1 for own in owners_by_weight([1.0] * 120, 8))
