@@ -77,7 +77,7 @@ def jpegs(folder: str | Path) -> list[Path]:
 
 
 @cache
-def _begin() -> None:
+def begin() -> None:
     """The first process of a job that prepares a sample notes when, and the processor time so far.
 
     The clock of speed starts here, so that neither the start of processes nor what a loader reads
@@ -109,14 +109,14 @@ def _tokenizer() -> Tokenizer:
 
 def tokenize(number: int, text: str) -> Sample:
     """id, and input_ids: [tokens] int64 NumPy array"""
-    _begin()
+    begin()
     ids = _tokenizer().encode(text).ids
     return {"id": number, "input_ids": np.array(ids, np.int64)}
 
 
 def decode(number: int, jpeg: bytes) -> Sample:
     """id, and pixels: [3, PIXELS, PIXELS] uint8 NumPy array"""
-    _begin()
+    begin()
     with Image.open(io.BytesIO(jpeg)) as picture:
         small = picture.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BILINEAR)
     return {"id": number, "pixels": np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))}

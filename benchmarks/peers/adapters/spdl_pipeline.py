@@ -16,7 +16,18 @@ from spdl.pipeline import PipelineBuilder, run_pipeline_in_subprocess
 from spdl.source import DistributedRandomSampler
 from spdl.source.utils import embed_shuffle
 
-from benchmarks.peers.work import PIXELS, SOURCES, Batch, Sample, Work, jpegs, pad, texts, tokenize
+from benchmarks.peers.work import (
+    PIXELS,
+    SOURCES,
+    Batch,
+    Sample,
+    Work,
+    begin,
+    jpegs,
+    pad,
+    texts,
+    tokenize,
+)
 
 BUFFER = 3
 """Batches ahead, in the examples."""
@@ -89,6 +100,7 @@ class Pictures:
         )
 
     def _decode(self, indices: list[int]) -> Batch:
+        begin()
         paths = [str(self._paths[index]) for index in indices]
         buffer = spdl.io.load_image_batch(paths, width=PIXELS, height=PIXELS, pix_fmt="rgb24")
         pixels = spdl.io.to_torch(buffer).permute(0, 3, 1, 2)

@@ -73,7 +73,11 @@ def mixture(work: Work) -> webdataset.WebLoader:
     # Shards are drawn with replacement, apart on every worker: what its pages advise for training.
     sources = [
         webdataset.WebDataset(
-            shards(work, name), resampled=True, shardshuffle=False, seed=work.seed + place
+            shards(work, name),
+            resampled=True,
+            shardshuffle=False,
+            nodesplitter=None,
+            seed=work.seed + place,
         )
         for place, name in enumerate(names(work.workload))
     ]
