@@ -37,10 +37,13 @@ class Found:
 
     runs: Mapping[Case, Mapping[str, list[dict[str, Any]]]]
     """By case and peer, the figures of every round."""
+    bases: Mapping[tuple[Case, str], list[dict[str, Any]]]
+    """By case and peer, the figures of torch's loader in the same rounds."""
 
     @classmethod
     def of(cls, lines: Iterable[dict[str, Any]], options: argparse.Namespace) -> Found:
         newest: dict[tuple[Case, str], tuple[float, list[dict[str, Any]]]] = {}
+        base: dict[tuple[Case, float], list[dict[str, Any]]] = {}
         for line in lines:
             case = line["workload"], line["ranks"], line["kind"]
             wanted = (options.workloads, options.ranks)
@@ -48,14 +51,18 @@ class Found:
                 continue
             if case[0] not in wanted[0] or case[1] not in wanted[1]:
                 continue
+            if line["peer"] == BASE:
+                base.setdefault((case, line["session"]), []).append(line["figures"])
             session, figures = newest.get((case, line["peer"]), (0.0, []))
             if line["session"] > session:
                 session, figures = line["session"], []
             newest[case, line["peer"]] = session, [*figures, line["figures"]]
         runs: dict[Case, dict[str, list[dict[str, Any]]]] = {}
-        for (case, name), (_, figures) in newest.items():
+        bases = {}
+        for (case, name), (session, figures) in newest.items():
             runs.setdefault(case, {})[name] = figures
-        return cls(runs)
+            bases[case, name] = base.get((case, session), [])
+        return cls(runs, bases)
 
     def tables(self) -> list[Table]:
         order = {workload: place for place, workload in enumerate(WORKLOADS)}
@@ -69,7 +76,7 @@ class Found:
         names = [name for name in PEERS if name in of]
         if kind == "speed":
             columns = ["", "x torch", "x torch's CPU ms", *COLUMNS]
-            rows = [[PEERS[name].title, *self._speed(of, name)] for name in names]
+            rows = [[PEERS[name].title, *self._speed(case, name)] for name in names]
             return Table(columns, rows, f"{title}; median (p10-p90)")
         if kind == "resume":
             columns = ["", "next batch s", "lost", "repeated"]
@@ -79,13 +86,14 @@ class Found:
         rows = [[PEERS[name].title, *_kill(of[name][-1])] for name in names]
         return Table(columns, rows, f"{title}, a worker is killed")
 
-    def _speed(self, of: Mapping[str, list[dict[str, Any]]], name: str) -> list[str]:
-        good = [run for run in of[name] if "error" not in run]
+    def _speed(self, case: Case, name: str) -> list[str]:
+        runs = self.runs[case][name]
+        good = [run for run in runs if "error" not in run]
         if not good:
             return ["failed", *[""] * (1 + len(COLUMNS))]
         cells = []
         for key in ("samples_per_s", "cpu_ms"):
-            pairs = zip(of[name], of.get(BASE, []))
+            pairs = zip(runs, self.bases[case, name])
             ratios = [a[key] / b[key] for a, b in pairs if key in a and key in b]
             cells.append(Spread.of(ratios).text(2) if ratios else "")
         for key, digits in COLUMNS.values():

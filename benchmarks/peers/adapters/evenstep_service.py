@@ -101,29 +101,33 @@ class Batches:
             self._service.close()
 
 
+ONCE = es.DrawOptions(stop="all_exhausted")
+
+
 def padded(work: Work) -> Batches:
-    return Batches(work, {"text": 1.0}, _tokenized, collate=pad, max_tokens=work.max_tokens)
+    options: Any = {"collate": pad, "max_tokens": work.max_tokens, "draws": ONCE}
+    return Batches(work, {"text": 1.0}, _tokenized, **options)
 
 
 def packed(work: Work) -> Batches:
-    return Batches(work, {"text": 1.0}, _tokenized, collate=_packed, max_tokens=work.max_tokens)
+    options: Any = {"collate": _packed, "max_tokens": work.max_tokens, "draws": ONCE}
+    return Batches(work, {"text": 1.0}, _tokenized, **options)
+
+
+def _one(sample: Sample) -> int:
+    return 1
 
 
 def images(work: Work) -> Batches:
-    draws = es.DrawOptions(samples_per_step=work.batch_size * work.ranks)
-    return Batches(work, {"images": 1.0}, _decoded, collate=stack, draws=draws)
+    draws = es.DrawOptions(samples_per_step=work.batch_size * work.ranks, stop="all_exhausted")
+    options: Any = {"collate": stack, "max_tokens": work.batch_size, "draws": draws}
+    options["measures"] = es.MeasureOptions(modalities={"image": _one}, supervised=_one)
+    return Batches(work, {"images": 1.0}, _decoded, **options)
 
 
 def mixture(work: Work) -> Batches:
     weights = {f"{source:02}": weight for source, weight in zip(range(SOURCES), work.weights())}
-    return Batches(
-        work,
-        weights,
-        _tokenized,
-        collate=pad,
-        max_tokens=work.max_tokens,
-        draws=es.DrawOptions(stop="repeat"),
-    )
+    return Batches(work, weights, _tokenized, collate=pad, max_tokens=work.max_tokens)
 
 
 def state(loader: Batches) -> Any:

@@ -1,0 +1,163 @@
+"""Megatron-Energon: WebDataset shards that `energon prepare` indexes, a task encoder, a savable
+loader; a metadataset blends the sources of the mixture."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.energon import (
+    Cooker,
+    CrudeSample,
+    DefaultTaskEncoder,
+    WorkerConfig,
+    basic_sample_keys,
+    edataclass,
+    get_savable_loader,
+    get_train_dataset,
+    stateless,
+)
+from megatron.energon import Sample as EnergonSample
+
+from benchmarks.peers.adapters.parts import parts
+from benchmarks.peers.work import Batch, Work, decode, pad, stack, tokenize
+
+SHARD = 100
+"""Samples: every worker of every rank needs shards of its own."""
+BUFFER = 1000
+"""Samples to shuffle among."""
+PACKING = 256
+"""Samples to pack from."""
+
+
+def convert(workload: str, raw: Path, to: Path) -> None:
+    kind = "jpg" if workload == "images" else "txt"
+    weights = Work(workload, "", 0, 0, 1, 0, 0, 0).weights()
+    blend = ["__module__: megatron.energon", "__class__: MetadatasetV2", "splits:"]
+    blend += ["  train:", "    blend:"]
+    for number, (name, part) in enumerate(parts(workload, raw)):
+        folder = to / name
+        folder.mkdir()
+        _write(folder, kind, list(part))
+        energon = Path(sys.executable).with_name("energon")
+        command = [str(energon), "prepare", "--non-interactive", "--split-ratio", "1,0,0"]
+        command += ["--sample-type", "CrudeWebdataset", "--num-workers", "2", str(folder)]
+        subprocess.run(command, check=True)
+        blend += [f"      - weight: {weights[number]}", f"        path: ./{name}"]
+    (to / "blend.yaml").write_text("\n".join(blend) + "\n")
+
+
+def _write(folder: Path, kind: str, rows: Sequence[tuple[int, bytes]]) -> None:
+    for shard in range(0, len(rows), SHARD):
+        with tarfile.open(folder / f"{shard // SHARD:06}.tar", "w") as tar:
+            for number, content in rows[shard : shard + SHARD]:
+                entry = tarfile.TarInfo(f"{number:09}.{kind}")
+                entry.size = len(content)
+                tar.addfile(entry, BytesIO(content))
+
+
+@edataclass
+class Prepared(EnergonSample):
+    value: Any
+    """What `work` makes of it."""
+
+
+@stateless
+def _cook(row: CrudeSample) -> Prepared:
+    number = int(row["__key__"].rpartition("/")[2])
+    text = row.get("txt")
+    value = decode(number, row["jpg"]) if text is None else tokenize(number, text.decode())
+    return Prepared(**basic_sample_keys(row), value=value)
+
+
+class Encoder(DefaultTaskEncoder):
+    cookers = (Cooker(_cook),)
+    decoder = None
+
+    def __init__(self, collate: Any, most: int) -> None:
+        super().__init__()
+        self._collate, self._most = collate, most
+
+    def batch(self, samples: list[Prepared]) -> Batch:
+        made: Batch = self._collate([sample.value for sample in samples])
+        return made
+
+    def encode_batch(self, batch: Batch) -> Batch:
+        return batch
+
+
+class Packing(Encoder):
+    def select_samples_to_pack(self, samples: list[Prepared]) -> list[list[Prepared]]:
+        """The longest first, each into the first row that has room."""
+        rows: list[list[Prepared]] = []
+        room: list[int] = []
+        for sample in sorted(samples, key=lambda s: -len(s.value["input_ids"])):
+            size = len(sample.value["input_ids"])
+            row = next((k for k, left in enumerate(room) if left >= size), None)
+            if row is None:
+                rows.append([])
+                room.append(self._most)
+                row = -1
+            rows[row].append(sample)
+            room[row] -= size
+        return rows
+
+    @stateless
+    def pack_selected_samples(self, samples: list[Prepared]) -> Prepared:
+        first = samples[0]
+        keys = {name: getattr(first, name) for name in ("__key__", "__restore_key__")}
+        return Prepared(**keys, value=[sample.value for sample in samples])
+
+
+def _row(packs: list[Any]) -> Batch:
+    """[1, tokens]: packed rows have no padding."""
+    samples = [sample for pack in packs for sample in pack]
+    return {
+        "id": [sample["id"] for sample in samples],
+        "lengths": [len(sample["input_ids"]) for sample in samples],
+        "input_ids": torch.cat([torch.as_tensor(s["input_ids"]) for s in samples])[None],
+    }
+
+
+def _loader(work: Work, path: str, encoder: Encoder, **more: Any) -> Any:
+    config = WorkerConfig(rank=work.rank, world_size=work.ranks, num_workers=work.workers)
+    options: Any = {"batch_size": work.batch_size, "shuffle_buffer_size": BUFFER, **more}
+    dataset = get_train_dataset(
+        f"{work.folder}/{path}",
+        worker_config=config,
+        max_samples_per_sequence=SHARD,
+        task_encoder=encoder,
+        **options,
+    )
+    return get_savable_loader(dataset)
+
+
+def padded(work: Work) -> Any:
+    return _loader(work, "all", Encoder(pad, 0), repeat=False)
+
+
+def packed(work: Work) -> Any:
+    more: Any = {"batch_size": 1, "packing_buffer_size": PACKING, "repeat": False}
+    return _loader(work, "all", Packing(_row, work.max_tokens), **more)
+
+
+def images(work: Work) -> Any:
+    return _loader(work, "all", Encoder(stack, 0), repeat=False)
+
+
+def mixture(work: Work) -> Any:
+    return _loader(work, "blend.yaml", Encoder(pad, 0))
+
+
+def state(loader: Any) -> Any:
+    return loader.save_state_rank()
+
+
+def restore(loader: Any, state: Any) -> None:
+    loader.restore_state_rank(state)
