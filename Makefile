@@ -8,11 +8,15 @@
 #   make test                       everything but the soak runs
 #   make learning DATA=FILE.parquet:COLUMN   held-out loss of every policy on your own text
 #   make docs                       the documentation as a site, in site/
+#   make docs-version DOCS_VERSION=0.1   the same in the branch gh-pages, beside other releases
 #   make papers                     the papers' tables and figures again, in docs/papers; FAST=1 leaves
 #                                   out what takes minutes; ONLY=odb/table-17 runs one
 #   make integrations               trainers of other projects, in .venv-integrations
 #   make integrations-4             Trainer of transformers 4, in .venv-integrations-4
 #   make locks                      all locks again, with today's releases, then every suite with them
+#   make dist                       the wheel and the source package, checked, in dist/, by uv
+#   make smoke                      the wheel in fresh environments, by uv: each of PYTHONS=, with the
+#                                   oldest and the newest torch and NumPy
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
 #   make test PIP="uv pip"          by uv, which is faster and reads UV_* instead of pip's settings
@@ -33,6 +37,7 @@ ONLY ?=
 UV ?= uv
 MATRIX ?= .venv-matrix
 RESOLUTION ?= highest
+PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
 MATRIX_TESTS ?= tests/plan tests/protocol tests/strategy tests/loader tests/scenarios
 # In the order of folders: files of a single test are the longest, and would otherwise come last.
 BY_FILE := --dist loadfile --no-loadscope-reorder
@@ -44,13 +49,13 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
 BENCHMARKS := $(sort $(filter-out %/__main__.py,$(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks)))
 
-.PHONY: help install demo demo-vision learning test integrations integrations-4 matrix locks soak lint docs papers bench clean
+.PHONY: help install demo demo-vision learning test integrations integrations-4 matrix locks dist smoke soak lint docs docs-version papers bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: install demo demo-vision learning test integrations integrations-4 matrix locks soak lint docs papers bench clean"
+	@echo "targets: install demo demo-vision learning test integrations integrations-4 matrix locks dist smoke soak lint docs docs-version papers bench clean"
 
 # What several targets need that run at the same time, as they do in .ci/run.
 install: $(VENV)/.installed-lint $(VENV)/.installed-docs $(VENV)/.installed-test
@@ -97,6 +102,18 @@ locks:
 	done
 	$(MAKE) lint docs test integrations integrations-4
 
+# The wheel is made from the source package.
+dist:
+	rm -rf dist
+	$(UV) build -q
+	$(UV) tool run -q twine check --strict dist/*.whl dist/*.tar.gz
+	$(UV) tool run -q check-wheel-contents dist/*.whl
+
+smoke: dist
+	@set -e; for python in $(PYTHONS); do for resolution in lowest-direct highest; do \
+		.ci/smoke dist/*.whl $$python $$resolution "$(UV)"; \
+	done; done
+
 soak: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -s $(PYTEST_ARGS)
 
@@ -109,6 +126,13 @@ lint: $(VENV)/.installed-lint
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "docs: open site/index.html"
+
+# Adds a release's documentation to the branch gh-pages, beside that of others.
+docs-version: $(VENV)/.installed-docs
+	@test -n "$(DOCS_VERSION)" || { echo 'name the version: make docs-version DOCS_VERSION=0.1'; exit 1; }
+	@$(BIN)/python -m pip install -q 'mike>=2.1'
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mike deploy $(PUSH) --update-aliases $(DOCS_VERSION) $(DOCS_ALIAS)
+	$(BIN)/mike set-default $(PUSH) --allow-undefined latest
 
 papers: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.papers.book --run $(ONLY) $(if $(FAST),--fast)

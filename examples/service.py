@@ -1,12 +1,13 @@
 """Three sources to the ranks of a mesh: the micro-batches of each rank, step by step.
 
-    python examples/service.py          all roles in this process
-    python examples/service.py --ray    each role an actor of Ray, on this machine
+    python examples/service.py                        all roles in this process
+    python examples/service.py --backend processes    each role a process of this machine
+    python examples/service.py --backend ray          each role an actor of Ray, on this machine
 
 Two data-parallel groups, each of two context-parallel ranks that share rows, and two
 tensor-parallel peers of which the first broadcasts. A trainer has one client and the loop over it;
-in another process it makes the client by ``es.Client(address, job_name)``. Both backends deliver
-the same batches.
+in another process it makes the client by ``es.Client(address, job_name)``. All backends deliver the
+same batches.
 """
 
 from __future__ import annotations
@@ -86,5 +87,5 @@ def main(backend: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Three sources to the ranks of a mesh.")
-    parser.add_argument("--ray", action="store_true", help="each role an actor of Ray")
-    main("ray" if parser.parse_args().ray else "local")
+    parser.add_argument("--backend", choices=("local", "processes", "ray"), default="local")
+    main(parser.parse_args().backend)
