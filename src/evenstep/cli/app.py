@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -13,7 +14,7 @@ import typer
 from evenstep.errors import EvenstepError
 from evenstep.version import __version__
 
-COMMANDS = ("advise", "lengths", "profile", "report", "tune", "watch")
+COMMANDS = ("advise", "doctor", "lengths", "profile", "report", "tune", "watch")
 """Modules of this package with a function ``command``."""
 GROUPS = ("service", "simulate")
 """Modules of this package with a function ``register(app: typer.Typer) -> None``."""
@@ -68,6 +69,9 @@ def _version(wanted: bool) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # which may lack what tables are drawn with
+            stream.reconfigure(errors="replace")
     try:
         build()(args=None if arguments is None else list(arguments), prog_name="evenstep")
     except SystemExit as stop:

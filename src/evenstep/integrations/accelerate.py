@@ -29,7 +29,7 @@ with importing("accelerate", "accelerate"):
     from accelerate.state import GradientState
     from accelerate.utils import send_to_device
 
-check_release("accelerate", oldest="0.30", newest="1.15")
+check_release("accelerate")
 check_hooks(
     "accelerate",
     Accelerator,

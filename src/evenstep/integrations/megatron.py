@@ -29,7 +29,7 @@ from evenstep.plan.policy import Policy
 with importing("megatron", "megatron-core"):
     from megatron.core import parallel_state
 
-check_release("megatron-core", oldest="0.16", newest="0.16")
+check_release("megatron-core")
 check_hooks(
     "megatron-core",
     parallel_state,

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 
+from evenstep.tested import TESTED
+
 
 @contextmanager
 def importing(module: str, package: str) -> Iterator[None]:
@@ -26,19 +28,16 @@ def importing(module: str, package: str) -> Iterator[None]:
         ) from error
 
 
-def check_release(package: str, *, oldest: str, newest: str) -> None:
+def check_release(package: str) -> None:
     """Warns where the installed release is outside of those tried.
 
     Args:
         package: its name on PyPI.
-        oldest, newest: releases between which it was tried, both included; of `newest` only the
-            numbers that are given count, so that "5.23" includes 5.23.4.
     """
-    installed = version(package)
-    numbers, last = _numbers(installed), _numbers(newest)
-    if numbers < _numbers(oldest) or numbers[: len(last)] > last:
+    installed, tested = version(package), TESTED[package]
+    if tested.side(installed):
         warnings.warn(
-            f"{package} {installed} is installed; evenstep was tried with {oldest} to {newest}: "
+            f"{package} {installed} is installed; evenstep was tried with {tested}: "
             "compare its losses with those of a release that was tried, over a short run",
             stacklevel=3,
         )
@@ -59,13 +58,3 @@ def check_hooks(package: str, owner: object, *names: str) -> None:
             f"{package} {version(package)} has no {owned}.{missing[0]}, which evenstep needs; "
             f"install a release with it: docs/integrations.md has those that were tried"
         )
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    """The leading numbers of a release: (5, 23, 0) of "5.23.0.dev1"."""
-    numbers = []
-    for part in release.split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)

@@ -38,7 +38,7 @@ with importing("torchtitan", "torchtitan"):
 
         _ROWS = False
 
-check_release("torchtitan", oldest="0.3", newest="0.3")
+check_release("torchtitan")
 check_hooks("torchtitan", BaseDataLoader, "Config", "state_dict", "load_state_dict")
 
 

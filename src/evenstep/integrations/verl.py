@@ -31,7 +31,7 @@ with importing("verl", "verl"):
     from tensordict import NonTensorData, NonTensorStack, TensorDict
     from verl.utils.tensordict_utils import get, nested_tensor_from_tensor_list
 
-check_release("verl", oldest="0.9.1", newest="0.9")
+check_release("verl")
 
 
 def balance_updates(engine: ModuleType, *, cost: Cost | None = None) -> None:

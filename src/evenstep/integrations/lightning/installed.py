@@ -10,6 +10,6 @@ with importing("lightning", "lightning"):
     from lightning.pytorch import LightningModule as LightningModule
     from lightning.pytorch import Trainer as Trainer
 
-check_release("lightning", oldest="2.5", newest="2.6")
+check_release("lightning")
 check_hooks("lightning", Callback, "on_before_backward", "on_before_optimizer_step")
 check_hooks("lightning", Fabric, "to_device")

@@ -18,7 +18,7 @@ from evenstep.plan.policy import Policy
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Any)
 
-check_release("transformers", oldest="4.57", newest="5.23")
+check_release("transformers")
 check_hooks(
     "transformers",
     transformers.Trainer,

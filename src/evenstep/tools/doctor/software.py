@@ -1,0 +1,123 @@
+"""Python, torch, and the other packages that jobs use; and the encoding of what is printed."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from evenstep.errors import described
+from evenstep.tested import TESTED
+from evenstep.tools.doctor.finding import Finding
+
+_NEEDED = ("python", "torch", "numpy")
+"""What every job uses."""
+
+
+def installed() -> dict[str, str]:
+    """Releases by name, of those that evenstep was tested with."""
+    found = {"python": platform.python_version()}
+    for name in TESTED.keys() - found.keys():
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {name: found[name] for name in TESTED if name in found}
+
+
+def releases() -> Iterator[Finding]:
+    yield from outside_the_table(installed())
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        yield Finding(
+            check="python",
+            found="free-threaded, with which few of the tests were run",
+            remedy="use the ordinary build, or compare its losses over a short run",
+        )
+    if find_spec("ray") and not (find_spec("zmq") and find_spec("cloudpickle")):
+        yield Finding(
+            check="ray",
+            found="it is installed, and what the service on Ray needs beside it is not",
+            remedy="pip install 'evenstep[service]'",
+        )
+
+
+def outside_the_table(found: Mapping[str, str]) -> Iterator[Finding]:
+    """
+    Args:
+        found: releases by name.
+    """
+    fine = []
+    for name, release in found.items():
+        tested = TESTED[name]
+        side = tested.side(release)
+        if not side:
+            fine.append(f"{name} {release}")
+            continue
+        yield Finding(
+            check=name,
+            found=f"{release} is {side} than what was tested: {tested}",
+            remedy=f"install {name} {tested.oldest if side == 'older' else tested.newest}; or "
+            "compare the losses of a short run with those of a tested release",
+            breaks=side == "older" and name in _NEEDED,
+        )
+    yield Finding(check="releases", found=f"tested: {', '.join(fine) or 'none'}")
+
+
+def torch_build() -> Iterator[Finding]:
+    check = "torch"
+    try:
+        import torch
+        import torch.distributed as dist
+    except Exception as error:  # such as a library that it does not find
+        yield Finding(
+            check=check,
+            found=f"it cannot be imported ({described(error)})",
+            remedy="install it again, as pytorch.org says for this machine",
+            breaks=True,
+        )
+        return
+    if not (dist.is_available() and dist.is_gloo_available()):
+        yield Finding(
+            check=check,
+            found="its build has no Gloo, through which ranks agree on their batches",
+            remedy="install a build with torch.distributed and Gloo",
+            breaks=True,
+        )
+        return
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        usable = torch.cuda.is_available()
+    built = torch.version.cuda or torch.version.hip
+    found, remedy = f"{torch.__version__}, {'with' if usable else 'without'} a GPU", ""
+    if gpus() and built is None:
+        found += ": this machine has one, and the build has no CUDA"
+        remedy = "install the CUDA build of torch: pytorch.org"
+    elif gpus() and not usable:
+        found += f": its CUDA {built} does not work here {' '.join(str(w.message) for w in said)}"
+        remedy = "install a build for this driver, or a newer driver: nvidia-smi shows its CUDA"
+    elif usable and not dist.is_nccl_available():
+        found += ", and without NCCL"
+        remedy = "install a build with NCCL, or train on one GPU"
+    yield Finding(check=check, found=found, remedy=remedy)
+
+
+def gpus(folder: str = "/dev") -> list[str]:
+    """NVIDIA's, as the system shows them."""
+    return sorted(path.name for path in Path(folder).glob("nvidia[0-9]*"))
+
+
+def encoding() -> Iterator[Finding]:
+    names = {"files": sys.getfilesystemencoding(), "output": getattr(sys.stdout, "encoding", None)}
+    other = [f"{each} of {what}" for what, each in names.items() if each and "utf" not in each]
+    yield Finding(
+        check="encoding",
+        found=f"{' and '.join(other)}: names that are not ASCII are misread, tables are garbled"
+        if other
+        else "UTF-8",
+        remedy="export LC_ALL=C.UTF-8, or PYTHONUTF8=1" if other else "",
+    )
