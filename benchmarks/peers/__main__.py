@@ -29,6 +29,7 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 
 from benchmarks.lib.report import machine, progress, show
 from benchmarks.peers import tables
@@ -38,6 +39,7 @@ from benchmarks.peers.measure import KINDS
 from benchmarks.peers.registry import PEERS, WORKLOADS
 
 RUNS = ROOT / "runs.jsonl"
+PAGE = Path("docs/peers.md")
 ACTIONS = "install", "lock", "run", "show"
 
 
@@ -103,7 +105,10 @@ def main() -> None:
         run(options)
     lines = RUNS.read_text().splitlines() if RUNS.exists() else []
     found = tables.Found.of(map(json.loads, lines), options)
-    show(*found.tables(), as_json=options.json)
+    made = found.tables()
+    if options.page:
+        tables.write(made, PAGE)
+    show(*made, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ def speed(name: str, workload: str, ranks: int, quick: bool) -> Figures:
         "first_s": max(record["first"] for record in outcome.records) - outcome.begun,
         "peak_mib": outcome.peak / 2**20,
         "samples": samples,
+        "missed": missed(workload, quick, *outcome.records)["lost"],
     }
     steps = [record["steps"] for record in outcome.records]
     if steps[0]:

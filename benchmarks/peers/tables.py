@@ -15,14 +15,14 @@ BASE = "torch"
 DASH = "-"
 Case = tuple[str, int, str]
 """Workload, ranks and kind."""
-COLUMNS = {
-    "samples/s": ("samples_per_s", 0),
-    "CPU ms/sample": ("cpu_ms", 2),
+SPREAD = {"samples/s": ("samples_per_s", 0), "CPU ms/sample": ("cpu_ms", 2)}
+MEDIAN = {
     "padding": ("padding", 3),
     "imbalance": ("imbalance", 3),
     "first batch s": ("first_s", 1),
     "peak MiB": ("peak_mib", 0),
 }
+START, END = "<!-- tables: python -m benchmarks.peers show --page -->", "<!-- end of tables -->"
 
 
 def left_out(name: str, workload: str, kind: str) -> bool:
@@ -75,7 +75,7 @@ class Found:
         of = self.runs[case]
         names = [name for name in PEERS if name in of]
         if kind == "speed":
-            columns = ["", "x torch", "x torch's CPU ms", *COLUMNS]
+            columns = ["", "x torch", "x torch's CPU ms", *SPREAD, *MEDIAN, "steps", "missed"]
             rows = [[PEERS[name].title, *self._speed(case, name)] for name in names]
             return Table(columns, rows, f"{title}; median (p10-p90)")
         if kind == "resume":
@@ -90,16 +90,33 @@ class Found:
         runs = self.runs[case][name]
         good = [run for run in runs if "error" not in run]
         if not good:
-            return ["failed", *[""] * (1 + len(COLUMNS))]
+            return ["failed", *[""] * (3 + len(SPREAD) + len(MEDIAN))]
         cells = []
         for key in ("samples_per_s", "cpu_ms"):
             pairs = zip(runs, self.bases[case, name])
             ratios = [a[key] / b[key] for a, b in pairs if key in a and key in b]
-            cells.append(Spread.of(ratios).text(2) if ratios else "")
-        for key, digits in COLUMNS.values():
+            cells.append(Spread.of(ratios).text(2) if ratios else DASH)
+        for key, digits in SPREAD.values():
+            cells.append(Spread.of([run[key] for run in good]).text(digits))
+        for key, digits in MEDIAN.values():
             values = [run[key] for run in good if key in run]
-            cells.append(Spread.of(values).text(digits) if values else DASH)
+            cells.append(f"{Spread.of(values).median:,.{digits}f}" if values else DASH)
+        last = good[-1]
+        cells.append(", ".join(map(str, last["steps"])) if "steps" in last else DASH)
+        cells.append(DASH if case[0] == "mixture" else str(last.get("missed", DASH)))
         return cells
+
+
+def write(tables: Iterable[Table], page: Path) -> None:
+    """Puts the tables into the page, between its two marks."""
+    text = page.read_text()
+    before, after = text.split(START)[0], text.split(END)[1]
+    made = "\n\n".join(
+        f"### {table.title.partition(';')[0].capitalize()}\n\n"
+        f"{Table(table.columns, table.rows).markdown()}"
+        for table in tables
+    )
+    page.write_text(f"{before}{START}\n\n{made}\n\n{END}{after}")
 
 
 def _resume(run: dict[str, Any]) -> list[str]:
