@@ -13,7 +13,7 @@ from evenstep.tools.doctor.finding import Finding
 
 _RANKS = 2
 _SAMPLES = 40
-_SECONDS = 120.0
+_SECONDS = 300.0
 _PROGRAM = "from evenstep.tools.doctor.trial import run_rank; run_rank({rank}, {port})"
 
 
@@ -39,8 +39,10 @@ def trial() -> Iterator[Finding]:
             for each in ranks
         ]
         found = _failure([each.returncode for each in ranks], said)
+        remedy, late = "see the error that it names: docs/faults.md", False
     except subprocess.TimeoutExpired:
-        found = f"it did not end within {_SECONDS:.0f} s"
+        found, late = f"it did not end within {_SECONDS:.0f} s", True
+        remedy = "try again when the machine has less to do; else its processes hang"
     finally:
         for each in ranks:
             each.kill()
@@ -48,8 +50,8 @@ def trial() -> Iterator[Finding]:
     yield Finding(
         check="trial job",
         found=found or f"two ranks trained in {time.monotonic() - begun:.0f} s",
-        remedy="see the error that it names: docs/faults.md" if found else "",
-        breaks=bool(found),
+        remedy=remedy if found else "",
+        breaks=bool(found) and not late,
     )
 
 
