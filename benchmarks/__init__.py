@@ -5,6 +5,7 @@
     learning/   what the steps of each policy teach: held-out loss on the user's own text
     trainers/   trainers of other projects, with their own loaders and with evenstep's
     service/    the cluster service: imbalance, memory, planning and throughput
+    peers/      evenstep's loader and service beside 13 other data loaders; updates docs/peers.md
     papers/     every table and figure of the papers, beside evenstep's; updates docs/papers
     lib/        what they share: real text, rank processes, a training epoch, reports
 
