@@ -26,7 +26,7 @@ from evenstep_demos.text.corpus import blocks_of
 from evenstep_demos.text.prepared_text import train_tokenizer
 
 ROOT = Path("out/peers")
-SAMPLES = {"padded": 8000, "packed": 8000, "images": 2000, "mixture": 8000}
+SAMPLES = {"padded": 8000, "packed": 8000, "images": 2000, "mixture": 4000}
 QUICK = {"padded": 1200, "packed": 1200, "images": 300, "mixture": 1200}
 LEAST_TOKENS = 8
 VOCABULARY = 16_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ WORKLOADS = {
     "images": "JPEG to tensors",
     "mixture": "a mixture of 30 sources",
 }
+NO_PACKING = "it packs no samples"
+NO_STATE = "it has no state to save"
 COMMON = ("numpy", "tokenizers", "pillow", "psutil")
 """What the work itself needs besides torch, in every environment."""
 
@@ -34,29 +37,46 @@ class Peer:
 
 
 PEERS: dict[str, Peer] = {
-    "torch": Peer(title="torch DataLoader", adapter="torch"),
+    "torch": Peer(
+        title="torch DataLoader",
+        adapter="torch",
+        notes={"packed": NO_PACKING, "state": NO_STATE},
+    ),
     "stateful": Peer(
         title="torchdata StatefulDataLoader",
         adapter="stateful",
         requirements=("torchdata==0.11.0",),
+        notes={"packed": NO_PACKING},
     ),
-    "nodes": Peer(title="torchdata nodes", adapter="nodes", requirements=("torchdata==0.11.0",)),
+    "nodes": Peer(
+        title="torchdata nodes",
+        adapter="nodes",
+        requirements=("torchdata==0.11.0",),
+        notes={"packed": NO_PACKING},
+    ),
     "ray": Peer(
         title="Ray Data",
         adapter="ray_data",
         requirements=("ray[data,train]==2.60.0",),
+        notes={"packed": NO_PACKING, "state": NO_STATE},
         worker="ray::",
-        environment={"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"},
+        environment={"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": str(os.nice(0))},
     ),
     "datasets": Peer(
         title="Hugging Face datasets, streaming",
         adapter="hf_datasets",
         requirements=("datasets==5.2.0", "torchdata==0.11.0"),
+        notes={"packed": NO_PACKING},
     ),
     "odb": Peer(
         title="ODB, released package",
         adapter="odb_package",
         requirements=("online-dynamic-batching==0.1.2",),
+        notes={
+            "packed": NO_PACKING,
+            "images": "it forms batches by tokens",
+            "state": NO_STATE,
+        },
     ),
     "energon": Peer(
         title="Megatron-Energon", adapter="energon", requirements=("megatron-energon==7.4.1",)
@@ -74,19 +94,19 @@ PEERS: dict[str, Peer] = {
         title="MosaicML Streaming",
         adapter="mosaic",
         requirements=("mosaicml-streaming==0.13.0", "numpy<2.2", "tokenizers"),
-        notes={"packed": "it packs no samples"},
+        notes={"packed": NO_PACKING},
     ),
     "webdataset": Peer(
         title="WebDataset",
         adapter="web_dataset",
         requirements=("webdataset==1.0.2",),
-        notes={"packed": "it packs no samples", "state": "it has no state to save"},
+        notes={"packed": NO_PACKING, "state": NO_STATE},
     ),
     "spdl": Peer(
         title="SPDL",
         adapter="spdl_pipeline",
         requirements=("spdl==0.8.0",),
-        notes={"packed": "it packs no samples", "state": "it has no state to save"},
+        notes={"packed": NO_PACKING, "state": NO_STATE},
     ),
     "lhotse": Peer(
         title="lhotse, dynamic bucketing",

@@ -67,7 +67,7 @@ class Found:
     def tables(self) -> list[Table]:
         order = {workload: place for place, workload in enumerate(WORKLOADS)}
         cases = sorted(self.runs, key=lambda case: (case[2] != "speed", order[case[0]], case[1]))
-        return [self._table(case) for case in cases]
+        return [self._table(case) for case in cases] + [why()] * bool(cases)
 
     def _table(self, case: Case) -> Table:
         workload, ranks, kind = case
@@ -77,14 +77,15 @@ class Found:
         if kind == "speed":
             columns = ["", "x torch", "x torch's CPU ms", *SPREAD, *MEDIAN, "steps", "missed"]
             rows = [[PEERS[name].title, *self._speed(case, name)] for name in names]
-            return Table(columns, rows, f"{title}; median (p10-p90)")
+            rounds = min(len(runs) for runs in of.values())
+            return Table(columns, rows, f"{title}; median (p10-p90) of {rounds} rounds or more")
         if kind == "resume":
             columns = ["", "next batch s", "lost", "repeated"]
             rows = [[PEERS[name].title, *_resume(of[name][-1])] for name in names]
-            return Table(columns, rows, f"{title}, resumed in mid-epoch")
+            return Table(columns, rows, f"after a resume: {title}")
         columns = ["", "outcome", "lost", "repeated"]
         rows = [[PEERS[name].title, *_kill(of[name][-1])] for name in names]
-        return Table(columns, rows, f"{title}, a worker is killed")
+        return Table(columns, rows, f"{title}; a worker is killed")
 
     def _speed(self, case: Case, name: str) -> list[str]:
         runs = self.runs[case][name]
@@ -107,12 +108,23 @@ class Found:
         return cells
 
 
+def why() -> Table:
+    """What the peers have no means for."""
+    names = {"state": "resume", **WORKLOADS}
+    rows = [
+        [peer.title, names[what], reason]
+        for peer in PEERS.values()
+        for what, reason in peer.notes.items()
+    ]
+    return Table(["", "left out", "why"], rows, "What peers have no means for")
+
+
 def write(tables: Iterable[Table], page: Path) -> None:
     """Puts the tables into the page, between its two marks."""
     text = page.read_text()
     before, after = text.split(START)[0], text.split(END)[1]
     made = "\n\n".join(
-        f"### {table.title.partition(';')[0].capitalize()}\n\n"
+        f"### {table.title[0].upper()}{table.title[1:].partition(';')[0]}\n\n"
         f"{Table(table.columns, table.rows).markdown()}"
         for table in tables
     )
