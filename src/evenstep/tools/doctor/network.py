@@ -86,7 +86,7 @@ def interface() -> Iterator[Finding]:
     missing = [name for name in asked.split(",") if name not in there]
     yield Finding(
         check="interface",
-        found=f"{_INTERFACE}={asked}" + (f" names {missing[0]}, which is not here" * bool(missing)),
+        found=f"{_INTERFACE}={asked}" + "".join(f", and {name} is not here" for name in missing),
         remedy=f"set it to one of {', '.join(there)}, or unset it" if missing else "",
         breaks=bool(missing),
     )
