@@ -192,8 +192,8 @@ def test_an_encoding_without_all_characters_is_found_and_stops_no_command() -> N
     assert level == "warning"
     assert "misread" in found
     assert "LC_ALL=C.UTF-8" in remedy
-    simulate = ("-m", "evenstep", "simulate", "even", "--lengths", "ultrachat", "--samples", "400")
-    ran = tell("", *simulate, **NO_UTF8)  # its table has a mu
+    simulate = "-m evenstep simulate even --lengths ultrachat --world-size 2 --samples 400"
+    ran = tell("", *simulate.split(), **NO_UTF8)  # its table has a mu
     assert ran.returncode == 0, ran.stderr
     assert "planning per sample, ?s" in ran.stdout
 
