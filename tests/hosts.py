@@ -48,7 +48,8 @@ class Host:
         made = f"hostname {self.name} && mount -t tmpfs none {TEMPORARY} && ip link set lo up"
         apart = ["unshare", "-n", "-u", "-m", "-p", "-f", "--kill-child", "--mount-proc"]
         self._holder = subprocess.Popen(
-            [*apart, "sh", "-c", f"{made} && echo made && exec sleep infinity"],
+            [*apart, "sh", "-c", f"{made} && echo made && exec cat"],
+            stdin=subprocess.PIPE,  # with this process, however it ends, all hosts end
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -75,9 +76,7 @@ class Host:
 
     def close(self) -> None:
         self._holder.kill()
-        self._holder.wait()
-        assert self._holder.stdout is not None
-        self._holder.stdout.close()
+        self._holder.communicate()
 
 
 class Cable:

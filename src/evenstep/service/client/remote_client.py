@@ -58,7 +58,7 @@ class WaitWarnings:
             if asked.wait(_LIMIT):
                 why = asked.answer().value[0]
         except RoleGoneError:
-            why = f"and {self._registry.name} has died"
+            why = f"and {self._registry.name} has died or cannot be reached"
         logger.warning("%s, %s", text, why)
 
 
