@@ -153,11 +153,3 @@ def images(work: Work) -> Any:
 
 def mixture(work: Work) -> Any:
     return _loader(work, "blend.yaml", Encoder(pad, 0))
-
-
-def state(loader: Any) -> Any:
-    return loader.save_state_rank()
-
-
-def restore(loader: Any, state: Any) -> None:
-    loader.restore_state_rank(state)
