@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,36 @@ def test_the_newest_states_are_kept_and_one_of_every_so_many(tmp_path: Path) -> 
     assert [(each.step, each.planned_step) for each in missed] == [
         (s - 3 + k, s + k) for s in (0, 10, 20, 30) for k in range(3) if s + k < 31
     ]
+
+
+def test_a_state_takes_no_more_work_after_thousands(tmp_path: Path) -> None:
+    store = opened(f"memory://{tmp_path.name}/store", keep=4, every=10)
+    calls = {}
+    for step in range(2_001):
+        for late in range(3):
+            store.add_report(step, step - late, 0, {"loss": step})
+        if step in (101, 2_000 - 99):
+            calls[step] = calls_of(lambda: store.save_state(step, {"step": step}))  # noqa: B023
+        else:
+            store.save_state(step, {"step": step})
+    assert calls[101] == calls[1_901]
+    assert len(opened(f"memory://{tmp_path.name}/store").steps()) == 2_000 // 10 + 5
+
+
+def calls_of(function: Callable[[], None]) -> int:
+    """Python functions that it calls, in this thread."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 def script(store: RunStore, done: list[Any]) -> None:

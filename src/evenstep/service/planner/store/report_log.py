@@ -41,6 +41,8 @@ class ReportLog:
         self._records, self._planners = records, planners
         self._written: dict[str, LoggedReport] = {}
         """By name; see `read`."""
+        self._lasting: dict[str, LoggedReport] = {}
+        """Older ones, which `trim` has kept for good and does not look at again."""
         self._next, self._last = 0, -1
         """The numbers of the next record and of the last one that was written for certain."""
         self._generation: Generation | None = None
@@ -109,17 +111,27 @@ class ReportLog:
     def plan_again_from(self, step: int) -> None:
         """Forgets that this step and later ones were planned. Reports on earlier steps that arrived
         since count as if they had arrived while this step was planned next."""
+        self._written, self._lasting = {**self._lasting, **self._written}, {}
         for report in list(self._written.values()):
             if report.planned_step > step > report.step >= 0:
                 self.add(replace(report, planned_step=step))
-        self.trim(lambda r: r.planned_step < step or (r.planned_step == step > r.step >= 0))
+        for name, r in list(self._written.items()):
+            if not (r.planned_step < step or (r.planned_step == step > r.step >= 0)):
+                self._remove(name)
 
-    def trim(self, needed: Callable[[LoggedReport], bool]) -> None:
-        """Removes records that are not needed any more."""
+    def trim(self, oldest: int, needed: Callable[[LoggedReport], bool]) -> None:
+        """Removes records of when steps before the oldest were planned next, but for those that are
+        needed."""
         for name, report in list(self._written.items()):
-            if not needed(report):
-                self._records.remove(name)
-                self._written.pop(name)
+            if report.planned_step < oldest:
+                if needed(report):
+                    self._lasting[name] = self._written.pop(name)
+                else:
+                    self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        self._records.remove(name)
+        self._written.pop(name)
 
 
 def _parsed(name: str) -> tuple[str, int]:

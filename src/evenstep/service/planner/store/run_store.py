@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from bisect import bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -52,6 +53,9 @@ class RunStore:
         self._saving = threading.Lock()
         self._generation: Generation | None = None
         self._states: list[str] = []
+        """Files from the oldest state that a restarted planner may need, in order."""
+        self._lasting: list[int] = []
+        """Steps of older states, which are never removed: in order, as a long run has thousands."""
         self.reports: list[LoggedReport] = []
         """What trainers had reported by the time of `begin`, in order, as far as it is kept."""
         self.planned = 0
@@ -85,6 +89,7 @@ class RunStore:
         with self._saving:
             # Never over another one: a write that is cut off would leave none.
             before = sum(_step(each) == step for each in self._states)
+            before += self._lasting.count(step)
             name = self._put(self._files, step, state, suffix=f"-{before:03d}" if before else "")
             self._states = sorted({*self._states, name})
             self._trim()
@@ -96,7 +101,7 @@ class RunStore:
             for folder in (self._files, self._checkpoints):
                 for name in [each for each in folder.names() if _step(each) > step]:
                     folder.remove(name)
-            self._states = [name for name in self._states if _step(name) <= step]
+            self._states, self._lasting = self._files.names(), []
             self._log.plan_again_from(step)
             self.reports = [
                 replace(each, planned_step=min(each.planned_step, step))
@@ -183,18 +188,21 @@ class RunStore:
 
     def _trim(self) -> None:
         oldest = self._oldest()
-        for name in list(self._states):
-            if _step(name) < oldest and not self.keeps(_step(name)):
+        while _step(self._states[0]) < oldest:
+            name = self._states[0]
+            if self.keeps(_step(name)):
+                insort(self._lasting, _step(name))
+            else:
                 self._files.remove(name)
-                self._states.remove(name)
-        kept = [_step(name) for name in self._states if _step(name) < oldest]
+            self._states.pop(0)
 
         def needed(report: LoggedReport) -> bool:
             # A trainer that goes back to a state does not report on the steps before it again.
-            late = any(report.step < step <= report.planned_step for step in kept)
-            return report.planned_step >= oldest or (late and report.rank >= 0)
+            at = bisect_right(self._lasting, report.step)
+            late = at < len(self._lasting) and self._lasting[at] <= report.planned_step
+            return late and report.rank >= 0
 
-        self._log.trim(needed)
+        self._log.trim(oldest, needed)
 
     def keeps(self, step: int) -> bool:
         """Whether the state of a step is never removed."""
