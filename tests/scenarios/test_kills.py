@@ -15,6 +15,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ KILLS = int(os.environ.get("EVENSTEP_KILLS", "600"))
 SEED = int(os.environ.get("EVENSTEP_SOAK_SEED", "0"))
 LANES = 6  # jobs side by side
 # Of 100 jobs; a fork server takes seconds.
-KINDS = {"stream": 60, "map": 20, "fork": 18, "fork server": 2}
+KINDS = {"stream": 60, "map": 20, "fork": 19, "fork server": 1}
+START = 300.0  # seconds; of a fork server on a machine that has much else to do
 LIMIT = 10.0  # seconds from a kill to the error on each other rank
 CONTEXT = multiprocessing.get_context("fork")
 DOCUMENTS = Documents(10_000)
@@ -59,7 +61,7 @@ def train(rank: int, ranks: int, store: Path, kind: str, said: Connection) -> No
         for number, _ in enumerate(loader):
             if number == 1:
                 said.send("trains")
-            time.sleep(0.02)
+            time.sleep(0.05)
     except evenstep.errors.PeerError as error:
         said.send((time.monotonic(), str(error)))
 
@@ -76,7 +78,7 @@ def kill_one(draw: random.Random, store: Path) -> list[float]:
     for rank in ranks:
         rank.start()
     for heard, _ in pipes:
-        assert heard.poll(60), f"{kind}: a rank does not begin"
+        assert heard.poll(START), f"{kind}: a rank does not begin"
         assert heard.recv() == "trains"
     time.sleep(draw.random() * 0.3)
     victim, begin = draw.randrange(count), time.monotonic()
@@ -101,8 +103,16 @@ def kill_one(draw: random.Random, store: Path) -> list[float]:
 
 def lane(number: int, folder: Path, said: Connection) -> None:
     draw = random.Random(f"{SEED} {number}")
+    missed = 0
     for job in range(-(-KILLS // LANES)):
-        said.send(kill_one(draw, folder / f"{number}.{job}"))
+        try:
+            said.send(kill_one(draw, folder / f"{number}.{job}"))
+        except AssertionError:
+            traceback.print_exc()
+            missed += 1
+        for rank in multiprocessing.active_children():
+            rank.kill()
+    sys.exit(missed)
 
 
 @pytest.mark.soak
@@ -126,4 +136,6 @@ def test_no_kill_goes_unnoticed(tmp_path: Path) -> None:
 
 def said_of(kills: int, seconds: list[float]) -> str:
     quantiles = np.quantile(seconds, [0.5, 0.99, 0.999, 1.0]).round(2).tolist()
-    return f"{kills} kills; seconds to an error (median, 99 %, 99.9 %, longest): {quantiles}"
+    return (
+        f"{kills} kills noticed; seconds to an error (median, 99 %, 99.9 %, longest): {quantiles}"
+    )
