@@ -25,8 +25,10 @@ MEDIAN = {
 START, END = "<!-- tables: python -m benchmarks.peers show --page -->", "<!-- end of tables -->"
 
 
-def left_out(name: str, workload: str, kind: str) -> bool:
+def left_out(name: str, workload: str, kind: str, ranks: int = 1) -> bool:
     """Whether the peer has no means for it: its adapter lacks the function."""
+    if ranks > PEERS[name].most_ranks:
+        return True
     text = Path(f"benchmarks/peers/adapters/{PEERS[name].adapter}.py").read_text()
     return f"\ndef {workload}(" not in text or (kind == "resume" and "\ndef state(" not in text)
 
@@ -110,7 +112,7 @@ class Found:
 
 def why() -> Table:
     """What the peers have no means for."""
-    names = {"state": "resume", **WORKLOADS}
+    names = {"state": "resume", "ranks": "2 ranks", **WORKLOADS}
     rows = [
         [peer.title, names[what], reason]
         for peer in PEERS.values()

@@ -37,7 +37,9 @@ def _decoded(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loader(work: Work, stream: Any, function: Any, column: str, collate: Any) -> Any:
-    stream = stream.shuffle(seed=work.seed, buffer_size=BUFFER)
+    # By default it shuffles among 10 files, and 5.2 then leaves workers without any, unless there
+    # are 10 for each: https://github.com/huggingface/datasets/issues/8669
+    stream = stream.shuffle(seed=work.seed, buffer_size=BUFFER, max_buffer_input_shards=1)
     stream = split_dataset_by_node(stream, rank=work.rank, world_size=work.ranks)
     stream = stream.map(function, remove_columns=[column])
     return StatefulDataLoader(

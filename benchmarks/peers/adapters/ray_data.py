@@ -1,4 +1,4 @@
-"""Ray Data: Parquet, `map`, batches for torch; `streaming_split` among ranks; `mix`.
+"""Ray Data: Parquet, `map`, batches for torch; `streaming_split` among ranks.
 
 Rank 0 starts Ray, with one CPU for each reading process, and the other rank joins it.
 """
@@ -15,7 +15,7 @@ import numpy as np
 import ray
 
 from benchmarks.peers.adapters import parquet
-from benchmarks.peers.work import SOURCES, Batch, Work, decode, pad, stack, tokenize
+from benchmarks.peers.work import Batch, Work, decode, pad, stack, tokenize
 
 NAMESPACE = "peers"
 OBJECT_STORE = 1_000_000_000  # bytes
@@ -109,21 +109,6 @@ def images(work: Work) -> Batches:
     return Batches(
         work, lambda: ray.data.read_parquet(work.folder, shuffle="files").map(_decoded), stack
     )
-
-
-def mixture(work: Work) -> Batches:
-    def make() -> Any:
-        files = [sorted(Path(work.folder).glob(f"{k:02}-*.parquet")) for k in range(SOURCES)]
-        # It has no option to repeat a source, so each is read twice.
-        sources = [ray.data.read_parquet([str(file) for file in own] * 2) for own in files]
-        mixed = sources[0].mix(
-            *sources[1:],
-            weights=work.weights(),
-            stopping_condition=ray.data.MixStoppingCondition.STOP_ON_LONGEST_DROP,
-        )
-        return mixed.map(_tokenized)
-
-    return Batches(work, make, pad)
 
 
 def close(loader: Batches) -> None:
