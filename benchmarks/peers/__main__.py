@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     for workload, ranks, kind in cases:
         for number in range(rounds if kind == "speed" else 1):
             for name in options.peers:
-                if tables.left_out(name, workload, kind, ranks):
+                if tables.left_out(name, workload, ranks, kind):
                     continue
                 progress(f"{workload}, {ranks} ranks, {kind}, round {number + 1}: {name}")
                 case = {"peer": name, "workload": workload, "ranks": ranks, "kind": kind}

@@ -29,7 +29,7 @@ def speed(name: str, workload: str, ranks: int, quick: bool) -> Figures:
     begun, used = last["begun"]
     found: Figures = {
         "samples_per_s": samples / (last["last"] - begun),
-        "cpu_ms": 1000 * (last["used"] - used) / samples,
+        "cpu_ms": 1000 * (sum(record["used"] for record in outcome.records) - used) / samples,
         "first_s": max(record["first"] for record in outcome.records) - outcome.begun,
         "peak_mib": outcome.peak / 2**20,
         "samples": samples,

@@ -59,8 +59,7 @@ def read(adapter: Any, given: dict[str, Any]) -> None:
             Path(given["heartbeat"]).touch()
         if work.workload == "mixture" and len(seen.ids) >= most:
             break
-    # Of all ranks: what the last one notes is what they took.
-    used = processor_seconds(int(os.environ["PEERS_PARENT"]))
+    used = processor_seconds(os.getpid(), itself=True)
     start = json.loads(begun().read_text()) if begun().exists() else None
     Path(given["out"]).write_text(json.dumps({**vars(seen), "used": used, "begun": start}))
     if hasattr(adapter, "close"):

@@ -25,7 +25,7 @@ MEDIAN = {
 START, END = "<!-- tables: python -m benchmarks.peers show --page -->", "<!-- end of tables -->"
 
 
-def left_out(name: str, workload: str, kind: str, ranks: int = 1) -> bool:
+def left_out(name: str, workload: str, ranks: int, kind: str) -> bool:
     """Whether the peer has no means for it: its adapter lacks the function."""
     if ranks > PEERS[name].most_ranks:
         return True
@@ -51,7 +51,11 @@ class Found:
             wanted = (options.workloads, options.ranks)
             if line["quick"] != options.quick or line["peer"] not in options.peers:
                 continue
-            if case[0] not in wanted[0] or case[1] not in wanted[1]:
+            if (
+                case[0] not in wanted[0]
+                or case[1] not in wanted[1]
+                or left_out(line["peer"], *case)
+            ):
                 continue
             if line["peer"] == BASE:
                 base.setdefault((case, line["session"]), []).append(line["figures"])
@@ -100,7 +104,8 @@ class Found:
             ratios = [a[key] / b[key] for a, b in pairs if key in a and key in b]
             cells.append(Spread.of(ratios).text(2) if ratios else DASH)
         for key, digits in SPREAD.values():
-            cells.append(Spread.of([run[key] for run in good]).text(digits))
+            values = [run[key] for run in good if key in run]
+            cells.append(Spread.of(values).text(digits) if values else DASH)
         for key, digits in MEDIAN.values():
             values = [run[key] for run in good if key in run]
             cells.append(f"{Spread.of(values).median:,.{digits}f}" if values else DASH)

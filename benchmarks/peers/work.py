@@ -93,10 +93,11 @@ def begun() -> Path:
     return Path(os.environ["PEERS_FOLDER"]) / "begun"
 
 
-def processor_seconds(parent: int) -> float:
+def processor_seconds(parent: int, *, itself: bool = False) -> float:
     """Of all that a process has started, those that have ended included if they were waited for."""
+    top = psutil.Process(parent)
     total = 0.0
-    for process in psutil.Process(parent).children(recursive=True):
+    for process in [*top.children(recursive=True), *[top] * itself]:
         with contextlib.suppress(psutil.NoSuchProcess):
             total += sum(process.cpu_times()[:4])
     return total
