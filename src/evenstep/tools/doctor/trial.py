@@ -20,7 +20,7 @@ _PROGRAM = "from evenstep.tools.doctor.trial import run_rank; run_rank({rank}, {
 def trial() -> Iterator[Finding]:
     import torch.distributed as dist
 
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # public, says its page
     begun = time.monotonic()
     ranks = [
         subprocess.Popen(
@@ -79,7 +79,7 @@ def run_rank(rank: int, port: int) -> None:
     from evenstep.loader import DataLoader
     from evenstep.plan.policies.even import Even
 
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)  # type: ignore[attr-defined]  # public, says its page
     dist.init_process_group("gloo", store=store, rank=rank, world_size=_RANKS)
     loader = DataLoader(_Rows(), policy=Even(max_tokens=64, packed=True), num_workers=2)
     print(sum(len(step.indices or ()) for _, step in loader.steps()))
