@@ -91,7 +91,7 @@ class Found:
             return Table(columns, rows, f"after a resume: {title}")
         columns = ["", "outcome", "lost", "repeated"]
         rows = [[PEERS[name].title, *_kill(of[name][-1])] for name in names]
-        return Table(columns, rows, f"{title}; a worker is killed")
+        return Table(columns, rows, f"when a worker dies: {title}")
 
     def _speed(self, case: Case, name: str) -> list[str]:
         runs = self.runs[case][name]
