@@ -15,9 +15,9 @@ Workloads, on 1 and 2 ranks that have 2 reading processes together:
 
 What is measured:
 
-    speed    samples/s and processor time of a sample, from the first sample that is prepared to
-             the last batch of the epoch; padding; how uneven two ranks are; seconds from the start
-             of the processes to the first batch; peak memory
+    speed    samples/s and processor time of a sample, between a quarter and three quarters of
+             the epoch, so that nothing read ahead counts; padding; how uneven two ranks are;
+             seconds from the start of the processes to the first batch; peak memory
     resume   the state is saved at 40 % of an epoch and given to new processes: seconds to the next
              batch, samples lost and repeated, counted by id
     kill     a worker is killed at 40 % of an epoch: error, hang (60 s) or silence; samples lost

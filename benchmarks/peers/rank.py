@@ -17,7 +17,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.work import Work, begun, processor_seconds
+from benchmarks.peers.work import Work, processor_seconds
+
+MARKS = 0.25, 0.75
 
 
 class Seen:
@@ -27,16 +29,26 @@ class Seen:
         self.ids: list[int] = []
         self.steps: list[tuple[int, int]] = []
         """Of each batch, real and padded tokens."""
-        self.first = self.last = 0.0
-        """Seconds, when the first and the last batch came."""
+        self.first = 0.0
+        """Seconds, when the first batch came."""
+        self.marks: list[tuple[float, int, float]] = []
+        """A quarter and three quarters through the epoch: when, after how many samples, and the
+        processor seconds of all ranks until then. In between every loader is at work as in a long
+        run, whatever it has read ahead."""
 
-    def add(self, batch: dict[str, Any]) -> None:
+    def add(self, batch: dict[str, Any], share: int) -> None:
+        """
+        Args:
+            share: samples of an epoch that are one rank's, about.
+        """
         self.first = self.first or time.time()
         self.ids += [int(number) for number in batch["id"]]
+        if len(self.marks) < len(MARKS) and len(self.ids) >= MARKS[len(self.marks)] * share:
+            used = processor_seconds(int(os.environ["PEERS_PARENT"]))
+            self.marks.append((time.time(), len(self.ids), used))
         if "lengths" in batch:
             real, padded = sum(map(int, batch["lengths"])), batch["input_ids"].numel()
             self.steps.append((real, padded))
-        self.last = time.time()
 
 
 def read(adapter: Any, given: dict[str, Any]) -> None:
@@ -47,7 +59,7 @@ def read(adapter: Any, given: dict[str, Any]) -> None:
         adapter.restore(loader, pickle.loads(state.read_bytes()))
     seen, stop, most = Seen(), given.get("stop"), work.samples // work.ranks
     for batch in loader:
-        seen.add(batch)
+        seen.add(batch, most)
         if stop and len(seen.ids) >= given["at"] * most:
             if stop == "save":
                 state.write_bytes(pickle.dumps(adapter.state(loader)))
@@ -59,9 +71,7 @@ def read(adapter: Any, given: dict[str, Any]) -> None:
             Path(given["heartbeat"]).touch()
         if work.workload == "mixture" and len(seen.ids) >= most:
             break
-    used = processor_seconds(os.getpid(), itself=True)
-    start = json.loads(begun().read_text()) if begun().exists() else None
-    Path(given["out"]).write_text(json.dumps({**vars(seen), "used": used, "begun": start}))
+    Path(given["out"]).write_text(json.dumps(vars(seen)))
     if hasattr(adapter, "close"):
         adapter.close(loader)
 

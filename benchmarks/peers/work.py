@@ -9,7 +9,6 @@ import contextlib
 import io
 import json
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -76,28 +75,10 @@ def jpegs(folder: str | Path) -> list[Path]:
 # The work.
 
 
-@cache
-def begin() -> None:
-    """The first process of a job that prepares a sample notes when, and the processor time so far.
-
-    The clock of speed starts here, so that neither the start of processes nor what a loader reads
-    ahead counts for or against it.
-    """
-    now = time.time()
-    with contextlib.suppress(FileExistsError), open(begun(), "x") as file:
-        json.dump([now, processor_seconds(int(os.environ["PEERS_PARENT"]))], file)
-
-
-def begun() -> Path:
-    """The file of that note."""
-    return Path(os.environ["PEERS_FOLDER"]) / "begun"
-
-
-def processor_seconds(parent: int, *, itself: bool = False) -> float:
+def processor_seconds(parent: int) -> float:
     """Of all that a process has started, those that have ended included if they were waited for."""
-    top = psutil.Process(parent)
     total = 0.0
-    for process in [*top.children(recursive=True), *[top] * itself]:
+    for process in psutil.Process(parent).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             total += sum(process.cpu_times()[:4])
     return total
@@ -110,14 +91,12 @@ def _tokenizer() -> Tokenizer:
 
 def tokenize(number: int, text: str) -> Sample:
     """id, and input_ids: [tokens] int64 NumPy array"""
-    begin()
     ids = _tokenizer().encode(text).ids
     return {"id": number, "input_ids": np.array(ids, np.int64)}
 
 
 def decode(number: int, jpeg: bytes) -> Sample:
     """id, and pixels: [3, PIXELS, PIXELS] uint8 NumPy array"""
-    begin()
     with Image.open(io.BytesIO(jpeg)) as picture:
         small = picture.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BILINEAR)
     return {"id": number, "pixels": np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))}

@@ -22,7 +22,6 @@ from benchmarks.peers.work import (
     Batch,
     Sample,
     Work,
-    begin,
     jpegs,
     pad,
     texts,
@@ -100,7 +99,6 @@ class Pictures:
         )
 
     def _decode(self, indices: list[int]) -> Batch:
-        begin()
         paths = [str(self._paths[index]) for index in indices]
         buffer = spdl.io.load_image_batch(paths, width=PIXELS, height=PIXELS, pix_fmt="rgb24")
         pixels = spdl.io.to_torch(buffer).permute(0, 3, 1, 2)
