@@ -13,8 +13,8 @@ examination  all of these
 
 Each check does what a job does, where it can: it makes a semaphore, connects, resolves a name.
 Clocks are not checked: waits are measured by the monotonic clock, and hosts whose clocks differ
-take nothing from each other's (``tests/scenarios/test_clocks.py``). Nor is OMP_NUM_THREADS: workers
-compute with one thread.
+take nothing from each other's (``tests/scenarios/test_clocks.py``). Nor is OMP_NUM_THREADS: the
+loader's workers compute with one thread.
 """
 
 from __future__ import annotations
