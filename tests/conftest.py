@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+
+from hosts import Hosts, two_hosts, why_not_two
 
 # Machines that run the suite are shared, so the time of one example says nothing. More examples:
 # EVENSTEP_EXAMPLES=1000 make test
@@ -20,6 +24,14 @@ settings.load_profile("evenstep")
 # Tests and what they import stay to the end: more than half a million objects, through which Python
 # would look for garbage a thousand times, while it collects the tests and while it runs them.
 gc.disable()
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    if why := why_not_two():
+        pytest.skip(f"this machine cannot be two hosts: {why}")
+    with two_hosts() as pair:
+        yield pair
 
 
 def pytest_collection_finish() -> None:

@@ -7,6 +7,7 @@ corpus    tokenized samples
 methods   four ways to form batches, behind one interface
 train     an epoch of data-parallel training, timed
 memory    of this process and those that it has started
+processor time of those that a process has started
 endurance whether memory, files and speed stay as they are in a long run
 ranks     rank processes, new ones for every measurement
 """

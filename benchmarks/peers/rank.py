@@ -17,7 +17,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.work import Work, processor_seconds
+from benchmarks.lib.processor import processor_seconds
+from benchmarks.peers.work import Work
 
 MARKS = 0.25, 0.75
 

@@ -89,7 +89,7 @@ PEERS: dict[str, Peer] = {
         title="Megatron-Energon",
         adapter="energon",
         requirements=("megatron-energon==7.4.1",),
-        notes={"state": "it resumes, in an endless stream: no epoch of which to count samples"},
+        notes={"state": "not measured: what a trial counted could be the adapter's fault"},
     ),
     "grain": Peer(
         title="Grain", adapter="grain_data", requirements=("grain==0.2.18", "array-record==0.8.6")

@@ -5,7 +5,6 @@ Imports nothing of evenstep: it runs in the environment of each peer.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from PIL import Image
 from tokenizers import Tokenizer
@@ -73,15 +71,6 @@ def jpegs(folder: str | Path) -> list[Path]:
 
 
 # The work.
-
-
-def processor_seconds(parent: int) -> float:
-    """Of all that a process has started, those that have ended included if they were waited for."""
-    total = 0.0
-    for process in psutil.Process(parent).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:4])
-    return total
 
 
 @cache

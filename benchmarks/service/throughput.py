@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.lib.processor import processor_seconds
 from benchmarks.lib.report import Spread, Table, in_turn, parser, show, spreads
 from benchmarks.service.mix import SETTINGS, Setting, setting_of, write
 from benchmarks.service.readers import NAMES, READERS, Reading
@@ -64,9 +65,9 @@ def one_run(options: argparse.Namespace) -> None:
     first = time.perf_counter() - begin
     for _ in range(setting.warm_up):
         next(steps)
-    before, middle = cpu_seconds(), time.perf_counter()
+    before, middle = processor_seconds(os.getpid(), itself=True), time.perf_counter()
     samples = sum(next(steps) for _ in range(setting.steps))
-    end, after = time.perf_counter(), cpu_seconds()
+    end, after = time.perf_counter(), processor_seconds(os.getpid(), itself=True)
     train = HEADROOM * (end - middle) / setting.steps
     waits = []
     for _ in range(setting.waits):
@@ -83,23 +84,6 @@ def one_run(options: argparse.Namespace) -> None:
     }
     print(json.dumps(figures), flush=True)
     steps.close()  # type: ignore[attr-defined]
-
-
-def cpu_seconds() -> float:
-    """CPU seconds of this process and its descendants, on Linux; 0 elsewhere."""
-    found, children = {}, {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:  # gone meanwhile
-            continue
-        process, parent = int(entry.parent.name), int(fields[1])
-        found[process] = sum(map(int, fields[11:15]))
-        children.setdefault(parent, []).append(process)
-    mine = [os.getpid()]
-    for process in mine:
-        mine += children.get(process, [])
-    return sum(found.get(process, 0) for process in mine) / os.sysconf("SC_CLK_TCK")
 
 
 def run(side: str, setting: Setting, loaders: int, folder: str, options: Any) -> Figures:

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from ranks import Job, Rank
 
 import evenstep
 from documents import Documents
-from hosts import Hosts, tell, two_hosts, why_not_two
+from hosts import Hosts, tell
 
 COUNT = 1000
 
@@ -69,14 +68,6 @@ def test_connections_that_are_reset_are_an_error_on_every_rank(
     for number, outcome in enumerate(outcomes):
         assert_died(outcome, "PeerError", f"rank {number} can make no further step")
     assert "Connection reset by peer" in outcomes[0].message
-
-
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    if why := why_not_two():
-        pytest.skip(why)
-    with two_hosts() as pair:
-        yield pair
 
 
 def on(job: Job, rank: int, *command: object) -> None:

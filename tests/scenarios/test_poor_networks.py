@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from ranks import Job, Outcome, Rank, run
 import evenstep
 from documents import Documents
 from evenstep.errors import PeerError
-from hosts import Hosts, two_hosts, why_not_two
+from hosts import Hosts
 
 COUNT, RANKS, LIMIT = 600, 4, 5
 POOR = {"delay": 0.05, "loss": 0.01}
@@ -65,14 +66,6 @@ def train(rank: Rank, cut: Path | None, states: list[dict[str, Any]]) -> Trained
     return Trained(batches, saved, error, time.monotonic(), longest)
 
 
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    if why := why_not_two():
-        pytest.skip(why)
-    with two_hosts() as pair:
-        yield pair
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     """[ranks] the batches of a job on one host."""
@@ -95,6 +88,20 @@ def test_a_slow_network_that_loses_frames_changes_no_batch(
     assert all(lost for _, lost in hosts.cable.change())
 
 
+@contextmanager
+def training(hosts: Hosts, folder: Path) -> Iterator[Job]:
+    """A job over a poor network whose ranks have taken three steps, and rest until `go_on`."""
+    hosts.cable.change(**POOR)
+    with Job(train, RANKS, folder / "cut", [], folder=folder, prepare=hosts.each(2)) as job:
+        for rank in range(RANKS):
+            job.heard(rank, "training")
+        yield job
+
+
+def go_on(folder: Path) -> None:
+    (folder / "cut").touch()
+
+
 def cut(hosts: Hosts, way: str, is_cut: bool) -> None:
     towards = {"both": None, "there": hosts.second, "back": hosts.first}[way]
     hosts.cable.change(towards=towards, cut=is_cut)
@@ -104,12 +111,9 @@ def cut(hosts: Hosts, way: str, is_cut: bool) -> None:
 def test_a_cut_shorter_than_the_limit_changes_no_batch(
     tmp_path: Path, hosts: Hosts, expected: list[list[Any]], way: str
 ) -> None:
-    hosts.cable.change(**POOR)
-    with Job(train, RANKS, tmp_path / "cut", [], folder=tmp_path, prepare=hosts.each(2)) as job:
-        for rank in range(RANKS):
-            job.heard(rank, "training")
+    with training(hosts, tmp_path) as job:
         cut(hosts, way, True)
-        (tmp_path / "cut").touch()
+        go_on(tmp_path)
         time.sleep(LIMIT - 2.0)
         cut(hosts, way, False)
         outcomes = job.join(60)
@@ -137,13 +141,10 @@ def resumed(outcomes: list[Outcome], folder: Path) -> None:
 def test_a_cut_longer_than_the_limit_is_an_error_that_names_who_is_not_heard(
     tmp_path: Path, hosts: Hosts, way: str
 ) -> None:
-    hosts.cable.change(**POOR)
-    with Job(train, RANKS, tmp_path / "cut", [], folder=tmp_path, prepare=hosts.each(2)) as job:
-        for rank in range(RANKS):
-            job.heard(rank, "training")
+    with training(hosts, tmp_path) as job:
         cut(hosts, way, True)
         begin = time.monotonic()
-        (tmp_path / "cut").touch()
+        go_on(tmp_path)
         outcomes = job.join(WITHIN)
     for rank, outcome in enumerate(outcomes):
         assert not outcome.error, outcome.traceback
@@ -157,13 +158,10 @@ def test_a_cut_longer_than_the_limit_is_an_error_that_names_who_is_not_heard(
 def test_a_rank_that_is_killed_beyond_a_poor_network_is_an_error(
     tmp_path: Path, hosts: Hosts
 ) -> None:
-    hosts.cable.change(**POOR)
-    with Job(train, RANKS, tmp_path / "cut", [], folder=tmp_path, prepare=hosts.each(2)) as job:
-        for rank in range(RANKS):
-            job.heard(rank, "training")
+    with training(hosts, tmp_path) as job:
         job.signal(2, signal.SIGKILL)
         begin = time.monotonic()
-        (tmp_path / "cut").touch()
+        go_on(tmp_path)
         outcomes = job.join(WITHIN)
     for rank, outcome in enumerate(outcomes):
         if rank != 2:

@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from service_world import in_one_process, job_of
 
-from hosts import Host, Hosts, two_hosts, why_not_two
+from hosts import Host, Hosts
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 
@@ -22,14 +21,6 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 HERE = Path(__file__).parent
 POOR = {"delay": 0.05, "loss": 0.01}
 GONE_WITHIN = 25.0  # seconds in which a host that takes five to be missed is missed in any case
-
-
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    if why := why_not_two():
-        pytest.skip(f"this machine cannot be two hosts: {why}")
-    with two_hosts() as pair:
-        yield pair
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
