@@ -135,7 +135,6 @@ docs: $(VENV)/.installed-docs
 # Adds a release's documentation to the branch gh-pages, beside that of others.
 docs-version: $(VENV)/.installed-docs
 	@test -n "$(DOCS_VERSION)" || { echo 'name the version: make docs-version DOCS_VERSION=0.1'; exit 1; }
-	@$(BIN)/python -m pip install -q 'mike>=2.1'
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mike deploy $(PUSH) --update-aliases $(DOCS_VERSION) $(DOCS_ALIAS)
 	$(BIN)/mike set-default $(PUSH) --allow-undefined latest
 

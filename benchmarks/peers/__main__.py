@@ -57,7 +57,7 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--ranks", nargs="+", type=int, choices=(1, 2), default=[1, 2])
     result.add_argument("--kinds", nargs="+", choices=list(KINDS), default=["speed"])
     result.add_argument("--repeats", type=int, default=3, help="rounds")
-    result.add_argument("--quick", action="store_true", help="a seventh of the samples, one round")
+    result.add_argument("--quick", action="store_true", help="few samples, one round")
     result.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     result.add_argument("--page", action="store_true", help="write the tables into docs/peers.md")
     return result

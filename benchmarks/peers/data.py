@@ -1,12 +1,13 @@
 """What all peers read, made once under out/peers/data: text, sources of text, pictures.
 
 Text is the functions and classes of Python's standard library, as in `evenstep demo`, those of 8 to
-`MOST_TOKENS` tokens. The sources of the mixture divide the same text. Pictures are generated JPEGs
+`MOST_TOKENS` tokens, over and over. The sources of the mixture divide the same text. Pictures are generated JPEGs
 of about the sizes of photographs on the web.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
@@ -26,7 +27,7 @@ from evenstep_demos.text.corpus import blocks_of
 from evenstep_demos.text.prepared_text import train_tokenizer
 
 ROOT = Path("out/peers")
-SAMPLES = {"padded": 8000, "packed": 8000, "images": 2000, "mixture": 4000}
+SAMPLES = {"padded": 24_000, "packed": 24_000, "images": 4000, "mixture": 12_000}
 QUICK = {"padded": 1200, "packed": 1200, "images": 300, "mixture": 1200}
 LEAST_TOKENS = 8
 VOCABULARY = 16_000
@@ -95,8 +96,8 @@ def _documents(quick: bool) -> list[tuple[int, str]]:
         file.write_text(train_tokenizer(blocks, VOCABULARY))
     tokenizer = Tokenizer.from_file(str(file))
     fit = (text for text in blocks if 2 * LEAST_TOKENS < len(text) < 10 * MOST_TOKENS)
-    kept = _of_length(fit, tokenizer)
-    return list(zip(range(samples_of("padded", quick)), kept))
+    kept = list(_of_length(fit, tokenizer))
+    return list(zip(range(samples_of("padded", quick)), itertools.cycle(kept)))
 
 
 def _of_length(blocks: Iterator[str], tokenizer: Tokenizer) -> Iterator[str]:

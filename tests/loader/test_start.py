@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -238,3 +240,19 @@ def test_a_server_that_was_killed_is_replaced(make: Any) -> None:
     after = whole_pass(make())
     assert not forked(after)
     assert after["server"] != server
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    code = (
+        "import evenstep; from documents import Documents\n"
+        "loader = evenstep.DataLoader(Documents(9), policy=evenstep.FixedBatch(3), num_workers=1,"
+        " multiprocessing_context='forkserver')\n"
+        "try: list(loader)\n"
+        "except evenstep.errors.LoaderDiedError as error: print(error)"
+    )
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": paths}
+    said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert "set TMPDIR to a shorter one" in said

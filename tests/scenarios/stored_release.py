@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import evenstep
 import evenstep.service as es
+from evenstep.context_parallel.latency import load_latency
 from evenstep.plan.lengths import Lengths
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
@@ -38,6 +40,7 @@ NEXT = 4
 """Steps after it that are stored."""
 JSONL, PARQUET = "web.jsonl", "books.parquet"
 PLANS, STEPS = "plans.jsonl", "steps.jsonl"
+CALIBRATION, ATTENTION = "calibration.json", "attention.json"
 TRANSFORM = "as it is"
 
 
@@ -183,15 +186,31 @@ def write_service(folder: Path) -> None:
 
 
 def told_by(folder: Path) -> dict[str, Any]:
-    """By file: what commands say of it."""
+    """By file: what it says."""
     return {
         PLANS: tell("service", "plan", "--log", folder / PLANS, "--step", TAKEN),
         STEPS: tell("report", folder / STEPS),
+        CALIBRATION: plain(evenstep.load_calibration(folder / CALIBRATION)),
+        ATTENTION: plain(load_latency(folder / ATTENTION)),
     }
 
 
+def plain(made: Any) -> dict[str, Any]:
+    """A data class as JSON has it."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(made)))
+    return values
+
+
+def write_calibrations(folder: Path) -> None:
+    measure = ("profile", "--device", "cpu", "--max-length", 1024, "--seconds", 60)
+    model = ("--layers", 2, "--hidden-size", 32, "--heads", 2, "--ffn-size", 64)
+    tell(*measure, *model, "--out", folder / CALIBRATION)
+    kernel = ("--attention", "--quick", "--heads", 2, "--head-size", 16)
+    tell(*measure, *kernel, "--out", folder / ATTENTION)
+
+
 def tell(*words: Any) -> dict[str, Any]:
-    """The answer of a command."""
+    """What a command says."""
     command = [sys.executable, "-m", "evenstep", *map(str, words), "--json"]
     answer: dict[str, Any] = json.loads(subprocess.check_output(command))
     return answer
@@ -214,6 +233,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as own:
             write(folder / "loaders.json", run(saved_by, 2, folder=Path(own), within=120))
         write_service(folder)
+        write_calibrations(folder)
         trained(loader("Even", 0, group="local", step_log=folder / STEPS).steps())
         write(folder / "told.json", told_by(folder))
         counted = evenstep.count_lengths(Stored())

@@ -99,7 +99,7 @@ def test_a_service_goes_on_with_the_samples_that_would_have_followed(
 
 
 @of_each
-def test_logs_and_lengths_say_the_same(release: Path) -> None:
+def test_logs_calibrations_and_lengths_say_the_same(release: Path) -> None:
     told = stored.told_by(release)
     for name, before in read(release / "told.json").items():
         assert told[name].items() >= before.items(), name

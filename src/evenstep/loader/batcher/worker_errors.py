@@ -50,6 +50,8 @@ def could_not_start(what: str, error: OSError | MemoryError) -> LoaderDiedError:
             "processes share semaphores in /dev/shm, which is missing, full or read-only: mount a "
             "tmpfs there (docker run --shm-size=1g), or use num_workers=0"
         )
+    elif "AF_UNIX" in str(error):  # it has no errno
+        remedy = "a socket in TMPDIR has too long a path: set TMPDIR to a shorter one"
     return LoaderDiedError(f"{what} could not be started ({described(error)}); {remedy}")
 
 
