@@ -1,8 +1,8 @@
 """What all peers read, made once under out/peers/data: text, sources of text, pictures.
 
-Text is the functions and classes of Python's standard library, as in `evenstep demo`, those of 8 to
-`MOST_TOKENS` tokens, over and over. The sources of the mixture divide the same text. Pictures are generated JPEGs
-of about the sizes of photographs on the web.
+Text is the functions and classes of Python's standard library, as in `evenstep demo`: those of 8 to
+`MOST_TOKENS` tokens, over and over. The sources of the mixture divide the same text. Pictures are
+generated JPEGs of about the sizes of photographs on the web.
 """
 
 from __future__ import annotations
