@@ -1,7 +1,7 @@
 """A long run of the service: does memory grow, do files stay open, does it slow?
 
-The service runs in processes of this machine, and two trainers take steps of a few small samples,
-so that what is measured is the service. As trainers would, they ask for a common state every 1,000
+The service runs in processes of this machine, and trainers take steps of a few small samples, so
+that what is measured is the service. As trainers would, they ask for a common state every 1,000
 steps, and the planner keeps its states in a store. Sources begin again when they end.
 """
 
@@ -23,7 +23,7 @@ from benchmarks.lib.endurance import Looks, Watcher
 from benchmarks.lib.report import parser, show
 from evenstep_demos.ranks import run_ranks
 
-RANKS, SOURCES, ROWS = 2, 3, 20_000
+SOURCES, ROWS = 3, 20_000
 SAMPLES, LONGEST, MAX_TOKENS = 4, 64, 256  # of a step, of a sample, of a rank
 SAVE, TOGETHER = 1_000, 8
 """Steps between states, and between those at which trainers wait for each other."""
@@ -82,13 +82,14 @@ def main() -> None:
     example = "python -m benchmarks.service.long_run --steps 1000000"
     arguments = parser(__doc__ or "", example, repeats=1)
     arguments.add_argument("--steps", type=int, default=100_000)
+    arguments.add_argument("--trainers", type=int, default=2)
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as temporary:
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         watcher, looks = Watcher(Path(temporary), role), Looks()
         job = es.Job(
             sources=[es.Source(p.stem, str(p), transform=prepared) for p in write(Path(kept))],
-            mesh=es.Mesh(DP=RANKS),
+            mesh=es.Mesh(DP=options.trainers),
             strategy=strategy,
             max_tokens=MAX_TOKENS,
             draws=es.DrawOptions(samples_per_step=SAMPLES),
@@ -99,9 +100,8 @@ def main() -> None:
                 job, backend="processes", loaders=1, name="long-run", store=f"{kept}/store"
             ) as service,
         ):
-            run_ranks(
-                train, RANKS, (options.steps, service.address, Path(kept), watcher), looks.take
-            )
+            given = (options.steps, service.address, Path(kept), watcher)
+            run_ranks(train, options.trainers, given, looks.take)
         show(*looks.tables(), as_json=options.json)
         print(f"files left: {watcher.left()}", file=sys.stderr)
 
