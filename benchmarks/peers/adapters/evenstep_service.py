@@ -96,8 +96,13 @@ class Batches:
             yield from micro_batches
 
     def close(self) -> None:
+        """The service ends once all ranks have."""
         self._client.close()
+        folder = Path(os.environ["PEERS_FOLDER"])
+        (folder / f"ended-{self._work.rank}").touch()
         if self._service is not None:
+            while len(list(folder.glob("ended-*"))) < self._work.ranks:
+                time.sleep(0.05)
             self._service.close()
 
 
