@@ -82,7 +82,7 @@ def main() -> None:
     example = "python -m benchmarks.service.long_run --steps 1000000"
     arguments = parser(__doc__ or "", example, repeats=1)
     arguments.add_argument("--steps", type=int, default=100_000)
-    arguments.add_argument("--trainers", type=int, default=2)
+    arguments.add_argument("--trainers", type=int, default=2, help="ranks")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as temporary:
         os.environ["TMPDIR"] = tempfile.tempdir = temporary

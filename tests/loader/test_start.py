@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -256,3 +257,22 @@ def test_a_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": paths}
     said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
     assert "set TMPDIR to a shorter one" in said
+
+
+def test_loaders_that_are_resumed_and_closed_leave_nothing_behind() -> None:
+    state, left = None, []
+    for _ in range(8):
+        loader = evenstep.DataLoader(Documents(64), batch_size=4, num_workers=1)
+        if state is not None:
+            loader.load_state_dict(state)
+        steps = iter(loader)
+        next(steps)
+        state = state or loader.state_dict()
+        loader.close()
+        del loader, steps
+        gc.collect()
+        process = psutil.Process()
+        left.append((len(gc.get_objects()), process.num_fds(), process.num_threads()))
+    # Not each pair: a thread that has just ended may still be counted.
+    early, late = (np.min(part, axis=0) for part in (left[2:5], left[5:]))
+    assert (late <= early).all(), left
