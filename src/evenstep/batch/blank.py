@@ -125,7 +125,7 @@ def towers_of(sample: Any, media: Collection[str] = MEDIA_FIELDS) -> set[str]:
     """Which towers a sample has media for: `SIGHT`, `SOUND`."""
     if not isinstance(sample, MAPPINGS):
         return set()
-    present = (name for name in media if any_of(sample.get(name)))
+    present = (name for name in media if name in sample and any_of(sample[name]))
     return {SOUND if name in _SOUND_FIELDS else SIGHT for name in present}
 
 

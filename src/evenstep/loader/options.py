@@ -48,7 +48,7 @@ class Memory:
     prefetch: int = 4
     """Finished steps that are kept ready."""
     chunk_size: int | None = None
-    """Samples that a worker hands over at a time. None is up to 16, or up to 2 where ``collate_fn``
+    """Samples that a worker hands over at a time. None is up to 32, or up to 2 where ``collate_fn``
     prepares the samples. Lower it if samples are huge."""
 
     def __post_init__(self) -> None:
@@ -196,7 +196,7 @@ class LoaderOptions:
             return self.memory.chunk_size
         # Large chunks save messages; several to a window let every worker have one in the making.
         window = WindowSize(self.policy, self.memory.buffer_size, None).most
-        most = 2 if isinstance(self.collate_fn, PreparingCollator) else 16
+        most = 2 if isinstance(self.collate_fn, PreparingCollator) else 32
         return max(1, min(most, window // max(2 * self.num_workers, 1)))
 
     @property

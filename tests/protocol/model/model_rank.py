@@ -113,12 +113,13 @@ class Rank:
     def next_unplanned(self) -> Any:
         raise _Waits
 
-    def peek(self, number: int) -> Any:
-        if number > self.arrived:
-            raise _Waits
-        if number not in self.indices:
-            raise Violation(f"waits for sample {number}, which never comes")
-        return np.zeros(self.job.lengths[self.indices[number]], np.int64)
+    def peek(self, numbers: list[int]) -> list[Any]:
+        for number in numbers:
+            if number > self.arrived:
+                raise _Waits
+            if number not in self.indices:
+                raise Violation(f"waits for sample {number}, which never comes")
+        return [np.zeros(self.job.lengths[self.indices[number]], np.int64) for number in numbers]
 
     def make_room(self, limit: int) -> None: ...
 

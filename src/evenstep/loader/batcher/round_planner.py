@@ -154,7 +154,7 @@ class RoundPlanner:
         while len(sizes) < _WEIGHED and sum(sizes) < self._window_bytes:
             numbers = protocol.window_numbers()
             if len(sizes) < len(numbers):
-                sizes.append(sample_bytes(self._store.peek(int(numbers[len(sizes)]))))
+                sizes += map(sample_bytes, self._store.peek([int(numbers[len(sizes)])]))
             elif protocol.wanted:
                 self._store.make_room(protocol.received + 1)
                 self._receive()
@@ -169,8 +169,8 @@ class RoundPlanner:
         window is empty."""
         numbers = self._protocol.window_numbers()
         few = numbers[:: max(1, len(numbers) // _WEIGHED)]
-        sizes = [sample_bytes(self._store.peek(number)) for number in few.tolist()]
-        return _samples_within(self._window_bytes, sizes)
+        sizes = map(sample_bytes, self._store.peek(few.tolist()))
+        return _samples_within(self._window_bytes, list(sizes))
 
     def _sample_to_lend(self, number: int) -> bytes:
         start, remaining = self._epoch.start, self._epoch.remaining.numbers
@@ -181,7 +181,7 @@ class RoundPlanner:
             if not len(untrained):
                 return b""  # the round's steps have all been received: none needs a filler sample
             number = int(start.numbers[untrained[start.columns[0, untrained].argmin()]])
-        return pack_sample(self._store.peek(number))
+        return pack_sample(*self._store.peek([number]))
 
     def _begin_round(self, steps: list[PlannedStep]) -> list[StepOfUpdate]:
         """Adds the steps of a round to the updates; returns those of the updates that are whole."""

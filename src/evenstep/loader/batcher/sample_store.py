@@ -94,11 +94,11 @@ class SampleStore:
             self._changed.notify_all()
         return [sample for sample, _ in pairs], tuple(index for _, index in pairs)
 
-    def peek(self, number: int) -> Any:
-        """Returns a sample as soon as it is there, and leaves it in the store."""
+    def peek(self, numbers: list[int]) -> list[Any]:
+        """Returns samples as soon as all are there, and leaves them in the store."""
         with self._changed:
-            self._await([number])
-            return self._samples[number][0]
+            self._await(numbers)
+            return [self._samples[number][0] for number in numbers]
 
     def _await(self, numbers: list[int]) -> None:
         def all_there() -> bool:

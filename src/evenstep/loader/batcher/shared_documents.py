@@ -51,9 +51,8 @@ class SharedDocuments:
             if document not in place or ranks == range(self._rank, self._rank + 1):
                 continue
             k = place[document]
-            sample = pack_plain(
-                self._store.peek(int(numbers[k])), f"sample number {numbers[k]} of this rank"
-            )
+            (sample,) = self._store.peek([int(numbers[k])])
+            sample = pack_plain(sample, f"sample number {numbers[k]} of this rank")
             record = _RECORD.pack(supervised[k], len(sample)) + sample
             for rank in ranks:
                 if rank != self._rank:

