@@ -1,8 +1,8 @@
 """A long run of the loader on two ranks: does memory grow, do files stay open, does it slow?
 
 Samples are a few tokens each, so that what is measured is the loader. Every epoch has 100,000
-steps. As a trainer would, each rank writes a state every 1,000 steps. Every 50,000 steps it closes
-its loader and goes on with a new one, from the state.
+steps. As a trainer would, each rank writes a state every 1,000 steps. Every `--resume-every` steps
+it closes its loader and goes on with a new one, from the state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.lib.report import parser, show
 from evenstep_demos.ranks import run_ranks
 
 RANKS = 2
-SAVE, RESUME = 1_000, 50_000
+SAVE = 1_000
 LONGEST, MAX_TOKENS = 64, 128
 SAMPLES = 720_000  # of an epoch of 100,000 steps
 LOOKS = 200
@@ -57,7 +57,12 @@ def make(workers: int) -> evenstep.DataLoader:
 
 
 def train(
-    send: Callable[[Any], None], steps: int, workers: int, folder: Path, watcher: Watcher
+    send: Callable[[Any], None],
+    steps: int,
+    workers: int,
+    resume: int,
+    folder: Path,
+    watcher: Watcher,
 ) -> None:
     torch.set_num_threads(1)
     loader, done, every = make(workers), 0, steps // LOOKS
@@ -69,9 +74,9 @@ def train(
                 path.write_text(json.dumps(loader.state_dict()))
             if done % every == every // 2 and dist.get_rank() == 0:
                 send(watcher.look(done))
-            if done % RESUME == 0 or done == steps:
+            if done % resume == 0 or done == steps:
                 break
-        if done % RESUME == 0:
+        if done % resume == 0:
             loader.close()
             loader = make(workers)
             loader.load_state_dict(json.loads(path.read_text()))
@@ -89,11 +94,16 @@ def main() -> None:
     arguments = parser(__doc__ or "", example, repeats=1)
     arguments.add_argument("--steps", type=int, default=100_000)
     arguments.add_argument("--workers", type=int, default=1, help="worker processes of each rank")
+    arguments.add_argument(
+        "--resume-every", type=int, default=50_000, help=f"steps; a multiple of {SAVE:,}"
+    )
     options = arguments.parse_args()
+    if options.resume_every % SAVE:
+        arguments.error(f"--resume-every must be a multiple of {SAVE:,}, when states are saved")
     with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as temporary:
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         watcher, looks = Watcher(Path(temporary), role), Looks()
-        job = (options.steps, options.workers, Path(kept), watcher)
+        job = (options.steps, options.workers, options.resume_every, Path(kept), watcher)
         with suppress(KeyboardInterrupt):  # shows what there is
             run_ranks(train, RANKS, job, looks.take)
         show(*looks.tables(), as_json=options.json)
