@@ -47,6 +47,7 @@ def test_again_collates_the_rows_themselves_and_holds_no_pixels():
 
 
 def test_packed_groups_need_the_models_rule_for_image_positions():
+    pytest.importorskip("transformers")
     made = replace(PreparingCollator(collate_fn=Collate()).learned(few_rows()), packed=True)
     with pytest.raises(CollateError, match=r"PreparingCollator\(config=model.config\)"):
         made([made.prepare(row) for row in few_rows()])
