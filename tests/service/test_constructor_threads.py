@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("ray")
+
 PROGRAM = """
 import os, pickle, sys
 from pathlib import Path
