@@ -120,7 +120,7 @@ def test_a_rank_that_is_killed_is_an_error_on_the_other(tmp_path: Path) -> None:
     save_model(tmp_path)
     with Job(until_one_dies, 2, tmp_path, folder=tmp_path) as job:
         outcomes = job.join(WITHIN)
-    assert "a rank died" in str(outcomes[0].value), outcomes[0].traceback
+    assert "rank 1 died" in str(outcomes[0].value), outcomes[0].traceback
 
 
 @pytest.mark.parametrize(
