@@ -28,7 +28,7 @@ class TestedReleases(NamedTuple):
 
 TESTED: Mapping[str, TestedReleases] = {
     "python": TestedReleases("3.10", "3.15"),
-    "torch": TestedReleases("2.5", "2.15"),
+    "torch": TestedReleases("2.9", "2.15"),
     "numpy": TestedReleases("1.26", "2.5"),
     "pyarrow": TestedReleases("15", "26"),
     "pyzmq": TestedReleases("25.1", "27"),

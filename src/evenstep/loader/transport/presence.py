@@ -107,9 +107,8 @@ class Presence:
 
 
 def group_store(group: Any) -> Any:
-    """The store by which a process group was formed; None where torch does not tell."""
-    group = _or_default(group)
-    return group.get_group_store() if hasattr(group, "get_group_store") else None
+    """The store by which a process group was formed."""
+    return _or_default(group).get_group_store()
 
 
 def innermost_store(store: Any) -> Any:

@@ -180,13 +180,12 @@ class GlooExchange(RankExchange):
         peer_timeout: float,
     ) -> list[Peer]:
         """Makes the group and lifelines; returns who the ranks are."""
-        lasting = hasattr(dist.ProcessGroup, "set_timeout")  # newer torch
-        limit = None if lasting else _FOREVER
+        limit = None
         try:
             if dist.get_backend(group) == "gloo":
                 # Fails at once if a rank is missing; `new_group` would wait for its timeout.
                 dist.barrier(group)
-                limit = _CONNECT_LIMIT if lasting else limit
+                limit = _CONNECT_LIMIT
             self._group = dist.new_group(
                 ranks, timeout=limit, backend="gloo", use_local_synchronization=self._keep
             )
@@ -203,8 +202,8 @@ class GlooExchange(RankExchange):
                 f"rank {self.place.number} could not connect to the other ranks: {cause} "
                 f"({brief(error)})"
             ) from error
-        if lasting:  # so far there was a time limit, for a rank that never connects
-            self._group.set_timeout(_FOREVER)
+        # So far there was a time limit, for a rank that never connects.
+        self._group.set_timeout(_FOREVER)
         return peers
 
     def _serve(self, session: Session) -> None:
