@@ -27,7 +27,7 @@ def fit(
     """
     try:
         from scipy.optimize import nnls
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError("evenstep.cost.fit needs SciPy: pip install 'evenstep[fit]'") from error
 
     length = np.atleast_1d(np.asarray(lengths, dtype=np.float64))

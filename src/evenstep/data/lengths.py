@@ -237,6 +237,6 @@ def _pyarrow(path: str | os.PathLike[str]) -> tuple[Any, Any]:
     try:
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(f"{path} needs pyarrow: pip install 'evenstep[cli]'") from error
     return pyarrow, pyarrow.parquet

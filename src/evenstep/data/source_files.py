@@ -138,7 +138,7 @@ def optional_package(source: Source, name: str, *submodules: str) -> Any:
         for submodule in submodules:
             import_module(f"{name}.{submodule}")
         return import_module(name)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             f"source {source.name!r} needs {name}: pip install 'evenstep[sources]'"
         ) from error

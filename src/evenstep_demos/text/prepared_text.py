@@ -152,6 +152,6 @@ def describe_lengths(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
 def _tokenizers() -> ModuleType:
     try:
         import tokenizers
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError("the demo needs tokenizers: pip install 'evenstep[demo]'") from error
     return tokenizers

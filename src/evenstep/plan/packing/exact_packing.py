@@ -155,7 +155,7 @@ def _solve(
     """
     try:
         from scipy.optimize import milp
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError("exact_packing needs SciPy: pip install 'evenstep[fit]'") from error
     bins, count = shape[0] * shape[1], len(lengths)
     order = np.argsort(-costs, kind="stable")

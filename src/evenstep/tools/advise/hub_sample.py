@@ -65,7 +65,7 @@ def _batches(drawn: Any, where: str, rows: Int64Array) -> Iterator[Batch]:
 def _load(data: str, split: str, subset: str | None) -> Any:
     try:
         import datasets
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             f"{data} is not a file evenstep reads; if it is a Hugging Face data set, reading it "
             "needs datasets: pip install 'evenstep[hub]'"

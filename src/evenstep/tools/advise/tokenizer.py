@@ -36,7 +36,7 @@ def _from_file(path: Path) -> CountTokens:
         raise ConfigurationError(f"there is no tokenizer file {path}")
     try:
         from tokenizers import Tokenizer
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             f"reading {path} needs tokenizers: pip install 'evenstep[hub]'"
         ) from error
@@ -53,7 +53,7 @@ def _from_file(path: Path) -> CountTokens:
 def _from_transformers(name: str) -> CountTokens:
     try:
         from transformers import AutoTokenizer
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             f"the tokenizer {name!r} needs transformers: pip install 'evenstep[hub]'; or give a "
             "tokenizer.json"

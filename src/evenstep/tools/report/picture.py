@@ -16,7 +16,7 @@ def new_figure(width: float, height: float) -> Any:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError("plots need matplotlib: pip install 'evenstep[demo]'") from error
 
     # No pyplot: it changes global state and looks for a display.

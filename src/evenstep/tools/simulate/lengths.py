@@ -85,7 +85,7 @@ def open_parquet(path: Path) -> Iterator[Any]:
     """
     try:
         import pyarrow.parquet as parquet
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(f"reading {path} needs pyarrow: pip install 'evenstep[cli]'") from error
     try:
         with parquet.ParquetFile(path) as file:

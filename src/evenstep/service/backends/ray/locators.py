@@ -24,7 +24,7 @@ def import_ray() -> Any:
     """
     try:
         import ray
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             "the service on Ray needs ray: pip install 'evenstep[service]'; or choose "
             "backend='processes', which runs on one machine without it"

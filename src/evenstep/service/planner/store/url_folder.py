@@ -63,7 +63,7 @@ def url_folder(url: str | os.PathLike[str]) -> UrlFolder:
         return _LocalFolder(Path(text).absolute())
     try:
         import fsspec
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError(
             f"store={text!r} needs fsspec: pip install 'evenstep[sources]'"
         ) from error
