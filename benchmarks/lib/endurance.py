@@ -123,8 +123,9 @@ class Looks:
                     f"{opened[-1]:.1f}",
                 ]
             )
-        columns = ["role", "2nd tenth, MiB", "last tenth", "bytes per 1,000 steps (95 %)"]
-        memory = Table([*columns, "descriptors, 2nd tenth", "last tenth"], rows, "Memory")
+        columns = ["role", "MiB, 2nd tenth", "MiB, last tenth", "bytes per 1,000 steps (95 %)"]
+        files = ["descriptors, 2nd tenth", "descriptors, last tenth"]
+        memory = Table([*columns, *files], rows, "Memory")
         return [memory, self._speed(parts, steps)]
 
     def _speed(self, parts: Sequence[Sequence[int]], steps: Sequence[float]) -> Table:
