@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -157,3 +158,16 @@ def until(happens: Any, what: str) -> None:
     while not happens():
         assert time.monotonic() < end, f"{what} did not happen in {PATIENCE:g} seconds"
         time.sleep(0.1)
+
+
+def stop(process: int) -> None:
+    """Stops a process; returns when all its threads have, as until then one may still answer."""
+    os.kill(process, signal.SIGSTOP)
+    while set(_states(process)) != {"T"}:
+        time.sleep(0.001)
+
+
+def _states(process: int) -> Iterator[str]:
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with suppress(OSError):  # a thread that has ended
+            yield (thread / "stat").read_text().rpartition(") ")[2][0]

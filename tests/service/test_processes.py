@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from ray_cluster import HERE, PATIENCE, processes, until
+from ray_cluster import HERE, PATIENCE, processes, stop, until
 from service_world import (
     comparable,
     in_one_process,
@@ -247,7 +247,7 @@ def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
     ) as service:
         until(lambda: len(ready_standbys(service)) == 2, "two standbys that are ready")
         first, second = ready_standbys(service)
-        os.kill(first, signal.SIGSTOP)
+        stop(first)
         os.kill(loaders_of(service)[0], signal.SIGKILL)
         until(lambda: service.status()["restarts"], "a successor")
         assert loaders_of(service) == [second]
@@ -268,7 +268,7 @@ def test_a_loader_that_hangs_is_followed_if_that_is_wanted(tmp_path: Path) -> No
         client = service.client(0)
         taken = steps_of(client, 1)
         hung = loaders_of(service)[1]
-        os.kill(hung, signal.SIGSTOP)
+        stop(hung)
         taken += steps_of(client, 8)  # more than was ready
         until(lambda: service.status()["restarts"], "a successor")
         (restart,) = service.status()["restarts"]
@@ -378,7 +378,7 @@ def test_a_status_is_there_within_a_second_though_a_loader_is_stopped(tmp_path: 
         steps_of(service.client(0), 1)
         process = loaders_of(service)[1]
         for asked_before in (False, True):
-            os.kill(process, signal.SIGSTOP)
+            stop(process)
             try:
                 answers = [
                     timed(endpoint.url + path) for path in ("/status", "/healthz", "/status")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import PATIENCE, until
+from ray_cluster import PATIENCE, stop, until
 from service_world import comparable, in_one_process, job_of, steps_of
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
@@ -29,7 +29,7 @@ from evenstep.service.client.joining import attach
 
 @contextmanager
 def stopped(process: int) -> Iterator[None]:
-    os.kill(process, signal.SIGSTOP)
+    stop(process)
     try:
         yield
     finally:
@@ -146,7 +146,7 @@ def test_a_registry_that_is_stopped_stops_no_steps_and_is_named(tmp_path: Path) 
 def test_a_service_with_a_stopped_role_ends(tmp_path: Path) -> None:
     with RayService(job_of(tmp_path), name="ends", loaders=2) as service:
         process = process_of(service, "loaders")
-        os.kill(process, signal.SIGSTOP)
+        stop(process)
     until(lambda: not Path(f"/proc/{process}").exists(), "the end of the stopped loader")
 
 

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from ray_cluster import stop
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 
@@ -107,14 +108,6 @@ def test_messages_are_answered_and_a_death_ends_all_waits(server: Echo, channel:
     for _ in range(3):  # by connections that were used before, and by new ones
         with pytest.raises(ConnectionLostError):
             connections.send(to_frames("more")).frames()
-
-
-def stop(process: int) -> None:
-    """Returns when all its threads are stopped."""
-    os.kill(process, signal.SIGSTOP)
-    threads = list(Path(f"/proc/{process}/task").glob("*/stat"))
-    while not all(each.read_text().rpartition(") ")[2].startswith("T") for each in threads):
-        time.sleep(0.001)
 
 
 def test_who_is_stopped_is_waited_for(server: Echo) -> None:
