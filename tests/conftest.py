@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +25,10 @@ settings.load_profile("evenstep")
 # Tests and what they import stay to the end: more than half a million objects, through which Python
 # would look for garbage a thousand times, while it collects the tests and while it runs them.
 gc.disable()
+
+# A suite in the background, or under nohup, starts with these ignored, and so would its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

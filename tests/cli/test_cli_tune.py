@@ -168,9 +168,6 @@ def test_nothing_is_left_when_the_search_itself_is_ended(
 
 
 def _search(running: Path, scratch: Path) -> None:
-    # A suite that is run in the background, or under nohup, ignores these, and so do its children.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ["TMPDIR"] = str(scratch)
     import tempfile
 

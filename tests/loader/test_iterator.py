@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import threading
 import time
 from typing import Any
@@ -130,13 +129,8 @@ def test_an_interrupt_while_a_pass_is_finalized_is_not_lost(
         time.sleep(busy)
 
     start = threading.Thread.start
-    # A suite that is run in the background has interrupts ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     steps = iterator_over(Interrupted(), recording)
     monkeypatch.setattr(threading.Thread, "start", start_slowly)
-    try:
-        with pytest.raises(KeyboardInterrupt):  # noqa: PT012  it may come at once
-            del steps
-            time.sleep(10)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  it may come at once
+        del steps
+        time.sleep(10)

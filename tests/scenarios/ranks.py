@@ -234,8 +234,6 @@ def _main(
     prepare: Callable[[Rank], None] | None,
 ) -> None:
     os.setsid()
-    # A suite that is run in the background has interrupts ignored, which its children inherit.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     log = open(folder / f"{rank}.log", "w", buffering=1)  # noqa: SIM115  open to the very end
     sys.stdout = sys.stderr = log
     os.dup2(log.fileno(), 1)
