@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -29,6 +30,12 @@ gc.disable()
 # A suite in the background, or under nohup, starts with these ignored, and so would its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture
+def without_megatron(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were not installed."""
+    monkeypatch.setitem(sys.modules, "megatron.core.packed_seq_params", None)
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from evenstep.batch import PackCollator
 from evenstep.batch.formats import to_hugging_face, to_megatron
 from evenstep.errors import CollateError
 
+pytestmark = pytest.mark.usefixtures("without_megatron")
+
 documents = st.lists(
     st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=9),
     min_size=1,
@@ -26,8 +28,8 @@ SAMPLES = [
 
 
 @dataclasses.dataclass
-class PackedSeqParams:
-    """The fields of Megatron-LM's class that are set here."""
+class OlderPackedSeqParams:
+    """The fields of Megatron-LM's class that are set here, up to 0.16."""
 
     qkv_format: str | None = None
     cu_seqlens_q: Any = None
@@ -36,6 +38,10 @@ class PackedSeqParams:
     cu_seqlens_kv_padded: Any = None
     max_seqlen_q: int | None = None
     max_seqlen_kv: int | None = None
+
+
+@dataclasses.dataclass
+class PackedSeqParams(OlderPackedSeqParams):
     pad_between_seqs: bool | None = None
 
 
@@ -93,19 +99,21 @@ def test_padding_is_attended_to_or_told_apart_as_asked():
     assert "pad_between_seqs" not in packed
 
 
-def test_its_own_class_is_made_where_it_can_be_imported(monkeypatch):
+@pytest.mark.parametrize("of_megatron", [OlderPackedSeqParams, PackedSeqParams])
+def test_its_own_class_is_made_where_it_can_be_imported(monkeypatch, of_megatron):
     batch = PackCollator(pad_to_multiple_of=8)(SAMPLES)
-    monkeypatch.setitem(sys.modules, "megatron", None)  # as if it were not installed
     _, keywords = to_megatron(batch, attend_padding=False)
     assert type(keywords) is dict
     module: Any = ModuleType("megatron.core.packed_seq_params")
-    module.PackedSeqParams = PackedSeqParams
+    module.PackedSeqParams = of_megatron
     for name in ("megatron", "megatron.core"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     _, packed = to_megatron(batch, attend_padding=False)
-    assert type(packed) is PackedSeqParams
-    for name, value in keywords.items():
+    assert type(packed) is of_megatron
+    assert "pad_between_seqs" in keywords
+    for name in (each.name for each in dataclasses.fields(of_megatron)):
+        value = keywords[name]
         if isinstance(value, torch.Tensor):
             assert torch.equal(getattr(packed, name), value)
         else:

@@ -24,6 +24,8 @@ from evenstep.errors import CollateError, ConfigurationError
 from evenstep.plan.sharding import shard_per_document, shard_per_sequence
 from shardings import any_chunks
 
+pytestmark = pytest.mark.usefixtures("without_megatron")
+
 sizes = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 ranks_of = st.integers(1, 5)
 documents = st.lists(

@@ -6,6 +6,7 @@ Megatron predicts ``labels[t]`` from ``tokens[:t + 1]`` without shifting, and we
 
 from __future__ import annotations
 
+import dataclasses
 from importlib import import_module
 from typing import Any
 
@@ -79,10 +80,12 @@ def to_megatron(
     if padded is not None and not attend_padding:
         parameters["pad_between_seqs"] = True
     try:
-        module = import_module("megatron.core.packed_seq_params")
+        made: Any = import_module("megatron.core.packed_seq_params").PackedSeqParams
     except ImportError:
         return fields, parameters
-    return fields, module.PackedSeqParams(**parameters)
+    # Up to 0.16 it lacks `pad_between_seqs`, which Transformer Engine then finds out by itself.
+    known = {each.name for each in dataclasses.fields(made)}
+    return fields, made(**{name: given for name, given in parameters.items() if name in known})
 
 
 def _check_divisible(packed: PackedRow, ranks: int) -> None:
