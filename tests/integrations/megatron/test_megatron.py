@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from script_jobs import run_script, torchrun
 
 import evenstep
-from script_jobs import run_script, torchrun
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
