@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from evenstep.strategy.loaders import owners_by_weight
@@ -19,6 +19,7 @@ def load_of(weights: list[float], owners: list[list[int]], loaders: int) -> list
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 40))
+@example([0, 0, 0], 2)
 def test_every_source_and_every_loader_has_a_part_and_few_are_shared(weights, loaders) -> None:
     owners = owners_by_weight(weights, loaders)
     assert all(len(set(own)) == len(own) >= 1 for own in owners)

@@ -47,7 +47,7 @@ def _share(weights: Sequence[float], owners: list[list[int]], load: list[float])
             return
         source = min(own, key=lambda each: abs(weights[each] - apart))
         half = weights[source] / 2
-        if max(load[most] - half, load[least] + half) > _GAIN * load[most]:
+        if max(load[most] - half, load[least] + half) >= _GAIN * load[most]:
             return
         owners[source] = [most, least]
         load[most] -= half
