@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mixing_world import Arrays, AtOnce, drawn, steps, through_json, weights_of, worlds
 
@@ -239,6 +239,7 @@ def test_a_source_that_a_curriculum_held_back_does_not_make_up_for_it():
     ),
     st.lists(st.floats(1, 3.4), min_size=4, max_size=4),
 )
+@example(9, [1, 3, 5], {"samples_per_step": 40}, [1.0, 1.0, 2.75, 1.0])
 def test_shares_of_tokens_miss_the_weights_by_some_samples_however_long_it_runs(
     seed, weights, amount, magnitudes
 ):
@@ -256,7 +257,7 @@ def test_shares_of_tokens_miss_the_weights_by_some_samples_however_long_it_runs(
         table = mixture.draw(step, provider)
         given_tokens += np.bincount(table.source, table.lengths["text"], len(weights))
         miss = np.abs(given_tokens - share * given_tokens.sum())
-        assert miss.max() <= 5 * longest
+        assert miss.max() <= 2 * longest
 
 
 def test_sample_shares_are_not_bent_by_a_budget():

@@ -63,12 +63,13 @@ def draw_shares(
     """
     active = np.flatnonzero(weights)
     means = np.where(means > 0, means, _first_means(queues, (weights > 0) & (means <= 0)))
-    if tokens is None:
-        assert samples is not None
-        tokens_of_step = samples / math.fsum((weights[active] / means[active]).tolist())
+    if tokens is not None:
+        wanted = expected_shares(weights, deficit, tokens)  # [sources] tokens
     else:
-        tokens_of_step = float(tokens)
-    wanted = expected_shares(weights, deficit, tokens_of_step)  # [sources] tokens
+        assert samples is not None
+        wanted = np.zeros(len(weights))
+        owed = _owed(weights, deficit, active)
+        wanted[active] = _tokens_of(samples, weights[active], owed, means[active])
     shares = _samples_holding(wanted, queues, names, active, means)  # [sources] samples
     return shares if shares.any() else weights
 
@@ -87,9 +88,7 @@ def expected_shares(weights: Float64Array, deficit: Float64Array, amount: float)
         deficit: [sources] in the unit of `amount`.
     """
     active = np.flatnonzero(weights)
-    # Deficits of sources that are not active are not settled now, so the others need not sum to 0.
-    owed = deficit[active] - weights[active] * math.fsum(deficit[active].tolist())
-    wanted = weights[active] * amount + owed
+    wanted = weights[active] * amount + _owed(weights, deficit, active)
     # The projection onto what is not negative and adds up to the amount: all less the same number.
     largest = np.sort(wanted)[::-1]
     excess = (largest.cumsum() - amount) / np.arange(1, len(wanted) + 1)
@@ -97,6 +96,34 @@ def expected_shares(weights: Float64Array, deficit: Float64Array, amount: float)
     shares = np.zeros(len(weights))
     shares[active] = np.maximum(wanted - taken, 0.0)
     return shares
+
+
+def _owed(weights: Float64Array, deficit: Float64Array, active: Int64Array) -> Float64Array:
+    """[active] what each is owed by the others, with a sum of 0. Deficits of sources that are not
+    active are not settled now, so those of the others need not sum to it."""
+    owed: Float64Array = deficit[active] - weights[active] * math.fsum(deficit[active].tolist())
+    return owed
+
+
+def _tokens_of(
+    samples: int, weights: Float64Array, owed: Float64Array, means: Float64Array
+) -> Float64Array:
+    """[sources] tokens that each is to give in a step of so many samples, so that deficits are
+    settled. A source that is further ahead than its share of the step gives nothing.
+
+    Means of [10, 100] tokens, weights of 1/2, and the first ahead of the second by 400: 15 samples
+    are to give [100, 500] tokens, in [10, 5] samples.
+
+    Args:
+        weights, owed, means: [sources] of those with a positive weight.
+    """
+    # Finds the size for which maximum(weights * size + owed, 0) / means has the sum `samples`.
+    begins = -owed / weights  # [sources] sizes from which each gives something
+    order = np.argsort(begins, kind="stable")
+    sizes = (samples - (owed / means)[order].cumsum()) / (weights / means)[order].cumsum()
+    size = sizes[np.flatnonzero(sizes > begins[order])[-1]]
+    tokens: Float64Array = np.maximum(weights * size + owed, 0.0)
+    return tokens
 
 
 def deficit_after(
