@@ -33,6 +33,7 @@ def test_two_ranks_see_every_sample_once_and_give_all_figures() -> None:
     assert table.rows[0][:2] == ["torch DataLoader", "1.00 (1.00-1.00)"]
 
 
+@pytest.mark.soak
 def test_a_killed_worker_of_torch_is_an_error_on_the_rank() -> None:
     found = measure.kill("torch", "padded", 1, True)
     assert found["outcome"] == "error", found

@@ -18,7 +18,7 @@ from update_checks import Update, check_epoch
 @pytest.mark.parametrize(
     ("device", "backend"),
     [
-        ("cpu", "gloo"),
+        pytest.param("cpu", "gloo", marks=pytest.mark.soak),  # other tests train by it
         ("cpu", "cpu:gloo"),
         pytest.param("cuda", "nccl", marks=GPU),
         pytest.param("cuda", "cpu:gloo,cuda:nccl", marks=GPU),
