@@ -13,8 +13,9 @@ import pytest
 from service_world import Rows, job_of, rows, tokens_of_row
 
 import evenstep.service as es
+from evenstep.data.reader import StoredSample
 from evenstep.service.job.source_layout import loader_tasks
-from evenstep.service.source_loader import source_buffer
+from evenstep.service.source_loader import preparer, source_buffer
 
 HANG = 20.0  # seconds
 
@@ -188,3 +189,51 @@ def test_many_threads_get_what_one_gets(tmp_path: Path, buffer_bytes: int) -> No
     loader.close()
     assert len(expected) > 5
     assert [[found[task.step, b] for b in range(2)] for task in tasks] == expected
+
+
+class Clock:
+    """Plays `time`: a sample advances it by seconds that pass, that its thread computes, and that
+    all threads of the process compute."""
+
+    def __init__(self) -> None:
+        self.now = [0.0, 0.0, 0.0]
+
+    def pass_by(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        self.now = [now + more for now, more in zip(self.now, row["seconds"], strict=True)]
+        return {"input_ids": [1]}
+
+    def perf_counter(self) -> float:
+        return self.now[0]
+
+    def thread_time(self) -> float:
+        return self.now[1]
+
+    def process_time(self) -> float:
+        return self.now[2]
+
+
+@pytest.mark.parametrize(
+    ("passed", "computed", "by_all", "taken"),
+    [
+        pytest.param(0.03, 0.03, 0.03, 0.03, id="alone"),
+        pytest.param(0.12, 0.03, 0.12, 0.03, id="beside three threads that compute"),
+        pytest.param(0.12, 0.03, 0.15, 0.03, id="on two cores"),
+        pytest.param(0.5, 0.01, 0.01, 0.5, id="waiting for storage"),
+        pytest.param(0.5, 0.01, 0.04, 0.47, id="waiting beside three others"),
+    ],
+)
+def test_threads_that_compute_do_not_make_a_source_slow(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    passed: float,
+    computed: float,
+    by_all: float,
+    taken: float,
+) -> None:
+    clock = Clock()
+    source = es.Source("web", Rows(rows(1, 0, 5)), transform=clock.pass_by)
+    measure = job_of(tmp_path, sources=[source]).measure
+    monkeypatch.setattr(preparer, "time", clock)
+    stored = StoredSample(0, 0, 0, 0, {"seconds": (passed, computed, by_all)})
+    outcome = preparer.Preparer([source], measure, workers=0, name="").prepare("web", [stored])
+    assert outcome.seconds == pytest.approx(taken)

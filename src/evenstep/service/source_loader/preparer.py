@@ -69,7 +69,8 @@ class Outcome(NamedTuple):
     made: list[Prepared]
     failure: PrepareFailure | None
     seconds: float
-    """Seconds of reading and preparing them, without waiting for a worker."""
+    """Seconds of reading and preparing them, without waiting for a worker, or for threads of this
+    process that compute."""
 
 
 class Preparer:
@@ -221,7 +222,7 @@ def _prepare(
 ) -> Outcome:
     made: list[Prepared] = []
     failure: PrepareFailure | None = None
-    begin = time.perf_counter()
+    begin, here, everywhere = time.perf_counter(), time.thread_time(), time.process_time()
     for item in items:
         shard, index = item.shard, item.index
         try:
@@ -238,7 +239,10 @@ def _prepare(
         made.append(Prepared((item.position, shard, index, *lengths), sample, size))
         if seconds is not None and time.perf_counter() >= begin + seconds:
             break
-    return Outcome(made, failure, time.perf_counter() - begin)
+    # What it computed itself, and the time in which the process waited, as for storage. The time of
+    # other threads would make any source look slow, and slow sources are given more threads.
+    waited = time.perf_counter() - begin - (time.process_time() - everywhere)
+    return Outcome(made, failure, time.thread_time() - here + max(waited, 0.0))
 
 
 # In a worker process
