@@ -124,5 +124,6 @@ def test_a_process_that_is_stopped_for_30_seconds_costs_no_sample(tmp_path: Path
 def test_nothing_is_logged_while_nobody_waits_long(tmp_path: Path) -> None:
     with Job(one_epoch, 2, {**FORK, "warn_after": 10}, folder=tmp_path) as job:
         outcomes = job.join(30)
-    assert [outcome.log for outcome in outcomes] == ["", ""]
+    lines = [line for outcome in outcomes for line in outcome.log.splitlines()]
+    assert [line for line in lines if not line.startswith("[Gloo]")] == []  # as torch 2.9 prints
     assert sum(outcome.value for outcome in outcomes) == 300
