@@ -15,17 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from ray_cluster import stop
+from ray_cluster import stop, until
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import torch
 
 from evenstep.errors import ConfigurationError
+from evenstep.service.remote.channels import SocketChannel
+from evenstep.service.remote.role_place import Location, RolePlace
 from evenstep.service.transport.connection import ConnectionLostError, Connections
 from evenstep.service.transport.endpoint import (
     Endpoint,
@@ -108,6 +111,25 @@ def test_messages_are_answered_and_a_death_ends_all_waits(server: Echo, channel:
     for _ in range(3):  # by connections that were used before, and by new ones
         with pytest.raises(ConnectionLostError):
             connections.send(to_frames("more")).frames()
+
+
+def test_connections_to_a_process_that_died_are_closed(server: Echo) -> None:
+    """Or a job whose loaders are restarted all the time would run out of sockets."""
+
+    class Successors:
+        def locate(self, dead: Location | None) -> Location:
+            return successor
+
+    dead, successor = (
+        Location(SocketChannel(server.endpoints[channel])) for channel in ("ipc", "tcp")
+    )
+    place = RolePlace("Source Loader 0", dead, Successors())
+    before = psutil.Process().num_fds()
+    for sent in [dead.channel.send([("message", ())]) for _ in range(8)]:
+        assert sent.wait(SECONDS)
+    assert psutil.Process().num_fds() >= before + 8
+    assert place.successor(dead) is successor
+    until(lambda: psutil.Process().num_fds() <= before, "the end of connections")
 
 
 def test_who_is_stopped_is_waited_for(server: Echo) -> None:

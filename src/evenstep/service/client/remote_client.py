@@ -212,8 +212,7 @@ class RemoteClient(RankClient):
             self._await_told()
         super().close()
         for place in self._places:
-            if place.known is not None:
-                place.known.channel.close()
+            place.disconnect()
 
     def _tell(self, message: str, *arguments: Any) -> None:
         location = self._registry.place.known  # a registry that has died needs no report

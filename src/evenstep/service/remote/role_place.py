@@ -89,6 +89,7 @@ class RolePlace:
         """
         with self._lock:
             if self._location is None or self._location is dead:
+                dead.channel.close()  # or a job of many restarts would run out of sockets
                 self._location = self._find(dead)
             return self._location
 
@@ -96,6 +97,11 @@ class RolePlace:
         if self._locator is None:
             raise RoleGoneError
         return self._locator.locate(dead)
+
+    def disconnect(self) -> None:
+        """Closes connections of this process that no message uses. Idempotent."""
+        if self._location is not None:
+            self._location.channel.close()
 
     def located_by(self, locator: Locator | None) -> RolePlace:
         """The same place, for a process that uses another locator."""

@@ -165,8 +165,8 @@ class LoaderSuccession:
         """See `LoaderProcess.end`. Connections of this process are closed, too."""
         self.ask_to_end()
         self._process.end()
-        if self._handle is not None and self._handle.place.known is not None:
-            self._handle.place.known.channel.close()
+        if self._handle is not None:
+            self._handle.place.disconnect()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _nobody, ()  # other processes cannot start a loader

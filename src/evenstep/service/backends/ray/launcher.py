@@ -336,8 +336,7 @@ class ActorLoader:
     def end(self) -> None:
         """Ends its actor. Idempotent."""
         self._launcher.end_loader(self.job)
-        if self._handle.place.known is not None:
-            self._handle.place.known.channel.close()
+        self._handle.place.disconnect()
 
 
 def _end(actors: Sequence[Any]) -> None:

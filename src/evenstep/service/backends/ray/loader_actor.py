@@ -52,7 +52,7 @@ class LoaderActor(RoleActor):
             self.play(part)
 
     def location(self) -> Location | EvenstepError:
-        if self._number is None and self._own is not None:  # restarted before it was asked
+        if self._own is not None:  # it may have been restarted, or another thread may be at it
             self.play(self._own)
         return self._location
 

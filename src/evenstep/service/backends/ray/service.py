@@ -125,6 +125,7 @@ class RayService(ChangingJob):
             remove_endpoint(self._file, self._endpoint)
         if import_ray().is_initialized():
             self._launcher.end()
+            self._launcher.registry.place.disconnect()
             if self._connected:
                 import_ray().shutdown()
         if self._own is not None:
