@@ -25,7 +25,7 @@ SERVICE_MUTATIONS = (
         "_update_taken",
         "if not any(_fetches(plan, each) for each in waiting)",
         "if len(waiting) < len(self.clients)",
-        near=320,
+        near=9,
     ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "_messages(ended)", "[]", near=7),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
@@ -91,7 +91,7 @@ SERVICE_MUTATIONS = (
         CommonState,
         "took_step",
         "self._end_if_decided()",
-        near=350,
+        near=240,
     ),
     Mutation(
         "a state before all have come",
