@@ -18,8 +18,8 @@
 #   make dist                       the wheel and the source package, checked, in dist/, by uv
 #   make smoke                      the wheel in fresh environments, by uv: each of PYTHONS=, with the
 #                                   oldest and the newest torch and NumPy
-#   make soak                       all that takes long, for two hours: killed and resumed jobs, chaos,
-#                                   fuzzing, simulation; EVENSTEP_SOAK_SECONDS=160 makes it one
+#   make soak                       all that takes long, for hours: killed and resumed jobs, chaos,
+#                                   fuzzing, simulation; EVENSTEP_SOAK_SECONDS=160 shortens some
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
 #   make test PIP="uv pip"          by uv, which is faster and reads UV_* instead of pip's settings
 #   make test PYTEST_ARGS="-k cost" a part of the suite; JOBS=8 runs it in so many processes

@@ -141,7 +141,7 @@ def fuzz(examples: int, *strategies: st.SearchStrategy[Any]) -> Callable[..., An
             )(given(*strategies)(check))()
 
         many = pytest.param(
-            10 * examples, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]
+            100 * examples, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]
         )
         return pytest.mark.parametrize("count", [pytest.param(examples, id="short"), many])(test)
 

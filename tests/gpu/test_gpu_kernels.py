@@ -55,4 +55,4 @@ def test_profile_measures_the_device(device: str, tmp_path: Path) -> None:
     assert ended.value.code == 0
     measured = read_calibration(out)
     assert measured.device.kind == device
-    assert measured.cost.per_token + measured.cost.per_pair > 0  # beside other work, one may be 0
+    assert measured.cost.per_token > 0

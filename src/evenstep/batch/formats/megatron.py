@@ -83,9 +83,10 @@ def to_megatron(
         made: Any = import_module("megatron.core.packed_seq_params").PackedSeqParams
     except ImportError:
         return fields, parameters
-    # Up to 0.16 it lacks `pad_between_seqs`, which Transformer Engine then finds out by itself.
-    known = {each.name for each in dataclasses.fields(made)}
-    return fields, made(**{name: given for name, given in parameters.items() if name in known})
+    # Up to 0.16 it lacks this one, which Transformer Engine then finds out by itself.
+    if "pad_between_seqs" not in {each.name for each in dataclasses.fields(made)}:
+        parameters.pop("pad_between_seqs", None)
+    return fields, made(**parameters)
 
 
 def _check_divisible(packed: PackedRow, ranks: int) -> None:
