@@ -78,6 +78,7 @@ class Epoch:
                 numbers=np.array(numbers, np.int64),
                 columns=np.ones((5, len(numbers)), np.int64),
                 ages=np.zeros(len(numbers), np.int64),
+                quota=window,
             )
             self.positions.append(
                 EpochProgress(
@@ -160,7 +161,7 @@ def test_missing_ranks_are_named(world_size: int, draw: random.Random) -> None:
     states = epoch.states(world_size)
     gone = sorted(draw.sample(range(world_size), draw.randint(1, world_size - 1)))
     rest = [state for rank, state in enumerate(states) if rank not in gone]
-    said = rf"saved by {world_size} ranks, and the parts of ranks \[{', '.join(map(str, gone))}\]"
+    said = rf"saved by {world_size} ranks, and the parts of ranks {', '.join(map(str, gone))} are"
     with pytest.raises(MismatchError, match=said):
         merge_states(rest)
     together = {key: value for state in rest for key, value in state.items()}
@@ -381,7 +382,6 @@ NULLABLE = OPTIONAL | {
     ("epoch", "window_size"),
     ("epoch", "window_limit"),
     ("epoch", "next_entry"),
-    ("dp_rank_0", "quota"),
     ("dp_rank_0", "sources"),
 }
 

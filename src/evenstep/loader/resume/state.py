@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from evenstep.protocol.window_buffer import RoundStart
 VERSION = 4
 
 _RANK_PREFIX = "dp_rank_"
+_NAMED = 16  # ranks in an error
 _REMEDY = "load states as DataLoader.state_dict() returned them"
 
 
@@ -133,11 +135,14 @@ class LoaderState:
                 f"{world_size} ranks, or let evenstep shard, under an online policy: shuffle= or "
                 "shard_sampler=True"
             )
-        if missing := sorted(set(range(world_size)) - self.ranks.keys()):
+        # A damaged state may name billions of ranks.
+        gone = (rank for rank in range(world_size) if rank not in self.ranks)
+        if missing := [str(rank) for rank in islice(gone, _NAMED)]:
+            more = ", ..." if world_size - len(self.ranks) > _NAMED else ""
             raise MismatchError(
-                f"the state was saved by {world_size} ranks, and the parts of ranks {missing} are "
-                "missing; to resume on another number of ranks give every rank the parts of all: "
-                "evenstep.merge_states(states), or evenstep.read_states(checkpoint)"
+                f"the state was saved by {world_size} ranks, and the parts of ranks "
+                f"{', '.join(missing)}{more} are missing; to resume on another number of ranks give "
+                "every rank the parts of all: evenstep.merge_states(states), or evenstep.read_states(checkpoint)"
             )
         ranks = [self.ranks[rank] for rank in range(world_size)]
         with parsing("what the ranks' states say is left", remedy=_REMEDY, error=MismatchError):

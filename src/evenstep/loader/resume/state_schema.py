@@ -101,6 +101,8 @@ def check_rank(part: Mapping[str, Any], epoch: Mapping[str, Any], job: Mapping[s
     trained = part["trained"]
     require(distinct(trained, len(numbers)), "trained", trained)
     require(epoch["received"] > 0 or not trained, "trained", trained)
+    formed = epoch["received"] or part["taken"]
+    require(part["quota"] is not None or not formed, "quota", part["quota"])
     leftover = part["share"]["leftover"]
     require(increasing(leftover, part["share"]["tail"]), "share.leftover", leftover)
     require(distinct(entries, next_entry or 0), "entries", entries)
