@@ -141,8 +141,9 @@ class LoaderState:
             more = ", ..." if world_size - len(self.ranks) > _NAMED else ""
             raise MismatchError(
                 f"the state was saved by {world_size} ranks, and the parts of ranks "
-                f"{', '.join(missing)}{more} are missing; to resume on another number of ranks give "
-                "every rank the parts of all: evenstep.merge_states(states), or evenstep.read_states(checkpoint)"
+                f"{', '.join(missing)}{more} are missing; to resume on another number of ranks "
+                "give every rank the parts of all: evenstep.merge_states(states), or "
+                "evenstep.read_states(checkpoint)"
             )
         ranks = [self.ranks[rank] for rank in range(world_size)]
         with parsing("what the ranks' states say is left", remedy=_REMEDY, error=MismatchError):
