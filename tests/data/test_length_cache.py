@@ -48,6 +48,13 @@ def cache(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_file_may_have_a_colon_in_its_name(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset = Documents(9)
+    write_lengths("a.parquet:length", count_lengths(dataset), dataset)
+    assert len(read_lengths("a.parquet:length", dataset)) == 9
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_every_sample_is_counted_in_dataset_order(num_workers: int) -> None:
     seen = []

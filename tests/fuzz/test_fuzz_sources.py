@@ -115,6 +115,15 @@ def test_a_source_with_damaged_bytes(drawn: tuple[str, bytes]) -> None:
     advised(path)
 
 
+def test_a_parquet_footer_with_any_byte_damaged() -> None:
+    content, path = WHOLE["a.parquet"], HERE / "a.parquet"
+    size = int.from_bytes(content[-8:-4], "little")
+    for place in range(len(content) - 8 - size, len(content) - 8):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 85]) + content[place + 1 :])
+        read(path)
+        advised(path)
+
+
 @fuzz(30, st.lists(changed(ROWS[3]) | WRONG, min_size=1, max_size=4))
 def test_lines_of_unexpected_values(rows: list[Any]) -> None:
     path = HERE / "b.jsonl"

@@ -143,8 +143,9 @@ def write_lengths(
     table = arrow.table({"length": lengths.values}).replace_schema_metadata(
         {_KEY: json.dumps(about).encode()}
     )
+    # Of a relative path, pyarrow takes what is before a colon for a file system.
     with replacing(path) as partial:
-        parquet.write_table(table, partial, compression="zstd")
+        parquet.write_table(table, partial.absolute(), compression="zstd")
 
 
 def read_lengths(
@@ -171,7 +172,7 @@ def read_lengths(
     if not Path(path).is_file():
         raise ConfigurationError(f"there is no file {path}; create it with evenstep lengths")
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(Path(path).absolute()) as file:
             about = json.loads(file.schema_arrow.metadata[_KEY])
             values = file.read(columns=["length"]).column("length").to_numpy()
         if about["version"] != _VERSION:

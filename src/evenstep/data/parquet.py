@@ -9,9 +9,10 @@ open only while they are decoded.
 
 from __future__ import annotations
 
+import io
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from evenstep.data.source_files import (
 )
 from evenstep.data.storage import Result, retried
 from evenstep.errors import ConfigurationError
+from evenstep.plan.schema import require
 
 DECODED: SizedCache[RowSlice | None] = SizedCache(128 << 20)
 """Rows of this process that are decoded and come next."""
@@ -122,6 +124,7 @@ class ParquetReader(FileReader):
         with ExitStack() as opened:
             footer = self._footer(number)
             stored, room = footer.row_group(group), DECODED.share
+            self._check_columns(number, group, footer)
             columns = self._column_chunks(stored)
             size = 1 + sum(column.total_uncompressed_size for column in columns)
             rows = stored.num_rows
@@ -166,6 +169,13 @@ class ParquetReader(FileReader):
             )
         )
 
+    def _check_columns(self, number: int, group: int, footer: Any) -> None:
+        """Raises for damage to what the footer says of columns. Where it is asked for one of these,
+        pyarrow ends the process; where it reads them, it raises."""
+        with ExitStack() as opened, suppress(_Reached):
+            file = self._parquet_file(_Unreadable(self._files[number].size), opened, footer)
+            file.read_row_group(group, columns=self._columns, use_threads=False)
+
     def _column_chunks(self, stored: Any) -> list[Any]:
         """Those of a row group that are read."""
         chunks = [stored.column(n) for n in range(stored.num_columns)]
@@ -201,11 +211,12 @@ class ParquetReader(FileReader):
         """The schema of a file, and the rows of each of its row groups."""
         try:
             footer = self._footer(number)
+            rows = [footer.row_group(g).num_rows for g in range(footer.num_row_groups)]
+            require(min(rows, default=0) >= 0, "rows of row groups", rows)
+            return footer.schema.to_arrow_schema(), rows
         except Exception as error:
             what = f"{self._files[number].path} cannot be read as Parquet"
             raise not_opened(self.source, what, error) from error
-        groups = range(footer.num_row_groups)
-        return footer.schema.to_arrow_schema(), [footer.row_group(g).num_rows for g in groups]
 
     def _checked_columns(self, schemas: list[Any]) -> list[str] | None:
         first = schemas[0]
@@ -234,6 +245,27 @@ class ParquetReader(FileReader):
 
     def _shard_name(self, shard: int) -> str:
         return f"row group {self._groups[shard][1]} of {self._file(shard).path}"
+
+
+class _Reached(Exception):
+    """The footer is whole, so that pyarrow has come to the columns themselves."""
+
+
+class _Unreadable(io.BytesIO):
+    """A file of some size that raises `_Reached` where it is read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return offset
+
+    def tell(self) -> int:
+        return self._size
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise _Reached
 
 
 def _sample(row: Any) -> Any:

@@ -88,7 +88,8 @@ def open_parquet(path: Path) -> Iterator[Any]:
     except ModuleNotFoundError as error:
         raise ImportError(f"reading {path} needs pyarrow: pip install 'evenstep[cli]'") from error
     try:
-        with parquet.ParquetFile(path) as file:
+        # Of a relative path, pyarrow takes what is before a colon for a file system.
+        with parquet.ParquetFile(path.absolute()) as file:
             yield file
     except EvenstepError:
         raise
