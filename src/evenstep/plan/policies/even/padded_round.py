@@ -314,7 +314,7 @@ def updates_order(steps: int, window: Window, draw: np.random.Generator) -> Int6
     number = (window.step + np.arange(steps)) % window.accumulate
     order = np.empty(steps, np.int64)
     begin = 0
-    for one in range(window.accumulate):
+    for one in np.unique(number):  # `accumulate` may be far more than there are steps
         places = np.flatnonzero(number == one)
         order[places] = begin + draw.permutation(len(places))
         begin += len(places)
