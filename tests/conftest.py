@@ -27,6 +27,9 @@ settings.load_profile("evenstep")
 # would look for garbage a thousand times, while it collects the tests and while it runs them.
 gc.disable()
 
+# A name that is no file would be looked up on a server, again and again where there is none.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 # A suite in the background, or under nohup, starts with these ignored, and so would its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
