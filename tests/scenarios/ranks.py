@@ -239,6 +239,7 @@ def _main(
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a test before may have left that of Ray
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder / "tmp")
     torch.set_num_threads(1)
     value, error = None, ("", "", "")
