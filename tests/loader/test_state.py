@@ -169,6 +169,15 @@ def test_missing_ranks_are_named(world_size: int, draw: random.Random) -> None:
         LoaderState.read(together).progress(0, world_size + 1)
 
 
+def test_of_billions_of_ranks_that_are_missing_some_are_named() -> None:
+    epoch = Epoch(50, random.Random(1))
+    epoch.go_on(1, 6)
+    (state,) = epoch.states(1)
+    state["job"]["world_size"] = 2**31
+    with pytest.raises(MismatchError, match=r"parts of ranks 1, 2, .*, 16, \.\.\. are missing"):
+        merge_states([state])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -61,7 +61,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def on_this_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AXOLOTL_DO_NOT_TRACK", "DO_NOT_TRACK", "HF_HUB_OFFLINE"):
+    for name in ("AXOLOTL_DO_NOT_TRACK", "DO_NOT_TRACK"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

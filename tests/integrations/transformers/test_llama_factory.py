@@ -91,7 +91,6 @@ def options(data: Path, trained: Path, **more: Any) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def on_this_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(tmp_path)
 

@@ -216,3 +216,10 @@ def test_groups_come_to_their_target_though_long_samples_need_a_larger_limit() -
     assert found[2_000].missing == 0
     assert found[2_000].padding < found[None].padding / 2
     assert found[2_000].steps > 2 * found[None].steps
+
+
+@pytest.mark.timeout(60)
+def test_an_update_may_have_far_more_steps_than_there_are() -> None:
+    lengths = np.arange(1, 41)
+    result = simulate(Even(64), [lengths, lengths], accumulate=2**31)
+    assert result.missing == result.duplicates == 0
