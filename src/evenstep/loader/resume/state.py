@@ -138,7 +138,8 @@ class LoaderState:
         # A damaged state may name billions of ranks.
         gone = (rank for rank in range(world_size) if rank not in self.ranks)
         if missing := [str(rank) for rank in islice(gone, _NAMED)]:
-            more = ", ..." if world_size - len(self.ranks) > _NAMED else ""
+            rest = world_size - len(self.ranks) - len(missing)
+            more = f" and {rest:,} more" if rest else ""
             raise MismatchError(
                 f"the state was saved by {world_size} ranks, and the parts of ranks "
                 f"{', '.join(missing)}{more} are missing; to resume on another number of ranks "
