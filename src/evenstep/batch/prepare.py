@@ -113,12 +113,12 @@ class PreparingCollator:
             name=name,
         )
 
-    def _any_processor(self) -> Any | None:
+    def any_processor(self) -> Any | None:
         return user_processor(self.collate_fn) if self.processor is None else self.processor
 
     def _processor(self) -> Any | None:
         """The processor that `collate_fn` uses, if it is known what its images become."""
-        processor = self._any_processor()
+        processor = self.any_processor()
         known = processor is not None and rule_of(getattr(processor, "image_processor", None))
         return processor if known else None
 
@@ -229,7 +229,7 @@ class PreparingCollator:
 
     def _no_rule(self) -> str:
         """Why `_processor` is None."""
-        processor = self._any_processor()
+        processor = self.any_processor()
         if processor is None:
             return "collate_fn shows no processor; pass PreparingCollator(processor=)"
         kind = type(getattr(processor, "image_processor", None)).__name__
@@ -241,7 +241,7 @@ class PreparingCollator:
         Args:
             samples: a few prepared ones.
         """
-        made = smallest_blank(samples, self._any_processor(), self.media_fields)
+        made = smallest_blank(samples, self.any_processor(), self.media_fields)
         return replace(self, blank=made)
 
     def _learned_late(self, rows: Sequence[Any], samples: Sequence[Mapping[str, Any]]) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler
@@ -16,7 +17,8 @@ from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import DefaultCollator, PadCollator
-from evenstep.batch.smallest_media import blank_of, blank_of_sample
+from evenstep.batch.prepare import PreparingCollator
+from evenstep.batch.smallest_media import blank_of_sample
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
@@ -179,6 +181,8 @@ def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: boo
 
 
 def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | None) -> Any:
+    if isinstance(collate_fn, PreparingCollator):
+        return replace(collate_fn, packed=policy.packed)
     if collate_fn is None and policy.packed:
         return PackCollator()
     if collate_fn is None:
@@ -191,11 +195,14 @@ def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | Non
     return collate_fn
 
 
-def resolve_blank(blank: Any, collate_fn: Any) -> Blank | Literal[False] | None:
+def resolve_blank(blank: Any, collate_fn: Any) -> Any:
     """
     Args:
-        blank: a sample, a processor, False, or None for the one that was found.
-        collate_fn: that `with_preparation` returned.
+        blank: a sample, a processor, False, or None for that of `collate_fn`.
+
+    Returns:
+        A `Blank`, False or None; or the processor, which is asked for its blank where a few samples
+        are tried.
     """
     if blank is None:
         blank = getattr(collate_fn, "blank", None)
@@ -206,10 +213,9 @@ def resolve_blank(blank: Any, collate_fn: Any) -> Blank | Literal[False] | None:
             "again=True collates rows by collate_fn, which can be given no blank; leave out blank, "
             "or again"
         )
-    media = getattr(collate_fn, "media_fields", MEDIA_FIELDS)
     if is_processor(blank):
-        return blank_of(blank, media=media)
-    return blank_of_sample(blank, media=media)
+        return blank
+    return blank_of_sample(blank, media=getattr(collate_fn, "media_fields", MEDIA_FIELDS))
 
 
 def resolve_seed(seed: int, generator: torch.Generator | None) -> int:

@@ -7,17 +7,16 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import BatchSampler
 
-from evenstep.arrays import Int64Array
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
 from evenstep.data.resumable import dataset_size
+from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_group,
     check_in_order,
@@ -33,10 +32,11 @@ from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.iterator import BatchIterator, StepIterator, until
-from evenstep.loader.length_sample import length_sample
+from evenstep.loader.learning.agreement import from_first_rank
+from evenstep.loader.learning.learned import Learned
+from evenstep.loader.learning.question import JobAnswer, JobQuestion, Measured
 from evenstep.loader.notices import Notices
 from evenstep.loader.options import Faults, LoaderOptions, Memory, SampleCounts
-from evenstep.loader.preparing import with_preparation
 from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.resumption import job_of, resumption, with_chunk_size
@@ -46,18 +46,16 @@ from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.trainers import check_caller, refuse_trainers
 from evenstep.loader.transport.cp_peers import GroupPlace
-from evenstep.loader.transport.rank_exchange import place_in_group
+from evenstep.loader.transport.rank_exchange import RankExchange, place_in_group
 from evenstep.loader.tune_log import TuneLog
 from evenstep.loader.watchdog import Watchdog
 from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
-from evenstep.plan.update_size import UpdateSize, nothing_to_choose, resolve_accumulate
+from evenstep.plan.update_size import resolve_accumulate
 from evenstep.run_log import RunLog
 
 logger = logging.getLogger("evenstep")
-_LENGTHS, _PREPARED_LENGTHS = 256, 64
-"""Samples that are measured to choose the size of groups; where they take time to prepare."""
 
 
 class DataLoader(LoaderAttributes):
@@ -97,8 +95,8 @@ class DataLoader(LoaderAttributes):
         update_tokens: real tokens of an optimizer update on all ranks together, or "auto" for what
             a full group of each rank holds. The loader chooses how many steps an update has, and
             how large their groups are: see `evenstep.plan.update_size`. It reads a few samples
-            before the first step for that. The loop steps its optimizer where
-            `StepInfo.ends_update`.
+            before the first step for that: see `evenstep.loader.learning`. The loop steps its
+            optimizer where `StepInfo.ends_update`.
         accumulate: in place of `update_tokens`, how many steps an update has; 1 by default. Their
             gradients are added up before the optimizer steps. They are handed out once all of them
             are planned, and `loss_scale` weighs them, so that their gradients add up to that of
@@ -185,13 +183,7 @@ class DataLoader(LoaderAttributes):
             count_patches=policy.counts_patches,
             needs_lengths=policy.needs_lengths,
         )
-        collate_fn = with_preparation(
-            resolve_collate(policy, collate_fn),
-            dataset,
-            policy=policy,
-            measure=measure,
-            finds_blank=blank is None,
-        )
+        collate_fn = resolve_collate(policy, collate_fn)
         self._options = options = LoaderOptions(
             dataset=dataset,
             policy=policy,
@@ -219,7 +211,10 @@ class DataLoader(LoaderAttributes):
         self._notices = Notices(policy)
         self._group: Any = group
         self._chunk_size_given = memory.chunk_size is not None
-        self._sized: tuple[LoaderOptions, int, LoaderOptions] | None = None
+        self._learned: tuple[LoaderOptions, Learned] | None = None
+        """What was found of a job with these options."""
+        self._loaded: tuple[int | str | None, Learned | None] = None, None
+        """`update_tokens`, and what a state said of sizes for it."""
         # Where the trainer is.
         self._epochs = Epochs(
             dataset=dataset,
@@ -276,6 +271,7 @@ class DataLoader(LoaderAttributes):
         close_at_exit(self)
         with self._runtime.beginning(exchange):
             check_ranks(self.policy, exchange.place.size)
+            self._learn(exchange)
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
             epoch = start.spec(self._passes)
             self._passes += 1
@@ -321,16 +317,17 @@ class DataLoader(LoaderAttributes):
         return RunLog(self._run_log, {**about, "policy": self.policy.fingerprint})
 
     def _spec(self, place: GroupPlace) -> LoaderSpec:
-        blank = self._options.blank
+        options = self._learned_options
+        blank = options.blank
         if blank and self._passes == 1 and not place.rank and place.world_size > 1:
             logger.info("batches without images are given a blank one of %d tokens", blank.tokens)
         return LoaderSpec(
-            **vars(self._options_for(place.world_size)),
+            **vars(options),
             rank=place.rank,
             world_size=place.world_size,
             context_rank=place.context_rank,
             compared={
-                "dataset size": dataset_size(self.dataset, iterable=self._options.iterable),
+                "dataset size": dataset_size(self.dataset, iterable=options.iterable),
                 "loss_scaling": self.loss_scaling,
                 "shuffle": self.shuffle,
                 "drop_last": self.drop_last,
@@ -367,7 +364,8 @@ class DataLoader(LoaderAttributes):
         # After a pass they are known, even if the process group has been destroyed since.
         rank, world_size = self._cursor.ranks or self._rank_and_world_size()
         progress = self._cursor.to_save(under_way=self._under_way())
-        job = job_of(self._options_for(world_size), self._epochs, world_size)
+        learned = self._known(world_size)
+        job = job_of(self._options, learned, self._epochs, world_size)
         return to_dict(job, progress, rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -383,18 +381,20 @@ class DataLoader(LoaderAttributes):
             MismatchError: the state is of a loader with another policy, dataset, order or seed, or
                 lacks what this number of ranks needs.
         """
-        ranks = self._rank_and_world_size()
         found = resumption(
             state,
-            self._options_for(ranks[1]),
+            self._options,
             self._epochs,
-            ranks,
+            self._rank_and_world_size(),
             chunk_size_given=self._chunk_size_given,
         )
         self._abandon()
         if found.chunk_size != self._options.chunk_size:
             self._options = with_chunk_size(self._options, found.chunk_size)
             self._runtime.close_batcher()  # it was started with the other
+        if found.learned is not None:
+            self._learned = None  # sizes may be others
+        self._loaded = self._options.update_tokens, found.learned
         self._cursor.load(found.progress, found.ranks)
 
     # How many samples and steps
@@ -439,9 +439,84 @@ class DataLoader(LoaderAttributes):
         offline. For progress bars and learning rates: the loop ends when the loader does."""
         return self._step_count.estimate(self.epoch, *self._rank_and_world_size())
 
-    def length_sample(self, samples: int, **limits: Any) -> tuple[Int64Array, float]:
-        """See `evenstep.loader.length_sample`."""
-        return length_sample(self._options, samples, **limits)
+    # What the job is like
+
+    def learn(self) -> None:
+        """Finds out what the first pass needs to know of the job: see `evenstep.loader.learning`.
+        All ranks call it. A pass does so itself; `accumulate`, `sized_policy` and `blank` need it
+        where there are several ranks.
+
+        Raises:
+            EvenstepError: on all ranks, that the first one's samples are all bad, say.
+        """
+        exchange = self._runtime.connect(self.policy.peers, self.faults)
+        close_at_exit(self)
+        with self._runtime.beginning(exchange):
+            self._learn(exchange)
+
+    @property
+    def learned(self) -> Learned | None:
+        """What was found of the job; None before `learn`, which the first pass calls."""
+        return self._known(self.world_size)
+
+    def measure_lengths(self, samples: int, *, seconds: float, enough: int) -> Measured:
+        """Lengths of some samples, measured by this rank alone, after `learn`.
+
+        Args:
+            samples: how many to draw at random.
+            seconds: measure no more after so long, once there are `enough`.
+        """
+        question = JobQuestion(
+            options=self._learned_options,
+            ranks=self.world_size,
+            samples=samples,
+            seconds=seconds,
+            enough=enough,
+        )
+        measured = self._runtime.ask(question).measured
+        assert measured is not None
+        return measured
+
+    def _learn(self, exchange: RankExchange) -> None:
+        ranks = exchange.place.world_size
+        if self._known(ranks) is not None:
+            return
+        question = self._question(ranks)
+        if not question.asks:
+            learned = question.learned(JobAnswer())
+        else:
+
+            def find() -> bytes:
+                return question.learned(self._runtime.ask(question)).to_bytes()
+
+            learned = Learned.from_bytes(from_first_rank(exchange, find))
+        self._learned = self._options, learned
+
+    def _question(self, ranks: int) -> JobQuestion:
+        asked, known = self._loaded
+        same = asked == self._options.update_tokens
+        return JobQuestion.of(self._options, ranks, known=known if same else None)
+
+    def _known(self, ranks: int) -> Learned | None:
+        """What was found for so many ranks."""
+        if self._learned is None or self._learned[0] is not self._options:
+            return None
+        return self._learned[1] if self._learned[1].ranks == ranks else None
+
+    @property
+    def _learned_options(self) -> LoaderOptions:
+        """The options, with what was found of the job."""
+        ranks = self.world_size
+        if self._known(ranks) is None:
+            if ranks > 1 and self._question(ranks).asks:
+                raise ConfigurationError(
+                    "samples are tried to find this out, and ranks agree on it when the first "
+                    "pass begins; read it after that, or call loader.learn() on all ranks before"
+                )
+            self.learn()
+        learned = self._known(ranks)
+        assert learned is not None
+        return learned.applied_to(self._options)
 
     # Ending
 
@@ -468,27 +543,6 @@ class DataLoader(LoaderAttributes):
         """Abandons the pass under way, if there is one."""
         if self._current is not None and (running := self._current()) is not None:
             running.close()
-
-    @property
-    def _sized_options(self) -> LoaderOptions:
-        return self._options_for(self.world_size)
-
-    def _options_for(self, ranks: int) -> LoaderOptions:
-        """The options, with the policy and `accumulate` that make updates of `update_tokens`."""
-        options = self._options
-        asked, policy = options.update_tokens, options.policy
-        if asked is None or nothing_to_choose(policy, asked, ranks):
-            return options
-        known = self._sized
-        if known is None or known[0] is not options or known[1] != ranks:
-            lengths = None
-            if hasattr(options.dataset, "__len__") and not options.iterable and not policy.packed:
-                few = _LENGTHS if options.prepare is None else _PREPARED_LENGTHS
-                lengths = self.length_sample(few)[0]
-            size = UpdateSize.of(policy, asked, ranks=ranks, lengths=lengths)
-            sized = replace(options, policy=size.policy, accumulate=size.accumulate)
-            self._sized = known = options, ranks, sized
-        return known[2]
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         """(data-parallel rank, data-parallel ranks)."""

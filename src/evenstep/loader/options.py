@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from evenstep.batch.blank import Blank
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
 from evenstep.batch.prepare import PreparingCollator
@@ -139,8 +138,9 @@ class LoaderOptions:
     update_tokens: int | str | None
     loss_scaling: str
     collate_fn: Callable[[list[Any]], Any]
-    blank: Blank | Literal[False] | None
-    """None where there is none and False where none is wanted."""
+    blank: Any
+    """A `Blank`; None where there is none and False where none is wanted. Before it is known what
+    the job is like: see `resolve_blank`."""
     measure: Measure
     num_workers: int
     prefetch_factor: int | None
@@ -187,7 +187,8 @@ class LoaderOptions:
     def prepare(self) -> Callable[[Any, str], Any] | None:
         """Makes a sample of what the dataset returns, and the name that errors call it, where the
         collate function does that: see `evenstep.PreparingCollator`. It runs in the workers."""
-        return getattr(self.collate_fn, "prepare", None)
+        collate_fn = self.collate_fn
+        return collate_fn.prepare if isinstance(collate_fn, PreparingCollator) else None
 
     @property
     def chunk_size(self) -> int:

@@ -19,12 +19,13 @@ from evenstep.errors import DamagedMessageError, MismatchError, PeerError
 MAGIC = b"ev"
 VERSION = 5
 
-HELLO, PROPOSAL, RECEIPT, DOCUMENTS, ABORT = b"H", b"P", b"R", b"D", b"A"
+HELLO, PROPOSAL, RECEIPT, DOCUMENTS, LEARNED, ABORT = b"H", b"P", b"R", b"D", b"L", b"A"
 NAMES = {
     HELLO: "hello",
     PROPOSAL: "proposal",
     RECEIPT: "receipt",
     DOCUMENTS: "list of documents",
+    LEARNED: "account of the job",
     ABORT: "abort",
 }
 
@@ -42,7 +43,7 @@ class Head(NamedTuple):
     version: int
     """Of the protocol. What follows may be something else in another version."""
     kind: bytes
-    """H hello, P proposal, R receipt, D documents, A abort."""
+    """H hello, P proposal, R receipt, D documents, L what was learned of the job, A abort."""
     checksum: int
     """CRC-32 (zlib) of the whole message without these four bytes."""
     length: int

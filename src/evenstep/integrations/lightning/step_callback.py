@@ -51,17 +51,17 @@ class StepCallback(Callback):
         for loader in _loaders(trainer.train_dataloader):
             averaging = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
             check_ranks("Lightning", averaging, loader.loader.world_size)
-            if loader.loader.update_tokens is not None:
-                trainer.accumulate_grad_batches = loader.loader.accumulate
-            if not self._resumes:
-                continue
-            if self._state is None:
+            if self._resumes and self._state is None:
                 raise MismatchError(
                     f"the checkpoint {trainer.ckpt_path} was saved without evenstep, and does not "
                     "say where the data was; begin a new run from its model, with "
                     "load_from_checkpoint"
                 )
-            loader.resume(self._state)
+            if self._resumes and self._state is not None:
+                loader.resume(self._state)
+            if loader.loader.update_tokens is not None:
+                loader.loader.learn()
+                trainer.accumulate_grad_batches = loader.loader.accumulate
         self._resumes = False
 
     def on_train_batch_start(

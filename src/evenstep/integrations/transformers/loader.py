@@ -12,20 +12,24 @@ from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from evenstep.batch.images.user_processor import is_processor, user_processor
 from evenstep.batch.labels import labels_of
-from evenstep.batch.measure import Measure, length_of, supervised_of
+from evenstep.batch.measure import length_of, supervised_of
+from evenstep.batch.pack import PackCollator
+from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.rank_values import check_ranks, ranks
-from evenstep.integrations.transformers.packing import choose_packing
+from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
+from evenstep.integrations.transformers.packing import RowsFound, RowsQuestion, choose_packing
 from evenstep.integrations.transformers.preference import (
     check_padded,
     collated_alone,
     preference_options,
     trains_preferences,
 )
+from evenstep.loader.arguments import resolve_start_method
 from evenstep.loader.dataloader import DataLoader
+from evenstep.loader.learning.probe import Probe, ask
 from evenstep.loader.options import SampleCounts
-from evenstep.loader.preparing import blank_of_rows, prepares
+from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import AUTO
@@ -136,24 +140,26 @@ def make_loader(
         )
     args = trainer.args
     given = options.get("collate_fn", theirs.collate_fn)
-    preferences = trains_preferences(trainer)
+    processor = getattr(trainer, "processing_class", None)
+    processor = processor if is_processor(processor) else None
+    preferences, found = trains_preferences(trainer), None
     if preferences:
         check_padded(policy, packed)
         collate_fn = given
         options = {**preference_options(trainer, given), **options}
     else:
-        policy, collate_fn = choose_packing(trainer, policy, packed, given)
+        ours = isinstance(given, (PackCollator, PadCollator, PreparingCollator))
+        if not ours or (processor is not None and not isinstance(given, PreparingCollator)):
+            found = _rows_found(theirs, given, options)
+        policy, collate_fn = choose_packing(trainer, policy, packed, given, None if ours else found)
     options = {**options, "collate_fn": collate_fn}
     taken: dict[str, Any] = {
         "seed": args.seed if args.data_seed is None else args.data_seed,
         **_update_of(trainer, options),
     }
-    processor = getattr(trainer, "processing_class", None)
-    processor = processor if is_processor(processor) else None
-    finds_blank = options.get("blank") is None
     counts = SampleCounts.of(options.get("length_fn"))
-    measure = Measure(length_fn=counts.tokens)
-    if prepares(collate_fn, theirs.dataset, policy=policy, measure=measure):
+    prepares = found is not None and found.prepares and not ours and counts.tokens is None
+    if prepares or isinstance(collate_fn, PreparingCollator):
         if not isinstance(collate_fn, PreparingCollator):
             collate_fn = PreparingCollator(collate_fn=collate_fn)
         if collate_fn.config is None:
@@ -165,13 +171,25 @@ def make_loader(
         if counts.supervised is None:
             counts = replace(counts, supervised=SupervisedTokens(collate_fn))
         options = {**options, "length_fn": counts}
-        if finds_blank and processor is not None and args.world_size > 1:
-            options = {**options, "blank": blank_of_rows(theirs.dataset, processor)}
+        if processor is not None and found is not None and found.media:
+            options = {"blank": processor, **options}
     if not isinstance(theirs.dataset, IterableDataset):
         sampler = getattr(theirs.batch_sampler, "sampler", theirs.sampler)
         # Any other draws for the whole job: Accelerate would deal its batches to the ranks.
         taken["shard_sampler"] = not isinstance(sampler, (RandomSampler, SequentialSampler))
     return wrap(theirs, policy=policy, **{**taken, **options})
+
+
+def _rows_found(theirs: Any, collate_fn: Any, options: Mapping[str, Any]) -> RowsFound:
+    """What a collate function makes of a few rows, found by rank 0. All ranks call it."""
+    probe = Probe(
+        question=RowsQuestion(dataset=theirs.dataset, collate_fn=collate_fn).answer,
+        num_workers=options.get("num_workers", theirs.num_workers),
+        worker_init_fn=theirs.worker_init_fn,
+        start_method=resolve_start_method(theirs.multiprocessing_context),
+        timeout=theirs.timeout,
+    )
+    return RowsFound(**by_rank_0(lambda: vars(ask(probe, StartChoice())), ConfigurationError))
 
 
 def _update_of(trainer: Any, options: Mapping[str, Any]) -> dict[str, Any]:

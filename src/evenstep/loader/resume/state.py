@@ -28,6 +28,7 @@ from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.resume.state_schema import (
     EPOCH_SCHEMA,
     JOB_SCHEMA,
+    LEARNED_SCHEMA,
     RANK_SCHEMA,
     check_epoch,
     check_rank,
@@ -80,6 +81,8 @@ class LoaderState:
             check_schema(epoch, EPOCH_SCHEMA, "epoch")
             check_epoch(epoch)
             check_schema(job, JOB_SCHEMA, "job")
+            if "learned" in job:
+                check_schema(job["learned"], LEARNED_SCHEMA, "job learned")
             ranks = {}
             for key, part in state.items():
                 if key.startswith(_RANK_PREFIX):

@@ -29,6 +29,13 @@ JOB_SCHEMA = {
     "iterable": ({"num_workers": COUNT, "chunk_size": AT_LEAST_1}, None),
     "accumulate": AT_LEAST_1,
 }
+LEARNED_SCHEMA = {
+    "ranks": AT_LEAST_1,
+    "accumulate": AT_LEAST_1,
+    "target_tokens": (AT_LEAST_1, None),
+    "repeatable": bool,
+}
+"""Of ``job["learned"]``, which states of loaders with `update_tokens` have."""
 EPOCH_SCHEMA = {
     "number": COUNT,
     "round": COUNT,
