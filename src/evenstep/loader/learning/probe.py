@@ -14,6 +14,7 @@ import multiprocessing
 import signal
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -129,6 +130,7 @@ def run_probe(probe: Probe, line: Connection) -> None:
     try:
         end_with_parent()
         torch.set_num_threads(1)
+        warnings.simplefilter("ignore")  # the same will be said in training
 
         def run(
             function: Callable[[Any, Any], Any], dataset: Any, items: Sequence[Any], workers: int
