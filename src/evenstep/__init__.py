@@ -15,7 +15,7 @@
     cli/                the command ``evenstep``, a file for each command
 
 Beside them: `errors`, `testing` (checks for your own code), and
-for all folders `arrays`, `files`, `lazy_names`, `old_arguments`, `processes`, `run_log`, `tested`
+for all folders `arrays`, `files`, `lazy_names`, `processes`, `run_log`, `tested`
 (releases of other packages) and `version`.
 
 A folder imports only from those above it: see ``tests/test_house.py``. The public names below are

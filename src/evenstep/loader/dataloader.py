@@ -49,7 +49,6 @@ from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import RankExchange, place_in_group
 from evenstep.loader.tune_log import TuneLog
 from evenstep.loader.watchdog import Watchdog
-from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import resolve_accumulate
@@ -130,7 +129,6 @@ class DataLoader(LoaderAttributes):
     `LoaderDiedError`.
     """
 
-    @takes_old_arguments("DataLoader", memory=Memory, faults=Faults, length_fn=SampleCounts)
     def __init__(
         self,
         dataset: Any,

@@ -12,7 +12,6 @@ from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
 from evenstep.data.source_files import list_files
 from evenstep.errors import ConfigurationError
-from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
@@ -298,8 +297,3 @@ class Job:
             pickled("what samples of the job are measured by", self.measure)
             for source in self.sources:
                 pickled(f"source {source.name!r}", source)
-
-
-Job.__init__ = takes_old_arguments(  # type: ignore[method-assign]
-    "Job", draws=DrawOptions, measures=MeasureOptions, memory=MemoryOptions
-)(Job.__init__)
