@@ -79,11 +79,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "evenstep",
         "batch",
         "cli",
-        "context_parallel",
         "cost",
         "plan",
-        "service",
-        "strategy",
         "tools",
     ),
 }

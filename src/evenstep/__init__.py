@@ -10,7 +10,7 @@
     loader/             `DataLoader`, in folders by process
     rebalance/          rollouts to ranks and micro-batches, after they are generated
     service/            many sources to the ranks of a mesh
-    tools/              simulate, advise, tune, profile, report, doctor
+    tools/              simulate, advise, profile, report, doctor
     integrations/       Hugging Face Trainer, Accelerate, Lightning, torchtitan, Megatron-LM
     cli/                the command ``evenstep``, a file for each command
 

@@ -33,7 +33,6 @@ The files of this folder, in reading order:
     watchdog       `Watchdog`: calls of the user's code that take longer than `timeout`
     threads        `GuardedThread`: a thread that never ends in silence; `LaterInterrupt`
     torch_loader   `wrap`: takes over a torch DataLoader
-    tune_log       the steps received, for `evenstep tune`
 """
 
 from evenstep.loader.dataloader import DataLoader

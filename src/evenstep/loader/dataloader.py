@@ -47,7 +47,6 @@ from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.trainers import check_caller, refuse_trainers
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import RankExchange, place_in_group
-from evenstep.loader.tune_log import TuneLog
 from evenstep.loader.watchdog import Watchdog
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
@@ -226,7 +225,6 @@ class DataLoader(LoaderAttributes):
         )
         self._cursor = EpochCursor(self._epochs)
         self._step_count = StepCount(self._epochs)
-        self._tune_log = TuneLog.wanted(policy.fingerprint)
         # What runs.
         self._runtime = LoaderRuntime(group)
         self._runtime.prepare(options)
@@ -334,8 +332,6 @@ class DataLoader(LoaderAttributes):
         )
 
     def _received(self, step: StepInfo, message: StepProgress) -> None:
-        if self._tune_log is not None:
-            self._tune_log.write(step)
         self._cursor.received(step, message)
         self._step_count.note(step)
         if message.new_round is not None:

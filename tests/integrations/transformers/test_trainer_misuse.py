@@ -74,7 +74,7 @@ def test_install_takes_a_trainer_and_once(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "policy", "said"),
     [
-        ({"auto_find_batch_size": True}, POLICY, "evenstep tune"),
+        ({"auto_find_batch_size": True}, POLICY, "docs/tuning.md"),
         ({}, evenstep.WorkloadPacking(64, micro_batches=2), "micro-batches"),
     ],
 )

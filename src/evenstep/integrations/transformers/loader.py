@@ -55,7 +55,7 @@ def check_arguments(trainer: Any, policy: Policy | None) -> None:
     if args.auto_find_batch_size:
         raise ConfigurationError(
             "auto_find_batch_size tries smaller batches, which evenstep's policy does not make; "
-            "set it to False, and let `evenstep tune` find max_tokens"
+            "set it to False, and find max_tokens as docs/tuning.md says"
         )
     if getattr(args, "include_tokens_per_second", False):
         raise ConfigurationError(
