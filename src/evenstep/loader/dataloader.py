@@ -110,6 +110,10 @@ class DataLoader(LoaderAttributes):
             and a few of them have images; False adds none.
         length_fn: tokens of a sample, or a `SampleCounts` where its supervised tokens or patches
             are not counted by default. None counts its ``input_ids``: see `evenstep.batch.Measure`.
+        labels: how the model reads labels. "causal": it shifts them inside, so the first label of a
+            sample never counts. "every": it does not, as encoder-decoders and token classifiers, or
+            the dataset has shifted them. None lets the samples show it, once for all ranks: see
+            `evenstep.plan.label_reading`.
         loss_scaling: "token" (exact), "approximate", "sample" or "none"; see
             `evenstep.batch.loss_scale`.
         step_log: a file to which the first rank adds a line for each step: what it took and held.
@@ -157,6 +161,7 @@ class DataLoader(LoaderAttributes):
         accumulate: int | None = None,
         blank: Any = None,
         length_fn: Callable[[Any], int] | SampleCounts | None = None,
+        labels: str | None = None,
         loss_scaling: str = "token",
         memory: Memory | None = None,
         faults: Faults | None = None,
@@ -184,6 +189,7 @@ class DataLoader(LoaderAttributes):
             patches_fn=counts.patches,
             count_patches=policy.counts_patches,
             needs_lengths=policy.needs_lengths,
+            labels=labels,
         )
         collate_fn = with_preparation(
             resolve_collate(policy, collate_fn),
@@ -398,6 +404,12 @@ class DataLoader(LoaderAttributes):
         self._cursor.load(found.progress, found.ranks)
 
     # How many samples and steps
+
+    @property
+    def labels(self) -> str | None:
+        """How the model reads labels: the argument, or what the samples of the steps received have
+        shown; None as long as nothing depends on it."""
+        return self._options.measure.labels or self._cursor.labels
 
     @property
     def skipped(self) -> list[BadSample]:

@@ -49,7 +49,14 @@ class EpochCursor:
             self._progress = self._begin(self.next_epoch)
 
     def _begin(self, epoch: int) -> EpochProgress:
-        return replace(self._epochs.begin(epoch), samples=self.samples)
+        begun = self._epochs.begin(epoch)
+        start = replace(begun.start, labels=self.labels)
+        return replace(begun, start=start, samples=self.samples)
+
+    @property
+    def labels(self) -> str | None:
+        """How models read the labels of the job, as far as its samples have shown."""
+        return self._progress.start.labels
 
     @property
     def samples(self) -> int:

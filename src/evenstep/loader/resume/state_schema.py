@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenstep.loader.workers.iterable import WorkerStates
+from evenstep.plan.label_reading import READINGS
 from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.schema import (
     AT_LEAST_1,
@@ -70,6 +71,8 @@ def check_epoch(epoch: Mapping[str, Any]) -> None:
     Raises:
         ValueError: values that fit `EPOCH_SCHEMA` contradict each other.
     """
+    labels = epoch.get("labels")
+    require(labels is None or labels in READINGS, "epoch.labels", labels)
     stream, next_entry = epoch["stream"], epoch["next_entry"]
     estimated = epoch["update"]["estimated_tokens"]
     require(estimated >= 0, "epoch.update.estimated_tokens", estimated)

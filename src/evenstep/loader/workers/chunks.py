@@ -66,7 +66,7 @@ class Chunk:
     positions: Int64Array
     """[samples] position of each sample among those requested."""
     columns: Int64Array
-    """[samples, 5] what `Measure` counts."""
+    """[samples, 6] what `Measure` counts."""
     payload: PackedObject | list[Any]
     """The samples; in shared memory when they come from a worker process."""
     bad: tuple[tuple[int, str], ...] = ()
@@ -267,7 +267,7 @@ class ChunkCollate:
 
     def _columns(self, samples: list[Any], names: list[str]) -> Int64Array:
         if not samples:
-            return np.empty((0, 5), np.int64)
+            return self._measure([], [])
         for sample in samples:
             if isinstance(sample, SampleError):
                 raise sample
@@ -284,7 +284,7 @@ class ChunkCollate:
         return columns
 
     def _without_bad(self, raw: RawChunk) -> tuple[Int64Array, Int64Array, list[tuple[int, str]]]:
-        positions, columns, bad = [], [np.empty((0, 5), np.int64)], []
+        positions, columns, bad = [], [self._measure([], [])], []
         for position, (sample, name) in enumerate(zip(raw.samples, raw.names)):
             try:
                 columns.append(self._columns([sample], [name]))

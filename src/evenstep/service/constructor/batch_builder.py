@@ -100,7 +100,7 @@ def build(
         samples=tables,
         batches=batches,
         shardings=shardings or None,
-        labels_shifted=isinstance(job.collator, PackCollator) and not job.collator.mask_first_label,
+        labels_shifted=isinstance(job.collator, PackCollator) and job.collator.mask_first_label is False,
     )
 
 
@@ -178,7 +178,7 @@ def _sharding(job: Job, plan: LoadingPlan, batch: Any, shards: int, where: str) 
 def _check_supervised(job: Job, batch: Any, table: SampleTable, where: str) -> None:
     """Compares the labels of a batch with what was measured, if `PackCollator` made it: then each
     label is known."""
-    if not isinstance(job.collator, PackCollator) or not job.collator.mask_first_label:
+    if not isinstance(job.collator, PackCollator) or job.collator.mask_first_label is False:
         return
     labels, expected = batch["labels"], int(table.lengths[SUPERVISED].sum())
     if labels.dtype.is_floating_point or labels.ndim != 2:

@@ -52,7 +52,7 @@ def masks_first_label(given: str | Collate) -> bool:
         return False
     from evenstep.batch.pack import PackCollator
 
-    return isinstance(given, PackCollator) and given.mask_first_label
+    return isinstance(given, PackCollator) and given.mask_first_label is not False
 
 
 def pads(given: str | Collate) -> bool:
