@@ -237,7 +237,7 @@ class DataLoader(LoaderAttributes):
             seed=options.seed,
             drop_last=drop_last,
         )
-        self._cursor = EpochCursor(self._epochs)
+        self._cursor = EpochCursor(self._epochs, labels)
         self._step_count = StepCount(self._epochs)
         self._tune_log = TuneLog.wanted(policy.fingerprint)
         # What runs.
@@ -409,7 +409,7 @@ class DataLoader(LoaderAttributes):
     def labels(self) -> str | None:
         """How the model reads labels: the argument, or what the samples of the steps received have
         shown; None as long as nothing depends on it."""
-        return self._options.measure.labels or self._cursor.labels
+        return self._cursor.labels
 
     @property
     def skipped(self) -> list[BadSample]:

@@ -84,7 +84,6 @@ class RankProtocol:
         entries: int | None = None,
         start: RoundStart | None = None,
         has_filler_sample: bool = False,
-        labels: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -109,8 +108,6 @@ class RankProtocol:
                 step on all ranks.
             has_filler_sample: whether this rank has a sample to run filler steps with even if it
                 receives none.
-            labels: how models read labels, "causal" or "every"; None where `start` or the samples
-                say it. See `contradicting`.
             options: anything else that must be equal on all ranks, such as the dataset's size.
 
         Raises:
@@ -131,8 +128,6 @@ class RankProtocol:
         self.seed = seed
         self.epoch = epoch
         start = start or RoundStart.empty()
-        if labels is not None:
-            start = replace(start, labels=labels)
         self.rounds = start.round
         self.steps = start.step
         self._compared = {
