@@ -90,7 +90,7 @@ class Preparation:
         self.skip_bad = skip_bad
 
     def __call__(self, sample: Any, name: str) -> Any:
-        if self.prepare is None or isinstance(sample, SampleError):
+        if self.prepare is None or sample is None or isinstance(sample, SampleError):
             return sample
         try:
             return self.prepare(sample, name)
@@ -196,6 +196,13 @@ def _failed(name: str, error: BaseException) -> SampleError:
     )
 
 
+def _none(name: str) -> SampleError:
+    return SampleError(
+        f"{name}: the dataset returned None; exclude its index from the sampler, or let "
+        "faults=evenstep.Faults(skip_bad_samples=...) leave out so many samples"
+    )
+
+
 def _culprit(function: Callable[[Any], Any], items: Sequence[Any], names: Sequence[str]) -> str:
     """The name of the first item that the function raises for, found by trying one by one."""
     for item, name in zip(items, names):
@@ -268,9 +275,11 @@ class ChunkCollate:
     def _columns(self, samples: list[Any], names: list[str]) -> Int64Array:
         if not samples:
             return self._measure([], [])
-        for sample in samples:
+        for sample, name in zip(samples, names):
             if isinstance(sample, SampleError):
                 raise sample
+            if sample is None:
+                raise _none(name)
         call = f"the measuring of one of {', '.join(names)}"
         with (
             self._watchdog.call(call, locked=True),
