@@ -159,13 +159,13 @@ class EpochProgress:
             "update": asdict(self.update),
             "window_size": self.start.window_size,
             "window_limit": self.start.window_limit,
+            "labels": self.start.labels,
             "next_entry": self.start.next_entry if self.dealt else None,
             "samples": self.samples,
             "order": self.checksum_before_reshard.to_dict(),
             "stream": None  # a stream of which nothing is left is false
             if stream is None
             else {"total": stream.total, "tail": stream.tail, "leftover": stream.leftover.tolist()},
-            **({} if self.start.labels is None else {"labels": self.start.labels}),
         }
 
     def rank_dict(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class EpochProgress:
             if stream is None
             else Stream(stream["total"], stream["tail"], np.array(stream["leftover"], np.int64)),
             dealt=shared["next_entry"] is not None,
-            start=RoundStart.empty(shared["round"], shared["step"], labels=shared.get("labels")),
+            start=RoundStart.empty(shared["round"], shared["step"], labels=shared["labels"]),
             samples=shared["samples"],
             checksum_before_reshard=OrderChecksum.from_dict(shared["order"]),
         )

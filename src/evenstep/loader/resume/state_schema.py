@@ -38,6 +38,7 @@ EPOCH_SCHEMA = {
     "update": {"samples": COUNT, "supervised_tokens": COUNT, "estimated_tokens": float},
     "window_size": (COUNT, None),
     "window_limit": (COUNT, None),
+    "labels": (range(0), None, *READINGS),
     "next_entry": (COUNT, None),
     "samples": COUNT,
     "order": _CHECKSUM,
@@ -71,8 +72,6 @@ def check_epoch(epoch: Mapping[str, Any]) -> None:
     Raises:
         ValueError: values that fit `EPOCH_SCHEMA` contradict each other.
     """
-    labels = epoch.get("labels")
-    require(labels is None or labels in READINGS, "epoch.labels", labels)
     stream, next_entry = epoch["stream"], epoch["next_entry"]
     estimated = epoch["update"]["estimated_tokens"]
     require(estimated >= 0, "epoch.update.estimated_tokens", estimated)
