@@ -37,6 +37,28 @@ def check_packed(batch: Any, max_tokens: int, where: str) -> None:
         )
 
 
+def check_rows(batch: Any, samples: int) -> None:
+    """
+    Args:
+        batch: what the collate function returned. Passes unless it is a tensor, or has several,
+            which all have as many rows, and one of them a number for each.
+        samples: that it was given.
+
+    Raises:
+        CollateError: it has fewer rows than samples.
+    """
+    values = batch.values() if _is_mapping(batch) else batch
+    values = list(values) if isinstance(batch, (Mapping, tuple, list)) else [batch]
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.ndim]
+    rows = {len(tensor) for tensor in tensors}
+    if len(rows) == 1 and min(rows) < samples and any(tensor.ndim == 1 for tensor in tensors):
+        raise CollateError(
+            f"the collate function made {min(rows)} rows of {samples} samples, so loss_scale would "
+            "be wrong; let the dataset return None for a sample that cannot be used, and leave it "
+            "out with faults=evenstep.Faults(skip_bad_samples=...)"
+        )
+
+
 def without_padded_first(batch: Any, labels: str | None) -> Any:
     """The batch, with -100 for labels that a model would predict from the padding before them.
 

@@ -81,6 +81,14 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     return array
 
 
+def are_integers(values: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a sequence holds integers alone; several times cheaper than to make an array of it."""
+    try:
+        return isinstance(sum(values), (int, np.integer))
+    except TypeError:
+        return False
+
+
 def count_labels(labels: Any, width: int | None, tokens: Any | None) -> Supervised:
     """The supervised ones of a sample's labels.
 
@@ -90,11 +98,12 @@ def count_labels(labels: Any, width: int | None, tokens: Any | None) -> Supervis
         tokens: [width] a sequence of numbers; None where the sample does not have them.
 
     Raises:
-        TypeError, ValueError: the labels are neither numbers nor text, or not a number (NaN).
+        TypeError, ValueError, RuntimeError: the labels are neither numbers nor text, or not a
+            number (NaN).
     """
     if isinstance(labels, str):
         return Supervised(1)
-    if isinstance(labels, list) and labels and type(labels[0]) is int:
+    if isinstance(labels, list) and labels and type(labels[0]) is int and are_integers(labels):
         # Counting in a list is several times cheaper than making an array of it.
         count = len(labels) - labels.count(IGNORE_INDEX)
     elif isinstance(labels, (list, tuple)) and labels and _is_sequence(labels[0]):

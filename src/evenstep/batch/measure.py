@@ -26,6 +26,7 @@ from evenstep.batch.count_media import (
 from evenstep.batch.labels import (
     MAPPINGS,
     Supervised,
+    are_integers,
     as_array,
     count_labels,
     is_tensor,
@@ -58,6 +59,7 @@ def length_of(sample: Any) -> int:
     tokens = tokens_of(sample)
     length = _sequence_length(tokens)
     if length is not None:
+        _check_numbers(tokens)
         return length
     if tokens is not None:
         raise SampleError(
@@ -99,7 +101,7 @@ def supervised_of(sample: Any, length: int | None) -> Supervised:
         return _without_labels(sample, tokens, length)
     try:
         found = count_labels(labels, width, tokens)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         if length is None and not isinstance(error, ValueError):
             return Supervised(1)  # boxes, say: objects of which the sample has one
         raise SampleError(
@@ -295,6 +297,22 @@ def _has_tokens(sample: Any) -> bool:
         return True
     tokens: Any = tokens_of(sample)
     return bool(_sequence_length(tokens)) and as_array(tokens[:1]).dtype.kind in "iu"
+
+
+def _check_numbers(tokens: Any) -> None:
+    if isinstance(tokens, (list, tuple)) and are_integers(tokens):
+        return
+    try:
+        array = as_array(tokens)
+        if array.dtype.kind not in "iufb":
+            raise TypeError(f"not numbers but {array.dtype}")
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise ValueError("some are NaN")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SampleError(
+            f"its tokens are {describe(tokens)} ({error}); return integers from the dataset, or "
+            f"{_LENGTH_REMEDY}"
+        ) from error
 
 
 def _sequence_length(value: Any) -> int | None:

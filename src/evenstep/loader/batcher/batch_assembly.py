@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from evenstep.batch.blank import Blank, towers_of
-from evenstep.batch.check import check_packed, check_supervised, without_padded_first
+from evenstep.batch.check import (
+    check_packed,
+    check_rows,
+    check_supervised,
+    without_padded_first,
+)
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
 from evenstep.batch.media import MEDIA_FIELDS
@@ -18,10 +23,11 @@ from evenstep.batch.pack import PackCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
-from evenstep.errors import CollateError, EvenstepError, described
+from evenstep.errors import CollateError, EvenstepError, SampleError, described
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
+from evenstep.loader.misfits import misfits
 from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
 from evenstep.protocol.planned_step import PlannedStep
 
@@ -90,16 +96,27 @@ def make_step(
         seed_everything(sample_seed(rank_seed(spec.seed, epoch, spec.rank), planned.index))
     where = f"step {planned.index} of epoch {epoch} on rank {spec.rank}"
     fillers = _fillers(rows, filler_sample)
-    try:
-        batches = [collate(blanks.added_to(row.samples or fillers.pop())) for row in rows]
-    except EvenstepError:
-        raise
-    except BaseException as error:
-        raise CollateError(
-            f"{where}, samples {list(indices)}: collate_fn raised {described(error)}"
-        ) from error
+
+    def collated(samples: list[Any]) -> Any:
+        batch = collate(blanks.added_to(samples))
+        if spec.loss_scaling != "none":
+            check_rows(batch, len(samples))
+        return without_padded_first(batch, labels)
+
+    batches: list[Any] = []
+    begin = 0
+    for row in rows:
+        names = list(indices[begin : (begin := begin + len(row.samples))])
+        try:
+            batches.append(collated(row.samples or fillers.pop()))
+        except BaseException as error:
+            shared = policy.dynamic  # the samples are those of other ranks too
+            found = {} if shared else misfits(collated, row.samples)
+            explained = _explained(error, found, names, f"{where}, samples {names}")
+            if explained is error:
+                raise
+            raise explained from error
     totals = planned.totals
-    batches = [without_padded_first(batch, labels) for batch in batches]
     for batch, row in zip(batches, rows):
         if spec.loss_scaling == "token" and row.samples:
             check_supervised(batch, row.supervised, where, labels, len(row.samples))
@@ -141,6 +158,28 @@ def make_step(
         loss_scales=scales,
     )
     return step, batches if policy.in_parts else batches[0]
+
+
+def _explained(
+    error: BaseException, misfits: Mapping[int, BaseException], names: Sequence[Any], where: str
+) -> BaseException:
+    """
+    Args:
+        error: that the collate function raised.
+        misfits: samples that are to blame, and what is raised for each.
+        names: of all samples.
+    """
+    if len(misfits) == 1:
+        ((place, cause),) = misfits.items()
+        return SampleError(
+            f"sample {names[place]!r} cannot be collated, alone or with others: {described(cause)}; "
+            "fix it, exclude its index from the sampler, or let "
+            "faults=evenstep.Faults(skip_bad_samples=...) leave out so many samples. It came in "
+            f"{where}"
+        )
+    if isinstance(error, EvenstepError):
+        return CollateError(f"{where}: {error}") if isinstance(error, CollateError) else error
+    return CollateError(f"{where}: collate_fn raised {described(error)}")
 
 
 def _collate(collate_fn: Callable[[list[Any]], Any], labels: str | None) -> Any:
