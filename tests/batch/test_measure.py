@@ -96,7 +96,6 @@ def test_unknown_length_names_what_was_found_and_the_remedy(sample, words):
         ([4, 5, 6, 7, 8, -100], (5, UNSHIFTED)),
         ([0.5, 1.5, -100.0, 2.5], (3, UNSHIFTED)),  # a number for each token
         ([[1, 0], [0, -100], [1, 1], [0, 0]], (7, UNSHIFTED)),  # several for each
-        ([], (0, 0)),
     ],
 )
 def test_labels_show_what_counts_and_how_it_is_read(labels, expected, make):
@@ -189,7 +188,7 @@ def test_a_sample_for_a_decoder_proves_that_nothing_is_shifted_inside():
     assert supervised_of(sample, 2) == (1, FIRST | UNSHIFTED)
 
 
-@pytest.mark.parametrize("labels", [["a", "b"], {"boxes": 1}, [0.5, float("nan")], [[1], ["a"]]])
+@pytest.mark.parametrize("labels", [["a", "b"], {"boxes": 1}, [0.5, float("nan")], [[1], ["a"]], []])
 def test_labels_that_cannot_be_counted_ask_for_their_number(labels):
     sample = {"input_ids": [1, 2], "labels": labels}
     with pytest.raises(SampleError, match=r"sample 17: its labels .*SampleCounts\(supervised="):

@@ -115,7 +115,9 @@ def count_labels(labels: Any, width: int | None, tokens: Any | None) -> Supervis
         count = int(np.count_nonzero(labels != IGNORE_INDEX))
         if labels.dtype.kind == "f" and np.isnan(labels).any():
             raise ValueError("some are NaN")
-        if not labels.ndim or not labels.size:
+        if not labels.size:
+            raise ValueError("there are none")
+        if not labels.ndim:
             return Supervised(count)
         if labels.ndim > 1 or labels.dtype.kind == "f":
             return Supervised(count, UNSHIFTED)
