@@ -77,6 +77,7 @@ def test_with_workers_random_samples_and_random_batches_come_again() -> None:
             policy=evenstep.TokenBudget(512),
             shuffle=True,
             collate_fn=Masking(),
+            labels="every",
             num_workers=2,
             memory=evenstep.Memory(buffer_size=16),
         )

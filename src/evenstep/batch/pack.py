@@ -54,11 +54,12 @@ class PackCollator:
     documents begin in the row: a kernel without support for padding takes the latter.
     """
 
-    mask_first_label: bool = True
+    mask_first_label: bool | None = None
     """Set the first label of each document to -100: right for labels aligned with the input, which
-    the model shifts inside, and harmless where they are -100 already. Set to False if the dataset
-    has shifted the labels itself (``labels[i]`` is the token after ``input_ids[i]``, the last one
-    -100): then every label, the first too, stays within its document."""
+    the model shifts inside, and harmless where they are -100 already. False keeps every label: for
+    models that do not shift them, and if the dataset has shifted the labels itself (``labels[i]``
+    is the token after ``input_ids[i]``, the last one -100). None does what a loader's ``labels``
+    says, and masks them where there is no loader."""
     per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
     """Fields never treated as token-long, though their first dimension may happen to equal the
     length of every sample of a group."""
@@ -161,7 +162,7 @@ class PackCollator:
         else:
             flat = _joined_labels(labels, layout.lengths)
         flat = layout.place(flat, IGNORE_INDEX)
-        if self.mask_first_label or labels is None:
+        if self.mask_first_label is not False or labels is None:
             flat[layout.starts] = IGNORE_INDEX
         return flat[None]
 

@@ -29,7 +29,7 @@ from evenstep.batch.columns import (
     tensors_of,
 )
 from evenstep.batch.count_media import VISION_GRIDS
-from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, copies_inputs
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.memory import stack
 from evenstep.errors import CollateError, ConfigurationError
@@ -45,14 +45,11 @@ class PadCollator:
     a field that is None in every sample stays None. Fields of images, videos and audio are joined
     along their first dimension, as their models require, and may be absent from samples without
     any: see `evenstep.batch.media`.
-
-    With ``side="left"``, the first label of a sample whose labels are an aligned copy of its tokens
-    becomes -100. Right-padded, no model predicts it; left-padded, one that shifts labels
-    inside would predict it from the padding before it.
     """
 
     side: str = "right"
-    """Where the padding goes: "right" or "left"."""
+    """Where the padding goes: "right" or "left". On the left, a model that shifts labels would
+    predict a row's first one from padding: a loader whose ``labels`` says so sets it to -100."""
     pad_token_id: int = 0
     """Pads ``input_ids``, bare sequences and the first element of tuples."""
     label_fields: tuple[str, ...] = LABEL_FIELDS
@@ -106,8 +103,6 @@ class PadCollator:
             else:
                 batch[name] = self._collate(columns, name, rows, lengths)
         if lengths is not None:
-            if self.side == "left":
-                self._mask_first_labels(columns, tensors, lengths, batch)
             if self.attention_mask and columns.extensible and "attention_mask" not in batch:
                 batch["attention_mask"] = self._attention_mask(lengths)
         return columns.rebuild(batch)
@@ -164,20 +159,6 @@ class PadCollator:
         real = torch.tensor(lengths)[:, None]
         mask = positions < real if self.side == "right" else positions >= width - real
         return mask.to(torch.int64)
-
-    def _mask_first_labels(
-        self,
-        columns: Columns,
-        tensors: Mapping[str, list[torch.Tensor] | None],
-        lengths: list[int],
-        batch: Mapping[str, Any],
-    ) -> None:
-        tokens = tensors[columns.tokens or ""] or []
-        for name in self.label_fields:
-            rows = tensors.get(name) or []
-            for i, (labels, inputs) in enumerate(zip(rows, tokens)):
-                if labels.ndim == 1 and copies_inputs(labels, inputs):
-                    batch[name][i, batch[name].shape[1] - lengths[i]] = IGNORE_INDEX
 
 
 def _lengths(tokens: list[torch.Tensor] | None) -> list[int] | None:

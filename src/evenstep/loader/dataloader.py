@@ -106,6 +106,10 @@ class DataLoader(LoaderAttributes):
             and a few of them have images; False adds none.
         length_fn: tokens of a sample, or a `SampleCounts` where its supervised tokens or patches
             are not counted by default. None counts its ``input_ids``: see `evenstep.batch.Measure`.
+        labels: how the model reads labels. "causal": it shifts them inside, so the first label of a
+            sample never counts. "every": it does not, as encoder-decoders and token classifiers, or
+            the dataset has shifted them. None lets the samples show it, once for all ranks: see
+            `evenstep.plan.label_reading`.
         loss_scaling: "token" (exact), "approximate", "sample" or "none"; see
             `evenstep.batch.loss_scale`.
         step_log: a file to which the first rank adds a line for each step: what it took and held.
@@ -152,6 +156,7 @@ class DataLoader(LoaderAttributes):
         accumulate: int | None = None,
         blank: Any = None,
         length_fn: Callable[[Any], int] | SampleCounts | None = None,
+        labels: str | None = None,
         loss_scaling: str = "token",
         memory: Memory | None = None,
         faults: Faults | None = None,
@@ -179,6 +184,7 @@ class DataLoader(LoaderAttributes):
             patches_fn=counts.patches,
             count_patches=policy.counts_patches,
             needs_lengths=policy.needs_lengths,
+            labels=labels,
         )
         collate_fn = resolve_collate(policy, collate_fn)
         self._options = options = LoaderOptions(
@@ -223,7 +229,7 @@ class DataLoader(LoaderAttributes):
             seed=options.seed,
             drop_last=drop_last,
         )
-        self._cursor = EpochCursor(self._epochs)
+        self._cursor = EpochCursor(self._epochs, labels)
         self._step_count = StepCount(self._epochs)
         # What runs.
         self._runtime = LoaderRuntime(group)
@@ -392,6 +398,12 @@ class DataLoader(LoaderAttributes):
         self._cursor.load(found.progress, found.ranks)
 
     # How many samples and steps
+
+    @property
+    def labels(self) -> str | None:
+        """How the model reads labels: the argument, or what the samples of the steps received have
+        shown; None as long as nothing depends on it."""
+        return self._cursor.labels
 
     @property
     def skipped(self) -> list[BadSample]:

@@ -9,6 +9,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import EvenstepError, InvariantError, described
 from evenstep.plan.groups.groups import Groups
+from evenstep.plan.label_reading import FIRST, UNSHIFTED
 from evenstep.plan.packing.shared_step import SharedStep
 from evenstep.plan.plan_checks import check_memory, check_positions
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
@@ -53,7 +54,7 @@ class RankRound:
             has to say.
         """
         start = self.start
-        lengths, supervised, patches, images, patch_pairs = start.columns
+        lengths, supervised, patches, images, patch_pairs, shows = start.columns
         counts = self._policy.counts_patches
         if not len(lengths):
             return ProposalHead(True, not has_filler_sample, 0, 0, 0, room), np.empty(0, np.int64)
@@ -75,7 +76,8 @@ class RankRound:
         )
         self._proposal = self._policy.propose(window)
         held = len(window), int(supervised.sum()), int(lengths.sum())
-        head = ProposalHead(False, False, *held, room)
+        counted = [np.count_nonzero(shows & bit) for bit in (FIRST, UNSHIFTED)]
+        head = ProposalHead(False, False, *held, room, *counted)
         return head, self._proposal.message
 
     def settle(

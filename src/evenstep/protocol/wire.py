@@ -17,7 +17,7 @@ from typing import NamedTuple
 from evenstep.errors import DamagedMessageError, MismatchError, PeerError
 
 MAGIC = b"ev"
-VERSION = 5
+VERSION = 6
 
 HELLO, PROPOSAL, RECEIPT, DOCUMENTS, LEARNED, ABORT = b"H", b"P", b"R", b"D", b"L", b"A"
 NAMES = {

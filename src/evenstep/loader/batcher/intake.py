@@ -58,6 +58,7 @@ class Intake:
                 measure=spec.measure,
                 policy=spec.policy,
                 skip_bad=skip_bad,
+                collate=spec.collate_fn if spec.prepare is None else None,
                 packed=workers > 0,
                 watchdog=watchdog,
             ),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from evenstep.errors import MismatchError
+from evenstep.errors import MismatchError, SampleError
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
 from evenstep.loader.batcher.index_feed import IndexFeed
@@ -136,6 +137,8 @@ class RoundPlanner:
         """Exchanges messages with all ranks; returns the steps of the updates that are whole by it,
         without those that the trainer has received before."""
         message = self._protocol.outgoing()
+        if (number := self._protocol.contradicting) is not None:
+            raise _contradiction(number, self._store.index_of(number))
         if self._context_parallel:
             message = self._checksum.sign(message, self._protocol.taken)
         steps = self._protocol.incoming(self._ports.exchange(message))
@@ -221,6 +224,16 @@ class RoundPlanner:
             whole += self._updates.add(step, StepProgress(step.members, new_round))
             new_round = None
         return whole
+
+
+def _contradiction(number: int, index: Any) -> SampleError:
+    name = f"sample number {number}" if index is None else f"sample {index!r}"
+    return SampleError(
+        f"{name} has labels that are no copy of its tokens, as models take that do not shift labels "
+        "inside, and samples before it were counted as for models that do; pass labels='every', or "
+        "labels='causal' if the model shifts them all the same. Either resumes from a state saved "
+        "before"
+    )
 
 
 def _samples_within(memory: int, sizes: list[int]) -> int:

@@ -20,11 +20,16 @@ class EpochCursor:
     abandoned leaves the position where it is, for `to_save`; the next one begins a new epoch.
     """
 
-    def __init__(self, epochs: Epochs) -> None:
+    def __init__(self, epochs: Epochs, labels: str | None) -> None:
+        """
+        Args:
+            labels: how models read labels; None if the samples are to show it.
+        """
         self._epochs = epochs
+        self._labels = labels
         keeps_position = epochs.iterable and has_state(epochs.dataset)
         self._rewinder = Rewinder(epochs.dataset) if keeps_position else None
-        self._progress = epochs.begin(0)
+        self._progress = self._read(epochs.begin(0), labels)
         self._resumes = False  # the next pass resumes at `_progress`
         self.ranks: tuple[int, int] | None = None
         """(rank, world size) whose progress this is; None for that of any."""
@@ -49,7 +54,16 @@ class EpochCursor:
             self._progress = self._begin(self.next_epoch)
 
     def _begin(self, epoch: int) -> EpochProgress:
-        return replace(self._epochs.begin(epoch), samples=self.samples)
+        begun = replace(self._epochs.begin(epoch), samples=self.samples)
+        return self._read(begun, self.labels)
+
+    def _read(self, progress: EpochProgress, labels: str | None) -> EpochProgress:
+        return replace(progress, start=replace(progress.start, labels=self._labels or labels))
+
+    @property
+    def labels(self) -> str | None:
+        """How models read the labels of the job: as was said, or as its samples have shown."""
+        return self._progress.start.labels
 
     @property
     def samples(self) -> int:
@@ -62,6 +76,7 @@ class EpochCursor:
         Args:
             ranks: (rank, world size) whose progress it is; None for that of any.
         """
+        progress = self._read(progress, progress.start.labels)
         self._progress = replace(progress, resumed=progress.worker_states is not None)
         self._resumes = True
         self.next_epoch = progress.epoch

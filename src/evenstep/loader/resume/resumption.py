@@ -63,6 +63,8 @@ def resumption(
     _check_job(loaded.job, job)
     buffer_size = options.memory.buffer_size
     same = same_windows(options.policy, loaded.job["buffer_size"], buffer_size)
+    readings = {options.measure.labels, progress.start.labels}
+    same &= None in readings or len(readings) < 2
     found_again = options.update_tokens is not None and learned is None
     changed = found_again or any(loaded.job.get(name) != job.get(name) for name in _UPDATE)
     repeats = learned is None or learned.repeatable

@@ -127,7 +127,11 @@ class LoaderState:
         first = next(iter(self.ranks.values()))
         if all(progress.untouched for progress in self.ranks.values()):
             return EpochProgress(
-                epoch=first.epoch, stream=first.stream, dealt=first.dealt, samples=first.samples
+                epoch=first.epoch,
+                stream=first.stream,
+                dealt=first.dealt,
+                start=RoundStart.empty(labels=first.start.labels),
+                samples=first.samples,
             )
         world_size = self.job["world_size"]
         if first.stream is None:
@@ -160,7 +164,9 @@ class LoaderState:
             epoch=first.epoch,
             stream=stream,
             dealt=first.dealt,
-            start=RoundStart.empty(first.start.round + bool(first.received), first.step),
+            start=RoundStart.empty(
+                first.start.round + bool(first.received), first.step, labels=first.start.labels
+            ),
             checksum_before_reshard=self._order_checksum(first.stream)
             or first.checksum_before_reshard,
             samples=first.samples,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenstep.loader.workers.iterable import WorkerStates
+from evenstep.plan.label_reading import READINGS
 from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.schema import (
     AT_LEAST_1,
@@ -44,6 +45,7 @@ EPOCH_SCHEMA = {
     "update": {"samples": COUNT, "supervised_tokens": COUNT, "estimated_tokens": float},
     "window_size": (COUNT, None),
     "window_limit": (COUNT, None),
+    "labels": (range(0), None, *READINGS),
     "next_entry": (COUNT, None),
     "samples": COUNT,
     "order": _CHECKSUM,

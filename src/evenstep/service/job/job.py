@@ -19,7 +19,7 @@ from evenstep.service.job.collators import (
     Collate,
     check_collate,
     collator_of,
-    masks_first_label,
+    keeps_first_label,
     pads,
 )
 from evenstep.service.job.fingerprint import fingerprint_of
@@ -120,18 +120,24 @@ class Job:
         return (*self.measures.modalities, SUPERVISED)
 
     @property
+    def labels(self) -> str:
+        """How the model reads labels: see `MeasureOptions`."""
+        by_default = "every" if keeps_first_label(self.collate) else "causal"
+        return self.measures.labels or by_default
+
+    @property
     def measure(self) -> SampleMeasure:
         return SampleMeasure(
             modalities=self.measures.modalities,
             supervised=self.measures.supervised,
-            packed=masks_first_label(self.collate),
+            labels=self.labels,
             counted=self.measures.counted[0],
         )
 
     @cached_property
     def collator(self) -> Collate:
         """The collate function."""
-        return collator_of(self.collate)
+        return collator_of(self.collate, self.labels)
 
     @property
     def passes(self) -> int | None:
