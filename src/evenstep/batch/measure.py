@@ -24,6 +24,7 @@ from evenstep.batch.count_media import (
     media_of_patches,
 )
 from evenstep.batch.labels import MAPPINGS, as_array, count_supervised, is_tensor, labels_of
+from evenstep.batch.trim import MASK, Trim
 from evenstep.errors import ConfigurationError, SampleError, described
 
 _LENGTH_LIMIT = 2**31  # what the planner's sort keys hold
@@ -69,7 +70,8 @@ def supervised_of(sample: Any, length: int) -> int:
       they are an aligned copy of the tokens whose first label is not -100, because a model that
       takes such labels shifts them inside and never predicts the first. A scalar counts 1.
     - Without labels, where only tokens are known (``input_ids`` or a bare sequence): one fewer than
-      `length`, since each token is predicted from those before it.
+      `length`, since each token is predicted from those before it; with an ``attention_mask``,
+      those behind the first whose mask is not 0.
     - Otherwise `length`, as for a tuple, whose other elements may be labels of any kind.
 
     Raises:
@@ -99,7 +101,12 @@ def supervised_without_labels(sample: Any, length: int) -> int:
     unnamed = isinstance(sample, (tuple, list)) and tokens is not sample
     if unnamed and not hasattr(sample, "input_ids"):
         return length
-    return max(length - 1, 0)
+    mask = field_of(sample, MASK)
+    if mask is None or _sequence_length(mask) != length:
+        return max(length - 1, 0)
+    if isinstance(mask, list) and mask.count(1) == length:  # several times cheaper than an array
+        return length - 1
+    return int(np.count_nonzero(as_array(mask)[1:]))
 
 
 def digests_of(samples: Sequence[Any]) -> Int64Array:
@@ -123,6 +130,8 @@ class Measure:
     needs_lengths: bool = True
     """False takes samples without tokens, too, unless there is a `length_fn`. Their length is the
     number of their supervised labels, or 1 where they have none that can be counted."""
+    trim: Trim | None = None
+    """Cuts off the padding that samples come with."""
 
     def __post_init__(self) -> None:
         for name in ("length_fn", "supervised_fn", "patches_fn"):
@@ -132,11 +141,12 @@ class Measure:
                     f"{name}={function!r} must be a function from a sample to an integer, or None"
                 )
 
-    def __call__(self, samples: Sequence[Any], names: Sequence[str]) -> Int64Array:
+    def __call__(self, samples: list[Any], names: Sequence[str]) -> Int64Array:
         """Length, supervised tokens, patches, images and patch pairs of each sample.
 
         Args:
-            samples: [n] what the dataset returned.
+            samples: [n] what the dataset returned; in this list, those that `trim` cuts are
+                replaced.
             names: [n] the name of each sample in an error, such as "sample 17".
 
         Returns:
@@ -150,7 +160,10 @@ class Measure:
         may_lack_tokens = not self.needs_lengths and self.length_fn is None
         flat: list[int] = []
         media: list[MediaCounts] = []
-        for sample, name in zip(samples, names, strict=True):
+        for place, name in enumerate(names):
+            if self.trim is not None:
+                samples[place] = _called("trim", self.trim, name, samples[place])
+            sample = samples[place]
             lacks_tokens = may_lack_tokens and not _has_tokens(sample)
             length = 1 if lacks_tokens else _evaluate("length_fn", length_fn, name, sample)
             if length == 0:

@@ -16,7 +16,9 @@ from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import DefaultCollator, PadCollator
+from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.smallest_media import blank_of, blank_of_sample
+from evenstep.batch.trim import Trim
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
@@ -189,6 +191,16 @@ def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | Non
             "PadCollator would pad them; use evenstep.PackCollator, or packed=False"
         )
     return collate_fn
+
+
+def resolve_trim(policy: Policy, collate_fn: Any) -> Trim | None:
+    """Cuts padding off samples where evenstep collates them; others a function of the user's may
+    want as they are."""
+    if not isinstance(collate_fn, (PadCollator, PackCollator, DefaultCollator, PreparingCollator)):
+        return None
+    collator = PadCollator() if isinstance(collate_fn, DefaultCollator) else collate_fn
+    others = {*collator.media_fields, *getattr(collator, "per_sample_fields", ())}
+    return Trim(frozenset(others), packed=policy.packed)
 
 
 def resolve_blank(blank: Any, collate_fn: Any) -> Blank | Literal[False] | None:

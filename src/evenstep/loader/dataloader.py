@@ -28,6 +28,7 @@ from evenstep.loader.arguments import (
     resolve_policy,
     resolve_seed,
     resolve_start_method,
+    resolve_trim,
 )
 from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
@@ -203,7 +204,7 @@ class DataLoader(LoaderAttributes):
             loss_scaling=loss_scaling,
             collate_fn=collate_fn,
             blank=resolve_blank(blank, collate_fn),
-            measure=measure,
+            measure=replace(measure, trim=resolve_trim(policy, collate_fn)),
             num_workers=num_workers,
             prefetch_factor=prefetch_factor,
             timeout=timeout,

@@ -287,7 +287,8 @@ class ChunkCollate:
         positions, columns, bad = [], [np.empty((0, 5), np.int64)], []
         for position, (sample, name) in enumerate(zip(raw.samples, raw.names)):
             try:
-                columns.append(self._columns([sample], [name]))
+                columns.append(self._columns(one := [sample], [name]))
+                raw.samples[position] = one[0]
                 positions.append(position)
             except SampleError as error:
                 bad.append((position, str(error)))
