@@ -10,7 +10,6 @@ one allocation and one copy per row.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
+from evenstep.arrays import rounded_up
 from evenstep.batch.columns import (
     TOKENS,
     Columns,
@@ -136,8 +136,7 @@ class PadCollator:
         return torch.cat([padded, extra] if self.side == "right" else [extra, padded], dim=1)
 
     def _rounded(self, length: int) -> int:
-        multiple = self.pad_to_multiple_of or 1
-        return math.ceil(length / multiple) * multiple
+        return rounded_up(length, self.pad_to_multiple_of or 1)
 
     def _padding(self, columns: Columns, name: str, dtype: torch.dtype) -> float:
         if name in self.pad_values:
@@ -199,6 +198,18 @@ def _holds(dtype: torch.dtype, value: float) -> bool:
         return value in (0, 1)
     limits = torch.iinfo(dtype)
     return value == int(value) and limits.min <= value <= limits.max
+
+
+def padded_multiple(collate_fn: Any) -> int | None:
+    """The ``pad_to_multiple_of`` of a collate function: its own, as collators of transformers and
+    TRL have it, that of a partial function, or of the collator in Trainer's wrapper."""
+    said = getattr(collate_fn, "keywords", {}).get("pad_to_multiple_of")
+    found: int | None = getattr(collate_fn, "pad_to_multiple_of", said)
+    for name in ("data_collator", "func", "__self__"):
+        inner = getattr(collate_fn, name, None)
+        if found is None and inner is not None:
+            found = padded_multiple(inner)
+    return found
 
 
 @dataclass(frozen=True)

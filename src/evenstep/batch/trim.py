@@ -11,7 +11,7 @@ be content: a label that is not -100, or an entry that differs from the one at t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,7 @@ def _numbers(value: Any) -> npt.NDArray[Any] | None:
 def _fields(sample: Any) -> dict[str, Any]:
     if isinstance(sample, MAPPINGS):
         return dict(sample)
-    names = getattr(sample, "_fields", None) or getattr(sample, "__dataclass_fields__", ())
+    names: Any = getattr(sample, "_fields", None) or getattr(sample, "__dataclass_fields__", ())
     return {name: getattr(sample, name) for name in names}
 
 
@@ -122,4 +122,5 @@ def _with(sample: Any, fields: Mapping[str, Any]) -> Any:
         return {**sample, **fields}
     if not fields:
         return sample
-    return replace(sample, **fields) if is_dataclass(sample) else sample._replace(**fields)
+    replaced = getattr(sample, "_replace", None)
+    return replaced(**fields) if replaced else replace(sample, **fields)

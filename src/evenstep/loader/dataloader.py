@@ -231,6 +231,7 @@ class DataLoader(LoaderAttributes):
             shuffle=bool(shuffle),
             seed=options.seed,
             drop_last=drop_last,
+            multiple=options.padded_to.samples,
         )
         self._cursor = EpochCursor(self._epochs)
         self._step_count = StepCount(self._epochs)

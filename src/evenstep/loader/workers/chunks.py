@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, Subset, get_worker_info
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, rounded_up
 from evenstep.batch.measure import Measure, digests_of
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.transport import codec
@@ -229,18 +229,21 @@ class ChunkCollate:
         *,
         measure: Measure,
         policy: Policy,
+        multiple: int,
         skip_bad: bool,
         packed: bool,
         watchdog: Watchdog,
     ) -> None:
         """
         Args:
+            multiple: of tokens to which each sample is padded.
             skip_bad: leave out samples that cannot be measured or are too long, instead of failing.
             packed: put the samples into shared memory.
         """
         self._watchdog = watchdog
         self._measure = measure
         self._policy = policy
+        self._multiple = multiple
         self._skip_bad = skip_bad
         self._packed = packed
         self._writer: Writer | None = None
@@ -278,9 +281,11 @@ class ChunkCollate:
         ):
             columns = self._measure(samples, names)
         limit = self._policy.max_length
-        if limit is not None and columns[:, 0].max() > limit:
-            worst = int(np.argmax(columns[:, 0] > limit))
-            raise self._policy.explain_too_long(names[worst], int(columns[worst, 0]))
+        lengths = rounded_up(columns[:, 0], self._multiple)
+        if limit is not None and lengths.max() > limit:
+            worst = int(np.argmax(lengths > limit))
+            padded = f", padded to a multiple of {self._multiple}," * (self._multiple > 1)
+            raise self._policy.explain_too_long(names[worst] + padded, int(lengths[worst]))
         return columns
 
     def _without_bad(self, raw: RawChunk) -> tuple[Int64Array, Int64Array, list[tuple[int, str]]]:
