@@ -22,7 +22,8 @@ from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, as_array
 from evenstep.errors import SampleError
 
 MASK = "attention_mask"
-_NOT_CONTENT = ("input_ids", MASK, "position_ids")
+_TOKENS = ("input_ids", "input_values")
+_NOT_CONTENT = (*_TOKENS, MASK, "position_ids")
 """Fields whose entries mean nothing where the mask is 0."""
 
 
@@ -44,7 +45,8 @@ class Trim:
         mask = field_of(sample, MASK)
         if mask is None or (isinstance(mask, list) and mask.count(1) == len(mask)):  # as most are
             return sample
-        real, length = _numbers(mask), _size(field_of(sample, "input_ids"))
+        tokens = next((t for name in _TOKENS if (t := field_of(sample, name)) is not None), None)
+        real, length = _numbers(mask), _size(tokens)
         if real is None or real.shape != (length,) or real.all():
             return sample
         ones = np.flatnonzero(real)
