@@ -34,7 +34,6 @@ from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.memory import stack
 from evenstep.errors import CollateError, ConfigurationError
 
-
 WAVEFORM = "input_values"
 """The field of raw audio, as models of transformers take it."""
 
@@ -177,7 +176,7 @@ class PadCollator:
         if not known and sizes != [len(mask) for mask in columns.fields.get("attention_mask", [])]:
             raise CollateError(
                 f"field {name!r} needs padding, and no attention_mask would say what is real: "
-                f"return one from the dataset, of ones, as long as {name!r}; or, if the model needs "
+                f"return one from the dataset, ones as long as {name!r}; or, if the model needs "
                 f"none, pass collate_fn=PadCollator(pad_values={{{name!r}: 0}})"
             )
 

@@ -22,6 +22,7 @@ import torch
 from evenstep.batch.batch_of_one import check_alike, padding_of, unbatch
 from evenstep.batch.blank import Blank
 from evenstep.batch.count_media import LATE, MediaShape
+from evenstep.batch.formats.encoders import is_encoder
 from evenstep.batch.formats.hugging_face import rope_positions, to_hugging_face
 from evenstep.batch.images.rules import rule_of
 from evenstep.batch.images.user_processor import user_processor
@@ -68,8 +69,8 @@ class PreparingCollator:
     `evenstep.batch.images`. None does so if, on a few rows of a map-style dataset, both ways give
     the same samples."""
     config: Any = None
-    """The model's configuration (``model.config``), which packed groups with images need: some
-    models, such as Qwen-VL, place image tokens in time and space."""
+    """The model's configuration (``model.config``), which packed groups with images need, as some
+    models, such as Qwen-VL, place image tokens in time and space; and those for an encoder."""
     blank: Blank | Literal[False] | None = None
     """What groups without images get in jobs of several ranks. None makes one from a few rows;
     False adds none."""
@@ -155,7 +156,9 @@ class PreparingCollator:
             return self._padder(samples)
         if any(name in sample for sample in samples for name in self.media_fields):
             self._check_packable(samples)
-        batch = to_hugging_face(PackCollator(media_fields=self.media_fields)(samples))
+        encoder = is_encoder(self.config)
+        pack = PackCollator(media_fields=self.media_fields, mask_first_label=not encoder)
+        batch = to_hugging_face(pack(samples), model=self.config if encoder else None)
         places = [rope_positions(self.config, sample) for sample in samples]
         known = [place for place in places if place is not None]
         if known:

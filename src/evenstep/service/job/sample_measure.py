@@ -45,7 +45,7 @@ def supervised_when_packed(sample: Any, length: int) -> int:
             return supervised_of(sample, length)
         return len(labels) - 1 - labels.count(IGNORE_INDEX) + (labels[0] == IGNORE_INDEX)
     array = as_array(labels)
-    if array.ndim != 1 or tokens_of(sample) is None:
+    if array.ndim != 1 or array.dtype.kind == "f" or tokens_of(sample) is None:
         return supervised_of(sample, length)
     return int((array[1:] != IGNORE_INDEX).sum())
 
