@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from evenstep.batch.formats.packed import PackedRow
+from evenstep.batch.formats.packed import PackedRow, copies_tokens
 
 _FROM_0 = (
     *("albert", "bert", "distilbert", "electra", "ernie", "eurobert", "jina_embeddings_v3"),
@@ -44,7 +44,7 @@ def encoder_form(packed: PackedRow, config: Any) -> dict[str, Any]:
         "position_ids": positions,
         "attention_mask": _masks(packed, real, config),
     }
-    if not packed.copies_tokens():
+    if not copies_tokens(packed.labels, packed.input_ids):
         form["labels"] = packed.labels
     return form
 

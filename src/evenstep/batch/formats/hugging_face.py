@@ -10,6 +10,7 @@ needs the configuration and no weights, so it runs in the batcher.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
@@ -17,8 +18,10 @@ import torch
 from torch import Tensor
 
 from evenstep.batch.formats.encoders import encoder_form, is_encoder
-from evenstep.batch.formats.packed import check_apart, read_packed
+from evenstep.batch.formats.packed import check_apart, copies_tokens, read_packed
 from evenstep.errors import CollateError
+
+logger = logging.getLogger("evenstep")
 
 
 def to_hugging_face(
@@ -57,7 +60,7 @@ def to_hugging_face(
     if is_encoder(config):
         return encoder_form(packed, config)
     _check_causal(config)
-    if model is None and not packed.copies_tokens():
+    if model is None and not copies_tokens(packed.labels, packed.input_ids):
         raise CollateError(
             "the labels are no copy of the tokens, so they are not for a causal language model; "
             "call to_hugging_face(batch, model=model), or, where PreparingCollator packs, pass "
@@ -86,26 +89,35 @@ def to_hugging_face(
     return form
 
 
-def without_cache(batch: Any, *, packed: bool) -> Any:
-    """The batch of a collate function, such that ``model(**batch)`` keeps documents apart: with
-    ``use_cache=False`` if it is a row of documents that are told apart by their positions.
+def leave_cache_out(batch: Any, *, packed: bool, first: bool = False) -> None:
+    """Makes ``model(**batch)`` right for causal models: a row of documents that are told apart by
+    their positions gets ``use_cache=False``.
 
     Args:
-        batch: changed in place.
+        batch: what a collate function made. Changed in place.
         packed: a row is of several documents.
+        first: warn if the batch is not for causal models.
 
     Raises:
         CollateError: positions do not show where documents begin.
     """
     if not packed or not isinstance(batch, MutableMapping) or "position_ids" not in batch:
-        return batch
+        return
     tokens = batch.get("input_ids")
-    if batch.get("attention_mask") is None and isinstance(tokens, Tensor) and len(tokens) == 1:
-        if "document_ids" in batch:  # of `PackCollator`
-            bounds = batch.get("cu_seqlens_padded", batch["cu_seqlens"])
-            check_apart(batch["position_ids"], bounds)
-        batch.setdefault("use_cache", False)
-    return batch
+    one_row = isinstance(tokens, Tensor) and tokens.shape[:1] == (1,)
+    if not one_row or batch.get("attention_mask") is not None:
+        return
+    batch.setdefault("use_cache", False)
+    if "document_ids" not in batch:  # not of `PackCollator`
+        return
+    check_apart(batch["position_ids"], batch.get("cu_seqlens_padded", batch["cu_seqlens"]))
+    labels = batch["labels"]
+    if first and labels.shape == tokens.shape and not copies_tokens(labels, tokens):
+        logger.warning(
+            "the labels of packed rows are no copy of their tokens, so the model may be no causal "
+            "one. Call an encoder of transformers with to_hugging_face(batch, model=model): "
+            "model(**batch) would let documents see each other"
+        )
 
 
 def _check_causal(config: Any) -> None:

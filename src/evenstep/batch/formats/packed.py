@@ -61,11 +61,6 @@ class PackedRow:
                 f"{remedy}"
             )
 
-    def copies_tokens(self) -> bool:
-        """Whether all labels that are not -100 are the tokens at their places, as those for causal
-        language models are."""
-        return not bool(((self.labels != self.input_ids) & (self.labels != IGNORE_INDEX)).any())
-
     def check_loss_mask(self, consumer: str) -> None:
         """For frameworks that read labels only.
 
@@ -92,6 +87,12 @@ class PackedRow:
             own_mask = None if own_mask is None else _moved_left(own_mask, 0)
         mask = (labels != IGNORE_INDEX).to(torch.float32)
         return labels, mask if own_mask is None else mask * own_mask.to(torch.float32)
+
+
+def copies_tokens(labels: torch.Tensor, tokens: torch.Tensor) -> bool:
+    """Whether all labels that are not -100 are the tokens at their places, as those for causal
+    language models are. Both [1, T]."""
+    return not bool(((labels != tokens) & (labels != IGNORE_INDEX)).any())
 
 
 def check_apart(positions: torch.Tensor, bounds: torch.Tensor) -> None:

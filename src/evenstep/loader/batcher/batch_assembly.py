@@ -11,7 +11,7 @@ import numpy as np
 
 from evenstep.batch.blank import Blank, towers_of
 from evenstep.batch.check import check_packed, check_supervised
-from evenstep.batch.formats.hugging_face import without_cache
+from evenstep.batch.formats.hugging_face import leave_cache_out
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
 from evenstep.batch.media import MEDIA_FIELDS
@@ -96,7 +96,8 @@ def make_step(
         ) from error
     totals = planned.totals
     for batch, row in zip(batches, rows):
-        without_cache(batch, packed=policy.packed or len(row.samples) > 1)
+        packed = policy.packed or len(row.samples) > 1
+        leave_cache_out(batch, packed=packed, first=planned.index == spec.rank == 0)
         if spec.loss_scaling == "token" and row.samples:
             check_supervised(batch, row.supervised, where)
         if policy.packed and policy.limit is not None:

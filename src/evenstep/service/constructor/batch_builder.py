@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.batch.formats.hugging_face import without_cache
+from evenstep.batch.formats.hugging_face import leave_cache_out
 from evenstep.batch.labels import IGNORE_INDEX, as_array
 from evenstep.batch.pack import PackCollator
 from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
@@ -93,7 +93,7 @@ def build(
                 continue
         where = f"micro-batch {k} of bucket {bucket} in step {plan.step}"
         batch = collated(job.collator, [samples[row] for row in rows.tolist()], table, where)
-        without_cache(batch, packed=isinstance(job.collator, PackCollator) or len(rows) > 1)
+        leave_cache_out(batch, packed=isinstance(job.collator, PackCollator) or len(rows) > 1)
         _check_supervised(job, batch, table, where)
         batches.append(batch)
         if shards > 1 or plan.group_first is not None:
