@@ -103,7 +103,7 @@ def leave_cache_out(batch: Any, *, packed: bool, first: bool = False) -> None:
     """
     if not packed or not isinstance(batch, MutableMapping) or "position_ids" not in batch:
         return
-    tokens = batch.get("input_ids")
+    tokens: Any = batch.get("input_ids")
     one_row = isinstance(tokens, Tensor) and tokens.shape[:1] == (1,)
     if not one_row or batch.get("attention_mask") is not None:
         return
