@@ -20,16 +20,17 @@ import torch
 from evenstep.batch.columns import tensor_of
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.media import MEDIA_FIELDS
+from evenstep.batch.trim import Trim
 from evenstep.errors import CollateError, SampleError
 
-TOKENS, MASK = "input_ids", "attention_mask"
+TOKENS = "input_ids"
 
 
 def unbatch(batch: Mapping[str, Any], media: Collection[str] = MEDIA_FIELDS) -> dict[str, Any]:
     """The sample of a batch of one.
 
-    - ``input_ids``, ``labels`` and all tensors of their shape [1, T, ...] become [T, ...]. Where
-      ``attention_mask`` is 0 at the beginning or the end of the row, they are cut: that is padding.
+    - ``input_ids``, ``labels`` and all tensors of their shape [1, T, ...] become [T, ...], without
+      padding: see `evenstep.batch.trim`.
     - Labels of another length lose the -100 at their end.
     - Media keep their dimensions.
     - Other tensors [1, ...] become [...], and lists of one element that element. All else is kept.
@@ -39,10 +40,10 @@ def unbatch(batch: Mapping[str, Any], media: Collection[str] = MEDIA_FIELDS) -> 
         media: names of the fields of images, videos and audio.
 
     Raises:
-        SampleError: ``input_ids`` has several rows, or none.
+        SampleError: ``input_ids`` has several rows, or none; or as `Trim`.
     """
     tokens = batch.get(TOKENS)
-    width, kept = None, slice(None)
+    width = None
     if isinstance(tokens, torch.Tensor):
         if tokens.ndim != 2 or len(tokens) != 1:
             raise SampleError(
@@ -50,29 +51,21 @@ def unbatch(batch: Mapping[str, Any], media: Collection[str] = MEDIA_FIELDS) -> 
                 "collate function that prepares samples must make one sequence of each row"
             )
         width = tokens.shape[1]
-        kept = _real(batch.get(MASK), width)
     sample = {}
     for name, value in batch.items():
         if name in media and tokens is not None:
             sample[name] = value
         elif isinstance(value, torch.Tensor) and value.ndim and len(value) == 1:
             per_token = value.ndim > 1 and value.shape[1] == width
-            sample[name] = value[0, kept] if per_token else value[0]
+            sample[name] = value[0]
             if name in LABEL_FIELDS and not per_token and value.ndim == 2:
                 sample[name] = _without_end(value[0])
         elif isinstance(value, list) and len(value) == 1:
             sample[name] = value[0]
         else:
             sample[name] = value
-    return sample
-
-
-def _real(mask: Any, width: int) -> slice:
-    """The part of a row that is not padding."""
-    if not isinstance(mask, torch.Tensor) or mask.shape != (1, width):
-        return slice(None)
-    real = mask[0].nonzero()
-    return slice(int(real[0]), int(real[-1]) + 1) if len(real) else slice(0, 0)
+    trimmed: dict[str, Any] = Trim(media)(sample)
+    return trimmed
 
 
 def _without_end(labels: torch.Tensor) -> torch.Tensor:

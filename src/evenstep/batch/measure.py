@@ -32,6 +32,7 @@ from evenstep.batch.labels import (
     is_tensor,
     labels_of,
 )
+from evenstep.batch.trim import MASK, Trim
 from evenstep.errors import ConfigurationError, SampleError, described
 from evenstep.plan.argument_checks import check_one_of
 from evenstep.plan.label_reading import FIRST, READINGS, UNKNOWN, UNSHIFTED
@@ -82,8 +83,9 @@ def supervised_of(sample: Any, length: int | None) -> Supervised:
       one integer for each token, it depends on the model whether the first counts: see
       `evenstep.plan.label_reading`. A scalar counts 1.
     - Without labels, where only tokens are known (``input_ids`` or a bare sequence): one fewer than
-      there are, since each token is predicted from those before it. An answer that is marked by
-      ``start_positions`` counts 1.
+      there are, since each token is predicted from those before it; with an ``attention_mask``,
+      those behind the first whose mask is not 0. An answer that is marked by ``start_positions``
+      counts 1.
     - In a tuple of tokens and one more element, a number counts 1, and a sequence as long as the
       tokens is that of their labels if it is a copy of them or holds -100. Else each token counts.
 
@@ -129,7 +131,12 @@ def _without_labels(sample: Any, tokens: Any | None, length: int | None) -> Supe
         return _of_tuple(sample, tokens, length)
     if field_of(sample, "start_positions") is not None:
         return Supervised(1)
-    return Supervised(max(length - 1, 0))
+    mask = field_of(sample, MASK)
+    if mask is None or _sequence_length(mask) != length:
+        return Supervised(max(length - 1, 0))
+    if isinstance(mask, list) and mask.count(1) == length:  # several times cheaper than an array
+        return Supervised(length - 1)
+    return Supervised(int(np.count_nonzero(as_array(mask)[1:])))
 
 
 def _of_tuple(sample: Sequence[Any], tokens: Any, length: int) -> Supervised:
@@ -167,6 +174,8 @@ class Measure:
     labels: str | None = None
     """How the model reads labels, one of `evenstep.plan.label_reading.READINGS`; None if the samples are
     to show it."""
+    trim: Trim | None = None
+    """Cuts off the padding that samples come with."""
 
     def __post_init__(self) -> None:
         for name in ("length_fn", "supervised_fn", "patches_fn"):
@@ -178,12 +187,13 @@ class Measure:
         if self.labels is not None:
             check_one_of(READINGS, labels=self.labels)
 
-    def __call__(self, samples: Sequence[Any], names: Sequence[str]) -> Int64Array:
+    def __call__(self, samples: list[Any], names: Sequence[str]) -> Int64Array:
         """Length, supervised tokens, patches, images and patch pairs of each sample; and what its
         labels show of how the model reads them, which is nothing where `labels` says it.
 
         Args:
-            samples: [n] what the dataset returned.
+            samples: [n] what the dataset returned; in this list, those that `trim` cuts are
+                replaced.
             names: [n] the name of each sample in an error, such as "sample 17".
 
         Returns:
@@ -197,7 +207,10 @@ class Measure:
         length_fn = self.length_fn or length_of
         may_lack_tokens = not self.needs_lengths and self.length_fn is None
         rows: list[tuple[int, ...]] = []
-        for sample, name in zip(samples, names, strict=True):
+        for place, name in enumerate(names):
+            if self.trim is not None:
+                samples[place] = _called("trim", self.trim, name, samples[place])
+            sample = samples[place]
             lacks_tokens = may_lack_tokens and not _has_tokens(sample)
             length = None if lacks_tokens else _evaluate("length_fn", length_fn, name, sample)
             if length == 0:

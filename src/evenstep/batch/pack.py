@@ -36,10 +36,10 @@ class PackCollator:
 
     Always present: ``input_ids``, ``labels`` and ``position_ids``, int64 [1, T]. A sample's own
     ``position_ids`` are kept; otherwise they count from 0 in every document. Where samples have no
-    labels, these are the tokens themselves, the first of each document -100; one scalar label per
-    sample gives labels of shape [n]. ``cu_seqlens`` int32 [n + 1] and ``max_seqlen`` int are as
-    FlashAttention's variable-length functions and PyTorch's take them; ``document_ids`` int32
-    [1, T] count from 0.
+    labels, these are the tokens themselves, the first of each document -100; several labels per
+    token become [1, T, ...], one scalar per sample [n]. ``cu_seqlens`` int32 [n + 1] and
+    ``max_seqlen`` int are as FlashAttention's variable-length functions and PyTorch's take them;
+    ``document_ids`` int32 [1, T] count from 0.
 
     Other fields: those with [length, ...] in every sample become [1, T, ...]; scalars and tensors
     of equal shape are stacked to [n, ...]; fields of images, videos and audio are joined, and
@@ -47,19 +47,19 @@ class PackCollator:
     left out, because attention functions that see one take the whole row for a single document.
 
     Padding, where an option below asks for it, has labels of -100, stands behind the real tokens
-    of its document and counts as a part of it; padding that fills up the row is document n. T and
-    ``max_seqlen`` count padding, a policy's ``max_tokens`` does not. Its positions continue those
-    of the document; other token-long fields get 0. Then ``cu_seqlens`` has real lengths only, as
+    of its document and counts as a part of it; padding that fills up the row is document n. T,
+    ``max_seqlen`` and a policy's ``max_tokens`` count padding. Its positions continue those of the
+    document; other token-long fields get 0. Then ``cu_seqlens`` has real lengths only, as
     Transformer Engine takes them, and ``cu_seqlens_padded``, of the same shape, says where
     documents begin in the row: a kernel without support for padding takes the latter.
     """
 
     mask_first_label: bool | None = None
-    """Set the first label of each document to -100: right for labels aligned with the input, which
-    the model shifts inside, and harmless where they are -100 already. False keeps every label: for
-    models that do not shift them, and if the dataset has shifted the labels itself (``labels[i]``
-    is the token after ``input_ids[i]``, the last one -100). None does what a loader's ``labels``
-    says, and masks them where there is no loader."""
+    """Set the first label of each document to -100, if labels are one integer per token: right for
+    labels aligned with the input, which the model shifts inside, and harmless where they are -100
+    already. False keeps every label: for models that do not shift them, and if the dataset has
+    shifted the labels itself (``labels[i]`` is the token after ``input_ids[i]``, the last one
+    -100). None does what a loader's ``labels`` says, and masks them where there is no loader."""
     per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
     """Fields never treated as token-long, though their first dimension may happen to equal the
     length of every sample of a group."""
@@ -162,7 +162,9 @@ class PackCollator:
         else:
             flat = _joined_labels(labels, layout.lengths)
         flat = layout.place(flat, IGNORE_INDEX)
-        if self.mask_first_label is not False or labels is None:
+        # What models shift are the ids of tokens.
+        ids = flat.ndim == 1 and not flat.dtype.is_floating_point
+        if labels is None or (self.mask_first_label is not False and ids):
             flat[layout.starts] = IGNORE_INDEX
         return flat[None]
 
@@ -212,7 +214,8 @@ def _joined_labels(labels: list[torch.Tensor], lengths: Sequence[int]) -> torch.
         if not row.ndim or row.shape[0] != length:
             raise CollateError(
                 f"sample {i} of the group has {length} tokens and labels of shape "
-                f"{tuple(row.shape)}; packing needs one label per token, or one per sample"
+                f"{tuple(row.shape)}; packing needs labels for each token, or one per sample; use "
+                "packed=False"
             )
     flat = torch.cat(labels)
     # int64 is the type that cross entropy takes.
@@ -231,8 +234,8 @@ def _check_unpadded(masks: list[torch.Tensor] | None) -> None:
 def _loss_mask(labels: torch.Tensor) -> torch.Tensor:
     if labels.ndim != 2:
         raise CollateError(
-            f"loss_mask=True needs one label per token, and these samples have one each "
-            f"(labels of shape {tuple(labels.shape)}); leave loss_mask out"
+            f"loss_mask=True needs one label per token, and labels have the shape "
+            f"{tuple(labels.shape)}; leave loss_mask out"
         )
     return (labels != IGNORE_INDEX).to(torch.float32)
 

@@ -22,12 +22,13 @@ import torch
 from evenstep.batch.batch_of_one import check_alike, padding_of, unbatch
 from evenstep.batch.blank import Blank
 from evenstep.batch.count_media import LATE, MediaShape
+from evenstep.batch.formats.encoders import is_encoder
 from evenstep.batch.formats.hugging_face import rope_positions, to_hugging_face
 from evenstep.batch.images.rules import rule_of
 from evenstep.batch.images.user_processor import user_processor
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import PadCollator
+from evenstep.batch.pad import PadCollator, padded_multiple
 from evenstep.batch.random_state import keeping_random_state
 from evenstep.batch.smallest_media import smallest_blank
 from evenstep.errors import CollateError, ConfigurationError, described
@@ -68,8 +69,8 @@ class PreparingCollator:
     `evenstep.batch.images`. None does so if, on a few rows of a map-style dataset, both ways give
     the same samples."""
     config: Any = None
-    """The model's configuration (``model.config``), which packed groups with images need: some
-    models, such as Qwen-VL, place image tokens in time and space."""
+    """The model's configuration (``model.config``), which packed groups with images need, as some
+    models, such as Qwen-VL, place image tokens in time and space; and those for an encoder."""
     blank: Blank | Literal[False] | None = None
     """What groups without images get in jobs of several ranks. None makes one from a few rows;
     False adds none."""
@@ -84,6 +85,11 @@ class PreparingCollator:
                 "again=True collates and pads by collate_fn; leave out collator, and packed=True "
                 "in the policy"
             )
+
+    @property
+    def pad_to_multiple_of(self) -> int | None:
+        """Of the groups that it pads: as `collate_fn` does, unless there is a `collator`."""
+        return None if self.packed else padded_multiple(self.collator or self.collate_fn)
 
     def prepare(self, row: Any, name: str = "a sample") -> dict[str, Any]:
         """The sample of one row.
@@ -147,15 +153,23 @@ class PreparingCollator:
             return self.collate_fn([_copy(sample[_ROW]) for sample in samples])
         samples = [self._made(sample) for sample in samples]
         if not self.packed:
-            return (self.collator or PadCollator(media_fields=self.media_fields))(samples)
+            return self._padder(samples)
         if any(name in sample for sample in samples for name in self.media_fields):
             self._check_packable(samples)
-        batch = to_hugging_face(PackCollator(media_fields=self.media_fields)(samples))
+        encoder = is_encoder(self.config)
+        pack = PackCollator(media_fields=self.media_fields, mask_first_label=not encoder)
+        batch = to_hugging_face(pack(samples), model=self.config if encoder else None)
         places = [rope_positions(self.config, sample) for sample in samples]
         known = [place for place in places if place is not None]
         if known:
             batch["position_ids"] = torch.cat(known, dim=1)[:, None]  # [4, 1, T]
         return batch
+
+    @property
+    def _padder(self) -> PadCollator:
+        multiple = self.pad_to_multiple_of
+        padder = PadCollator(pad_to_multiple_of=multiple, media_fields=self.media_fields)
+        return self.collator or padder
 
     def _made(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
         """A sample with its pixels."""
@@ -222,7 +236,7 @@ class PreparingCollator:
         made = replace(self, late=self._learned_late(undecoded or rows, samples))
         if self.collator is None:
             style = padding_of(samples, theirs, self.media_fields)
-            made = replace(made, collator=PadCollator(**style, media_fields=self.media_fields))
+            made = replace(made, collator=replace(self._padder, **style))
         assert made.collator is not None
         check_alike(samples, made.collator(samples), theirs, media=self.media_fields)
         return made

@@ -12,15 +12,18 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler
 
+from evenstep.arrays import rounded_up
 from evenstep.batch.blank import Blank
 from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import DefaultCollator, PadCollator
+from evenstep.batch.pad import DefaultCollator, PadCollator, padded_multiple
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.smallest_media import blank_of_sample
+from evenstep.batch.trim import Trim
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.padded_to import PaddedTo
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 
@@ -39,6 +42,16 @@ def check_context_parallel(policy: Policy, loss_scaling: str) -> None:
             f"loss_scaling={loss_scaling!r} weights whole samples, and with context_parallel="
             f"{policy.context_parallel!r} a rank holds parts of them; use 'token', or 'none' where "
             "the trainer divides by the tokens of all ranks"
+        )
+
+
+def check_padded_to(policy: Policy, padded_to: PaddedTo) -> None:
+    """Refuses a limit that rows would exceed by their padding."""
+    multiple = padded_to.rows
+    if policy.limit is not None and (most := policy.limit.max_tokens) % multiple:
+        raise ConfigurationError(
+            f"rows of up to max_tokens={most} would be longer with pad_to_multiple_of={multiple}; "
+            f"use max_tokens={rounded_up(most, multiple)}, or another multiple"
         )
 
 
@@ -193,6 +206,25 @@ def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | Non
             "PadCollator would pad them; use evenstep.PackCollator, or packed=False"
         )
     return collate_fn
+
+
+def resolve_padded_to(policy: Policy, collate_fn: Any) -> PaddedTo:
+    """The multiples that a collate function pads to, as far as it shows them."""
+    multiple = padded_multiple(collate_fn) or 1
+    if not policy.packed:
+        return PaddedTo(samples=multiple)
+    documents = getattr(collate_fn, "pad_documents_to_multiple_of", None) or 1
+    return PaddedTo(samples=documents, rows=multiple)
+
+
+def resolve_trim(policy: Policy, collate_fn: Any) -> Trim | None:
+    """Cuts padding off samples where evenstep collates them; others a function of the user's may
+    want as they are."""
+    if not isinstance(collate_fn, (PadCollator, PackCollator, DefaultCollator, PreparingCollator)):
+        return None
+    collator = PadCollator() if isinstance(collate_fn, DefaultCollator) else collate_fn
+    others = {*collator.media_fields, *getattr(collator, "per_sample_fields", ())}
+    return Trim(frozenset(others), packed=policy.packed)
 
 
 def resolve_blank(blank: Any, collate_fn: Any) -> Any:

@@ -27,6 +27,7 @@ from evenstep.loader.arguments import (
     resolve_policy,
     resolve_seed,
     resolve_start_method,
+    resolve_trim,
 )
 from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
@@ -198,7 +199,7 @@ class DataLoader(LoaderAttributes):
             loss_scaling=loss_scaling,
             collate_fn=collate_fn,
             blank=resolve_blank(blank, collate_fn),
-            measure=measure,
+            measure=replace(measure, trim=resolve_trim(policy, collate_fn)),
             num_workers=num_workers,
             prefetch_factor=prefetch_factor,
             timeout=timeout,
@@ -228,6 +229,7 @@ class DataLoader(LoaderAttributes):
             shuffle=bool(shuffle),
             seed=options.seed,
             drop_last=drop_last,
+            multiple=options.padded_to.samples,
         )
         self._cursor = EpochCursor(self._epochs, labels)
         self._step_count = StepCount(self._epochs)

@@ -14,9 +14,11 @@ from evenstep.batch.measure import Measure
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.loader.arguments import (
     check_context_parallel,
+    check_padded_to,
     check_replay,
     check_type,
     check_workers,
+    resolve_padded_to,
 )
 from evenstep.plan.argument_checks import (
     check_at_least,
@@ -24,6 +26,7 @@ from evenstep.plan.argument_checks import (
     check_one_of,
     check_seconds,
 )
+from evenstep.plan.padded_to import PaddedTo
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import check_update_tokens
 from evenstep.protocol import EXHAUSTED_MODES
@@ -156,6 +159,7 @@ class LoaderOptions:
             prefetch_factor=self.prefetch_factor,
             accumulate=self.accumulate,
         )
+        check_padded_to(self.policy, self.padded_to)
         check_type(Memory, memory=self.memory)
         check_type(Faults, faults=self.faults)
         check_update_tokens(self.update_tokens)
@@ -175,6 +179,11 @@ class LoaderOptions:
     def iterable(self) -> bool:
         """Whether the dataset is iterable, not map-style."""
         return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def padded_to(self) -> PaddedTo:
+        """The multiples that the collate function pads to."""
+        return resolve_padded_to(self.policy, self.collate_fn)
 
     @property
     def source(self) -> Any:

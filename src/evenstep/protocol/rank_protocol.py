@@ -42,6 +42,7 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.label_reading import UNSHIFTED
+from evenstep.plan.padded_to import NO_MULTIPLE, PaddedTo
 from evenstep.plan.policy import Policy
 from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.exchanged import Exchanged
@@ -84,6 +85,7 @@ class RankProtocol:
         entries: int | None = None,
         start: RoundStart | None = None,
         has_filler_sample: bool = False,
+        padded_to: PaddedTo = NO_MULTIPLE,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -108,6 +110,7 @@ class RankProtocol:
                 step on all ranks.
             has_filler_sample: whether this rank has a sample to run filler steps with even if it
                 receives none.
+            padded_to: multiples that samples are padded to.
             options: anything else that must be equal on all ranks, such as the dataset's size.
 
         Raises:
@@ -142,10 +145,12 @@ class RankProtocol:
             "step to begin with": self.steps,
             "sample to deal next": start.next_entry,
             "labels": start.labels,
+            "pad_to_multiple_of": [padded_to.samples, padded_to.rows],
             **(options or {}),
         }
         self._phase = _Phase.HELLO
-        self._buffer = WindowBuffer(start)
+        self._padded_to = padded_to
+        self._buffer = WindowBuffer(start, multiple=padded_to.samples)
         self._size = WindowSize(policy, buffer_size, start)
         self._windows: LookAhead | DealtWindows
         if entries is not None:
@@ -355,7 +360,7 @@ class RankProtocol:
         start = self._windows.look(self._buffer, round=self.rounds, step=self.steps, most=most)
         # By its window, not by what has arrived: messages do not depend on timing.
         self._lending.has_sample |= bool((start.numbers >= self._first_number).any())
-        self._round = RankRound(self.policy, start, self.world_size)
+        self._round = RankRound(self.policy, start, self.world_size, padded_to=self._padded_to)
         head, message = self._round.propose(
             exhausted=self._windows.exhausted(start),
             has_filler_sample=self._lending.has_sample,

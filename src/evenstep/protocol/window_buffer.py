@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, rounded_up
 from evenstep.errors import InvariantError
 from evenstep.plan.label_reading import FIRST, read_labels
 
@@ -59,7 +59,8 @@ class RoundStart:
     next_entry: int = 0
     """First entry of the stream that no rank had drawn."""
     seen_lengths: tuple[int, int] = (0, 0)
-    """Tokens, and the sum of squared lengths, of all samples that have been in a window."""
+    """Tokens, and the sum of squared lengths, of all samples that have been in a window, as
+    policies see them."""
     labels: str | None = None
     """How models read the labels of the job, "causal" or "every"; None while no sample that was in
     a window depends on it."""
@@ -89,8 +90,13 @@ class RoundStart:
 class WindowBuffer:
     """Received samples, the window first. See the module docstring."""
 
-    def __init__(self, start: RoundStart | None = None) -> None:
+    def __init__(self, start: RoundStart | None = None, *, multiple: int = 1) -> None:
+        """
+        Args:
+            multiple: of tokens to which each sample is padded, as policies see it.
+        """
         start = start or RoundStart.empty()
+        self._multiple = multiple
         self._arrived: list[tuple[Int64Array, Int64Array]] = []  # not yet in the arrays below
         self.columns, self.numbers, self.ages = start.columns, start.numbers, start.ages
         self.next_number = start.taken
@@ -159,7 +165,7 @@ class WindowBuffer:
         """
         self.gather()
         before, self.seen = self.seen, max(self.seen, min(size, len(self.numbers)))
-        new = self.columns[0, before : self.seen]
+        new = rounded_up(self.columns[0, before : self.seen], self._multiple)
         tokens, squares = self._seen_lengths
         self._seen_lengths = tokens + int(new.sum()), squares + int((new * new).sum())
         numbers = self.numbers[: self.seen]

@@ -16,6 +16,7 @@ from evenstep.batch.check import (
     check_supervised,
     without_padded_first,
 )
+from evenstep.batch.formats.hugging_face import leave_cache_out
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
 from evenstep.batch.media import MEDIA_FIELDS
@@ -117,6 +118,8 @@ def make_step(
             raise explained from error
     totals = planned.totals
     for batch, row in zip(batches, rows):
+        packed = policy.packed or len(row.samples) > 1
+        leave_cache_out(batch, packed=packed, first=planned.index == spec.rank == 0)
         if spec.loss_scaling == "token" and row.samples:
             check_supervised(batch, row.supervised, where, labels, len(row.samples))
         if policy.packed and policy.limit is not None:

@@ -43,6 +43,7 @@ def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
         share=epoch.share,
         entries=epoch.entries,
         start=epoch.start,
+        padded_to=spec.padded_to,
         # Samples of a resumed window that were not trained on are prepared again.
         has_filler_sample=bool((epoch.remaining.numbers < epoch.start.taken).any()),
         options={

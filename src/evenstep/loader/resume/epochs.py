@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from evenstep.arrays import rounded_up
 from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import MismatchError
 from evenstep.loader.arguments import check_order, check_planned
@@ -41,6 +42,8 @@ class Epochs:
     shuffle: bool
     seed: int
     drop_last: bool
+    multiple: int = 1
+    """Of tokens to which each sample is padded."""
     _plans: dict[tuple[int, int, int], PlannedShare] = field(default_factory=dict, init=False)
     """The latest share that was planned offline, by (epoch, rank, world size). Both a pass and its
     length need it."""
@@ -162,7 +165,8 @@ class Epochs:
             )
         key = (epoch, rank, world_size)
         if key not in self._plans:
-            shares = self.policy.deal(lengths.values, world_size, seed=self.seed, epoch=epoch)
+            rooms = rounded_up(lengths.values, self.multiple)
+            shares = self.policy.deal(rooms, world_size, seed=self.seed, epoch=epoch)
             self._plans.clear()
             self._plans[key] = PlannedShare(shares[rank], lengths.values)
         return self._plans[key]

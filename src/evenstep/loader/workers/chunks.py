@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, Subset, get_worker_info
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, rounded_up
 from evenstep.batch.check import check_rows
 from evenstep.batch.measure import Measure, digests_of
 from evenstep.batch.random_state import keeping_random_state
@@ -239,6 +239,7 @@ class ChunkCollate:
         *,
         measure: Measure,
         policy: Policy,
+        multiple: int,
         skip_bad: bool,
         collate: Callable[[list[Any]], Any] | None,
         packed: bool,
@@ -246,6 +247,7 @@ class ChunkCollate:
     ) -> None:
         """
         Args:
+            multiple: of tokens to which each sample is padded.
             skip_bad: leave out samples that cannot be measured, sent or collated, or are too long,
                 instead of failing.
             collate: the collate function, to find those that cannot be collated; None if it has
@@ -255,6 +257,7 @@ class ChunkCollate:
         self._watchdog = watchdog
         self._measure = measure
         self._policy = policy
+        self._multiple = multiple
         self._skip_bad = skip_bad
         self._collate = collate if skip_bad else None
         self._packed = packed
@@ -312,9 +315,11 @@ class ChunkCollate:
         ):
             columns = self._measure(samples, names)
         limit = self._policy.max_length
-        if limit is not None and (columns[:, 0] > limit).any():
-            worst = int(np.argmax(columns[:, 0] > limit))
-            raise self._policy.explain_too_long(names[worst], int(columns[worst, 0]))
+        lengths = rounded_up(columns[:, 0], self._multiple)
+        if limit is not None and (lengths > limit).any():
+            worst = int(np.argmax(lengths > limit))
+            padded = f", padded to a multiple of {self._multiple}," * (self._multiple > 1)
+            raise self._policy.explain_too_long(names[worst] + padded, int(lengths[worst]))
         return columns
 
     def _bad(self, raw: RawChunk) -> dict[int, str]:
@@ -322,7 +327,8 @@ class ChunkCollate:
         bad = {}
         for position, (sample, name) in enumerate(zip(raw.samples, raw.names)):
             try:
-                self._columns([sample], [name])
+                self._columns(one := [sample], [name])
+                raw.samples[position] = one[0]
             except SampleError as error:
                 bad[position] = str(error)
         return bad

@@ -13,7 +13,9 @@ from typing import Any
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.check import supervised_in, without_padded_first
+from evenstep.batch.formats.hugging_face import leave_cache_out
 from evenstep.batch.labels import IGNORE_INDEX
+from evenstep.batch.pack import PackCollator
 from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
 from evenstep.errors import CollateError, ConfigurationError, EvenstepError, described
 from evenstep.plan.sharding import Sharding, shard
@@ -91,6 +93,7 @@ def build(
         where = f"micro-batch {k} of bucket {bucket} in step {plan.step}"
         batch = collated(job.collator, [samples[row] for row in rows.tolist()], table, where)
         batch = without_padded_first(batch, job.labels)
+        leave_cache_out(batch, packed=isinstance(job.collator, PackCollator) or len(rows) > 1)
         _check_supervised(job, batch, table, where)
         batches.append(batch)
         if shards > 1 or plan.group_first is not None:
