@@ -14,18 +14,20 @@ from evenstep.batch.images.user_processor import is_processor, user_processor
 from evenstep.batch.labels import labels_of
 from evenstep.batch.measure import Measure, length_of, supervised_of
 from evenstep.batch.prepare import PreparingCollator
+from evenstep.batch.random_state import keeping_random_state
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import check_ranks, ranks
 from evenstep.integrations.transformers.packing import choose_packing
 from evenstep.integrations.transformers.preference import (
     check_padded,
+    check_uncoupled,
     collated_alone,
     preference_options,
     trains_preferences,
 )
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.options import SampleCounts
-from evenstep.loader.preparing import blank_of_rows, prepares
+from evenstep.loader.preparing import blank_of_rows, few_rows, prepares
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import AUTO
@@ -139,6 +141,8 @@ def make_loader(
     preferences = trains_preferences(trainer)
     if preferences:
         check_padded(policy, packed)
+        with keeping_random_state():
+            check_uncoupled(given, few_rows(theirs.dataset))
         collate_fn = given
         options = {**preference_options(trainer, given), **options}
     else:
