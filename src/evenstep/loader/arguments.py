@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import BatchSampler
 
-from evenstep.batch.blank import Blank
+from evenstep.batch.blank import ROW, Blank, BlankRow
 from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
@@ -191,22 +191,26 @@ def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | Non
     return collate_fn
 
 
-def resolve_blank(blank: Any, collate_fn: Any) -> Blank | Literal[False] | None:
+def resolve_blank(blank: Any, collate_fn: Any) -> Blank | BlankRow | Literal[False] | None:
     """
     Args:
-        blank: a sample, a processor, False, or None for the one that was found.
+        blank: a sample, a row, a processor, False, or None for the one that was found.
         collate_fn: that `with_preparation` returned.
     """
     if blank is None:
         blank = getattr(collate_fn, "blank", None)
-    if blank is None or blank is False or isinstance(blank, Blank):
+    if blank is None or blank is False or isinstance(blank, BlankRow):
         return blank
-    if getattr(collate_fn, "again", False):
-        raise ConfigurationError(
-            "again=True collates rows by collate_fn, which can be given no blank; leave out blank, "
-            "or again"
-        )
     media = getattr(collate_fn, "media_fields", MEDIA_FIELDS)
+    if getattr(collate_fn, "again", False):
+        if isinstance(blank, Blank) or is_processor(blank):
+            raise ConfigurationError(
+                f"blank= is a {type(blank).__name__}, and collate_fn collates rows by itself "
+                "(again=True); pass one of the dataset's rows, with a small image"
+            )
+        return BlankRow({ROW: blank}, media)
+    if isinstance(blank, Blank):
+        return blank
     if is_processor(blank):
         return blank_of(blank, media=media)
     return blank_of_sample(blank, media=media)

@@ -323,7 +323,7 @@ class DataLoader(LoaderAttributes):
     def _spec(self, place: GroupPlace) -> LoaderSpec:
         blank = self._options.blank
         if blank and self._passes == 1 and not place.rank and place.world_size > 1:
-            logger.info("batches without images are given a blank one of %d tokens", blank.tokens)
+            logger.info("batches without images are given a blank one")
         return LoaderSpec(
             **vars(self._options_for(place.world_size)),
             rank=place.rank,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch.utils.data import IterableDataset
 
-from evenstep.batch.blank import Blank
+from evenstep.batch.blank import Blank, BlankRow
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
 from evenstep.batch.prepare import PreparingCollator
@@ -139,7 +139,7 @@ class LoaderOptions:
     update_tokens: int | str | None
     loss_scaling: str
     collate_fn: Callable[[list[Any]], Any]
-    blank: Blank | Literal[False] | None
+    blank: Blank | BlankRow | Literal[False] | None
     """None where there is none and False where none is wanted."""
     measure: Measure
     num_workers: int
@@ -187,7 +187,7 @@ class LoaderOptions:
     def prepare(self) -> Callable[[Any, str], Any] | None:
         """Makes a sample of what the dataset returns, and the name that errors call it, where the
         collate function does that: see `evenstep.PreparingCollator`. It runs in the workers."""
-        return getattr(self.collate_fn, "prepare", None)
+        return getattr(self.collate_fn, "prepare_checked", None)
 
     @property
     def chunk_size(self) -> int:

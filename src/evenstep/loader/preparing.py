@@ -50,13 +50,14 @@ def with_preparation(
     preparing = collate_fn
     if not isinstance(preparing, PreparingCollator):
         preparing = PreparingCollator(collate_fn=collate_fn)
+    preparing = replace(preparing, packed=policy.packed)
     with keeping_random_state():
         rows = few_rows(dataset)
         if policy.dynamic and preparing.late is None:
             # Ranks send samples to each other, as arrays.
             preparing = replace(preparing, late=False)
         learns = preparing.collator is None
-        finds_blank = finds_blank and preparing.blank is None and not preparing.again
+        finds_blank = finds_blank and preparing.blank is None
         if rows and (learns or finds_blank):
             good = _good(rows, replace(preparing, late=False).prepare)
             if learns:
@@ -66,8 +67,9 @@ def with_preparation(
                     [each.row for each in good], [same[each.place] for each in good if same]
                 )
             if finds_blank:
-                preparing = preparing.with_blank([each.sample for each in good])
-    return replace(preparing, packed=policy.packed)
+                samples, read = [each.sample for each in good], [each.row for each in good]
+                preparing = preparing.with_blank(samples, read)
+    return preparing
 
 
 def prepares(

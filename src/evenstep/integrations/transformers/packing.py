@@ -101,7 +101,7 @@ def _reason(trainer: Any, policy: Even, collate_fn: Callable[[list[Any]], Any]) 
     """
     try:
         read = [row() for row in few_rows(trainer.train_dataset)]
-        alone = PreparingCollator(collate_fn=collate_fn, late=False)
+        alone = PreparingCollator(collate_fn=collate_fn, late=False, packed=True)
         samples = [alone.prepare(row) for row in read]
         _check_samples(samples)
         alone.learned(read)

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.measure import Measure, digests_of
-from evenstep.errors import EvenstepError, SampleError, described
+from evenstep.errors import ConfigurationError, EvenstepError, SampleError, described
 from evenstep.loader.transport import codec
 from evenstep.loader.transport.shared_memory import PackedObject, Writer
 from evenstep.loader.watchdog import Watchdog
@@ -94,6 +94,8 @@ class Preparation:
             return sample
         try:
             return self.prepare(sample, name)
+        except ConfigurationError:  # no sample is to blame
+            raise
         except BaseException as error:
             said = (
                 f"{error}"
