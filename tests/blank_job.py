@@ -54,7 +54,9 @@ def collate_again(collate_fn: Any = FAMILY.collate) -> evenstep.PreparingCollato
     return evenstep.PreparingCollator(collate_fn=collate_fn, again=True)
 
 
-def loader_of(blank: Any, collate_fn: Any = FAMILY.collate, dataset: Any = ROWS) -> Any:
+def loader_of(
+    blank: Any, collate_fn: Any = FAMILY.collate, dataset: Any = ROWS, **options: Any
+) -> Any:
     return evenstep.DataLoader(
         dataset,
         policy=evenstep.Even(max_tokens=256),
@@ -62,6 +64,7 @@ def loader_of(blank: Any, collate_fn: Any = FAMILY.collate, dataset: Any = ROWS)
         blank=blank,
         memory=evenstep.Memory(buffer_size=8),
         faults=evenstep.Faults(warn_after=None),
+        **options,
     )
 
 

@@ -91,6 +91,19 @@ def streamed(rank: Rank) -> Any:
     return loader_of(ROWS[min(IMAGES)], collate_again(), Stream(rank.rank))
 
 
+def measured(rank: Rank) -> Any:
+    counts = evenstep.SampleCounts(tokens=tokens_of, supervised=supervised_of)
+    return loader_of(ROWS[min(IMAGES)], length_fn=counts)
+
+
+def tokens_of(row: Any) -> int:
+    return int(FAMILY.collate([row])["input_ids"].numel())
+
+
+def supervised_of(row: Any) -> int:
+    return int((FAMILY.collate([row])["labels"] != -100).sum())
+
+
 def without(rank: Rank) -> Any:
     return loader_of(False, collate_again())
 
@@ -139,7 +152,7 @@ def all_with_images(rank: Rank) -> Any:
         yield step
 
 
-CASES = [("ddp", streamed), ("ddp, unused", without), ("ddp", all_with_images)]
+CASES = [("ddp", streamed), ("ddp", measured), ("ddp, unused", without), ("ddp", all_with_images)]
 
 
 @pytest.mark.parametrize(("way", "loaders"), CASES)

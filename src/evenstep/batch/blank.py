@@ -39,7 +39,10 @@ ROW = "evenstep_row"
 
 _SOUND_FIELDS = ("input_features", "feature_attention_mask")
 LABELS = (*LABEL_FIELDS, "shift_labels")
-_OFF = "pass blank=False to leave groups without images as they are"
+_OFF = (
+    "where no rank waits for the encoder, as under DDP with find_unused_parameters=True, pass "
+    "blank=False to leave groups without images as they are"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +165,7 @@ class BlankRow:
         if why is not None:
             raise CollateError(
                 f"a group without images cannot be given a row with one: {why}. Let collate_fn "
-                "itself add an image, without labels, to such a group; or, where no rank waits for "
-                f"the encoder, as under DDP with find_unused_parameters=True, {_OFF}"
+                f"give each row without one a small image, without labels; or, {_OFF}"
             )
         for name in labels:
             longer[name] = longer[name].clone()

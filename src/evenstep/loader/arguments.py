@@ -12,10 +12,13 @@ import torch
 from torch.utils.data import BatchSampler
 
 from evenstep.batch.blank import ROW, Blank, BlankRow
+from evenstep.batch.columns import TOKENS
 from evenstep.batch.images.user_processor import is_processor
+from evenstep.batch.labels import MAPPINGS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import DefaultCollator, PadCollator
+from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.smallest_media import blank_of, blank_of_sample
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
@@ -202,17 +205,19 @@ def resolve_blank(blank: Any, collate_fn: Any) -> Blank | BlankRow | Literal[Fal
     if blank is None or blank is False or isinstance(blank, BlankRow):
         return blank
     media = getattr(collate_fn, "media_fields", MEDIA_FIELDS)
-    if getattr(collate_fn, "again", False):
-        if isinstance(blank, Blank) or is_processor(blank):
-            raise ConfigurationError(
-                f"blank= is a {type(blank).__name__}, and collate_fn collates rows by itself "
-                "(again=True); pass one of the dataset's rows, with a small image"
-            )
-        return BlankRow({ROW: blank}, media)
+    again = getattr(collate_fn, "again", False)
+    if again and (isinstance(blank, Blank) or is_processor(blank)):
+        raise ConfigurationError(
+            f"blank= is a {type(blank).__name__}, and collate_fn collates rows by itself "
+            "(again=True); pass one of the dataset's rows, with a small image"
+        )
     if isinstance(blank, Blank):
         return blank
     if is_processor(blank):
         return blank_of(blank, media=media)
+    ours = isinstance(collate_fn, (PadCollator, PackCollator, DefaultCollator, PreparingCollator))
+    if again or (not ours and isinstance(blank, MAPPINGS) and TOKENS not in blank):
+        return BlankRow({ROW: blank} if again else blank, media)
     return blank_of_sample(blank, media=media)
 
 

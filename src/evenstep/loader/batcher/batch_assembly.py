@@ -228,10 +228,8 @@ class Blanks:
             logger.warning(
                 "rank %d has batches with %s and batches without. Where DDP, FSDP or ZeRO-3 trains "
                 "the encoder, ranks without may wait for ever for those with; give them a blank "
-                "one, by evenstep.DataLoader(blank=%s), or pass blank=False",
+                "one, by evenstep.DataLoader(blank=): a processor, a prepared sample with one or, "
+                "where collate_fn takes rows, a row with one; or, if no rank waits, blank=False",
                 self._spec.rank,
                 " and ".join(sorted(lacking)),
-                "a row"
-                if getattr(self._spec.collate_fn, "again", False)
-                else "processor or sample",
             )
