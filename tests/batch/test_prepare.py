@@ -73,7 +73,9 @@ class Mixing(Collate):
 
 @pytest.mark.parametrize("field", ["input_ids", "labels"])
 def test_a_function_that_makes_something_else_of_a_group_is_refused_by_the_field(field):
-    with pytest.raises(CollateError, match=f"another '{field}' of rows together .*again=True"):
+    with pytest.raises(
+        CollateError, match=f"makes another '{field}' than of each alone.*again=True"
+    ):
         PreparingCollator(collate_fn=Mixing(field)).learned(few_rows())
 
 

@@ -44,10 +44,10 @@ class JoiningTrial:
     """Pads as the collate function does."""
     kinds: frozenset[Kind]
     """Of the samples."""
-    counted: str | None
-    """The first field of tokens or labels that is another for rows together; None if none is."""
+    counts: bool
+    """Whether rows have the same tokens and labels together as alone."""
     difference: str | None
-    """How the joined samples differ from the function's batch; None if they do not."""
+    """How the function's batch differs from joined samples; None if it does not."""
 
 
 def try_joining(
@@ -90,15 +90,18 @@ def try_joining(
     else:
         for place, other in zip(lone, samples[len(kinds) :]):
             drawn |= {name for name in other if not _equal(samples[place].get(name), other[name])}
+    together = f"of {len(rows)} rows together collate_fn makes another"
+    if name := unlike_rows(samples, theirs, (TOKENS, *LABEL_FIELDS)):
+        how: str | None = f"{together} {name!r} than of each alone"
+        return JoiningTrial(samples, collator, frozenset(kinds), False, how)
     try:
-        different = difference(samples, collator(samples), theirs, media=media, drawn=drawn)
+        how = difference(samples, collator(samples), theirs, media=media, drawn=drawn)
     except Exception as error:
         said = str(error) if isinstance(error, CollateError) else described(error)
-        different = said.partition("; ")[0]  # without a remedy for datasets
-    counted = unlike_rows(samples, theirs, (TOKENS, *LABEL_FIELDS))
-    if different is not None:
-        different = f"of {len(rows)} rows collate_fn makes what joining them does not: {different}"
-    return JoiningTrial(samples, collator, frozenset(kinds), counted, different)
+        how = said.partition("; ")[0]  # without a remedy for datasets
+    if how is not None:
+        how = f"{together} batch than joining them does: {how}"
+    return JoiningTrial(samples, collator, frozenset(kinds), True, how)
 
 
 _CLOSE = {"rtol": 1e-4, "atol": 1e-4, "equal_nan": True}

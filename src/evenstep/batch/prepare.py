@@ -233,14 +233,12 @@ class PreparingCollator:
         trial = self._tried(rows)
         if self.again:
             return self
-        if trial.counted is not None:
-            raise CollateError(_coupled(trial.counted))
         if trial.difference is None:
             made = replace(self, collator=trial.collator, _kinds=trial.kinds)
             samples = trial.samples[: len(rows)]
             return replace(made, late=self._learned_late(undecoded or rows, samples))
-        if self.packed or self.collator is not None:
-            raise CollateError(self._unlike(trial.difference))
+        if self.packed or self.collator is not None or not trial.counts:
+            raise CollateError(self._unlike(trial))
         logger.warning(
             "%s. So it collates every group, from its rows; if that belongs to images, videos or "
             "audio and is to be joined, name it in PreparingCollator(media_fields=)",
@@ -257,9 +255,13 @@ class PreparingCollator:
             self.media_fields,
         )
 
-    def _unlike(self, difference: str) -> str:
-        padded = "; and a policy that pads, such as Even(packed=False)" if self.packed else ""
-        return f"{difference}; use {_AGAIN}{padded}"
+    def _unlike(self, trial: JoiningTrial) -> str:
+        also = "; and a policy that pads, such as Even(packed=False)" if self.packed else ""
+        if not trial.counts:
+            also += (
+                "; and loss_scaling='sample' if a group has other numbers of labels than its rows"
+            )
+        return f"{trial.difference}; use {_AGAIN}{also}"
 
     def prepare_checked(self, row: Any, name: str = "a sample") -> dict[str, Any]:
         """`prepare`; the first row of a kind is joined on trial with itself, and with one of each
@@ -274,11 +276,12 @@ class PreparingCollator:
         if self.again or kind in self._seen:
             return sample
         if not {kind, *self._seen} <= self._kinds:
-            trial = self._tried([*self._seen.values(), row])
-            if trial.counted is not None:
-                raise ConfigurationError(f"{name}: {_coupled(trial.counted)}")
+            try:
+                trial = self._tried([*self._seen.values(), row])
+            except CollateError as error:
+                raise ConfigurationError(f"{name}: {error}") from error
             if trial.difference is not None:
-                raise ConfigurationError(f"{name}: {self._unlike(trial.difference)}")
+                raise ConfigurationError(f"{name}: {self._unlike(trial)}")
         self._seen[kind] = row
         return sample
 
@@ -335,14 +338,6 @@ class PreparingCollator:
         else:
             logger.info("pixels are made before batches are planned: %s", why)
         return why is None
-
-
-def _coupled(name: str) -> str:
-    return (
-        f"collate_fn makes another {name!r} of rows together than of each alone, and evenstep "
-        f"prepares each alone; use {_AGAIN}. Their lengths are still those of rows alone, so give "
-        "loss_scaling='sample' if their supervised tokens are not"
-    )
 
 
 def _copy(row: Any) -> Any:

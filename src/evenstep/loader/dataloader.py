@@ -105,9 +105,10 @@ class DataLoader(LoaderAttributes):
             one batch of all their samples.
         blank: in a job of several ranks, groups without images are given the smallest one, without
             a part in loss or gradients, so that every rank runs the vision tower in every step:
-            see `evenstep.batch.blank`. This says which: a processor, whose smallest it is, or a
-            prepared sample with an image. None finds one where `collate_fn` prepares the samples
-            and a few of them have images; False adds none.
+            see `evenstep.batch.blank`. This says which: a processor, whose smallest it is; a
+            prepared sample with an image; or, where `collate_fn` takes raw rows together, such a
+            row. None finds one where `collate_fn` prepares the samples and a few of them have
+            images; False adds none.
         length_fn: tokens of a sample, or a `SampleCounts` where its supervised tokens or patches
             are not counted by default. None counts its ``input_ids``: see `evenstep.batch.Measure`.
         loss_scaling: "token" (exact), "approximate", "sample" or "none"; see

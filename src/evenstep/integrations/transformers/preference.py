@@ -79,15 +79,13 @@ def check_uncoupled(
             alone.append(_sequences(collated_alone(collate_fn, sample)))
             samples.append(sample)
     together = _sequences(collate_fn([_copy(sample) for sample in samples])) if samples else {}
-    for fields in alone:
-        for name, sequences in fields.items():
-            if any(sequence not in together[name] for sequence in sequences):
-                raise ConfigurationError(
-                    f"collate_fn makes other {name!r} of {len(samples)} samples together than of "
-                    "each alone, and evenstep's batches may have one. TRL's KTOTrainer pairs "
-                    "samples that have images: use KTOConfig(loss_type='apo_zero_unpaired'), which "
-                    "needs no pairs"
-                )
+    for name, sequences in together.items():
+        if sorted(sequences) != sorted(one for each in alone for one in each[name]):
+            raise ConfigurationError(
+                f"collate_fn makes other {name!r} of {len(samples)} samples together than of each "
+                "alone, and evenstep's batches may have one. TRL's KTOTrainer pairs samples that "
+                "have images: use KTOConfig(loss_type='apo_zero_unpaired'), which needs no pairs"
+            )
 
 
 @dataclass(frozen=True)
