@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from evenstep.batch.images.user_processor import is_processor, user_processor
 from evenstep.batch.labels import labels_of
 from evenstep.batch.measure import Measure, length_of, supervised_of
 from evenstep.batch.prepare import PreparingCollator
-from evenstep.batch.random_state import keeping_random_state
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.rank_values import check_ranks, ranks
+from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.packing import choose_packing
 from evenstep.integrations.transformers.preference import (
     check_padded,
@@ -141,8 +141,7 @@ def make_loader(
     preferences = trains_preferences(trainer)
     if preferences:
         check_padded(policy, packed)
-        with keeping_random_state():
-            check_uncoupled(given, few_rows(theirs.dataset))
+        by_rank_0(lambda: check_uncoupled(given, few_rows(theirs.dataset)), ConfigurationError)
         collate_fn = given
         options = {**preference_options(trainer, given), **options}
     else:
@@ -228,6 +227,15 @@ class RankShare(IterableDataset[Any]):
         self._dataset = dataset
         self._rank = rank
         self._world_size = world_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """All ranks draw one order, as of the shares that Trainer makes."""
+        set_epoch = getattr(self._dataset, "set_epoch", None)
+        generator = getattr(self._dataset, "generator", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+        elif isinstance(generator, torch.Generator):
+            generator.manual_seed(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         for number, sample in enumerate(self._dataset):

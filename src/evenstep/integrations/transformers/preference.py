@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from evenstep.batch.random_state import keeping_random_state
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.integrations.transformers.trl_classes import inherits_from_trl
 from evenstep.plan.policy import Policy
@@ -73,12 +74,13 @@ def check_uncoupled(
             alone.
     """
     samples, alone = [], []
-    for read in rows:
-        with contextlib.suppress(Exception):  # what is wrong with a sample, the loader says
-            sample = read()
-            alone.append(_sequences(collated_alone(collate_fn, sample)))
-            samples.append(sample)
-    together = _sequences(collate_fn([_copy(sample) for sample in samples])) if samples else {}
+    with keeping_random_state():
+        for read in rows:
+            with contextlib.suppress(Exception):  # what is wrong with a sample, the loader says
+                sample = read()
+                alone.append(_sequences(collated_alone(collate_fn, sample)))
+                samples.append(sample)
+        together = _sequences(collate_fn([_copy(sample) for sample in samples])) if samples else {}
     for name, sequences in together.items():
         if sorted(sequences) != sorted(one for each in alone for one in each[name]):
             raise ConfigurationError(
