@@ -137,7 +137,7 @@ def test_batches_are_those_made_at_once_bit_for_bit(
     late.learn()
     assert late.learned is not None
     assert late.learned.collate is not None
-    assert late.learned.collate.late
+    assert late.learned.collate["late"]
     at_once = loader_of(data, late=False, num_workers=workers)
     ours, theirs = batches(late), batches(at_once)
     assert sorted(n for batch in ours for n in batch["id"].tolist()) == list(range(N))

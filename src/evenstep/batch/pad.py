@@ -109,10 +109,10 @@ class PadCollator:
                 batch[name] = listed(values)
             else:
                 batch[name] = self._collate(columns, name, rows, lengths)
-        if lengths is not None:
-            if self.attention_mask and columns.extensible and "attention_mask" not in batch:
-                side = self.side if columns.tokens else "right"
-                batch["attention_mask"] = self._attention_mask(lengths, side)
+        masked = self.attention_mask and columns.extensible and "attention_mask" not in batch
+        if masked and lengths is not None:
+            side = self.side if columns.tokens else "right"
+            batch["attention_mask"] = self._attention_mask(lengths, side)
         return columns.rebuild(batch)
 
     def _collate(

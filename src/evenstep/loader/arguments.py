@@ -13,8 +13,10 @@ import torch
 from torch.utils.data import BatchSampler
 
 from evenstep.arrays import rounded_up
-from evenstep.batch.blank import Blank
+from evenstep.batch.blank import ROW, Blank, BlankRow
+from evenstep.batch.columns import TOKENS
 from evenstep.batch.images.user_processor import is_processor
+from evenstep.batch.labels import MAPPINGS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import DefaultCollator, PadCollator, padded_multiple
@@ -26,6 +28,8 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.padded_to import PaddedTo
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
+
+_OURS = (PadCollator, PackCollator, DefaultCollator, PreparingCollator)
 
 
 def check_group(group: Any) -> None:
@@ -220,7 +224,7 @@ def resolve_padded_to(policy: Policy, collate_fn: Any) -> PaddedTo:
 def resolve_trim(policy: Policy, collate_fn: Any) -> Trim | None:
     """Cuts padding off samples where evenstep collates them; others a function of the user's may
     want as they are."""
-    if not isinstance(collate_fn, (PadCollator, PackCollator, DefaultCollator, PreparingCollator)):
+    if not isinstance(collate_fn, _OURS):
         return None
     collator = PadCollator() if isinstance(collate_fn, DefaultCollator) else collate_fn
     others = {*collator.media_fields, *getattr(collator, "per_sample_fields", ())}
@@ -230,24 +234,36 @@ def resolve_trim(policy: Policy, collate_fn: Any) -> Trim | None:
 def resolve_blank(blank: Any, collate_fn: Any) -> Any:
     """
     Args:
-        blank: a sample, a processor, False, or None for that of `collate_fn`.
+        blank: a sample, a row, a processor, False, or None for that of `collate_fn`.
 
     Returns:
-        A `Blank`, False or None; or the processor, which is asked for its blank where a few samples
-        are tried.
+        A `Blank`, a `BlankRow`, False or None; or the processor, which is asked for its blank where
+        a few samples are tried.
     """
     if blank is None:
         blank = getattr(collate_fn, "blank", None)
-    if blank is None or blank is False or isinstance(blank, Blank):
+    if blank is None or blank is False or isinstance(blank, BlankRow):
         return blank
-    if getattr(collate_fn, "again", False):
+    again = getattr(collate_fn, "again", False)
+    if again:
+        check_blank_of_rows(blank)
+    if isinstance(blank, Blank) or is_processor(blank):
+        return blank
+    media = getattr(collate_fn, "media_fields", MEDIA_FIELDS)
+    if again or (
+        not isinstance(collate_fn, _OURS) and isinstance(blank, MAPPINGS) and TOKENS not in blank
+    ):
+        return BlankRow({ROW: blank} if again else blank, media)
+    return blank_of_sample(blank, media=media)
+
+
+def check_blank_of_rows(blank: Any) -> None:
+    """Refuses a blank for samples, where a collate function makes batches of rows."""
+    if isinstance(blank, Blank) or is_processor(blank):
         raise ConfigurationError(
-            "again=True collates rows by collate_fn, which can be given no blank; leave out blank, "
-            "or again"
+            f"blank= is a {type(blank).__name__}, and collate_fn collates rows by itself "
+            "(again=True); pass one of the dataset's rows, with a small image"
         )
-    if is_processor(blank):
-        return blank
-    return blank_of_sample(blank, media=getattr(collate_fn, "media_fields", MEDIA_FIELDS))
 
 
 def resolve_seed(seed: int, generator: torch.Generator | None) -> int:

@@ -7,6 +7,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -102,9 +103,10 @@ class DataLoader(LoaderAttributes):
             one batch of all their samples.
         blank: in a job of several ranks, groups without images are given the smallest one, without
             a part in loss or gradients, so that every rank runs the vision tower in every step:
-            see `evenstep.batch.blank`. This says which: a processor, whose smallest it is, or a
-            prepared sample with an image. None finds one where `collate_fn` prepares the samples
-            and a few of them have images; False adds none.
+            see `evenstep.batch.blank`. This says which: a processor, whose smallest it is; a
+            prepared sample with an image; or, where `collate_fn` takes raw rows together, such a
+            row. None finds one where `collate_fn` prepares the samples and a few of them have
+            images; False adds none.
         length_fn: tokens of a sample, or a `SampleCounts` where its supervised tokens or patches
             are not counted by default. None counts its ``input_ids``: see `evenstep.batch.Measure`.
         labels: how the model reads labels. "causal": it shifts them inside, so the first label of a
@@ -324,7 +326,7 @@ class DataLoader(LoaderAttributes):
         options = self._learned_options
         blank = options.blank
         if blank and self._passes == 1 and not place.rank and place.world_size > 1:
-            logger.info("batches without images are given a blank one of %d tokens", blank.tokens)
+            logger.info("batches without images are given a blank one")
         return LoaderSpec(
             **vars(options),
             rank=place.rank,

@@ -142,8 +142,8 @@ class LoaderOptions:
     loss_scaling: str
     collate_fn: Callable[[list[Any]], Any]
     blank: Any
-    """A `Blank`; None where there is none and False where none is wanted. Before it is known what
-    the job is like: see `resolve_blank`."""
+    """A `Blank` or `BlankRow`; None where there is none and False where none is wanted. Before it
+    is known what the job is like: see `resolve_blank`."""
     measure: Measure
     num_workers: int
     prefetch_factor: int | None
@@ -197,7 +197,7 @@ class LoaderOptions:
         """Makes a sample of what the dataset returns, and the name that errors call it, where the
         collate function does that: see `evenstep.PreparingCollator`. It runs in the workers."""
         collate_fn = self.collate_fn
-        return collate_fn.prepare if isinstance(collate_fn, PreparingCollator) else None
+        return collate_fn.prepare_checked if isinstance(collate_fn, PreparingCollator) else None
 
     @property
     def chunk_size(self) -> int:

@@ -38,6 +38,22 @@ class Stream(IterableDataset):
         return iter(documents()[index] for index in range(N))
 
 
+class Drawn(Stream):
+    """In an order that each rank would draw in its own way."""
+
+    def __init__(self, rank: int) -> None:
+        self.generator = torch.Generator().manual_seed(rank)
+
+    def __iter__(self) -> Iterator[Any]:
+        order = torch.randperm(N, generator=self.generator).tolist()
+        return iter(documents()[index] for index in order)
+
+
+class ByEpoch(Drawn):
+    def set_epoch(self, epoch: int) -> None:
+        self.generator.manual_seed(100 + epoch)
+
+
 class Sampled(Trainer):
     """A user's trainer with a sampler, as Trainer's documentation says."""
 
@@ -78,7 +94,8 @@ def test_a_rank_that_has_nothing_left(tmp_path) -> None:
 
 def stream(rank: Rank, folder: Any, kind: str, workers: int) -> list[int]:
     as_rank(rank)
-    dataset: Any = Stream()
+    of_kind: dict[str, Any] = {"drawn": Drawn, "by epoch": ByEpoch}
+    dataset: Any = of_kind[kind](rank.rank) if kind in of_kind else Stream()
     if kind == "datasets":
         from datasets import Dataset
 
@@ -95,7 +112,7 @@ def stream(rank: Rank, folder: Any, kind: str, workers: int) -> list[int]:
             save_steps=4,
         ),
         policy=POLICY,
-        faults=evenstep.Faults(replay=kind == "stream"),
+        faults=evenstep.Faults(replay=kind != "datasets"),
     )
     trainer.train()
     assert trainer.state.global_step == 8
@@ -106,7 +123,10 @@ def list_of(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("stream", 0), ("datasets", 0), ("datasets", 2)])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [("stream", 0), ("drawn", 0), ("by epoch", 0), ("datasets", 0), ("datasets", 2)],
+)
 def test_an_iterable_dataset(tmp_path, kind: str, workers: int) -> None:
     if kind == "datasets":
         pytest.importorskip("datasets")
@@ -114,6 +134,8 @@ def test_an_iterable_dataset(tmp_path, kind: str, workers: int) -> None:
     seen = run(stream, 2, tmp_path, kind, workers, folder=tmp_path / "job", within=170)[0]
     assert sorted(seen[:N]) == list(range(N))
     assert len(seen) > N
+    if kind in ("drawn", "by epoch"):
+        assert seen[N:] != seen[: len(seen) - N], "the second epoch has the order of the first"
 
 
 def sampled(rank: Rank, folder: Any) -> list[int]:

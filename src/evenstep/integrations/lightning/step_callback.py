@@ -48,6 +48,7 @@ class StepCallback(Callback):
         self._state = checkpoint.get(_KEY)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _refuse(_loaders(trainer.val_dataloaders))
         for loader in _loaders(trainer.train_dataloader):
             averaging = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
             check_ranks("Lightning", averaging, loader.loader.world_size)
@@ -152,17 +153,17 @@ class StepCallback(Callback):
             )
 
     def on_validation_batch_start(self, *arguments: Any, **options: Any) -> None:
-        _refuse(*arguments, **options)
+        _refuse(_taken(arguments))
 
-    def on_test_batch_start(self, *arguments: Any, **options: Any) -> None:
-        _refuse(*arguments, **options)
-
-    def on_predict_batch_start(self, *arguments: Any, **options: Any) -> None:
-        _refuse(*arguments, **options)
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
 
 
-def _refuse(trainer: Trainer, pl_module: LightningModule, batch: Any, *others: Any) -> None:
-    if list(_taken(batch)):
+def _refuse(evaluated: Iterator[Any]) -> None:
+    """
+    Args:
+        evaluated: evenstep loaders, or steps, of an evaluation.
+    """
+    if list(evaluated):
         raise ConfigurationError(
             "an evenstep loader was given for evaluation, whose fillers would count in metrics; "
             "give torch's DataLoader, which Trainer shards itself"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from evenstep.batch.images.user_processor import is_processor, user_processor
@@ -20,6 +21,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.packing import RowsFound, RowsQuestion, choose_packing
 from evenstep.integrations.transformers.preference import (
+    UncoupledQuestion,
     check_padded,
     collated_alone,
     preference_options,
@@ -27,7 +29,7 @@ from evenstep.integrations.transformers.preference import (
 )
 from evenstep.loader.arguments import resolve_start_method
 from evenstep.loader.dataloader import DataLoader
-from evenstep.loader.learning.probe import Probe, ask
+from evenstep.loader.learning.probe import Probe, Run, ask
 from evenstep.loader.options import SampleCounts
 from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.torch_loader import wrap
@@ -145,12 +147,15 @@ def make_loader(
     preferences, found = trains_preferences(trainer), None
     if preferences:
         check_padded(policy, packed)
+        coupled = UncoupledQuestion(dataset=theirs.dataset, collate_fn=given)
+        _asked(theirs, options, coupled.answer)
         collate_fn = given
         options = {**preference_options(trainer, given), **options}
     else:
         ours = isinstance(given, (PackCollator, PadCollator, PreparingCollator))
         if not ours or (processor is not None and not isinstance(given, PreparingCollator)):
-            found = _rows_found(theirs, given, options)
+            question = RowsQuestion(dataset=theirs.dataset, collate_fn=given)
+            found = RowsFound(**_asked(theirs, options, question.answer))
         policy, collate_fn = choose_packing(trainer, policy, packed, given, None if ours else found)
     options = {**options, "collate_fn": collate_fn}
     taken: dict[str, Any] = {
@@ -180,16 +185,17 @@ def make_loader(
     return wrap(theirs, policy=policy, **{**taken, **options})
 
 
-def _rows_found(theirs: Any, collate_fn: Any, options: Mapping[str, Any]) -> RowsFound:
-    """What a collate function makes of a few rows, found by rank 0. All ranks call it."""
+def _asked(theirs: Any, options: Mapping[str, Any], question: Callable[[Run], Any]) -> Any:
+    """The answer, JSON-able, to a question about the trainer's samples, as rank 0 finds it. All
+    ranks call it."""
     probe = Probe(
-        question=RowsQuestion(dataset=theirs.dataset, collate_fn=collate_fn).answer,
+        question=question,
         num_workers=options.get("num_workers", theirs.num_workers),
         worker_init_fn=theirs.worker_init_fn,
         start_method=resolve_start_method(theirs.multiprocessing_context),
         timeout=theirs.timeout,
     )
-    return RowsFound(**by_rank_0(lambda: vars(ask(probe, StartChoice())), ConfigurationError))
+    return by_rank_0(lambda: ask(probe, StartChoice()), ConfigurationError)
 
 
 def _update_of(trainer: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,6 +248,15 @@ class RankShare(IterableDataset[Any]):
         self._dataset = dataset
         self._rank = rank
         self._world_size = world_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """All ranks draw one order, as of the shares that Trainer makes."""
+        set_epoch = getattr(self._dataset, "set_epoch", None)
+        generator = getattr(self._dataset, "generator", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+        elif isinstance(generator, torch.Generator):
+            generator.manual_seed(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         for number, sample in enumerate(self._dataset):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -65,16 +65,12 @@ class RowsQuestion:
     dataset: Any
     collate_fn: Callable[[list[Any]], Any]
 
-    def answer(self, run: Run) -> RowsFound:
-        found: RowsFound
-        (found,) = run(self.found, self.dataset, [None], 1)
-        return found
+    def answer(self, run: Run) -> dict[str, Any]:
+        """`RowsFound`, JSON-able."""
+        (found,) = run(self._found, self.dataset, [None], 1)
+        return asdict(found)
 
-    def found(self, dataset: Any, item: None = None) -> RowsFound:
-        """
-        Args:
-            item: an argument of functions that run in workers.
-        """
+    def _found(self, dataset: Any, item: None) -> RowsFound:
         calls = few_rows(dataset)
         pair, why = None, ""
         try:
@@ -148,7 +144,7 @@ def _pair(collate_fn: Callable[[list[Any]], Any], rows: Sequence[Any]) -> list[l
         _Padded: such samples are not packed, whatever the model is.
     """
     try:
-        alone = PreparingCollator(collate_fn=collate_fn, late=False)
+        alone = PreparingCollator(collate_fn=collate_fn, late=False, packed=True)
         samples = [alone.prepare(row) for row in rows]
         _check_samples(samples)
         alone.learned(rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.batch.blank import Blank, towers_of
+from evenstep.batch.blank import Blank, BlankRow, towers_of
 from evenstep.batch.check import (
     check_packed,
     check_rows,
@@ -98,7 +98,7 @@ def make_step(
     fillers = _fillers(rows, filler_sample)
 
     def collated(samples: list[Any]) -> Any:
-        batch = collate(blanks.added_to(samples))
+        batch = blanks.collated(collate, samples)
         if spec.loss_scaling != "none":
             check_rows(batch, len(samples))
         return without_padded_first(batch, labels)
@@ -251,36 +251,40 @@ class Blanks:
     ranks then wait for each other without a word."""
 
     def __init__(self, spec: LoaderSpec) -> None:
-        self._rank = spec.rank
+        self._spec = spec
         several = spec.world_size > 1
-        self._blank = spec.blank if several and isinstance(spec.blank, Blank) else None
-        self._warns = several and spec.blank is None
+        self._blank = spec.blank if several else False
         self._media = getattr(spec.collate_fn, "media_fields", MEDIA_FIELDS)
         self._packed = spec.policy.packed or isinstance(spec.collate_fn, PackCollator)
         self._seen: list[set[str]] = []
 
-    def added_to(self, samples: list[Any]) -> list[Any]:
-        """
+    def collated(self, collate_fn: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+        """The batch of a group.
+
         Raises:
-            CollateError: see `Blank.added_to`.
+            CollateError: see `Blank.added_to` and `BlankRow.collated`.
         """
-        if self._blank is not None:
-            return self._blank.added_to(samples, packed=self._packed)
-        if self._warns:
-            self._note({tower for sample in samples for tower in towers_of(sample, self._media)})
-        return samples
+        blank = self._blank
+        if isinstance(blank, BlankRow):
+            return blank.collated(collate_fn, samples, loss_scaling=self._spec.loss_scaling)
+        if isinstance(blank, Blank):
+            samples = blank.added_to(samples, packed=self._packed)
+        batch = collate_fn(samples)
+        if blank is None:
+            self._note(towers_of(batch, self._media))
+        return batch
 
     def _note(self, towers: set[str]) -> None:
         if towers not in self._seen:
             self._seen.append(towers)
         if len(self._seen) > 1:
-            self._warns = False
+            self._blank = False
             lacking = self._seen[0] ^ self._seen[1]
             logger.warning(
                 "rank %d has batches with %s and batches without. Where DDP, FSDP or ZeRO-3 trains "
                 "the encoder, ranks without may wait for ever for those with; give them a blank "
-                "one, with evenstep.DataLoader(blank=processor) or a prepared sample that has "
-                "one, or pass blank=False",
-                self._rank,
+                "one, by evenstep.DataLoader(blank=): a processor, a prepared sample with one or, "
+                "where collate_fn takes rows, a row with one; or, if no rank waits, blank=False",
+                self._spec.rank,
                 " and ".join(sorted(lacking)),
             )

@@ -7,34 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evenstep.batch.blank import Blank
-from evenstep.batch.pad import PadCollator
+from evenstep.batch.blank import Blank, BlankRow
 from evenstep.batch.prepare import PreparingCollator
+from evenstep.loader.batcher.filler_sample import pack_sample, unpack_sample
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollateFacts:
-    """How a collate function prepares samples: see `PreparingCollator`."""
-
-    again: bool
-    late: bool
-    padding: Mapping[str, Any] | None
-    """Options of `PadCollator`; None leaves the collator as it is."""
-
-    def applied_to(self, collate_fn: Any) -> PreparingCollator:
-        """
-        Args:
-            collate_fn: the user's, or a `PreparingCollator`.
-        """
-        given = isinstance(collate_fn, PreparingCollator)
-        made: PreparingCollator = collate_fn if given else PreparingCollator(collate_fn=collate_fn)
-        made = replace(made, again=self.again, late=self.late)
-        if self.padding is None:
-            return made
-        collator = PadCollator(**self.padding, media_fields=made.media_fields)
-        return replace(made, collator=collator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +19,10 @@ class Learned:
     """What was found of a job of so many ranks."""
 
     ranks: int
-    collate: CollateFacts | None = None
-    """None where the collate function does not prepare samples, or nothing had to be found."""
-    blank: Blank | None = None
+    collate: Mapping[str, Any] | None = None
+    """`PreparingCollator.found`; None where the collate function does not prepare samples, or
+    nothing had to be found."""
+    blank: Blank | BlankRow | None = None
     """None where there is none, or it was given."""
     accumulate: int | None = None
     """Steps of an update; None where `update_tokens` does not decide."""
@@ -57,10 +35,11 @@ class Learned:
         """Options that the batcher runs with."""
         changes: dict[str, Any] = {}
         if self.collate is not None:
-            packed = options.policy.packed
-            changes["collate_fn"] = replace(
-                self.collate.applied_to(options.collate_fn), packed=packed
-            )
+            made = options.collate_fn
+            if not isinstance(made, PreparingCollator):
+                made = PreparingCollator(collate_fn=made)
+            made = replace(made, packed=options.policy.packed)
+            changes["collate_fn"] = made.with_found(self.collate)
         if self.blank is not None:
             changes["blank"] = self.blank
         if self.accumulate is not None:
@@ -73,11 +52,12 @@ class Learned:
     # For other ranks
 
     def to_bytes(self) -> bytes:
-        value = {
-            **self.sizes(),
-            "collate": None if self.collate is None else vars(self.collate),
-            "blank": None if self.blank is None else [dict(self.blank.fields), self.blank.media],
-        }
+        blank: Any = None
+        if isinstance(self.blank, Blank):
+            blank = [dict(self.blank.fields), self.blank.media]
+        elif self.blank is not None:
+            blank = [pack_sample(self.blank.sample), self.blank.media]
+        value = {**self.sizes(), "collate": self.collate, "blank": blank}
         return zlib.compress(pack_plain(value, "the blank"), 1)  # of a blank, most is white
 
     @classmethod
@@ -87,12 +67,12 @@ class Learned:
             LookupError, TypeError, ValueError, zlib.error: it is not what `to_bytes` returned.
         """
         value = unpack_plain(memoryview(zlib.decompress(data)))
-        collate, blank = value.pop("collate"), value.pop("blank")
-        return cls(
-            **value,
-            collate=None if collate is None else CollateFacts(**collate),
-            blank=None if blank is None else Blank(*blank),
-        )
+        blank = value.pop("blank")
+        if blank is not None:
+            held, media = blank
+            row = isinstance(held, bytes)
+            blank = BlankRow(unpack_sample(held), media) if row else Blank(held, media)
+        return cls(**value, blank=blank)
 
     # For a loader's state
 

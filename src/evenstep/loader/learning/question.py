@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.batch.blank import Blank
+from evenstep.batch.blank import Blank, BlankRow
 from evenstep.errors import SampleError, described
-from evenstep.loader.learning.learned import CollateFacts, Learned
+from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.probe import Run
-from evenstep.loader.learning.rows import asks_rows, facts_of_rows
+from evenstep.loader.learning.rows import asks_rows, found_of_rows
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
@@ -44,8 +45,8 @@ class Measured(NamedTuple):
 class JobAnswer(NamedTuple):
     """What was found of a job."""
 
-    collate: CollateFacts | None = None
-    blank: Blank | None = None
+    collate: Mapping[str, Any] | None = None
+    blank: Blank | BlankRow | None = None
     measured: Measured | None = None
 
 
@@ -99,13 +100,13 @@ class JobQuestion:
             run: runs functions on the dataset: see `evenstep.loader.learning.probe`.
 
         Raises:
-            CollateError: see `facts_of_rows`.
+            CollateError: see `found_of_rows`.
             SampleError: none of the samples is good.
         """
         collate, blank = None, None
         options = self.options
         if self.rows:
-            rows = partial(facts_of_rows, options)
+            rows = partial(found_of_rows, options)
             ((collate, blank),) = run(rows, options.dataset, [None], 1)
             options = Learned(ranks=self.ranks, collate=collate).applied_to(options)
         measured = _measured(options, run, self) if self.samples else None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from evenstep.batch.blank import Blank
+from evenstep.batch.blank import Blank, BlankRow
 from evenstep.batch.images.rules import ImageTokensError
 from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.measure import length_of
@@ -22,7 +22,7 @@ from evenstep.batch.pad import DefaultCollator, PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.smallest_media import blank_of, smallest_blank
 from evenstep.errors import EvenstepError, SampleError, described
-from evenstep.loader.learning.learned import CollateFacts
+from evenstep.loader.arguments import check_blank_of_rows
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.workers.seeding import seed_everything
 
@@ -42,7 +42,7 @@ def asks_rows(options: LoaderOptions, ranks: int) -> bool:
 
 
 def _finds_blank(collate_fn: PreparingCollator, options: LoaderOptions) -> bool:
-    return options.blank is None and not collate_fn.again
+    return options.blank is None and collate_fn.blank is None
 
 
 def _may_prepare(options: LoaderOptions) -> bool:
@@ -85,57 +85,53 @@ class _Prepared(NamedTuple):
     sample: Any
 
 
-def facts_of_rows(
+def found_of_rows(
     options: LoaderOptions, dataset: Any, item: None = None
-) -> tuple[CollateFacts | None, Blank | None]:
-    """
+) -> tuple[dict[str, Any] | None, Blank | BlankRow | None]:
+    """What the collate function makes of a few rows, as `PreparingCollator.found` says it, and the
+    blank.
+
     Args:
         item: an argument of functions that run in workers.
 
     Raises:
         CollateError: the function makes something else of a group than of its rows alone.
         SampleError: it makes nothing of any of the rows.
+        ConfigurationError: the blank that was given is not one for rows.
     """
     calls = few_rows(dataset)
     preparing = _preparing(options, calls)
     media = getattr(preparing, "media_fields", MEDIA_FIELDS)
     if preparing is None:
         good = _good(calls, lambda row: row, must=False)
-        return None, _blank(options, [each.sample for each in good], None, media)
+        return None, _blank_of_processor(options, [each.sample for each in good], media)
+    preparing = replace(preparing, packed=options.policy.packed)
     if options.policy.dynamic and preparing.late is None:
         preparing = replace(preparing, late=False)  # ranks send samples to each other, as arrays
     good = _good(calls, replace(preparing, late=False).prepare, must=bool(calls))
-    learns = preparing.collator is None and bool(good)
-    if learns:
+    if preparing.collator is None and good:
         undecoded = replace(preparing, late=preparing.late is not False).undecoded(dataset)
         same = [read() for read in few_rows(undecoded)] if undecoded is not dataset else []
         preparing = preparing.learned(
             [each.row for each in good], [same[each.place] for each in good if same]
         )
-    padding = None
-    if learns and preparing.collator is not None:
-        made = preparing.collator
-        padding = {each.name: getattr(made, each.name) for each in fields(made)}
-        del padding["media_fields"]
-    facts = CollateFacts(again=preparing.again, late=bool(preparing.late), padding=padding)
-    samples = [each.sample for each in good]
-    if not _finds_blank(preparing, options) and not is_processor(options.blank):
-        return facts, None
-    return facts, _blank(options, samples, preparing, media)
+    if preparing.again:
+        check_blank_of_rows(options.blank)
+    samples, rows = [each.sample for each in good], [each.row for each in good]
+    if _finds_blank(preparing, options):
+        preparing = preparing.with_blank(samples, rows)
+        return preparing.found, preparing.blank or None
+    return preparing.found, _blank_of_processor(options, samples, media)
 
 
-def _blank(
-    options: LoaderOptions,
-    samples: Sequence[Any],
-    preparing: PreparingCollator | None,
-    media: tuple[str, ...],
+def _blank_of_processor(
+    options: LoaderOptions, samples: Sequence[Any], media: tuple[str, ...]
 ) -> Blank | None:
-    """The blank of a job whose few samples these are."""
-    if is_processor(options.blank):
-        found = smallest_blank(samples, options.blank, media)
-        return blank_of(options.blank, media=media) if found is None else found
-    processor = None if preparing is None else preparing.any_processor()
-    return smallest_blank(samples, processor, media) if preparing is not None else None
+    """The blank that the processor makes which was given in its place; None where none was."""
+    if not is_processor(options.blank):
+        return None
+    found = smallest_blank(samples, options.blank, media)
+    return blank_of(options.blank, media=media) if found is None else found
 
 
 def _preparing(

@@ -21,7 +21,7 @@ from evenstep.arrays import Int64Array, rounded_up
 from evenstep.batch.check import check_rows
 from evenstep.batch.measure import Measure, digests_of
 from evenstep.batch.random_state import keeping_random_state
-from evenstep.errors import EvenstepError, SampleError, described
+from evenstep.errors import ConfigurationError, EvenstepError, SampleError, described
 from evenstep.loader.misfits import misfits
 from evenstep.loader.transport import codec
 from evenstep.loader.transport.shared_memory import PackedObject, Writer
@@ -97,6 +97,8 @@ class Preparation:
             return sample
         try:
             return self.prepare(sample, name)
+        except ConfigurationError:  # no sample is to blame
+            raise
         except BaseException as error:
             said = (
                 f"{error}"
