@@ -29,7 +29,7 @@ from evenstep.data.source_files import (
     not_opened,
     optional_package,
 )
-from evenstep.data.storage import Result, retried
+from evenstep.data.storage import Result, check_unchanged, retried
 from evenstep.errors import ConfigurationError
 from evenstep.plan.schema import require
 
@@ -141,6 +141,7 @@ class ParquetReader(FileReader):
             )
             indices, position = part.indices[at:], part.position + at
             made = RowSlice(self._arrow, batches, indices, position, room)
+        self._check_read(self._files[number])
         self._freed(size)
         return made
 
@@ -161,6 +162,11 @@ class ParquetReader(FileReader):
     def _open(self, file: SourceFile, opened: ExitStack, footer: Any = None) -> Any:
         where = file.path if file.local else opened.enter_context(file.open())
         return self._parquet_file(where, opened, footer)
+
+    def _check_read(self, file: SourceFile) -> None:
+        """Raises if a file that pyarrow has read itself has changed; others check each read."""
+        if file.local:
+            check_unchanged(file)
 
     def _parquet_file(self, where: Any, opened: ExitStack, footer: Any) -> Any:
         return opened.enter_context(
@@ -205,7 +211,9 @@ class ParquetReader(FileReader):
 
     def _read_footer(self, file: SourceFile) -> Any:
         with ExitStack() as opened:
-            return self._open(file, opened).metadata
+            footer = self._open(file, opened).metadata
+        self._check_read(file)
+        return footer
 
     def _opened(self, number: int) -> tuple[Any, list[int]]:
         """The schema of a file, and the rows of each of its row groups."""

@@ -139,7 +139,7 @@ class SourceReader(abc.ABC):
         if not isinstance(error, StorageError):
             try:
                 if (file := self._file(shard)) is not None:
-                    file.open().close()  # raises if it has changed
+                    file.check()
                 return SampleError(f"{at} cannot be read: {described(error)}")
             except StorageError as cause:
                 error = cause

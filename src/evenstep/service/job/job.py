@@ -10,7 +10,7 @@ from typing import Any
 
 from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
-from evenstep.data.source_files import list_files
+from evenstep.data.source_files import with_first_openings
 from evenstep.errors import ConfigurationError
 from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_at_least, check_given
@@ -260,10 +260,7 @@ class Job:
                 f"several sources are named {', '.join(map(repr, twice[:5]))}; samples are "
                 "identified by the name of their source, so give each source another name"
             )
-        for source in sources:
-            if source.kind != "dataset":
-                list_files(source)  # raises if there is none
-        object.__setattr__(self, "sources", sources)
+        object.__setattr__(self, "sources", with_first_openings(sources))
 
     def _check_amount(self) -> None:
         draws = self.draws
