@@ -206,7 +206,6 @@ def test_an_object_that_is_replaced_is_an_error_before_any_of_its_new_content(
         taken = steps_of(client, 1)
         s3fs.S3FileSystem(skip_instance_cache=True).pipe(f"corpus/{name}", new)
         with pytest.raises(StorageError, match=f"corpus/{name} has changed since it was opened"):
-            for step in client:
-                taken.append(step)
+            taken.extend(client)
     ids = [n for batches, _ in taken for batch in batches for n in batch["id"].tolist()]
     assert all(1000 <= n < 4000 for n in ids)
