@@ -123,12 +123,9 @@ def test_a_loader_that_follows_one_that_died_does_not_read_a_file_that_was_repla
         stop(loader)  # or it may notice by itself
         replace_web(tmp_path)
         os.kill(loader, signal.SIGKILL)
-        with pytest.raises(StorageError, match=r"b\.jsonl has changed since its job was made"):
+        with pytest.raises(StorageError, match=r"b\.jsonl has changed since its job was started"):
             taken.extend(client)
     ids = [n for batches, _ in taken for batch in batches for n in batch["id"].tolist()]
     assert max(ids) < 5000
     write_jsonl(tmp_path / "b.jsonl", rows(45, 2000, 60))
-    with pytest.raises(StorageError, match=r"b\.jsonl has changed since its job was made: its"):
-        in_one_process(job, 1)
-    given = [es.Source(s.name, s.data, transform=s.transform, block=s.block) for s in job.sources]
-    in_one_process(job_of(tmp_path, sources=given), 1)
+    assert len(in_one_process(job, 1)[0]) == 1  # started again

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from evenstep.batch.labels import LABEL_FIELDS, are_own_labels, own_labels
 from evenstep.batch.media import MEDIA_FIELDS, join_media
 from evenstep.errors import CollateError
 
@@ -41,11 +42,18 @@ class Columns:
     """False for plain tuples, whose fields are called "0", "1" and so on."""
 
 
-def columns_of(samples: Sequence[Any], media: Collection[str] = MEDIA_FIELDS) -> Columns:
-    """Splits a group into fields.
+def columns_of(
+    samples: Sequence[Any],
+    media: Collection[str] = MEDIA_FIELDS,
+    *,
+    labels_shifted: bool = False,
+) -> Columns:
+    """Splits a group into fields. Where some samples have labels, copies of their tokens, and some
+    have none, these get their own: see `own_labels`.
 
     Args:
         media: fields that samples with ``input_ids`` may lack.
+        labels_shifted: whether labels are those of the next token.
 
     Raises:
         CollateError: no samples, samples of different types or with different fields, or a type
@@ -56,7 +64,7 @@ def columns_of(samples: Sequence[Any], media: Collection[str] = MEDIA_FIELDS) ->
     first = samples[0]
     if isinstance(first, Mapping):
         _check_type(samples, Mapping)
-        fields = _mapping_fields(samples, media)
+        fields = _mapping_fields(samples, media, labels_shifted)
         tokens = TOKENS if TOKENS in fields else None
         return Columns(len(samples), fields, tokens, dict, extensible=True)
     _check_type(samples, type(first))
@@ -146,23 +154,63 @@ def _check_type(samples: Sequence[Any], kind: type) -> None:
 
 
 def _mapping_fields(
-    samples: Sequence[Mapping[str, Any]], media: Collection[str]
+    samples: Sequence[Mapping[str, Any]], media: Collection[str], labels_shifted: bool
 ) -> dict[str, list[Any]]:
     keys = samples[0].keys()
     if all(sample.keys() == keys for sample in samples):
-        return {name: [sample[name] for sample in samples] for name in samples[0]}
-    names = dict.fromkeys(name for sample in samples for name in sample)
-    for name in names:
-        if name in media:
-            continue
-        for position, sample in enumerate(samples):
-            if name not in sample:
-                raise CollateError(
-                    f"field {name!r} is missing in sample {position} of the group, whose fields "
-                    f"are {list(sample)}; return the same fields for every sample, or pass "
-                    "collate_fn="
-                )
-    return {name: [sample.get(name) for sample in samples] for name in names}
+        fields = {name: [sample[name] for sample in samples] for name in samples[0]}
+    else:
+        names = dict.fromkeys(name for sample in samples for name in sample)
+        fields = {name: [sample.get(name) for sample in samples] for name in names}
+        for name in names:
+            lacking = [position for position, sample in enumerate(samples) if name not in sample]
+            if lacking and name not in media and name not in LABEL_FIELDS:
+                raise _incomplete(name, samples, lacking[0], "")
+    for name in LABEL_FIELDS:
+        column = fields.get(name, [])
+        if any(labels is None for labels in column) and listed(column):
+            fields[name] = _completed(name, column, samples, labels_shifted)
+    return fields
+
+
+def _completed(
+    name: str, column: list[Any], samples: Sequence[Mapping[str, Any]], shifted: bool
+) -> list[Any]:
+    """The labels of a group, of which some samples have none, with their own."""
+    lacking = [position for position, labels in enumerate(column) if labels is None]
+    for sample, labels in zip(samples, column):
+        known = _is_sequence(tokens := sample.get(TOKENS))
+        if not known or not (labels is None or are_own_labels(labels, tokens, shifted=shifted)):
+            why = ", and the labels that there are do not show what these would be"
+            raise _incomplete(name, samples, lacking[0], why)
+    for position in lacking:
+        column[position] = with_own_labels(samples[position], name, shifted=shifted)[name]
+    return column
+
+
+def with_own_labels(sample: Any, name: str = "labels", *, shifted: bool = False) -> Any:
+    """A mapping that has `own_labels` under a name; any other sample as it is, and one without a
+    sequence of tokens."""
+    if not isinstance(sample, Mapping) or not _is_sequence(tokens := sample.get(TOKENS)):
+        return sample
+    return {**sample, name: own_labels(tokens, sample.get("attention_mask"), shifted=shifted)}
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether a value is one sequence of numbers."""
+    tensor = tensor_of(value)
+    return tensor is not None and tensor.ndim == 1
+
+
+def _incomplete(
+    name: str, samples: Sequence[Mapping[str, Any]], lacking: int, why: str
+) -> CollateError:
+    having = next(k for k, sample in enumerate(samples) if sample.get(name) is not None)
+    return CollateError(
+        f"field {name!r} of sample {having} of the group is missing in sample {lacking} of it, "
+        f"whose fields are {list(samples[lacking])}{why}; return the same fields for every sample, "
+        "or pass collate_fn="
+    )
 
 
 def _tuple_columns(samples: Sequence[Any], kind: Any) -> Columns:

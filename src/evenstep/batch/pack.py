@@ -24,7 +24,7 @@ from evenstep.batch.columns import (
     tensors_of,
 )
 from evenstep.batch.count_media import VISION_GRIDS
-from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, own_labels
 from evenstep.batch.layout import RowLayout
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import CollateError, ConfigurationError
@@ -35,9 +35,9 @@ class PackCollator:
     """Collates a group of n mappings (or bare token sequences) of T tokens in all.
 
     Always present: ``input_ids``, ``labels`` and ``position_ids``, int64 [1, T]. A sample's own
-    ``position_ids`` are kept; otherwise they count from 0 in every document. Where samples have no
-    labels, these are the tokens themselves, the first of each document -100; one scalar label per
-    sample gives labels of shape [n]. ``cu_seqlens`` int32 [n + 1] and ``max_seqlen`` int are as
+    ``position_ids`` are kept; otherwise they count from 0 in every document. Where a sample has no
+    labels, these are its tokens themselves, all but the first; one scalar label per sample gives
+    labels of shape [n]. ``cu_seqlens`` int32 [n + 1] and ``max_seqlen`` int are as
     FlashAttention's variable-length functions and PyTorch's take them; ``document_ids`` int32
     [1, T] count from 0.
 
@@ -102,7 +102,8 @@ class PackCollator:
                 sequences, empty or already padded samples, labels of another length than the
                 tokens, or fields that differ between samples.
         """
-        columns = columns_of(samples, self.media_fields)
+        shifted = self.mask_first_label is False
+        columns = columns_of(samples, self.media_fields, labels_shifted=shifted)
         if TOKENS not in columns.fields or not (columns.extensible or columns.tokens == TOKENS):
             raise CollateError(
                 f"samples of type {type(samples[0]).__name__} with fields {list(columns.fields)} "
@@ -120,7 +121,10 @@ class PackCollator:
             row_multiple=self.pad_to_multiple_of or 1,
         )
         joined = torch.cat(tokens).to(torch.int64)
-        labels = self._labels(_label_rows(columns, tensors), joined, layout)
+        rows = _label_rows(columns, tensors)
+        if rows is None and shifted:
+            rows = [torch.from_numpy(own_labels(row, shifted=True)) for row in tokens]
+        labels = self._labels(rows, joined, layout)
         batch: dict[str, Any] = {
             TOKENS: layout.place(joined, self.pad_token_id)[None],
             "labels": labels,

@@ -90,8 +90,8 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class FirstOpening:
-    """What the files of a source were when its job was made. Loaders that open them later, after a
-    restart or on other machines, compare."""
+    """What the files of a source were when its job was started. Loaders that open them later, after
+    a restart or on other machines, compare."""
 
     place: str
     """The folder that they lie in, and the machine if it has them."""
@@ -117,9 +117,9 @@ class FirstOpening:
                 was = {"size": was["size"]}
             difference = "it is new" if was is None else changed(was, file.version)
             if difference is not None:
-                raise has_changed(file.path, "its job was made", difference)
+                raise has_changed(file.path, "its job was started", difference)
         for name in self.versions.keys() - now.versions.keys():
-            raise has_changed(f"{now.place}{name}", "its job was made", "it is gone")
+            raise has_changed(f"{now.place}{name}", "its job was started", "it is gone")
 
 
 def list_files(source: Source, fresh: set[int] | None = None) -> list[SourceFile]:
@@ -173,20 +173,20 @@ def list_files(source: Source, fresh: set[int] | None = None) -> list[SourceFile
 
 
 def with_first_openings(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """The sources, each with what its files are now if it has none of before.
+    """The sources, each with what its files are now; several are listed at a time.
 
     Raises:
         ConfigurationError, StorageError, ImportError: see `list_files`.
     """
-    found, fresh = [], set[int]()
-    for source in sources:
+    fresh: set[int] = set()
+
+    def opened(source: Source) -> Source:
         if source.kind != "dataset":
-            files = list_files(source, fresh)
-            if source.opened is None:
-                source = copy.copy(source)
-                object.__setattr__(source, "opened", FirstOpening.of(files))
-        found.append(source)
-    return tuple(found)
+            source = copy.copy(source)
+            object.__setattr__(source, "opened", FirstOpening.of(list_files(source, fresh)))
+        return source
+
+    return tuple(in_threads(opened, sources))
 
 
 def not_opened(source: Source, what: str, error: Exception) -> EvenstepError:
