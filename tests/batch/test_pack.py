@@ -198,6 +198,7 @@ def test_patches_with_a_grid_are_joined():
         ([([1, 2], 3)], ["tuple", "collate_fn="]),
         ([{"input_ids": torch.ones(1, 4)}], ["(1, 4)", "one-dimensional"]),
         ([{"input_ids": [1]}, {"input_ids": []}], ["sample 1", "no tokens"]),
+        ([{"input_ids": np.array([1.0, np.nan])}], ["float64", "whole numbers"]),
         ([{"input_ids": [1, 2], "labels": [1]}], ["sample 0", "2 tokens", "(1,)"]),
         ([{"input_ids": [1], "labels": ["a"]}], ["'labels'", "no numbers"]),
         (

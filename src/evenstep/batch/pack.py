@@ -187,6 +187,11 @@ def _token_rows(rows: list[torch.Tensor] | None) -> list[torch.Tensor]:
             f"input_ids of shapes {shapes_text(rows or [])} cannot be packed; return "
             "one-dimensional token ids from the dataset"
         )
+    if any(row.dtype.is_floating_point for row in rows):
+        raise CollateError(
+            f"input_ids are {rows[0].dtype} and cannot be packed; return whole numbers from the "
+            "dataset (pandas makes fractions of a column in which some are missing)"
+        )
     for i, row in enumerate(rows):
         if not row.shape[0]:
             raise CollateError(
