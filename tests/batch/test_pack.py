@@ -212,7 +212,7 @@ def test_patches_with_a_grid_are_joined():
         ),
         *(
             ([{"input_ids": [1, 2], "labels": labels}, {"input_ids": [1]}], ["do not show what"])
-            for labels in ([1, 3], [2, -100], 1, [1.0, 2.0], [1], [[1, 2]], torch.ones(1, 2))
+            for labels in ([1, 3], [2, -100], 1, [1.0, 2.0], [1], [[1, 2]], np.array([2, 3]))
         ),
         (
             [{"input_ids": [1] * n, "x": torch.ones(n, n)} for n in (1, 2)],

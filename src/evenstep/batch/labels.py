@@ -112,28 +112,3 @@ def copies_inputs(labels: Any, tokens: Any) -> bool:
         return False
     differs = labels != tokens
     return not (differs.any() and (differs & (labels != IGNORE_INDEX)).any())
-
-
-def own_labels(tokens: Any, mask: Any = None, *, shifted: bool = False) -> npt.NDArray[np.int64]:
-    """[tokens] the labels of a sample that has none: each of its tokens but the first.
-
-    Args:
-        tokens: [tokens] token ids.
-        mask: [tokens] 0 for padding; None if there is none.
-        shifted: each label where the token before it is, as data sets have them that shift labels
-            themselves; otherwise where the token itself is.
-    """
-    labels = as_array(tokens).astype(np.int64)  # a copy, of a type that has -100
-    if mask is not None:
-        labels[as_array(mask) == 0] = IGNORE_INDEX
-    labels[:1] = IGNORE_INDEX
-    return np.roll(labels, -1) if shifted else labels
-
-
-def are_own_labels(labels: Any, tokens: Any, *, shifted: bool = False) -> bool:
-    """Whether those of a sample's labels that are not -100 are its tokens, as in `own_labels`."""
-    labels = as_array(labels)
-    own = own_labels(tokens, shifted=True) if shifted else as_array(tokens)
-    if labels.shape != own.shape or labels.dtype.kind not in "iu":
-        return False
-    return not ((labels != own) & (labels != IGNORE_INDEX)).any()

@@ -22,9 +22,10 @@ from evenstep.batch.columns import (
     media_of,
     shapes_text,
     tensors_of,
+    with_own_labels,
 )
 from evenstep.batch.count_media import VISION_GRIDS
-from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, own_labels
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.layout import RowLayout
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import CollateError, ConfigurationError
@@ -123,7 +124,7 @@ class PackCollator:
         joined = torch.cat(tokens).to(torch.int64)
         rows = _label_rows(columns, tensors)
         if rows is None and shifted:
-            rows = [torch.from_numpy(own_labels(row, shifted=True)) for row in tokens]
+            rows = [with_own_labels({TOKENS: row}, shifted=True)["labels"] for row in tokens]
         labels = self._labels(rows, joined, layout)
         batch: dict[str, Any] = {
             TOKENS: layout.place(joined, self.pad_token_id)[None],

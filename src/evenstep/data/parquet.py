@@ -141,7 +141,8 @@ class ParquetReader(FileReader):
             )
             indices, position = part.indices[at:], part.position + at
             made = RowSlice(self._arrow, batches, indices, position, room)
-        self._check_read(self._files[number])
+        if self._files[number].local:  # pyarrow has read it itself
+            check_unchanged(self._files[number])
         self._freed(size)
         return made
 
@@ -162,11 +163,6 @@ class ParquetReader(FileReader):
     def _open(self, file: SourceFile, opened: ExitStack, footer: Any = None) -> Any:
         where = file.path if file.local else opened.enter_context(file.open())
         return self._parquet_file(where, opened, footer)
-
-    def _check_read(self, file: SourceFile) -> None:
-        """Raises if a file that pyarrow has read itself has changed; others check each read."""
-        if file.local:
-            check_unchanged(file)
 
     def _parquet_file(self, where: Any, opened: ExitStack, footer: Any) -> Any:
         return opened.enter_context(
@@ -212,7 +208,8 @@ class ParquetReader(FileReader):
     def _read_footer(self, file: SourceFile) -> Any:
         with ExitStack() as opened:
             footer = self._open(file, opened).metadata
-        self._check_read(file)
+        if file.local:
+            check_unchanged(file)
         return footer
 
     def _opened(self, number: int) -> tuple[Any, list[int]]:

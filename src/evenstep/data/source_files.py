@@ -31,9 +31,7 @@ import numpy as np
 from evenstep.data.source import Source
 from evenstep.data.storage import (
     StorageFile,
-    attempted,
     changed,
-    check_unchanged,
     has_changed,
     retried,
     version_of,
@@ -80,13 +78,6 @@ class SourceFile:
         """
         return io.BufferedReader(StorageFile(self), _BUFFER)
 
-    def check(self) -> None:
-        """
-        Raises:
-            StorageError: it has changed since its source was opened, or is not there.
-        """
-        attempted(self, partial(check_unchanged, self))
-
 
 @dataclass(frozen=True)
 class FirstOpening:
@@ -122,12 +113,8 @@ class FirstOpening:
             raise has_changed(f"{now.place}{name}", "its job was started", "it is gone")
 
 
-def list_files(source: Source, fresh: set[int] | None = None) -> list[SourceFile]:
+def list_files(source: Source) -> list[SourceFile]:
     """All files, each once, in order of their paths.
-
-    Args:
-        fresh: file systems, by `id`, that have no old listings in memory; others forget theirs, and
-            are added. None takes what they have.
 
     Raises:
         ConfigurationError: a path or glob without a file.
@@ -139,9 +126,6 @@ def list_files(source: Source, fresh: set[int] | None = None) -> list[SourceFile
     for given in source.paths or []:
         try:
             system, path = fsspec.core.url_to_fs(given, **source.storage_options)
-            if fresh is not None and id(system) not in fresh:
-                system.invalidate_cache()
-                fresh.add(id(system))
             list_given = partial(files_at, system, path)
             local = _is_local(system)
             listed = retried(given, list_given, patience=source.patience, local=local)
@@ -178,12 +162,11 @@ def with_first_openings(sources: Sequence[Source]) -> tuple[Source, ...]:
     Raises:
         ConfigurationError, StorageError, ImportError: see `list_files`.
     """
-    fresh: set[int] = set()
 
     def opened(source: Source) -> Source:
         if source.kind != "dataset":
             source = copy.copy(source)
-            object.__setattr__(source, "opened", FirstOpening.of(list_files(source, fresh)))
+            object.__setattr__(source, "opened", FirstOpening.of(list_files(source)))
         return source
 
     return tuple(in_threads(opened, sources))

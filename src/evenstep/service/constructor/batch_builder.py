@@ -134,7 +134,7 @@ def collated(collate: Any, samples: Sequence[Any], table: SampleTable, where: st
         ) from error
 
 
-_OF_GROUP = re.compile(r"\bsample (\d+)(?: of (?:the group|it))?\b")
+_OF_GROUP = re.compile(r"\bsample (\d+) of (?:the group|it)\b")
 
 
 def own_copy(batches: Sequence[Any]) -> list[Any]:

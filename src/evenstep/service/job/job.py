@@ -271,9 +271,10 @@ class Job:
                 f"several sources are named {', '.join(map(repr, twice[:5]))}; samples are "
                 "identified by the name of their source, so give each source another name"
             )
-        for source in sources:
-            if source.kind != "dataset":
-                list_files(source)  # raises if there is none
+        # Raises if a source has no files.
+        systems = {f.system for s in sources if s.kind != "dataset" for f in list_files(s)}
+        for system in systems:  # which would list them from memory when the job is started
+            system.invalidate_cache()
         object.__setattr__(self, "sources", sources)
 
     def _check_amount(self) -> None:
