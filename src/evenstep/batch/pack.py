@@ -36,9 +36,9 @@ class PackCollator:
     """Collates a group of n mappings (or bare token sequences) of T tokens in all.
 
     Always present: ``input_ids``, ``labels`` and ``position_ids``, int64 [1, T]. A sample's own
-    ``position_ids`` are kept; otherwise they count from 0 in every document. Where a sample has no
-    labels, these are its tokens themselves, all but the first; one scalar label per sample gives
-    labels of shape [n]. ``cu_seqlens`` int32 [n + 1] and ``max_seqlen`` int are as
+    ``position_ids`` are kept; otherwise they count from 0 in every document. Where samples have no
+    labels, these are the tokens themselves, the first of each document -100; one scalar label per
+    sample gives labels of shape [n]. ``cu_seqlens`` int32 [n + 1] and ``max_seqlen`` int are as
     FlashAttention's variable-length functions and PyTorch's take them; ``document_ids`` int32
     [1, T] count from 0.
 
