@@ -22,6 +22,7 @@ from evenstep.batch.columns import (
     media_of,
     shapes_text,
     tensors_of,
+    with_own_labels,
 )
 from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
@@ -103,7 +104,8 @@ class PackCollator:
                 sequences, empty or already padded samples, labels of another length than the
                 tokens, or fields that differ between samples.
         """
-        columns = columns_of(samples, self.media_fields)
+        shifted = self.mask_first_label is False
+        columns = columns_of(samples, self.media_fields, labels_shifted=shifted)
         if TOKENS not in columns.fields or not (columns.extensible or columns.tokens == TOKENS):
             raise CollateError(
                 f"samples of type {type(samples[0]).__name__} with fields {list(columns.fields)} "
@@ -121,7 +123,10 @@ class PackCollator:
             row_multiple=self.pad_to_multiple_of or 1,
         )
         joined = torch.cat(tokens).to(torch.int64)
-        labels = self._labels(_label_rows(columns, tensors), joined, layout)
+        rows = _label_rows(columns, tensors)
+        if rows is None and shifted:
+            rows = [with_own_labels({TOKENS: row}, shifted=True)["labels"] for row in tokens]
+        labels = self._labels(rows, joined, layout)
         batch: dict[str, Any] = {
             TOKENS: layout.place(joined, self.pad_token_id)[None],
             "labels": labels,
@@ -185,6 +190,11 @@ def _token_rows(rows: list[torch.Tensor] | None) -> list[torch.Tensor]:
         raise CollateError(
             f"input_ids of shapes {shapes_text(rows or [])} cannot be packed; return "
             "one-dimensional token ids from the dataset"
+        )
+    if any(row.dtype.is_floating_point for row in rows):
+        raise CollateError(
+            f"input_ids are {rows[0].dtype} and cannot be packed; return whole numbers from the "
+            "dataset (pandas makes fractions of a column in which some are missing)"
         )
     for i, row in enumerate(rows):
         if not row.shape[0]:

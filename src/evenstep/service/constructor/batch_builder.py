@@ -7,6 +7,7 @@ take a shard of it, the cut is planned once, and each shard is made when its ran
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,11 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.check import supervised_in, without_padded_first
+from evenstep.batch.columns import with_own_labels
 from evenstep.batch.formats.hugging_face import leave_cache_out
-from evenstep.batch.labels import IGNORE_INDEX
+from evenstep.batch.labels import IGNORE_INDEX, labels_of
 from evenstep.batch.pack import PackCollator
+from evenstep.batch.pad import PadCollator
 from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
 from evenstep.errors import CollateError, ConfigurationError, EvenstepError, described
 from evenstep.plan.sharding import Sharding, shard
@@ -118,15 +121,24 @@ def collated(collate: Any, samples: Sequence[Any], table: SampleTable, where: st
         CollateError: the function raised.
     """
     try:
+        if isinstance(collate, PadCollator) and all(labels_of(each) is None for each in samples):
+            samples = [with_own_labels(each) for each in samples]  # as others in the job may have
         return collate(samples)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit
         names = ", ".join(str(table.identity(row)) for row in range(min(len(table), 3)))
         more = f" and {len(table) - 3:,} more" if len(table) > 3 else ""
+        why = described(error)
+        if isinstance(error, EvenstepError):  # of a group, which says where in it a sample is
+            why = _OF_GROUP.sub(lambda found: f"sample {table.identity(int(found[1]))}", why)
+            why = why.replace("pass collate_fn=", "give the job collate=")
         raise CollateError(
-            f"{where}, of samples {names}{more}, cannot be collated: {described(error)}"
+            f"{where}, of samples {names}{more}, cannot be collated: {why}"
         ) from error
+
+
+_OF_GROUP = re.compile(r"\bsample (\d+) of (?:the group|it)\b")
 
 
 def own_copy(batches: Sequence[Any]) -> list[Any]:

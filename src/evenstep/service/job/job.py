@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import count
@@ -10,7 +11,7 @@ from typing import Any
 
 from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
-from evenstep.data.source_files import list_files
+from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.sharding import METHODS, Sharding
@@ -199,6 +200,16 @@ class Job:
             draws = replace(draws, tokens_per_step=None)
         return replace(self, mesh=mesh, draws=draws)
 
+    def opened(self) -> Job:
+        """The same job, which from now on has its files as they are now; see `FirstOpening`.
+
+        Raises:
+            ConfigurationError, StorageError: files of a source cannot be found.
+        """
+        job = copy(self)
+        object.__setattr__(job, "sources", with_first_openings(self.sources))
+        return job
+
     @property
     def _filling(self) -> int:
         """Tokens of a step that fill the mesh's micro-batches."""
@@ -265,9 +276,10 @@ class Job:
                 f"several sources are named {', '.join(map(repr, twice[:5]))}; samples are "
                 "identified by the name of their source, so give each source another name"
             )
-        for source in sources:
-            if source.kind != "dataset":
-                list_files(source)  # raises if there is none
+        # Raises if a source has no files.
+        systems = {f.system for s in sources if s.kind != "dataset" for f in list_files(s)}
+        for system in systems:  # which would list them from memory when the job is started
+            system.invalidate_cache()
         object.__setattr__(self, "sources", sources)
 
     def _check_amount(self) -> None:
