@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import IterableDataset
 
 from evenstep.batch.images.user_processor import is_processor, user_processor
 from evenstep.batch.labels import labels_of
@@ -26,6 +26,7 @@ from evenstep.integrations.transformers.preference import (
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.options import SampleCounts
 from evenstep.loader.preparing import blank_of_rows, prepares
+from evenstep.loader.row_order import ORDERS, given_order, of_one_rank
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import AUTO
@@ -167,10 +168,10 @@ def make_loader(
         options = {**options, "length_fn": counts}
         if finds_blank and processor is not None and args.world_size > 1:
             options = {**options, "blank": blank_of_rows(theirs.dataset, processor)}
-    if not isinstance(theirs.dataset, IterableDataset):
-        sampler = getattr(theirs.batch_sampler, "sampler", theirs.sampler)
-        # Any other draws for the whole job: Accelerate would deal its batches to the ranks.
-        taken["shard_sampler"] = not isinstance(sampler, (RandomSampler, SequentialSampler))
+    other = isinstance(theirs.dataset, IterableDataset) or options.keys() & set(ORDERS)
+    if not other and (sampler := given_order(theirs).get("sampler")) is not None:
+        # It draws for the whole job: Accelerate would deal its batches to the ranks.
+        taken["shard_sampler"] = not of_one_rank(sampler)
     return wrap(theirs, policy=policy, **{**taken, **options})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from evenstep.batch.step_info import StepInfo
@@ -24,7 +25,8 @@ class EpochCursor:
         self._epochs = epochs
         keeps_position = epochs.iterable and has_state(epochs.dataset)
         self._rewinder = Rewinder(epochs.dataset) if keeps_position else None
-        self._progress = epochs.begin(0)
+        epochs.set_epoch(0)
+        self._progress = EpochProgress(epoch=0, stream=None)  # what is shared is found at its start
         self._resumes = False  # the next pass resumes at `_progress`
         self.ranks: tuple[int, int] | None = None
         """(rank, world size) whose progress this is; None for that of any."""
@@ -46,7 +48,11 @@ class EpochCursor:
         self.next_epoch = int(epoch)
         # After a pass that was abandoned the next one is a new epoch, and so is the state.
         if (progress.untouched or not self._resumes) and not under_way:
-            self._progress = self._begin(self.next_epoch)
+            self._progress = self._next()
+
+    def _next(self) -> EpochProgress:
+        self._epochs.set_epoch(self.next_epoch)
+        return EpochProgress(epoch=self.next_epoch, stream=None, samples=self.samples)
 
     def _begin(self, epoch: int) -> EpochProgress:
         return replace(self._epochs.begin(epoch), samples=self.samples)
@@ -87,11 +93,13 @@ class EpochCursor:
                 f"and this is rank {rank} of {world_size} now; call load_state_dict after "
                 "torch.distributed.init_process_group"
             )
+        share = self._epochs.share(progress, rank, world_size)
         return EpochStart(
             progress=progress,
             rank=rank,
             world_size=world_size,
-            share=self._epochs.share(progress, rank, world_size),
+            share=share,
+            first_rows=functools.partial(self._epochs.first_rows, share),
             dataset_moved=self._rewinder is not None and self._rewinder.begin(here=here),
         )
 
@@ -113,7 +121,7 @@ class EpochCursor:
         """
         if self._rewinder is not None:
             self._rewinder.finished(whole=exhausted and not self._progress.resumed)
-        self._progress = self._begin(self.next_epoch)
+        self._progress = self._next()
 
     def to_save(self, *, under_way: bool) -> EpochProgress:
         """The progress to put into a state.
