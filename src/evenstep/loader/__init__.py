@@ -34,6 +34,7 @@ The files of this folder, in reading order:
     watchdog       `Watchdog`: calls of the user's code that take longer than `timeout`
     threads        `GuardedThread`: a thread that never ends in silence; `LaterInterrupt`
     torch_loader   `wrap`: takes over a torch DataLoader
+    row_order      what its samplers and batch samplers yield, and whether for all ranks or for one
 """
 
 from evenstep.loader.dataloader import DataLoader

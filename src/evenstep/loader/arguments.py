@@ -106,8 +106,12 @@ def check_order(
         )
     if sampler is not None and shuffle:
         raise ConfigurationError("sampler gives the order, so shuffle=True contradicts it")
-    if shard_sampler and (sampler is None or not hasattr(sampler, "__len__")):
-        raise ConfigurationError("shard_sampler=True needs a sampler that has a length")
+    if shard_sampler and sampler is None:
+        raise ConfigurationError("shard_sampler=True needs a sampler")
+    if isinstance(sampler, BatchSampler):
+        raise list_as_index(f"a {type(sampler).__name__}")
+    if isinstance(sampler, (list, tuple)) and sampler:
+        check_index(sampler[0])
     if not iterable and not hasattr(dataset, "__getitem__"):
         raise ConfigurationError(
             f"dataset of type {type(dataset).__name__} has no __getitem__ and is not a "
@@ -115,6 +119,23 @@ def check_order(
         )
     if not iterable and sampler is None and not hasattr(dataset, "__len__"):
         raise ConfigurationError("a map-style dataset without __len__ needs a sampler")
+
+
+def check_index(index: Any) -> None:
+    """
+    Raises:
+        ConfigurationError: a sampler yields several rows as if they were one.
+    """
+    if isinstance(index, list) or getattr(index, "ndim", 0) > 0:
+        raise list_as_index(f"{index!r:.80}")
+
+
+def list_as_index(given: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"sampler= yields the indices of single rows, and here is {given}; pass lists of indices "
+        "as batch_sampler=, and a policy=. Where the dataset takes several numbers for one sample, "
+        "yield them as a tuple"
+    )
 
 
 def check_planned(
@@ -152,31 +173,6 @@ def check_in_order(in_order: bool) -> None:
             "in_order=False would make batches depend on timing, and evenstep's come in one order "
             "on all ranks; leave it out"
         )
-
-
-def resolve_batch_sampler(
-    batch_sampler: Any, *, sampler: Any, batch_size: int | None, drop_last: bool, **others: Any
-) -> tuple[Any, int | None, bool]:
-    """Sampler, batch size and whether the last smaller batch is dropped.
-
-    Args:
-        others: arguments that a batch sampler excludes, besides those three.
-    """
-    if batch_sampler is None:
-        return sampler, batch_size, drop_last
-    if type(batch_sampler) is not BatchSampler:
-        raise ConfigurationError(
-            f"batch_sampler of type {type(batch_sampler).__name__} forms batches itself, which is "
-            "what the policy does here; pass its order as sampler= and a policy=, or a "
-            "torch.utils.data.BatchSampler"
-        )
-    given = {"sampler": sampler, "batch_size": batch_size, "drop_last": drop_last, **others}
-    for name, value in given.items():
-        if value is not None and value is not False:
-            raise ConfigurationError(
-                f"{name}={value!r} contradicts batch_sampler, which has it; leave out one of them"
-            )
-    return batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last
 
 
 def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: bool) -> Policy:

@@ -9,8 +9,6 @@ from dataclasses import replace
 from types import GenericAlias
 from typing import Any
 
-from torch.utils.data import BatchSampler
-
 from evenstep.batch.measure import Measure
 from evenstep.errors import ConfigurationError
 from evenstep.loader.options import Faults, LoaderOptions, Memory
@@ -48,7 +46,7 @@ class LoaderAttributes:
 
     _options: LoaderOptions
     _epochs: Epochs
-    _batch_sampler: BatchSampler | None
+    _batch_sampler: Iterable[Any] | None
 
     dataset: Any = _attribute("_epochs.dataset")
     policy: Policy = _attribute("_epochs.policy")
@@ -61,7 +59,7 @@ class LoaderAttributes:
     drop_last: bool = _attribute("_epochs.drop_last")
     sampler: Iterable[Any] | None = _attribute("_epochs.sampler")
     """None where the order is the built-in one, or the dataset's own."""
-    batch_sampler: BatchSampler | None = _attribute("_batch_sampler")
+    batch_sampler: Iterable[Any] | None = _attribute("_batch_sampler")
     """The one that was given."""
     persistent_workers: bool = _attribute("_options.persistent_workers")
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import BatchSampler
 
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
@@ -22,7 +21,6 @@ from evenstep.loader.arguments import (
     check_group,
     check_in_order,
     check_ranks,
-    resolve_batch_sampler,
     resolve_blank,
     resolve_collate,
     resolve_policy,
@@ -44,6 +42,7 @@ from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.resumption import job_of, resumption, with_chunk_size
 from evenstep.loader.resume.state import to_dict
 from evenstep.loader.resume.step_count import StepCount
+from evenstep.loader.row_order import resolve_batch_sampler
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.trainers import check_caller, refuse_trainers
@@ -70,7 +69,9 @@ class DataLoader(LoaderAttributes):
         policy: how groups are formed; all ranks must pass an equal one.
         batch_size: short for ``policy=FixedBatch(batch_size)``; not together with `policy`. No
             sample needs a length or labels then.
-        batch_sampler: a plain ``torch.utils.data.BatchSampler``: short for its `sampler`,
+        batch_sampler: anything that yields lists of indices. `policy` forms batches of these rows
+            in their order, which the ranks share: see `shard_sampler`. A plain
+            ``torch.utils.data.BatchSampler`` without a policy is short for its `sampler`,
             `batch_size` and `drop_last`.
         collate_fn: list of samples -> batch. None is `PadCollator()`; `PackCollator()` where the
             policy forms packed groups; under `FixedBatch` torch's ``default_collate``, except for
@@ -83,8 +84,10 @@ class DataLoader(LoaderAttributes):
         generator: its initial seed is the seed, in place of `seed`. Nothing is drawn from it.
         sampler: yields this rank's own indices. It runs in this process. To resume, its order must
             be a function of (seed, epoch).
-        shard_sampler: `sampler` yields the same indices, those of the whole job, on every rank, and
-            the ranks share them. Any number of ranks can then resume an epoch.
+        shard_sampler: whether `sampler` yields the same indices, those of the whole job, on every
+            rank, and the ranks share them. Any number of ranks can then resume an epoch, if it has
+            a length. None is True for a `batch_sampler`, unless it is known to yield the rows of
+            one rank, and False for a `sampler`.
         drop_last: drop the tail that does not divide among the ranks, and, under `batch_size`, the
             last smaller batch.
         num_workers: processes that prepare samples; 0 prepares them in a thread of this process.
@@ -141,7 +144,7 @@ class DataLoader(LoaderAttributes):
         batch_size: int | None = None,
         shuffle: bool | None = False,
         sampler: Iterable[Any] | None = None,
-        batch_sampler: BatchSampler | None = None,
+        batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
@@ -153,7 +156,7 @@ class DataLoader(LoaderAttributes):
         *,
         policy: Policy | None = None,
         seed: int = 0,
-        shard_sampler: bool = False,
+        shard_sampler: bool | None = None,
         prefetch_factor: int | None = None,
         update_tokens: int | str | None = None,
         accumulate: int | None = None,
@@ -172,13 +175,14 @@ class DataLoader(LoaderAttributes):
         memory = Memory() if memory is None else memory
         faults = Faults() if faults is None else faults
         counts = SampleCounts.of(length_fn)
-        sampler, batch_size, drop_last = resolve_batch_sampler(
+        sampler, batch_size, drop_last, shard_sampler = resolve_batch_sampler(
             batch_sampler,
             sampler=sampler,
             batch_size=batch_size,
             drop_last=drop_last,
-            shuffle=shuffle,
+            shard_sampler=shard_sampler,
             policy=policy,
+            shuffle=shuffle,
         )
         policy = resolve_policy(policy, batch_size, drop_last)
         measure = Measure(
@@ -347,6 +351,9 @@ class DataLoader(LoaderAttributes):
         if message.new_round is not None:
             self._notices.bad(message.new_round.bad)
             self._notices.round(step, message.new_round)
+            if not step.rank and not step.context_rank:
+                same = message.new_round.same_rows
+                self._notices.same_rows(same, self.sampler, self.dataset)
             self._notices.memory(message.new_round.start.window_limit, self._options)
 
     def _ended(self, end: EpochEnd) -> None:

@@ -116,7 +116,15 @@ class LoaderRuntime:
         previous = self._feeder if batcher is self._kept else None
         self._feeder = None
         if indices is not None:
-            self._feeder = Feeder(batcher.feed, serial, indices, previous, start.deals(), watchdog)
+            self._feeder = Feeder(
+                batcher.feed,
+                serial,
+                indices,
+                previous,
+                start.deals(),
+                watchdog,
+                start.first_rows,
+            )
         return self._feeder
 
     def close_batcher(self) -> None:

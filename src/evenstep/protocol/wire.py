@@ -75,6 +75,14 @@ def encode(kind: bytes, body: bytes, *, rank: int, round: int) -> bytes:
     return HEAD_LAYOUT.pack(MAGIC, VERSION, kind, _checksum(bare), length, rank, round) + body
 
 
+def without_suffix(message: bytes) -> tuple[bytes, bytes]:
+    """A message, and what was appended to it."""
+    if len(message) < HEAD_LAYOUT.size:
+        return message, b""
+    length = Head(*HEAD_LAYOUT.unpack_from(message)).length
+    return message[:length], message[length:]
+
+
 def abort_message(reason: str) -> bytes:
     """Replaces any message of a rank that has failed. All other ranks raise `PeerError`."""
     # Names of files, in what an error says, may hold bytes that are not text.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import IterableDataset
 
 from evenstep.batch.images.user_processor import is_processor, user_processor
 from evenstep.batch.labels import labels_of
@@ -31,6 +31,7 @@ from evenstep.loader.arguments import resolve_start_method
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.learning.probe import Probe, Run, ask
 from evenstep.loader.options import SampleCounts
+from evenstep.loader.row_order import ORDERS, given_order, of_one_rank
 from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
@@ -178,10 +179,10 @@ def make_loader(
         options = {**options, "length_fn": counts}
         if processor is not None and found is not None and found.media:
             options = {"blank": processor, **options}
-    if not isinstance(theirs.dataset, IterableDataset):
-        sampler = getattr(theirs.batch_sampler, "sampler", theirs.sampler)
-        # Any other draws for the whole job: Accelerate would deal its batches to the ranks.
-        taken["shard_sampler"] = not isinstance(sampler, (RandomSampler, SequentialSampler))
+    other = isinstance(theirs.dataset, IterableDataset) or options.keys() & set(ORDERS)
+    if not other and (sampler := given_order(theirs).get("sampler")) is not None:
+        # It draws for the whole job: Accelerate would deal its batches to the ranks.
+        taken["shard_sampler"] = not of_one_rank(sampler)
     return wrap(theirs, policy=policy, **{**taken, **options})
 
 

@@ -20,6 +20,8 @@ from evenstep.loader.resume.sample_order import (
     sharded_order,
     size_of,
 )
+from evenstep.loader.row_order import draws_all, name_of
+from evenstep.loader.transport.first_rows import READ, FirstRows
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
@@ -72,12 +74,13 @@ class Epochs:
 
     def begin(self, epoch: int) -> EpochProgress:
         """The progress before the first step of an epoch."""
-        self._set_sampler_epoch(epoch)  # its length may depend on it
+        self.set_epoch(epoch)  # the sampler's length may depend on it
         stream = self._stream()
         dealt = self.policy.deals_on_demand and stream is not None
         return EpochProgress(epoch=epoch, stream=stream, dealt=dealt)
 
-    def _set_sampler_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the sampler, if it wants to know."""
         set_epoch = getattr(self.sampler, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)
@@ -87,8 +90,8 @@ class Epochs:
             return None
         if self.sampler is None and not self.iterable:
             return Stream(len(self.dataset))
-        if self.shard_sampler:
-            return Stream(len(self.sampler))  # type: ignore[arg-type]
+        if self.shard_sampler and (size := size_of(self.sampler)) is not None:
+            return Stream(size)
         return None
 
     def check(self, progress: EpochProgress, buffer_size: int | str) -> None:
@@ -126,9 +129,11 @@ class Epochs:
             planned = self._planned(progress.epoch, rank, world_size)
             return _holds(planned, progress)
         stream, sampler = progress.stream, self.sampler
-        self._set_sampler_epoch(progress.epoch)
+        self.set_epoch(progress.epoch)
         if stream is None:
             assert sampler is not None
+            if self.shard_sampler:
+                return SamplerOrder(sampler, rank, world_size, drop_last=self.drop_last)
             return SamplerOrder(sampler)
         own = self._stream()
         if own is None or own.total != stream.total:
@@ -154,6 +159,20 @@ class Epochs:
             order, stream, rank, world_size, drop_last=self.drop_last, dealt=progress.dealt
         )
         return _holds(share, progress)
+
+    def first_rows(self, share: EpochShare | None, indices: list[Any]) -> FirstRows | None:
+        """What ranks compare of a sampler's order.
+
+        Args:
+            indices: what the share begins with.
+        """
+        if self.sampler is None or isinstance(share, PlannedShare) or share is None:
+            return None
+        if self.shard_sampler:
+            return FirstRows.of_order(share.head)
+        if draws_all(self.sampler, self.dataset):
+            return FirstRows.of_rank(range(READ))  # whichever come first
+        return FirstRows.of_rank(indices)
 
     def _planned(self, epoch: int, rank: int, world_size: int) -> PlannedShare:
         lengths = self.policy.lengths
@@ -189,7 +208,7 @@ class Epochs:
 
     def describe(self) -> dict[str, Any]:
         """What must be the same when an epoch is resumed."""
-        name = "built-in" if self.sampler is None else type(self.sampler).__qualname__
+        name = "built-in" if self.sampler is None else name_of(self.sampler)
         return {
             "seed": self.seed,
             "dataset": dataset_fingerprint(self.dataset, iterable=self.iterable),

@@ -80,9 +80,12 @@ class StartChoice:
 
 def _serves(start_method: str | None) -> bool:
     """Whether evenstep may choose: no start method is set, neither for this loader nor for all."""
+    if start_method is not None or sys.platform != "linux":
+        return False
     default = multiprocessing.get_all_start_methods()[0]
-    set_for_all = multiprocessing.get_start_method(allow_none=True)
-    return start_method is None and set_for_all in (None, default) and sys.platform == "linux"
+    # In a process that it has started, multiprocessing sets the method by which it did.
+    started = multiprocessing.parent_process() is not None
+    return started or multiprocessing.get_start_method(allow_none=True) in (None, default)
 
 
 def _warn_of_threads(refusal: str | None) -> None:
