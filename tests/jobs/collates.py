@@ -40,8 +40,10 @@ class Own:
     def __call__(self, samples: list[Any]) -> dict[str, torch.Tensor]:
         (name, *_), batch = samples[0], {}
         tokens = [torch.as_tensor(sample[name]) for sample in samples]
-        masks = [torch.as_tensor(sample.get("attention_mask", torch.ones(len(t)))).long()
-                 for sample, t in zip(samples, tokens)]
+        masks = [
+            torch.as_tensor(sample.get("attention_mask", torch.ones(len(t)))).long()
+            for sample, t in zip(samples, tokens)
+        ]
         batch[name] = pad_sequence(tokens, batch_first=True, padding_value=PAD)
         batch["attention_mask"] = pad_sequence(masks, batch_first=True)
         if "labels" in samples[0]:

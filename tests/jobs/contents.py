@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ class Contents:
         if bounds[-1] != width or batch.get("attention_mask") is not None:
             raise Wrong(f"a packed row of {width} tokens ends at {bounds[-1]}")
         parts = []
-        for start, end in zip(bounds, bounds[1:]):
+        for start, end in pairwise(bounds):
             part = {"packed": True}
             for name, value in batch.items():
                 if isinstance(value, torch.Tensor) and value.shape[:2] == (1, width):
@@ -111,10 +112,11 @@ class Contents:
         counted = True
         for name, value in example.fields.items():
             if name in ("labels", "y"):
-                counted = self._labels(part, value, (start, own), name)
-            elif name != self.name and name not in self.kind.media:
-                if not torch.equal(part[name][start:own], value):
-                    raise Wrong(f"field {name!r} of sample {number} is {part[name].tolist()}")
+                counted = self._labels(part, example, (start, own), name)
+            elif name in self.kind.media:
+                continue  # of the whole batch
+            elif not torch.equal(part[name][start:own], value):
+                raise Wrong(f"field {name!r} of sample {number} is {part[name].tolist()}")
         return number, counted
 
     def _real(self, tokens: torch.Tensor) -> tuple[int, int]:
@@ -136,15 +138,16 @@ class Contents:
         raise Wrong(f"no sample has the tokens {tokens.tolist()}")
 
     def _labels(
-        self, part: dict[str, Any], truth: torch.Tensor, real: tuple[int, int], name: str
+        self, part: dict[str, Any], example: Example, real: tuple[int, int], name: str
     ) -> bool:
+        truth = example.fields[name]
         found = next((part[n] for n in (name, "label", "label_ids") if n in part), None)
         if found is None:
             if self.job.labels == "none":
                 return True
             raise Wrong(f"labels are missing: {sorted(part)}")
         if bool((found == -100).all()):
-            return bool((truth == -100).all())
+            return not example.weight
         if self.kind.labeled == "own":
             known = (found != -100).nonzero().flatten().tolist()
             found = found[known[0] : known[-1] + 1]

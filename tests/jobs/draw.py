@@ -91,7 +91,7 @@ def suits(job: Job) -> bool:
         job.form != "row" or job.labels not in ("none", "shifted"),
         job.form != "row" or job.kind not in ("wav2vec2",),
         job.form != "row" or job.data != "iterable",
-        job.mask == "none" or not kind.media,
+        job.mask in ("none", "ones") or not kind.media,
         job.mask != "left" or (kind.relative and kind.labeled != "own"),
         # Policies
         not packed or (kind.labeled == "token" and job.form in ("dict", "encoding", "bare", "row")),
@@ -148,7 +148,7 @@ def covering(seed: int, count: int, *, choices: int = 20, **parts: Any) -> Itera
     """Jobs of which each has as many new pairs of parts as the best of a few drawn ones."""
     seen: set[tuple[Any, ...]] = set()
     for number in range(count):
-        first = seed + number * choices
+        first = (seed + number) * choices
         drawn = [draw(first + choice, **parts) for choice in range(choices)]
         job = max(drawn, key=lambda each: len(pairs_of(each) - seen))
         seen |= pairs_of(job)

@@ -18,7 +18,7 @@ from transformers import BatchEncoding
 from jobs.job import Job
 from jobs.kinds import FIRST, KINDS, PAD, VOCABULARY, Example
 
-SAMPLES = 24
+SAMPLES = 16
 WORDS = ["<pad>", "<s>", "</s>", "<mask>", *(f"w{n}" for n in range(FIRST, VOCABULARY))]
 
 

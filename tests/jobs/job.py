@@ -8,21 +8,21 @@ import evenstep
 from jobs.kinds import KINDS
 
 POLICIES = {
-    "even": lambda unit: evenstep.Even(64 * unit),
-    "even, packed": lambda unit: evenstep.Even(64 * unit, packed=True),
-    "token budget": lambda unit: evenstep.TokenBudget(64 * unit),
+    "even": lambda unit: evenstep.Even(40 * unit),
+    "even, packed": lambda unit: evenstep.Even(40 * unit, packed=True),
+    "token budget": lambda unit: evenstep.TokenBudget(40 * unit),
     "fixed batch": lambda unit: evenstep.FixedBatch(4),
     "pool sort": lambda unit: evenstep.PoolSort(4),
-    "sequence packing": lambda unit: evenstep.SequencePacking(64 * unit),
+    "sequence packing": lambda unit: evenstep.SequencePacking(40 * unit),
     "workload packing": lambda unit: evenstep.WorkloadPacking(
-        48 * unit, micro_batches=2, max_tokens=64 * unit
+        32 * unit, micro_batches=2, max_tokens=40 * unit
     ),
 }
 PACKED = {"even, packed", "sequence packing", "workload packing"}
 UPDATES = {
     "one step": {},
     "three steps": {"accumulate": 3},
-    "tokens": {"update_tokens": 256},
+    "tokens": {"update_tokens": 90},
     "auto": {"update_tokens": "auto"},
 }
 

@@ -1,5 +1,5 @@
-"""`KINDS`: the models that jobs train, tiny, in float64 and with random weights, and what their data
-holds before it takes any form.
+"""`KINDS`: the models that jobs train, tiny, in float64 and with random weights, and what their
+data holds before it takes any form.
 
 Weights are large, so that a token that is seen, masked or counted wrongly changes gradients by far
 more than rounding does.
@@ -129,19 +129,20 @@ def shifted_loss(model: nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:
 
 
 SMALL = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2}
-DECODER = {**SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+DECODER = {**SMALL, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
 ENCODER = {
     **SMALL,
     "hidden_size": 16,
     "intermediate_size": 24,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
     "max_position_embeddings": 160,
 }
 MODERN = {
+    "num_hidden_layers": 2,  # one that sees everything, one that sees what is near
     "attention_dropout": 0.0,
     "mlp_dropout": 0.0,
     "embedding_dropout": 0.0,
@@ -176,7 +177,7 @@ def llama() -> Kind:
 def gpt2() -> Kind:
     """Absolute positions."""
     still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 160}
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 160}
     return Kind(
         model=of(hf.GPT2LMHeadModel, hf.GPT2Config, **SMALL, **still, **sizes),
         example=causal_text,
@@ -202,7 +203,7 @@ def translation(random: np.random.Generator, style: str, number: int) -> Example
 
 
 def t5() -> Kind:
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2}
     return Kind(
         model=of(
             hf.T5ForConditionalGeneration,
@@ -215,11 +216,12 @@ def t5() -> Kind:
         example=translation,
         labels=("own", "corrections", "equal lengths"),
         labeled="own",
+        unit=2,
     )
 
 
 def bart() -> Kind:
-    sizes = {f"{part}_{name}": 2 for part in ("encoder", "decoder") for name in ("layers",)}
+    sizes = {f"{part}_layers": 1 for part in ("encoder", "decoder")}
     heads = {f"{part}_attention_heads": 2 for part in ("encoder", "decoder")}
     wide = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "d_model": 16, "dropout": 0.0}
     return Kind(
@@ -237,6 +239,7 @@ def bart() -> Kind:
         example=translation,
         labels=("own", "corrections"),
         labeled="own",
+        unit=2,
     )
 
 
@@ -324,13 +327,8 @@ def spoken(random: np.random.Generator, style: str, number: int) -> Example:
 
 
 def wav2vec2() -> Kind:
-    still = {
-        name: 0.0
-        for name in (
-            *("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout"),
-            *("final_dropout", "layerdrop"),
-        )
-    }
+    parts = ("hidden", "attention", "activation", "feat_proj", "final")
+    still = {f"{part}_dropout": 0.0 for part in parts} | {"layerdrop": 0.0}
     return Kind(
         model=of(
             hf.Wav2Vec2ForCTC,
@@ -338,7 +336,7 @@ def wav2vec2() -> Kind:
             vocab_size=12,
             hidden_size=16,
             intermediate_size=24,
-            num_hidden_layers=2,
+            num_hidden_layers=1,
             num_attention_heads=2,
             conv_dim=(8, 8),
             conv_stride=(4, 2),
@@ -373,7 +371,8 @@ def with_images(name: str) -> Kind:
     def example(random: np.random.Generator, style: str, number: int) -> Example:
         row, batch = rows_of_family(name, int(random.integers(30)) + 30 * number)
         media = MEDIA[name]
-        fields = {n: v if n in media else v[0] for n, v in batch.items() if n != "attention_mask"}
+        fields = {n: v if n in media else v[0] for n, v in batch.items()}
+        del fields["attention_mask"]
         weight = int((fields["labels"][1:] != -100).sum())
         return Example(fields, weight, row)
 

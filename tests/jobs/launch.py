@@ -10,6 +10,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1] / "scenarios"))
 
 import ranks
+
 from jobs.job import Job
 from jobs.oracle import Result, run
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def run(job: Job, folder: Path, rank: Any = None, checks: int = 0) -> Result:
         parts.sort(key=lambda part: (part[0] == "right", part[1].startswith("PeerError")))
         outcome, text, _ = parts[0]
         if outcome == "right":
-            samples = [sum(same, []) for same in zip(*(part[2] for part in parts), strict=True)]
+            samples = [list(chain(*same)) for same in zip(*(p[2] for p in parts), strict=True)]
             if job.entry != "trainer":
                 together = torch.stack(gradients)
                 dist.all_reduce(together)

@@ -1,4 +1,5 @@
-"""Runs a job on this rank as its user would, and notes each update: its samples and its gradient."""
+"""Runs a job on this rank as its user would, and notes the samples and the gradient of each
+update."""
 
 from __future__ import annotations
 
@@ -123,10 +124,10 @@ def _for_model(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
     kind, tokens = KINDS[job.kind], fields.get("input_ids")
     if job.call == "converted":
         fields = evenstep.to_hugging_face(fields, use_cache=not kind.causal)
-    if job.form in ("dataclass", "named tuple", "tuple", "bare") and tokens is not None:
-        # These have no place for the mask that padding needs.
-        if not job.packed:
-            fields.setdefault("attention_mask", (tokens != PAD).long())
+    closed = job.form in ("dataclass", "named tuple", "tuple", "bare")
+    if closed and tokens is not None and not job.packed:
+        # They have no place for the mask that padding needs.
+        fields.setdefault("attention_mask", (tokens != PAD).long())
     return doubled(fields)
 
 
