@@ -12,27 +12,34 @@ sys.path.append(str(Path(__file__).parents[1] / "scenarios"))
 import ranks
 
 from jobs.job import Job
-from jobs.oracle import Result, run
+from jobs.oracle import Result, first_cause, run, run_on_rank
 
 
 def run_all(jobs: Sequence[Job], folder: Path, *, within: float = 600) -> list[Result]:
     """What came of each.
 
     Args:
-        within: seconds that all jobs of several ranks may take.
+        within: seconds that jobs of several ranks may take.
     """
     made = [run(job, folder) for job in jobs if job.ranks == 1]
     several = [job for job in jobs if job.ranks > 1]
-    if several:
-        of_ranks = ranks.run(on_rank, 2, several, folder, folder=folder, within=within)
-        for same in zip(*of_ranks, strict=True):
-            made.append(next((each for each in same if each.outcome != "right"), same[0]))
+    done = 0
+    while done < len(several):
+        own = folder / f"from {done}"
+        own.mkdir()
+        of_ranks = ranks.run(on_rank, 2, several[done:], own, folder=own, within=within)
+        made += [first_cause(same) for same in zip(*of_ranks, strict=True)]
+        done += len(of_ranks[0])
     return made
 
 
 def on_rank(rank: ranks.Rank, jobs: Sequence[Job], folder: Path) -> list[Result]:
-    made = []
+    """Ends early where one of the ranks has failed in a trainer."""
+    made, goes_on = [], True
     for number, job in enumerate(jobs):
-        print(job, flush=True)  # where a rank hangs, its log ends with the job
-        made.append(run(job, folder, rank, checks=number % job.ranks))
+        if goes_on:
+            print(job, flush=True)  # where a rank hangs, its log ends with the job
+            checks = rank.rank == number % job.ranks
+            result, goes_on = run_on_rank(job, folder, rank.rank, checks=checks)
+            made.append(result)
     return made

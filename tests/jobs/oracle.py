@@ -20,7 +20,7 @@ from jobs.forms import examples_of
 from jobs.job import Job
 from jobs.kinds import KINDS, shifted_loss
 from jobs.refusals import expected_refusal
-from jobs.training import gradient_of, model_of, train
+from jobs.training import Update, gradient_of, model_of, train
 
 CLOSE = 1e-5
 
@@ -78,41 +78,67 @@ def fault_of(job: Job, updates: Sequence[Sequence[int]], gradients: Sequence[tor
     return "" if worst <= CLOSE else f"the gradient of an update is {worst:.1e} off"
 
 
-def run(job: Job, folder: Path, rank: Any = None, checks: int = 0) -> Result:
-    """Trains on this rank, with the others if there are any, and checks what came of it.
+def run(job: Job, folder: Path) -> Result:
+    """Trains on this process alone, and checks what came of it."""
+    updates, result = trained(job, folder)
+    if result.outcome != "right":
+        return result
+    return checked(job, [u.samples for u in updates], [u.gradient for u in updates])
+
+
+def run_on_rank(job: Job, folder: Path, rank: int, *, checks: bool) -> tuple[Result, bool]:
+    """Trains on this rank and the others, and checks what came of it.
 
     Args:
-        rank: a `ranks.Rank`, where there are several.
-        checks: that of them which checks gradients. The others take them to be right.
+        checks: whether this rank does so. Another one takes gradients to be right.
+
+    Returns:
+        This rank's result, and whether the ranks can run more jobs.
     """
-    if rank is not None:
-        os.environ.update(_as_launched(rank.rank, job.ranks))
-    updates, outcome, text = [], "right", ""
+    os.environ.update(_as_launched(rank, job.ranks))
+    updates, result = trained(job, folder)
+    if job.entry == "trainer" and result.outcome != "right":
+        # In a collective of the model, the others wait for this rank until it has ended.
+        return result, False
+    parts: list[Any] = [None] * job.ranks
     try:
-        updates = train(job, folder)
+        dist.all_gather_object(parts, (result, [u.samples for u in updates]))
+    except RuntimeError as error:
+        return Result(job, "wrong", f"another rank has ended: {error}"), False
+    result = first_cause([of_rank for of_rank, _ in parts])
+    if result.outcome != "right":
+        return result, True
+    samples = [list(chain(*same)) for same in zip(*(part[1] for part in parts), strict=True)]
+    gradients = [u.gradient for u in updates]
+    if job.entry != "trainer":
+        together = torch.stack(gradients)
+        dist.all_reduce(together)
+        gradients = list(together / job.ranks)
+    return checked(job, samples, gradients) if checks else result, True
+
+
+def first_cause(results: Sequence[Result]) -> Result:
+    """The result of a job: that of the rank that failed, if one did, and not of one that says so of
+    another one."""
+    echoes = ("PeerError", "RuntimeError", "DistBackendError", "another rank")
+    return min(results, key=lambda r: (r.outcome == "right", r.text.startswith(echoes)))
+
+
+def trained(job: Job, folder: Path) -> tuple[list[Update], Result]:
+    updates: list[Update] = []
+    try:
+        updates, result = train(job, folder), Result(job, "right")
     except EvenstepError as error:
-        outcome, text = "refused", f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
+        result = Result(job, "refused" if expected_refusal(job, text) else "wrong", text)
     except Exception as error:
-        outcome, text = "wrong", f"{type(error).__name__}: {error}"
-    samples, gradients = [u.samples for u in updates], [u.gradient for u in updates]
-    if job.ranks > 1:
-        parts: list[Any] = [None] * job.ranks
-        dist.all_gather_object(parts, (outcome, text, samples))
-        # A rank that did not fail itself says so of another one.
-        parts.sort(key=lambda part: (part[0] == "right", part[1].startswith("PeerError")))
-        outcome, text, _ = parts[0]
-        if outcome == "right":
-            samples = [list(chain(*same)) for same in zip(*(p[2] for p in parts), strict=True)]
-            if job.entry != "trainer":
-                together = torch.stack(gradients)
-                dist.all_reduce(together)
-                gradients = list(together / job.ranks)
-    if outcome == "right" and (rank is None or rank.rank == checks % job.ranks):
-        text = fault_of(job, samples, gradients)
-        outcome = "wrong" if text else "right"
-    if outcome == "refused" and not expected_refusal(job, text):
-        outcome = "wrong"
-    return Result(job, outcome, text)
+        result = Result(job, "wrong", f"{type(error).__name__}: {error}")
+    return updates, result
+
+
+def checked(job: Job, samples: Sequence[Sequence[int]], gradients: Sequence[Any]) -> Result:
+    fault = fault_of(job, samples, gradients)
+    return Result(job, "wrong" if fault else "right", fault)
 
 
 def _as_launched(rank: int, ranks: int) -> dict[str, str]:
