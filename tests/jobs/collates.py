@@ -91,7 +91,7 @@ def collate_of(job: Job, model: Any) -> Any:
         made = kind.collate_rows or Preparing()
         if kind.labeled == "own" and job.policy != "fixed batch":
             return evenstep.PreparingCollator(collate_fn=made)  # length_fn counts what it makes
-        if job.packed and kind.media and job.entry != "trainer":
+        if job.packed and (kind.media or not kind.causal) and job.entry != "trainer":
             return evenstep.PreparingCollator(collate_fn=made, config=model.config)
         return made
     return {

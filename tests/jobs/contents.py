@@ -61,8 +61,9 @@ class Contents:
     def _documents(self, batch: dict[str, Any]) -> list[dict[str, Any]]:
         bounds = _bounds(batch)
         width = batch[self.name].shape[1]
-        if bounds[-1] != width or batch.get("attention_mask") is not None:
+        if bounds[-1] != width:
             raise Wrong(f"a packed row of {width} tokens ends at {bounds[-1]}")
+        self._check_pairs(batch.get("attention_mask"), bounds)
         parts = []
         for start, end in pairwise(bounds):
             part = {"packed": True}
@@ -76,6 +77,19 @@ class Contents:
                     raise Wrong(f"positions of a document are {places[0, start:end].tolist()}")
             parts.append(part)
         return parts
+
+    def _check_pairs(self, mask: Any, bounds: list[int]) -> None:
+        """A mask over all pairs of tokens must let each see its own document alone."""
+        if isinstance(mask, dict):
+            mask = mask["full_attention"]
+        if mask is None:
+            return
+        sees = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] == 0
+        truth = torch.zeros_like(sees)
+        for start, end in pairwise(bounds):
+            truth[start:end, start:end] = True
+        if not torch.equal(sees, truth):
+            raise Wrong("a mask lets documents of a row see each other")
 
     def _rows(self, batch: dict[str, Any]) -> list[dict[str, Any]]:
         tokens = batch[self.name]

@@ -18,6 +18,7 @@ from jobs.kinds import KINDS
 from jobs.training import HAS_LABELS_OPTION
 
 FORMS = ("dict", "encoding", "dataclass", "named tuple", "tuple", "bare", "row")
+OURS = ("none", "pad", "pad 8", "pad left", "pack")
 TRANSFORMERS = {
     "none": ("hf causal", "hf padding", "hf padding left"),
     "token": ("hf tokens", "hf seq2seq", "hf seq2seq 8"),
@@ -93,6 +94,8 @@ def suits(job: Job) -> bool:
         job.form != "row" or job.data != "iterable",
         job.mask in ("none", "ones") or not kind.media,
         job.mask != "left" or (kind.relative and kind.labeled != "own"),
+        # A loop that makes the labels itself may count the first token behind padding, or not.
+        job.mask != "left" or job.labels != "none" or job.collate in OURS,
         # Policies
         not packed or (kind.labeled == "token" and job.form in ("dict", "encoding", "bare", "row")),
         packed or job.call == "batch",

@@ -296,6 +296,7 @@ class TokenNumbers(nn.Module):
         super().__init__()
         self.body = _of(hf.BertModel, hf.BertConfig, {**ENCODER})
         self.head = nn.Linear(16, 1).double()
+        self.config = self.body.config
 
     def forward(self, labels: torch.Tensor, **inputs: Any) -> Any:
         found = self.head(self.body(**inputs).last_hidden_state)[..., 0]

@@ -55,7 +55,7 @@ def options_of(job: Job) -> dict[str, Any]:
         options["update_tokens"] *= kind.unit
     if job.kind == "wav2vec2":
         options |= {"loss_scaling": "sample", "length_fn": length_of_wave}
-    elif kind.labeled == "own":
+    elif kind.labeled == "own" and (job.form, job.policy) != ("row", "fixed batch"):
         options["length_fn"] = length_of_both
     if job.told:
         options["labels"] = job.reads
@@ -106,7 +106,7 @@ def _by_loop(job: Job, model: nn.Module, contents: Contents) -> list[Update]:
             for part, scale in zip(parts, scales, strict=True):
                 fields = fields_of(part, contents.names)
                 found += [number for number, _ in contents(fields)]
-                (loss_of(model, _for_model(job, fields)) * scale).backward()
+                (loss_of(model, _for_model(job, model, fields)) * scale).backward()
             # What fills up a step comes last.
             updates[-1].samples += found[: step.samples]
             if step.indices is not None and tuple(found[: step.samples]) != step.indices:
@@ -119,11 +119,11 @@ def _by_loop(job: Job, model: nn.Module, contents: Contents) -> list[Update]:
     return updates[:-1]
 
 
-def _for_model(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
+def _for_model(job: Job, model: nn.Module, fields: dict[str, Any]) -> dict[str, Any]:
     """What the user's loop gives the model."""
     kind, tokens = KINDS[job.kind], fields.get("input_ids")
     if job.call == "converted":
-        fields = evenstep.to_hugging_face(fields, use_cache=not kind.causal)
+        fields = evenstep.to_hugging_face(fields, model=model)
     closed = job.form in ("dataclass", "named tuple", "tuple", "bare")
     if closed and tokens is not None and not job.packed:
         # They have no place for the mask that padding needs.
@@ -131,14 +131,12 @@ def _for_model(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
     return doubled(fields)
 
 
-def doubled(fields: dict[str, Any]) -> dict[str, Any]:
+def doubled(value: Any) -> Any:
     """With floats of 64 bits, as the models have."""
-    return {
-        name: value.double()
-        if isinstance(value, torch.Tensor) and value.is_floating_point()
-        else value
-        for name, value in fields.items()
-    }
+    if isinstance(value, dict):
+        return {name: doubled(each) for name, each in value.items()}
+    floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if floats else value
 
 
 def gradient_of(model: nn.Module) -> torch.Tensor:
