@@ -135,7 +135,7 @@ class Contents:
 
     def _real(self, tokens: torch.Tensor) -> tuple[int, int]:
         """Where the tokens are that are no padding."""
-        if self.name == "x":
+        if not self.kind.padded:
             return 0, len(tokens)
         real = (tokens != PAD).nonzero().flatten().tolist()
         return (real[0], real[-1] + 1) if real else (0, 0)

@@ -1,4 +1,5 @@
-"""Draws jobs: which parts suit each other, and lists in which all pairs of parts occur.
+"""Draws jobs: each part from those that suit the parts before it; and lists of jobs in which all
+pairs of parts occur.
 
 Left out is what no user could train rightly with any loader: padding on the left for absolute
 positions, packed rows for encoder-decoders and for one label per row.
@@ -6,7 +7,7 @@ positions, packed rows for encoder-decoders and for one label per row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import combinations
 from typing import Any
@@ -17,128 +18,157 @@ from jobs.job import PACKED, POLICIES, UPDATES, Job
 from jobs.kinds import KINDS
 from jobs.training import HAS_LABELS_OPTION
 
-FORMS = ("dict", "encoding", "dataclass", "named tuple", "tuple", "bare", "row")
-OURS = ("none", "pad", "pad 8", "pad left", "pack")
+MAPPINGS = ("dict", "encoding")
+ALONE = ("tuple", "bare", "row")
+"""Forms without a place for a mask."""
 TRANSFORMERS = {
-    "none": ("hf causal", "hf padding", "hf padding left"),
     "token": ("hf tokens", "hf seq2seq", "hf seq2seq 8"),
     "own": ("hf seq2seq", "hf seq2seq 8", "hf seq2seq model"),
     "sample": ("hf padding",),
 }
-AXES: dict[str, tuple[Any, ...]] = {
-    "told": (False, True) if HAS_LABELS_OPTION else (False,),
-    "form": FORMS,
-    "values": ("tensors", "lists", "arrays"),
-    "mask": ("none", "ones", "right", "left"),
-    "data": ("list", "map", "iterable"),
-    "policy": tuple(POLICIES),
-    "call": ("batch", "converted"),
-    "entry": ("loader", "wrap", "trainer"),
-    "update": tuple(UPDATES),
-    "ranks": (1, 2),
-    "workers": (*[0] * 14, 1, 2),
-    "shuffle": (False, True),
-}
+"""Their collate functions, by what has a label."""
 
 
-def collates_of(job: dict[str, Any]) -> list[str]:
-    """The collate functions that suit the other parts of a job."""
+def draw(seed: int, *, seeds: int = 1, **given: Any) -> Job:
+    """
+    Args:
+        seeds: as many different data sets may be drawn of each kind.
+        given: parts that the job has.
+    """
+    random, job = np.random.default_rng(seed), dict(given)
+
+    def pick(name: str, values: Sequence[Any]) -> None:
+        if name not in given:
+            job[name] = values[int(random.integers(len(values)))]
+
+    pick("kind", tuple(KINDS))
     kind = KINDS[job["kind"]]
-    if job["form"] == "row":
+    pick("labels", kind.labels)
+    pick(
+        "entry",
+        ("loader", "loader", "wrap", "wrap", "trainer") if _trains(job) else ("loader", "wrap"),
+    )
+    pick("form", _forms(job))
+    pick("policy", _policies(job))
+    job["packed"] = job["policy"] in PACKED
+    pick("mask", _masks(job))
+    pick("collate", _collates(job))
+    by_itself = job["entry"] != "trainer"
+    converts = job["packed"] and by_itself and job["labels"] != "shifted"
+    pick(
+        "call",
+        ("batch", "converted") if converts and job["collate"] in ("none", "pack") else ("batch",),
+    )
+    pick("label", ("labels", "label", "label_ids") if _renames(job) else ("labels",))
+    pick("data", ("list", "map", *["iterable"] * (by_itself and job["form"] != "row")))
+    if job["policy"] == "planned":
+        job["data"] = "map"
+    pick("bad", _bad(job))
+    unsized = job["policy"] in ("fixed batch", "pool sort", "planned")
+    pick("update", ("one step", "three steps") if unsized else tuple(UPDATES))
+    pick("resumed", (False, False, True) if by_itself else (False,))
+    pick("workers", (*[0] * 14, 1, 2) if by_itself else (0,))
+    pick(
+        "shuffle",
+        (False, True) if job["data"] != "iterable" and job["policy"] != "planned" else (False,),
+    )
+    pick("values", ("tensors", "arrays", *["lists"] * (kind.padded or kind.labeled != "sample")))
+    pick("told", (False, True) if HAS_LABELS_OPTION else (False,))
+    pick("ranks", (1, 2))
+    pick("seed", tuple(range(seeds)))
+    del job["packed"]
+    return Job(**job)
+
+
+def _trains(job: dict[str, Any]) -> bool:
+    """Whether a Trainer takes the model and its labels."""
+    return job["kind"] not in ("perceptron", "bert token numbers") and job["labels"] != "shifted"
+
+
+def _forms(job: dict[str, Any]) -> tuple[str, ...]:
+    kind = KINDS[job["kind"]]
+    rows = job["kind"] != "wav2vec2" and job["labels"] not in ("none", "shifted")
+    if job["kind"] == "perceptron":
+        return ("dict", "tuple")
+    if job["entry"] == "trainer" or not kind.padded or job["kind"] == "wav2vec2":
+        return ("dict", *["row"] * rows)
+    if kind.media:
+        return (*MAPPINGS, "row")
+    if job["labels"] == "none":
+        return (*MAPPINGS, "bare")
+    return (*MAPPINGS, "dataclass", "named tuple", "tuple", *["row"] * rows)
+
+
+def _policies(job: dict[str, Any]) -> list[str]:
+    kind, form = KINDS[job["kind"]], job["form"]
+    if job["kind"] == "perceptron":
+        return ["fixed batch"]
+    packs = kind.labeled == "token" and form in ("dict", "encoding", "bare", "row")
+    left_out = set() if packs else set(PACKED)
+    if job["entry"] == "trainer":
+        left_out |= {"workload packing", "planned"}
+    if form == "row" or kind.labeled == "own":
+        left_out.add("planned")  # lengths are not known
+    return [name for name in POLICIES if name not in left_out]
+
+
+def _masks(job: dict[str, Any]) -> tuple[str, ...]:
+    kind = KINDS[job["kind"]]
+    if job["form"] in ALONE or not kind.padded:
+        return ("none",)
+    if kind.media or job["policy"] == "planned":
+        return ("none", "ones")
+    left = kind.relative and kind.labeled != "own"
+    return ("none", "ones", "right", *["left"] * left)
+
+
+def _collates(job: dict[str, Any]) -> list[str]:
+    kind, form, by_trainer = KINDS[job["kind"]], job["form"], job["entry"] == "trainer"
+    if form == "row":
         return ["rows"]
-    if job["policy"] in PACKED:
-        flattening = job["form"] in ("dict", "encoding") and kind.causal and not kind.media
-        shifted = job["labels"] == "shifted" or kind.reads != "causal"
-        return ["pack"] if shifted else ["none", "pack", *["hf flattening"] * flattening]
     if job["kind"] == "perceptron":
         return ["none", "torch"]
-    names = ["none", "pad", "pad 8"]
-    if kind.relative and kind.labeled != "own":
-        names.append("pad left")
-    if job["form"] == "tuple":
-        return ["pad"]
-    if job["form"] not in ("dict", "encoding") or kind.media:
-        return names
-    names.append("own")
-    if job["mask"] in ("left", "right"):
-        names.append("hf default")
-    if job["kind"] in ("wav2vec2", "bert token numbers"):
-        return names
-    theirs = TRANSFORMERS["none" if job["labels"] == "none" else kind.labeled]
-    return [*names, *(name for name in theirs if kind.relative or not name.endswith("left"))]
+    if job["packed"]:
+        found = ["pack"]
+        if job["labels"] != "shifted" and kind.reads == "causal":
+            found += ["none", *["hf flattening"] * (form in MAPPINGS and not kind.media)]
+    elif not kind.padded:
+        found = ["pad", *["none"] * (job["policy"] != "fixed batch")]
+    elif form == "tuple":
+        return ["pad"]  # which is told what pads the labels
+    else:
+        found = ["none", "pad", "pad 8"]
+        if job["kind"] == "wav2vec2" and job["policy"] == "fixed batch":
+            found.remove("none")  # torch's collate function takes no unequal lengths
+        left = kind.relative and kind.labeled != "own"
+        found += ["pad left"] * left
+        if form in MAPPINGS and not kind.media:
+            # A loop that makes the labels itself may count the first token behind padding, or not.
+            unclear = job["labels"] == "none" and job["mask"] == "left"
+            found += (
+                [] if unclear else [*["hf default"] * (job["mask"] in ("left", "right")), "own"]
+            )
+            if job["labels"] == "none":
+                found += [] if unclear else ["hf causal", "hf padding", *["hf padding left"] * left]
+            elif job["kind"] not in ("wav2vec2", "bert token numbers"):
+                found += TRANSFORMERS[kind.labeled]
+    if by_trainer and job["labels"] == "none":  # the collate function has to make them
+        found = [name for name in found if name in ("hf causal", "hf flattening", "pack")]
+    return [name for name in found if name != "none"] if by_trainer else found
 
 
-def suits(job: Job) -> bool:
-    """Whether the parts go together in a job that some user could have."""
-    kind, packed = KINDS[job.kind], job.policy in PACKED
-    mapping = job.form in ("dict", "encoding")
-    if job.kind == "perceptron":
-        return (
-            job.form in ("dict", "tuple")
-            and job.mask == "none"
-            and job.policy == "fixed batch"
-            and job.entry != "trainer"
-            and job.call == "batch"
-            and job.values != "lists"
-            and job.update in ("one step", "three steps")
-        )
-    rules = [
-        # Forms of samples
-        job.form != "bare" or job.labels == "none",
-        job.form not in ("dataclass", "named tuple", "tuple") or job.labels != "none",
-        job.form not in ("tuple", "bare", "row") or job.mask == "none",
-        job.form == "dict" or mapping or job.kind != "wav2vec2",
-        job.form in ("dict", "encoding", "row") or not kind.media,
-        job.form != "row" or job.labels not in ("none", "shifted"),
-        job.form != "row" or job.kind not in ("wav2vec2",),
-        job.form != "row" or job.data != "iterable",
-        job.mask in ("none", "ones") or not kind.media,
-        job.mask != "left" or (kind.relative and kind.labeled != "own"),
-        # A loop that makes the labels itself may count the first token behind padding, or not.
-        job.mask != "left" or job.labels != "none" or job.collate in OURS,
-        # Policies
-        not packed or (kind.labeled == "token" and job.form in ("dict", "encoding", "bare", "row")),
-        packed or job.call == "batch",
-        job.call != "converted" or job.labels != "shifted",
-        job.call != "converted" or job.collate in ("none", "pack"),
-        job.policy not in ("fixed batch", "pool sort") or job.update in ("one step", "three steps"),
-        # Trainers
-        job.entry != "trainer"
-        or (
-            job.form in ("dict", "row")
-            and job.data != "iterable"
-            and job.policy != "workload packing"
-            and job.call == "batch"
-            and job.collate != "none"
-            and job.labels != "shifted"
-            and (job.labels != "none" or job.collate in ("hf causal", "hf flattening", "pack"))
-            and job.kind != "bert token numbers"
-            and not job.workers
-        ),
-    ]
-    return all(rules)
+def _renames(job: dict[str, Any]) -> bool:
+    """Whether labels may have another name, as of one class for each sample."""
+    kind = KINDS[job["kind"]]
+    suits = kind.labeled == "sample" and kind.padded and job["form"] in MAPPINGS
+    suits &= job["collate"] != "own"
+    return suits and (job["entry"] != "trainer" or job["collate"].startswith("hf"))
 
 
-def draw(seed: int, *, seeds: int = 1, **parts: Any) -> Job:
-    """A job that suits.
-
-    Args:
-        parts: those that it must have.
-    """
-    random = np.random.default_rng(seed)
-
-    def one_of(values: Any) -> Any:
-        return values[int(random.integers(len(values)))]
-
-    for _ in range(10_000):
-        made: dict[str, Any] = {"kind": one_of(tuple(KINDS)), **parts}
-        made = {"labels": one_of(KINDS[made["kind"]].labels), **made}
-        made = {**{name: one_of(values) for name, values in AXES.items()}, **made}
-        made = {"collate": one_of(collates_of(made)), "seed": int(random.integers(seeds)), **made}
-        job = Job(**made)
-        if suits(job):
-            return job
-    raise ValueError(f"no job suits {parts}")
+def _bad(job: dict[str, Any]) -> tuple[str, ...]:
+    if job["kind"] == "perceptron" or job["policy"] == "planned":
+        return ("none",)
+    return (*["none"] * 6, "None", "empty", *["raise"] * (job["data"] == "map"))
 
 
 def pairs_of(job: Job) -> set[tuple[Any, ...]]:
@@ -147,12 +177,12 @@ def pairs_of(job: Job) -> set[tuple[Any, ...]]:
     return set(combinations(parts, 2))
 
 
-def covering(seed: int, count: int, *, choices: int = 20, **parts: Any) -> Iterator[Job]:
+def covering(seed: int, count: int, *, choices: int = 20, **given: Any) -> Iterator[Job]:
     """Jobs of which each has as many new pairs of parts as the best of a few drawn ones."""
     seen: set[tuple[Any, ...]] = set()
     for number in range(count):
         first = (seed + number) * choices
-        drawn = [draw(first + choice, **parts) for choice in range(choices)]
+        drawn = [draw(first + choice, **given) for choice in range(choices)]
         job = max(drawn, key=lambda each: len(pairs_of(each) - seen))
         seen |= pairs_of(job)
         yield job

@@ -87,6 +87,8 @@ def _sample(job: Job, example: Example, widths: dict[str, int]) -> Any:
         if job.mask == "left" and "labels" in fields and job.reads == "causal":
             # No careful user has it predicted from padding.
             fields["labels"][fields["attention_mask"].argmax()] = -100
+    if "labels" in fields:
+        fields[job.label] = fields.pop("labels")
     return _contained(job.form, {name: _held(job.values, each) for name, each in fields.items()})
 
 
@@ -129,7 +131,10 @@ class Mapped(Dataset[Any]):
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Any:
-        return self.samples[index]
+        sample = self.samples[index]
+        if isinstance(sample, Broken):
+            raise OSError("this file is damaged")
+        return sample
 
 
 class Streamed(IterableDataset[Any]):
@@ -144,8 +149,15 @@ class Streamed(IterableDataset[Any]):
         return iter(self.samples[first::step])
 
 
+class Broken:
+    """A sample whose file cannot be read."""
+
+
+BAD = {"none": [], "None": [None] * 2, "empty": [{}] * 2, "raise": [Broken()] * 2}
+
+
 def dataset_of(job: Job) -> Any:
-    samples = samples_of(job)
+    samples = samples_of(job) + BAD[job.bad]
     if job.data == "list":
         return samples
     if job.data == "map":

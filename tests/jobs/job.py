@@ -17,6 +17,7 @@ POLICIES = {
     "workload packing": lambda unit: evenstep.WorkloadPacking(
         32 * unit, micro_batches=2, max_tokens=40 * unit
     ),
+    "planned": None,  # it needs the lengths of all samples
 }
 PACKED = {"even, packed", "sequence packing", "workload packing"}
 UPDATES = {
@@ -43,6 +44,8 @@ class Job:
     """What holds its numbers: "tensors", "lists" or "arrays"."""
     mask: str
     """Its attention mask: "none", "ones", or of padding "right" or "left"."""
+    label: str
+    """The name of the field of labels."""
     data: str
     """What holds the samples: "list", "map" or "iterable"."""
     policy: str
@@ -52,6 +55,10 @@ class Job:
     entry: str
     """"loader", "wrap" or "trainer"."""
     update: str
+    resumed: bool
+    """Whether another loader goes on after the first update, from the state of this one."""
+    bad: str
+    """What two more samples are, which are skipped: "none", "None", "empty" or "raise"."""
     ranks: int
     workers: int
     shuffle: bool

@@ -63,6 +63,8 @@ class Kind:
     relative: bool = False
     """Whether padding on the left changes nothing, as positions are relative."""
     causal: bool = False
+    padded: bool = True
+    """Whether what samples are told apart by has different lengths."""
     unit: int = 1
     """Samples are this many times as long as texts are."""
     media: tuple[str, ...] = ()
@@ -390,6 +392,26 @@ def with_images(name: str) -> Kind:
     )
 
 
+def whisper() -> Kind:
+    """An encoder-decoder of recordings that are all as long."""
+    family = FAMILIES["Whisper"]
+
+    def example(random: np.random.Generator, style: str, number: int) -> Example:
+        row, batch = rows_of_family("Whisper", int(random.integers(30)) + 30 * number)
+        fields = {name: batch[name][0] for name in ("input_features", "labels")}
+        return Example(fields, len(fields["labels"]), row)
+
+    return Kind(
+        model=lambda: family.model(0).double(),
+        example=example,
+        labels=("transcripts",),
+        labeled="own",
+        padded=False,
+        unit=2,
+        collate_rows=family.collate,
+    )
+
+
 MEDIA = {
     "Qwen2-VL": ("pixel_values", "image_grid_thw"),
     "LLaVA-NeXT": ("pixel_values", "image_sizes"),
@@ -413,6 +435,7 @@ def perceptron() -> Kind:
         labels=("classes",),
         mean="sample",
         labeled="sample",
+        padded=False,
         loss=lambda model, batch: cross_entropy(model(batch["x"]), batch["y"]),
     )
 
@@ -486,6 +509,7 @@ KINDS: dict[str, Kind] = {
         model=token_numbers_model, example=numbered, labels=("every", "holes")
     ),
     "wav2vec2": wav2vec2(),
+    "whisper": whisper(),
     "Qwen2-VL": with_images("Qwen2-VL"),
     "LLaVA-NeXT": with_images("LLaVA-NeXT"),
     "perceptron": perceptron(),

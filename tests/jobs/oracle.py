@@ -3,6 +3,7 @@ one, without padding; or a clear refusal."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -19,9 +20,10 @@ from evenstep.errors import EvenstepError
 from jobs.forms import examples_of
 from jobs.job import Job
 from jobs.kinds import KINDS, shifted_loss
-from jobs.refusals import expected_refusal
-from jobs.training import Update, gradient_of, model_of, train
+from jobs.refusals import expected_refusal, expected_warning
+from jobs.training import Update, doubled, gradient_of, model_of, train
 
+logger = logging.getLogger("evenstep")
 CLOSE = 1e-5
 
 
@@ -31,9 +33,9 @@ class Result:
 
     job: Job
     outcome: str
-    """"right", "refused" or "wrong"."""
+    """"right", "refused", "warned" or "wrong"."""
     text: str = ""
-    """What was refused, or is wrong."""
+    """What was refused, or is wrong; where nothing was so far, what was warned of."""
 
     def __str__(self) -> str:
         return f'{self.outcome}: {self.text}\n    python -m jobs "{self.job}"'
@@ -48,7 +50,7 @@ def gradients_of(kind: str, labels: str, seed: int) -> tuple[torch.Tensor, ...]:
     gradients = []
     for example in examples_of(kind, labels, seed):
         if example.weight:
-            (loss_of(model, KINDS[kind].of_one(example)) * example.weight).backward()
+            (loss_of(model, doubled(KINDS[kind].of_one(example))) * example.weight).backward()
         gradients.append(gradient_of(model))
     return tuple(gradients)
 
@@ -64,7 +66,9 @@ def fault_of(job: Job, updates: Sequence[Sequence[int]], gradients: Sequence[tor
     counts = Counter(number for update in updates for number in update)
     for number, example in enumerate(examples):
         # What fills up the updates of a trainer looks like a sample without labels.
-        enough = job.entry == "trainer" and not example.weight and counts[number]
+        # Policies that plan an epoch repeat some, so that ranks get equally many.
+        filled = job.entry == "trainer" and not example.weight
+        enough = counts[number] and (filled or (job.policy == "planned" and job.ranks > 1))
         if counts[number] != 1 and not enough:
             return f"sample {number} came {counts[number]} times"
     alone = gradients_of(job.kind, job.labels, job.seed)
@@ -83,7 +87,8 @@ def run(job: Job, folder: Path) -> Result:
     updates, result = trained(job, folder)
     if result.outcome != "right":
         return result
-    return checked(job, [u.samples for u in updates], [u.gradient for u in updates])
+    samples, gradients = [u.samples for u in updates], [u.gradient for u in updates]
+    return checked(job, samples, gradients, result.text)
 
 
 def run_on_rank(job: Job, folder: Path, rank: int, *, checks: bool) -> tuple[Result, bool]:
@@ -114,7 +119,8 @@ def run_on_rank(job: Job, folder: Path, rank: int, *, checks: bool) -> tuple[Res
         together = torch.stack(gradients)
         dist.all_reduce(together)
         gradients = list(together / job.ranks)
-    return checked(job, samples, gradients) if checks else result, True
+    warned = "\n".join(of_rank.text for of_rank, _ in parts)
+    return checked(job, samples, gradients, warned) if checks else result, True
 
 
 def first_cause(results: Sequence[Result]) -> Result:
@@ -127,7 +133,9 @@ def first_cause(results: Sequence[Result]) -> Result:
 def trained(job: Job, folder: Path) -> tuple[list[Update], Result]:
     updates: list[Update] = []
     try:
-        updates, result = train(job, folder), Result(job, "right")
+        with Warnings() as warnings:
+            updates = train(job, folder)
+        result = Result(job, "right", "\n".join(warnings.texts))
     except EvenstepError as error:
         text = f"{type(error).__name__}: {error}"
         result = Result(job, "refused" if expected_refusal(job, text) else "wrong", text)
@@ -136,9 +144,33 @@ def trained(job: Job, folder: Path) -> tuple[list[Update], Result]:
     return updates, result
 
 
-def checked(job: Job, samples: Sequence[Sequence[int]], gradients: Sequence[Any]) -> Result:
+def checked(
+    job: Job, samples: Sequence[Sequence[int]], gradients: Sequence[Any], warned: str
+) -> Result:
     fault = fault_of(job, samples, gradients)
+    if fault and expected_warning(job, warned):
+        return Result(job, "warned", warned)
     return Result(job, "wrong" if fault else "right", fault)
+
+
+class Warnings(logging.Handler):
+    """What evenstep logs, which says nothing else meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+    def __enter__(self) -> Warnings:
+        logger.addHandler(self)
+        logger.propagate = False
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        logger.removeHandler(self)
+        logger.propagate = True
 
 
 def _as_launched(rank: int, ranks: int) -> dict[str, str]:

@@ -4,6 +4,7 @@ update."""
 from __future__ import annotations
 
 import inspect
+import json
 import warnings
 from dataclasses import dataclass, field
 from functools import cache
@@ -55,11 +56,23 @@ def options_of(job: Job) -> dict[str, Any]:
         options["update_tokens"] *= kind.unit
     if job.kind == "wav2vec2":
         options |= {"loss_scaling": "sample", "length_fn": length_of_wave}
-    elif kind.labeled == "own" and (job.form, job.policy) != ("row", "fixed batch"):
+    elif kind.labeled == "own" and kind.padded and (job.form, job.policy) != ("row", "fixed batch"):
         options["length_fn"] = length_of_both
     if job.told:
         options["labels"] = job.reads
-    return options
+    faults = {"skip_bad_samples": 2} if job.bad != "none" else {}
+    if job.resumed and job.data == "iterable":
+        faults["replay"] = True
+    return options | {"faults": evenstep.Faults(**faults)}
+
+
+def policy_of(job: Job) -> evenstep.Policy:
+    unit = KINDS[job.kind].unit
+    if job.policy != "planned":
+        return POLICIES[job.policy](unit)
+    examples = examples_of(job.kind, job.labels, job.seed)
+    lengths = [len(example.fields["input_ids"]) for example in examples]
+    return evenstep.MaxTokens(40 * unit, lengths=lengths)
 
 
 def train(job: Job, folder: Path) -> list[Update]:
@@ -80,7 +93,7 @@ def train(job: Job, folder: Path) -> list[Update]:
 
 
 def loader_of(job: Job, model: nn.Module) -> evenstep.DataLoader:
-    policy = POLICIES[job.policy](KINDS[job.kind].unit)
+    policy = policy_of(job)
     given: dict[str, Any] = {"collate_fn": collate_of(job, model), "num_workers": job.workers}
     if job.workers:
         given["multiprocessing_context"] = "fork"
@@ -97,9 +110,11 @@ def _by_loop(job: Job, model: nn.Module, contents: Contents) -> list[Update]:
     kind = KINDS[job.kind]
     loss_of = shifted_loss if job.labels == "shifted" else kind.loss
     loader = loader_of(job, model)
-    updates = [Update()]
+    updates, resumed = [Update()], not job.resumed
+    steps = loader.steps()
     try:
-        for batch, step in loader.steps():
+        while (given := next(steps, None)) is not None:
+            batch, step = given
             parts = batch if step.loss_scales else [batch]
             scales = step.loss_scales or (step.loss_scale,)
             found: list[int] = []
@@ -114,6 +129,12 @@ def _by_loop(job: Job, model: nn.Module, contents: Contents) -> list[Update]:
             if step.ends_update:
                 updates[-1].gradient = gradient_of(model)
                 updates.append(Update())
+                if not resumed:
+                    state, resumed = json.dumps(loader.state_dict()), True
+                    loader.close()
+                    loader = loader_of(job, model)
+                    loader.load_state_dict(json.loads(state))
+                    steps = loader.steps()
     finally:
         loader.close()
     return updates[:-1]
@@ -121,7 +142,9 @@ def _by_loop(job: Job, model: nn.Module, contents: Contents) -> list[Update]:
 
 def _for_model(job: Job, model: nn.Module, fields: dict[str, Any]) -> dict[str, Any]:
     """What the user's loop gives the model."""
-    kind, tokens = KINDS[job.kind], fields.get("input_ids")
+    tokens = fields.get("input_ids")
+    if job.label in fields:
+        fields["labels"] = fields.pop(job.label)
     if job.call == "converted":
         fields = evenstep.to_hugging_face(fields, model=model)
     closed = job.form in ("dataclass", "named tuple", "tuple", "bare")
@@ -199,7 +222,7 @@ def _by_trainer(job: Job, model: Any, contents: Contents, folder: Path) -> list[
     )
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Witness())
-    policy = POLICIES[job.policy](KINDS[job.kind].unit)
+    policy = policy_of(job)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
