@@ -1,0 +1,33 @@
+"""What evenstep refuses, or warns of, rightly: each text names the remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from jobs.job import Job
+from jobs.kinds import KINDS
+
+Rule = tuple[str, Callable[[Job], bool]]
+
+REFUSALS: list[Rule] = []
+"""Text of the error, and of which jobs."""
+
+WARNINGS: list[Rule] = [
+    (
+        r"to_hugging_face\(batch, model=model\)",
+        lambda job: job.packed and job.call == "batch" and not KINDS[job.kind].causal,
+    )
+]
+
+
+def expected_refusal(job: Job, text: str) -> bool:
+    return _any(REFUSALS, job, text)
+
+
+def expected_warning(job: Job, text: str) -> bool:
+    return _any(WARNINGS, job, text)
+
+
+def _any(rules: list[Rule], job: Job, text: str) -> bool:
+    return any(re.search(pattern, text) and of(job) for pattern, of in rules)
