@@ -95,6 +95,7 @@ class EvenDataLoader(BaseDataLoader):
         self._longest = longest
         group = _data_parallel_group(dp_rank, dp_world_size)
         options: dict[str, Any] = {"shuffle": True, "length_fn": LengthWithin(longest)}
+        options["labels"] = "causal"
         self.loader = DataLoader(
             config.make_dataset(tokenizer, longest),
             policy=policy,
