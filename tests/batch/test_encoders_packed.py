@@ -129,12 +129,15 @@ def test_a_causal_model_that_classifies_tokens_keeps_its_form(attention):
 
 def test_labels_that_are_no_copy_of_the_tokens_need_the_model():
     row = PackCollator(mask_first_label=False)(documents(LENGTHS))
-    with pytest.raises(CollateError, match=r"to_hugging_face\(batch, model=model\)"):
+    with pytest.raises(CollateError, match=r"pass model=model, if its loss does not shift them"):
         to_hugging_face(row)
+    masked = PackCollator()(documents(LENGTHS))
+    with pytest.raises(CollateError, match=r"call to_hugging_face\(batch, model=model\)"):
+        to_hugging_face(masked)
     with pytest.raises(CollateError, match="first labels of documents"):
         to_hugging_face(row, model=transformers.LlamaConfig())
     floats = {**row, "labels": row["labels"].float() / 2}
-    with pytest.raises(CollateError, match="no copy of the tokens"):
+    with pytest.raises(CollateError, match="first labels of documents"):
         to_hugging_face(floats)
 
 

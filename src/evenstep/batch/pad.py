@@ -55,8 +55,8 @@ class PadCollator:
     """
 
     side: str = "right"
-    """Where the padding of tokens, and of fields as long, goes: "right" or "left". Others, such as
-    waveforms and the labels of encoder-decoders, are padded on the right, as their models want."""
+    """Where the padding goes: "right" or "left". Waveforms, and beside tokens what is not as long as
+    these, such as the labels of encoder-decoders, are padded on the right, as their models want."""
     pad_token_id: int = 0
     """Pads ``input_ids``, bare sequences and the first element of tuples."""
     label_fields: tuple[str, ...] = LABEL_FIELDS
@@ -138,7 +138,7 @@ class PadCollator:
         value = self._padding(columns, name, rows[0].dtype)
         if not as_tokens and rows[0].is_floating_point():
             self._check_masked(columns, name, sizes)
-        side = self.side if as_tokens and columns.tokens else "right"
+        side = self.side if lengths is None or (as_tokens and columns.tokens) else "right"
         padded = pad_sequence(rows, batch_first=True, padding_value=value, padding_side=side)
         if target == longest:
             return padded
