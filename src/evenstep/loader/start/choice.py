@@ -17,12 +17,13 @@ from evenstep.loader.batcher.process import start_batcher
 from evenstep.loader.batcher.process_main import BatcherPipes
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.options import LoaderOptions
-from evenstep.loader.start.fork_server import fork_server
+from evenstep.loader.start.fork_server import ServerLostError, fork_server
 from evenstep.loader.start.limited_pickle import NotPortable
 from evenstep.loader.start.portable import make_portable
 
 logger = logging.getLogger("evenstep")
 
+_SERVERS = 2  # that are tried, where one is lost
 _warned = False
 
 
@@ -45,9 +46,13 @@ class StartChoice:
         """A process that runs a batcher: a `multiprocessing.Process`, or one like it."""
         if _serves(spec.start_method):
             spec = replace(spec, start_method="fork")  # of the workers, by the batcher
-            if self._refusal is None:
+            for _ in range(_SERVERS):
+                if self._refusal is not None:
+                    break
                 try:
                     return fork_server().start(make_portable(spec), pipes)
+                except ServerLostError as error:
+                    logger.warning("%s; another way to start workers is taken", error)
                 except NotPortable as error:
                     self._refuse(error)
         method = multiprocessing.get_context(spec.start_method).get_start_method()
