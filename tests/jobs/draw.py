@@ -119,6 +119,7 @@ def _masks(job: dict[str, Any]) -> tuple[str, ...]:
     if kind.media or job["policy"] == "planned":
         return ("none", "ones")
     left = kind.relative and kind.labeled != "own"
+    left &= job["entry"] != "trainer" or job["labels"] != "none"
     return ("none", "ones", "right", *["left"] * left)
 
 
