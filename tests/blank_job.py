@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 import evenstep
 from evenstep.batch import unbatch
@@ -39,14 +39,32 @@ class Prepared(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return unbatch(FAMILY.collate([ROWS[number]]))
 
 
-def loader_of(blank: Any) -> evenstep.DataLoader:
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    """Half of the rows on each of two ranks."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __iter__(self) -> Iterator[Any]:
+        half = len(ROWS) // 2
+        return (ROWS[self.rank * half + number] for number in range(half))
+
+
+def collate_again(collate_fn: Any = FAMILY.collate) -> evenstep.PreparingCollator:
+    return evenstep.PreparingCollator(collate_fn=collate_fn, again=True)
+
+
+def loader_of(
+    blank: Any, collate_fn: Any = FAMILY.collate, dataset: Any = ROWS, **options: Any
+) -> Any:
     return evenstep.DataLoader(
-        ROWS,
+        dataset,
         policy=evenstep.Even(max_tokens=256),
-        collate_fn=FAMILY.collate,
+        collate_fn=collate_fn,
         blank=blank,
         memory=evenstep.Memory(buffer_size=8),
         faults=evenstep.Faults(warn_after=None),
+        **options,
     )
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from evenstep.plan import Even, FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
 from evenstep.plan.epoch.stream import Progress
+from evenstep.plan.label_reading import FIRST, UNSHIFTED
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
 from evenstep.plan.policies.sequence_packing import SequencePacking
@@ -88,8 +89,11 @@ SHARDS = st.lists(st.lists(st.integers(1, 30), max_size=40), min_size=1, max_siz
 
 
 def columns(lengths: Sequence[int]) -> np.ndarray:
+    """What is measured of samples. The labels of a third of them, and of some others, show
+    something of how models read them."""
     length = np.array(lengths, np.int64)
-    return np.stack([length, length // 2, length * 0], axis=1)
+    shows = FIRST * (length % 3 == 1) + UNSHIFTED * (length % 11 == 5)
+    return np.stack([length, length // 2, *[length * 0] * 3, shows], axis=1)
 
 
 def arrivals(random) -> dict[str, Callable]:
@@ -135,8 +139,9 @@ class Checkpoint:
             step=self.step,
             taken=0,
             numbers=NOBODY,
-            columns=np.empty((5, 0), np.int64),
+            columns=np.empty((6, 0), np.int64),
             ages=NOBODY,
+            labels=self.start.labels,
         )
 
 

@@ -2,7 +2,7 @@
 
 `--data` is a folder of .npy files, each the lengths of a corpus in tokens. Each corpus is repeated
 until the stream is long enough, each time in a new random order, and `--repeats` is the number of
-such streams. Packers are those of ``evenstep demo-packing``; figures are means over the streams.
+such streams. Figures are means over the streams.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.lib.report import Table, parser, progress, show
+from benchmarks.planning.packers import compare
 from evenstep.arrays import Int64Array
 from evenstep.plan.rng import generator
 from evenstep.tools.simulate.lengths import load_lengths
-from evenstep_demos.packing.compare import compare
 
 CORPORA = ("code_repos", "mm_interleaved_docs", "chat_multi_uncut")
 CONTEXT = 32_768

@@ -10,12 +10,12 @@
     loader/             `DataLoader`, in folders by process
     rebalance/          rollouts to ranks and micro-batches, after they are generated
     service/            many sources to the ranks of a mesh
-    tools/              simulate, advise, tune, profile, report, doctor
+    tools/              simulate, advise, profile, report, doctor
     integrations/       Hugging Face Trainer, Accelerate, Lightning, torchtitan, Megatron-LM
     cli/                the command ``evenstep``, a file for each command
 
 Beside them: `errors`, `testing` (checks for your own code), and
-for all folders `arrays`, `files`, `lazy_names`, `old_arguments`, `processes`, `run_log`, `tested`
+for all folders `arrays`, `files`, `lazy_names`, `processes`, `run_log`, `tested`
 (releases of other packages) and `version`.
 
 A folder imports only from those above it: see ``tests/test_house.py``. The public names below are

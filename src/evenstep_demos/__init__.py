@@ -2,8 +2,6 @@
 
     text/      ``evenstep demo``: a small GPT, with fixed batches and with `evenstep.Even`
     vision/    ``evenstep demo-vision``: a small Qwen2-VL on photographs, in the same two ways
-    packing/   ``evenstep demo-packing``: documents packed for pretraining, in three ways
-    service/   ``evenstep demo-service``: more than 100 sources to four ranks, on Ray
     models.py  the small transformers that they train
     ranks.py   rank processes on this machine
 

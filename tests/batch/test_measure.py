@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from evenstep.batch import Measure, length_of, patches_of, supervised_of
 from evenstep.batch.count_media import media_of
+from evenstep.batch.labels import Supervised
 from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.label_reading import FIRST, UNKNOWN, UNSHIFTED
 
 Named = namedtuple("Named", ["input_ids", "labels"])
 Pair = namedtuple("Pair", ["tokens", "target"])
@@ -83,17 +85,20 @@ def test_unknown_length_names_what_was_found_and_the_remedy(sample, words):
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
-        ([-100, -100, 13, 14], 2),  # prompt masked
-        ([11, 12, 13, 14], 3),  # aligned copy: nothing predicts the first
-        ([11, -100, 13, 14], 2),  # aligned copy with a hole
-        ([12, 13, 14, -100], 3),  # shifted in the dataset: all count
-        ([0, 1, 0, 1], 4),  # classes of tokens: all count
-        ([11, 12, 13, 99], 4),  # agrees at first, but is no copy
-        ([-100, -100, -100, -100], 0),
-        ([7, 8], 2),  # an encoder-decoder's labels
+        ([-100, -100, 13, 14], (2, 0)),  # prompt masked
+        ([11, 12, 13, 14], (3, FIRST)),  # aligned copy: the first counts if nothing is shifted
+        ([11, -100, 13, 14], (2, FIRST)),  # aligned copy with a hole
+        ([12, 13, 14, -100], (2, FIRST | UNSHIFTED)),  # shifted in the dataset
+        ([0, 1, 0, 1], (3, FIRST | UNSHIFTED)),  # classes of tokens
+        ([11, 12, 13, 99], (3, FIRST | UNSHIFTED)),  # agrees at first, but is no copy
+        ([-100, -100, -100, -100], (0, 0)),
+        ([7, 8], (2, UNSHIFTED)),  # an encoder-decoder's labels
+        ([4, 5, 6, 7, 8, -100], (5, UNSHIFTED)),
+        ([0.5, 1.5, -100.0, 2.5], (3, UNSHIFTED)),  # a number for each token
+        ([[1, 0], [0, -100], [1, 1], [0, 0]], (7, UNSHIFTED)),  # several for each
     ],
 )
-def test_supervised_tokens_are_the_labels_that_bear_loss(labels, expected, make):
+def test_labels_show_what_counts_and_how_it_is_read(labels, expected, make):
     tokens = [11, 12, 13, 14]
     for sample in (
         {"input_ids": make(tokens), "labels": make(labels)},
@@ -101,21 +106,28 @@ def test_supervised_tokens_are_the_labels_that_bear_loss(labels, expected, make)
         Named(make(tokens), make(labels)),
     ):
         assert supervised_of(sample, 4) == expected
+        causal, shows = expected
+        assert measured(sample, labels="causal")[1::4] == [causal, 0]
+        assert measured(sample, labels="every")[1::4] == [causal + (shows & FIRST), 0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 1, -100])), min_size=1))
 def test_supervised_tokens_equal_the_plain_definition(pairs):
     tokens = [token for token, _ in pairs]
     labels = [token + shift if shift >= 0 else -100 for token, shift in pairs]
-    copy = labels[0] != -100 and all(a in (-100, b) for a, b in zip(labels, tokens))
-    expected = sum(label != -100 for label in labels) - copy
+    causal = sum(label != -100 for label in labels[1:])
+    shows = 0
+    if labels[0] != -100:
+        copy = all(a in (-100, b) for a, b in zip(labels, tokens))
+        shows = FIRST if copy else FIRST | UNSHIFTED
     length = len(tokens)
     for make in (list, np.array, torch.tensor):
-        assert (
-            supervised_of({"input_ids": make(tokens), "labels": make(labels)}, length) == expected
-        )
-    mixed = {"input_ids": torch.tensor(tokens), "labels": labels}
-    assert supervised_of(mixed, length) == expected
+        sample = {"input_ids": make(tokens), "labels": make(labels)}
+        assert supervised_of(sample, length) == (causal, shows)
+    assert supervised_of({"input_ids": torch.tensor(tokens), "labels": labels}, length) == (
+        causal,
+        shows,
+    )
 
 
 def test_supervised_tokens_are_what_a_causal_model_averages_its_loss_over():
@@ -127,7 +139,7 @@ def test_supervised_tokens_are_what_a_causal_model_averages_its_loss_over():
         total = loss_utils.ForCausalLMLoss(
             logits, labels[None], vocab_size=16, num_items_in_batch=torch.tensor(1)
         )
-        count = supervised_of({"input_ids": tokens, "labels": labels}, 8)
+        count = supervised_of({"input_ids": tokens, "labels": labels}, 8).read("causal")
         torch.testing.assert_close(mean * count, total)
 
 
@@ -136,13 +148,13 @@ def test_supervised_tokens_are_what_a_causal_model_averages_its_loss_over():
 )
 @pytest.mark.parametrize("name", ["labels", "label", "label_ids"])
 def test_a_scalar_label_counts_once(name, label):
-    assert supervised_of({"input_ids": [1, 2, 3], name: label}, 3) == 1
+    assert supervised_of({"input_ids": [1, 2, 3], name: label}, 3) == (1, 0)
 
 
 def test_bfloat16_and_differentiable_labels_are_counted():
     labels = torch.tensor([1.0, -100.0, 2.0])
-    assert supervised_of({"input_ids": [4, 5, 6], "labels": labels.bfloat16()}, 3) == 2
-    assert supervised_of({"input_ids": [4, 5, 6], "labels": labels.requires_grad_()}, 3) == 2
+    assert supervised_of({"input_ids": [4, 5, 6], "labels": labels.bfloat16()}, 3).causal == 2
+    assert supervised_of({"input_ids": [4, 5, 6], "labels": labels.requires_grad_()}, 3).causal == 2
 
 
 @pytest.mark.parametrize(
@@ -153,17 +165,82 @@ def test_bfloat16_and_differentiable_labels_are_counted():
         (torch.tensor([1, 2, 3]), 2),
         (Item([1, 2, 3]), 2),
         (([1, 2, 3], [4, 5, 6]), 3),  # who knows what the second element is
+        (([1, 2, 3], [-100, 5, 6]), 2),  # labels
+        (([1, 2, 3], 4), 1),  # a class
+        (([1, 2, 3], torch.tensor(4.5)), 1),
+        (([1, 2, 3], "a"), 3),
+        (([1, 2, 3], 4, 5), 3),
         ({"image": 1}, 3),  # not known to predict tokens
+        ({"input_ids": [1, 2, 3], "start_positions": 1, "end_positions": 2}, 1),  # an answer
     ],
 )
 def test_unlabelled_tokens_are_predicted_from_those_before_them(sample, expected):
-    assert supervised_of(sample, 3) == expected
+    assert supervised_of(sample, 3) == (expected, 0)
 
 
-def test_labels_that_cannot_be_counted_ask_for_their_number():
-    for labels in (["a", "b"], {"boxes": 1}, [[1], [2, 3]]):
-        with pytest.raises(SampleError, match=r"sample 17: its labels .*SampleCounts\(supervised="):
-            measured({"input_ids": [1, 2], "labels": labels})
+def test_a_copy_of_the_tokens_in_a_tuple_is_their_labels():
+    assert supervised_of(([1, 2, 3], [1, 2, 3]), 3) == (2, FIRST)
+    assert supervised_of(([1, 2, 3], [4, -100, 6]), 3) == (1, FIRST | UNSHIFTED)
+
+
+def test_a_sample_for_a_decoder_proves_that_nothing_is_shifted_inside():
+    sample = {"input_ids": [1, 2], "labels": [1, 2], "decoder_input_ids": [0, 1]}
+    assert supervised_of(sample, 2) == (1, FIRST | UNSHIFTED)
+
+
+@pytest.mark.parametrize(
+    "labels", [["a", "b"], {"boxes": 1}, [0.5, float("nan")], [[1], ["a"]], []]
+)
+def test_labels_that_cannot_be_counted_ask_for_their_number(labels):
+    sample = {"input_ids": [1, 2], "labels": labels}
+    with pytest.raises(SampleError, match=r"sample 17: its labels .*SampleCounts\(supervised="):
+        measured(sample)
+    assert measured(sample, supervised_fn=lambda s: 2)[:2] == [2, 2]
+
+
+def test_sparse_labels_are_refused():
+    labels = torch.eye(2).to_sparse()
+    with pytest.raises(SampleError, match=r"sample 17: its labels are a Tensor.*to_dense"):
+        measured({"input_ids": [1, 2], "labels": labels})
+    assert measured({"input_ids": [1, 2], "labels": labels.to_dense()})[:2] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("sample", "options"),
+    [
+        ({"tokens": [1, 2, 3], "labels": [1, 2, 3]}, {"length_fn": lambda s: 3}),
+        ({"inputs_embeds": torch.zeros(3, 4), "labels": [1, 2, 3]}, {"length_fn": lambda s: 3}),
+        ({"inputs_embeds": torch.zeros(3, 4), "labels": [1, 2, 3]}, {"needs_lengths": False}),
+    ],
+)
+def test_labels_without_tokens_to_compare_them_with_ask_how_they_are_read(sample, options):
+    assert supervised_of(sample, 3) == (2, FIRST | UNKNOWN)
+    with pytest.raises(
+        ConfigurationError, match="sample 17 has .*labels='causal' .*labels='every'"
+    ):
+        measured(sample, **options)
+    assert measured(sample, **options, labels="causal")[1] == 2
+    assert measured(sample, **options, labels="every")[1] == 3
+    # Where the first is masked, it makes no difference.
+    assert measured({**sample, "labels": [-100, 2, 3]}, **options)[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ({"pixel_values": torch.zeros(3, 4, 4), "labels": 3}, [1, 1]),
+        ({"pixel_values": torch.zeros(3, 4, 4), "labels": [0.0, 1.0, 1.0]}, [3, 3]),
+        ({"pixel_values": torch.zeros(3, 4, 4), "labels": {"boxes": 1}}, [1, 1]),
+        ({"input_values": torch.zeros(3), "labels": [1, 2, 3]}, [3, 3]),  # of CTC
+        ({"input_features": torch.zeros(8, 9), "labels": [1, 2, 3]}, [3, 3]),
+        ((torch.zeros(3, 4, 4), 5), [1, 1]),
+        (torch.zeros(4), [1, 1]),
+        (7, [1, 1]),
+    ],
+)
+def test_samples_without_tokens_count_by_their_labels(sample, expected):
+    assert measured(sample, needs_lengths=False)[:2] == expected
+    assert measured(sample, needs_lengths=False, labels="causal")[:2] == expected
 
 
 def test_a_grid_that_holds_no_triples_is_refused():
@@ -174,15 +251,15 @@ def test_a_grid_that_holds_no_triples_is_refused():
 def test_samples_are_measured_while_another_thread_imports_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # as far as it has come
     sample = {"input_ids": np.arange(5), "labels": [-100, -100, 1, 2, 3]}
-    assert measured(sample) == [5, 3, 0, 0, 0]
+    assert measured(sample) == [5, 3, 0, 0, 0, 0]
 
 
 def test_measure_gives_one_int64_row_per_sample():
     samples = [{"input_ids": [1] * n, "labels": [-100] * (n - 1) + [1]} for n in (4, 2, 9)]
     result = Measure()(samples, ["a", "b", "c"])
     assert result.dtype == np.int64
-    assert result.tolist() == [[4, 1, 0, 0, 0], [2, 1, 0, 0, 0], [9, 1, 0, 0, 0]]
-    assert Measure()([], []).shape == (0, 5)
+    assert result.tolist() == [[n, 1, 0, 0, 0, 0] for n in (4, 2, 9)]
+    assert Measure()([], []).shape == (0, 6)
 
 
 def test_functions_of_the_user_replace_the_defaults():
@@ -192,8 +269,8 @@ def test_functions_of_the_user_replace_the_defaults():
         "supervised_fn": lambda s: torch.tensor(4),
         "patches_fn": lambda s: np.int32(9),
     }
-    assert measured(sample, **options) == [6, 4, 0, 0, 0]
-    assert measured(sample, **options, count_patches=True) == [6, 4, 9, 1, 81]
+    assert measured(sample, **options) == [6, 4, 0, 0, 0, 0]
+    assert measured(sample, **options, count_patches=True) == [6, 4, 9, 1, 81, 0]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +296,7 @@ def test_media_are_counted_with_the_pairs_of_each_image(sample, patches, images,
     columns = measured(
         {"input_ids": [1, 2, 3], **sample}, length_fn=lambda s: 3, count_patches=True
     )
-    assert columns[2:] == [patches, images, pairs]
+    assert columns[2:5] == [patches, images, pairs]
 
 
 @given(st.lists(st.tuples(*[st.integers(1, 6)] * 3), max_size=5))
@@ -234,10 +311,10 @@ def test_grids_are_counted_as_their_patches_one_by_one(grid):
 def test_a_function_may_count_the_patches_of_each_image():
     for each in ([4, 6], (4, 6), np.array([4, 6])):
         counts = measured([1, 2], patches_fn=lambda sample, each=each: each, count_patches=True)
-        assert counts[2:] == [10, 2, 52]
+        assert counts[2:5] == [10, 2, 52]
     grid = {"input_ids": [1], "image_grid_thw": [[1, 1, 1]] * 2}
     # All of a sample are shared out over the images that it has.
-    assert measured(grid, patches_fn=lambda s: 10, count_patches=True)[2:] == [10, 2, 50]
+    assert measured(grid, patches_fn=lambda s: 10, count_patches=True)[2:5] == [10, 2, 50]
     with pytest.raises(SampleError, match=r"patches_fn .* returned -1; it must return an integer"):
         measured([1], patches_fn=lambda s: [3, -1], count_patches=True)
 
@@ -270,24 +347,26 @@ def test_the_culprit_is_named_among_good_samples():
         Measure()(samples, ["sample 7", "sample 8", "sample 9"])
 
 
-def test_more_supervised_tokens_than_length_is_refused():
-    with pytest.raises(SampleError, match=r"sample 17 has 5 supervised .* length of 2.*length_fn="):
-        measured({"input_ids": [1, 2], "labels": [3, 4, 5, 6, 7]})
-    both = measured(
-        {"input_ids": [1, 2], "labels": [3, 4, 5, 6, 7]},
-        length_fn=lambda s: len(s["input_ids"]) + len(s["labels"]),
-    )
-    assert both == [7, 5, 0, 0, 0]
+def test_a_short_text_may_have_many_labels():
+    sample = {"input_ids": [1, 2], "labels": [3, 4, 5, 6, 7]}
+    assert measured(sample) == [2, 5, 0, 0, 0, UNSHIFTED]
+
+
+def test_a_function_may_say_what_labels_show():
+    sample = {"input_ids": [1, 2]}
+    assert measured(sample, supervised_fn=lambda s: Supervised(1, FIRST))[1::4] == [1, FIRST]
 
 
 def test_options_that_are_no_functions_are_refused():
     with pytest.raises(ConfigurationError, match="length_fn='input_ids'"):
         Measure(length_fn="input_ids")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="labels='shifted' must be one of causal, every"):
+        Measure(labels="shifted")
 
 
 def test_measure_and_its_errors_survive_pickling():
     measure = pickle.loads(pickle.dumps(Measure(length_fn=len, count_patches=True)))
-    assert measure([[1, 2, 3]], ["a"]).tolist() == [[3, 2, 0, 0, 0]]
+    assert measure([[1, 2, 3]], ["a"]).tolist() == [[3, 2, 0, 0, 0, 0]]
     with pytest.raises(SampleError) as caught:
         measure([[]], ["sample 3"])
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

@@ -45,8 +45,10 @@ def test_cutting_at_cu_seqlens_gives_the_documents_back(docs, make, labelled, ma
         part = slice(bounds[i], bounds[i + 1])
         tokens = [int(token) for token in sample["input_ids"]]
         labels = [int(label) for label in sample.get("labels", tokens)]
-        if mask_first or not labelled:
+        if mask_first:
             labels[0] = -100
+        elif not labelled:
+            labels = [*labels[1:], -100]  # as a data set has them that shifts labels
         assert batch["input_ids"][0, part].tolist() == tokens
         assert batch["labels"][0, part].tolist() == labels
         assert batch["position_ids"][0, part].tolist() == list(range(len(tokens)))
@@ -196,6 +198,7 @@ def test_patches_with_a_grid_are_joined():
         ([([1, 2], 3)], ["tuple", "collate_fn="]),
         ([{"input_ids": torch.ones(1, 4)}], ["(1, 4)", "one-dimensional"]),
         ([{"input_ids": [1]}, {"input_ids": []}], ["sample 1", "no tokens"]),
+        ([{"input_ids": np.array([1.0, np.nan])}], ["float64", "whole numbers"]),
         ([{"input_ids": [1, 2], "labels": [1]}], ["sample 0", "2 tokens", "(1,)"]),
         ([{"input_ids": [1], "labels": ["a"]}], ["'labels'", "no numbers"]),
         (
@@ -203,7 +206,14 @@ def test_patches_with_a_grid_are_joined():
             ["sample 0", "padded already", "tokenizer"],
         ),
         ([{"input_ids": [1], "cu_seqlens": [0, 1]}], ["'cu_seqlens'", "made by packing"]),
-        ([{"input_ids": [1], "labels": [1]}, {"input_ids": [1]}], ["'labels'", "sample 1"]),
+        (
+            [{"input_ids": [1], "x": 1}, {"input_ids": [1]}],
+            ["'x' of sample 0", "missing in sample 1", "collate_fn="],
+        ),
+        *(
+            ([{"input_ids": [1, 2], "labels": labels}, {"input_ids": [1]}], ["do not show what"])
+            for labels in ([1, 3], [2, -100], 1, [1.0, 2.0], [1], [[1, 2]], np.array([2, 3]))
+        ),
         (
             [{"input_ids": [1] * n, "x": torch.ones(n, n)} for n in (1, 2)],
             ["'x'", "(1, 1), (2, 2)", "collate_fn="],

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.batch import PadCollator, supervised_of
+from evenstep.batch import PadCollator
 from evenstep.errors import CollateError, ConfigurationError
 
 Named = namedtuple("Named", ["input_ids", "labels", "weight"])
@@ -238,25 +238,6 @@ def test_patches_with_a_grid_are_joined_in_order_and_images_may_be_missing():
     assert torch.equal(batch["pixel_values"], expected)
     assert batch["input_ids"].shape == (4, 3)
     assert PadCollator()(samples[3:] * 2)["pixel_values"] is None
-
-
-def test_left_padding_masks_first_labels_that_would_be_predicted_from_padding():
-    samples = [
-        {"input_ids": [11, 12, 13], "labels": [11, 12, 13]},
-        {"input_ids": [21], "labels": [21]},
-        {"input_ids": [31, 32], "labels": [-100, 32]},
-        {"input_ids": [41, 42], "labels": [42, -100]},  # shifted in the dataset: kept
-    ]
-    batch = PadCollator(side="left")(samples)
-    assert batch["labels"].tolist() == [
-        [-100, 12, 13],
-        [-100, -100, -100],
-        [-100, -100, 32],
-        [-100, 42, -100],
-    ]
-    counted = sum(supervised_of(s, len(s["input_ids"])) for s in samples)
-    assert int((batch["labels"] != -100).sum()) == counted
-    assert PadCollator()(samples)["labels"][0].tolist() == [11, 12, 13]
 
 
 @pytest.mark.parametrize(

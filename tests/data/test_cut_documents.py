@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -55,6 +56,52 @@ def test_any_form_of_sample_is_cut(kind: Any) -> None:
         assert cut[1][1:] == ("text", 7)
     else:
         assert [list(cut[i]) for i in range(2)] == [[1, 2], [3, 4, 5]]
+
+
+class Named(NamedTuple):
+    input_ids: Any
+    labels: Any
+    identity: int
+
+
+@dataclass
+class Record:
+    input_ids: Any
+    labels: Any
+    identity: int
+
+
+@pytest.mark.parametrize("kind", [Named, Record, lambda *fields: Named(*fields)._asdict()])
+@pytest.mark.parametrize("row", [list, tuple, torch.tensor])
+def test_every_field_of_any_kind_of_sample_is_cut(kind: Any, row: Any) -> None:
+    whole = kind(row([1, 2, 3, 4, 5]), row([-100, 2, 3, 4, 5]), 7)
+    cut = CutDocuments([whole], 3, "split", lengths=[5], length_fn=lambda sample: 5)
+    pieces = [cut[0], cut[1]]
+    assert [type(piece) for piece in pieces] == [type(whole)] * 2
+    fields = [piece if isinstance(piece, dict) else _fields(piece) for piece in pieces]
+    assert [[int(n) for n in piece["input_ids"]] for piece in fields] == [[1, 2], [3, 4, 5]]
+    assert [[int(n) for n in piece["labels"]] for piece in fields] == [[-100, 2], [3, 4, 5]]
+    assert [piece["identity"] for piece in fields] == [7, 7]
+
+
+def _fields(sample: Any) -> dict[str, Any]:
+    return asdict(sample) if isinstance(sample, Record) else sample._asdict()
+
+
+def test_what_cannot_be_cut_is_refused_rather_than_repeated() -> None:
+    class Opaque:
+        input_ids = (1, 2, 3, 4, 5)
+
+    cut = CutDocuments([Opaque()], 3, "split", lengths=[5], length_fn=lambda sample: 5)
+    with pytest.raises(SampleError, match="it is a Opaque of 5 tokens, and only mappings"):
+        cut[0]
+
+
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+def test_positions_of_each_piece_count_from_its_beginning(kind: Any) -> None:
+    sample = {"input_ids": [1, 2, 3, 4, 5], "position_ids": kind([0, 1, 2, 3, 4])}
+    cut = CutDocuments([sample], 3, "split", lengths=[5])
+    assert [cut[i]["position_ids"].tolist() for i in range(2)] == [[0, 1], [0, 1, 2]]
 
 
 def test_a_loader_trains_on_every_token_of_split_documents_once() -> None:

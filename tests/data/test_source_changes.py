@@ -1,9 +1,16 @@
-"""Files that changed since a fingerprint was taken are noticed by their content."""
+"""Files that have changed are noticed: since a fingerprint was taken, by their content; while they
+are read, by what the storage says of them."""
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import os
+import pickle
+import shutil
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +19,13 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
+from chaos_storage import ChaosFile
 from evenstep.data import Source, open_reader
-from evenstep.data.source_files import content_digest, list_files
-from evenstep.errors import MismatchError
+from evenstep.data.row_groups import RowSlice
+from evenstep.data.source_files import content_digest, list_files, with_first_openings
+from evenstep.errors import MismatchError, StorageError
+
+pytest.importorskip("webdataset")
 
 
 def write(path: Path, table: list[dict[str, Any]]) -> None:
@@ -44,7 +55,7 @@ def test_other_data_of_the_same_size_is_refused_and_a_copy_is_not(kind: str, tmp
     size, before = fingerprint_of(table)
     saved = before.fingerprint
     os.utime(path, (1, 1))
-    before.check_fingerprint(saved)
+    open_reader(before.source).check_fingerprint(saved)
     same_size, changed = fingerprint_of([*table[:250], {**table[250], "id": 251}, *table[251:]])
     assert same_size == size
     with pytest.raises(MismatchError, match="source 'web' has changed: content was"):
@@ -57,11 +68,197 @@ def test_of_large_files_a_bounded_part_is_read(tmp_path: Path):
             file.write(b"begin")
             file.truncate(1 << 36)  # 64 GiB of nothing
     source = Source("web", f"{tmp_path}/*.jsonl")
-    files = list_files(source)
-    found = {content_digest(source, files)}
+    found = {content_digest(source, list_files(source))}
     for place in (3, (1 << 36) - 60_000):
-        with open(files[1].path, "r+b") as file:
+        with open(tmp_path / "b.jsonl", "r+b") as file:
             file.seek(place)
             file.write(b"!")
-        found.add(content_digest(source, files))
+        found.add(content_digest(source, list_files(source)))
     assert len(found) == 3
+
+
+# While a source is read
+
+KINDS = ("parquet", "jsonl", "tar")
+ROWS = 300
+
+
+def corpus(path: Path, letter: str, rows: int = ROWS) -> Path:
+    """A file of rows of these letters; equally many rows of other letters take as many bytes."""
+    table = [{"id": k, "text": letter * 500} for k in range(rows)]
+    if path.suffix != ".tar":
+        write(path, table)
+        return path
+    with tarfile.open(path, "w") as tar:
+        for row in table:
+            content = json.dumps(row).encode()
+            member = tarfile.TarInfo(f"{row['id']:04}.json")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+def text_of(sample: Any) -> str:
+    return str(sample.get("json", sample)["text"])
+
+
+def replaced(path: Path, new: Path) -> None:
+    os.replace(new, path)
+
+
+def replaced_with_its_times(path: Path, new: Path) -> None:
+    shutil.copystat(path, new)
+    os.replace(new, path)
+
+
+def written_over(path: Path, new: Path) -> None:
+    with open(path, "r+b") as file:
+        file.write(new.read_bytes())
+
+
+def written_over_and_dated_back(path: Path, new: Path) -> None:
+    before = path.stat()
+    written_over(path, new)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def appended(path: Path, new: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(new.read_bytes())
+
+
+def truncated(path: Path, new: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def deleted(path: Path, new: Path) -> None:
+    path.unlink()
+
+
+def made_again(path: Path, new: Path) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+
+
+CHANGES = (replaced, written_over, appended, truncated, deleted, made_again)
+WITH_ITS_TIMES = (replaced_with_its_times, written_over_and_dated_back)
+LOCAL_AND_REMOTE = [("", change) for change in (*CHANGES, *WITH_ITS_TIMES)]
+LOCAL_AND_REMOTE += [("chaos://", change) for change in CHANGES]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("protocol", "change"), LOCAL_AND_REMOTE)
+def test_a_file_that_changes_is_an_error_before_any_of_its_new_content(
+    tmp_path: Path, kind: str, protocol: str, change: Callable[[Path, Path], None]
+) -> None:
+    path = corpus(tmp_path / f"old.{kind}", "x")
+    new = corpus(tmp_path / f"new.{kind}", "z")
+    assert new.stat().st_size == path.stat().st_size
+    with open_reader(Source("s", f"{protocol}{path}", block=16, patience=600)) as reader:
+        stream, seen = reader.read(), list[str]()
+        seen += [text_of(next(stream).sample) for _ in range(ROWS // 3)]
+        change(path, new)
+        for rest in (stream, reader.read()):
+            with pytest.raises(StorageError, match=r"has changed since|FileNotFound") as caught:
+                seen += [text_of(item.sample) for item in itertools.islice(rest, 2 * ROWS)]
+            assert str(path) in str(caught.value)
+        assert {text[0] for text in seen} == {"x"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("protocol", ["", "chaos://"])
+def test_a_file_that_changes_in_the_middle_of_a_read_is_an_error(
+    tmp_path: Path, kind: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = corpus(tmp_path / f"old.{kind}", "x")
+    new = corpus(tmp_path / f"new.{kind}", "z")
+
+    def changing(real: Any) -> Any:
+        def read(*given: Any, **options: Any) -> Any:
+            found = real(*given, **options)
+            if new.exists():
+                replaced(path, new)
+            return found
+
+        return read
+
+    class Changing(io.FileIO):
+        read = changing(io.FileIO.read)
+
+    with open_reader(Source("s", f"{protocol}{path}", block=100)) as reader:
+        monkeypatch.setattr("chaos_storage.ChaosFile.read", changing(ChaosFile.read))
+        monkeypatch.setattr("evenstep.data.parquet.RowSlice", changing(RowSlice))
+        opening = lambda path, *_, **__: Changing(path)  # noqa: E731
+        monkeypatch.setattr("evenstep.data.storage.open", opening, raising=False)
+        with pytest.raises(StorageError, match="has changed since it was opened"):
+            next(reader.read())
+        assert not new.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_and_modes_of_a_file_may_change_and_its_content_then_too_is_an_error(
+    tmp_path: Path, kind: str
+) -> None:
+    path = corpus(tmp_path / f"a.{kind}", "x", 30)
+    with open_reader(Source("s", str(path), block=16)) as reader:
+        expected = list(itertools.islice(reader.read(), 60))
+        path.chmod(0o600)
+        assert list(itertools.islice(reader.read(), 60)) == expected
+        os.link(path, tmp_path / "another name")
+        assert list(itertools.islice(reader.read(), 60)) == expected
+        written_over(path, corpus(tmp_path / f"new.{kind}", "z", 30))
+        with pytest.raises(StorageError, match="its time of modification was"):
+            next(reader.read())
+
+
+def test_a_file_of_a_store_that_knows_times_alone_is_told_from_its_successor(tmp_path: Path):
+    memory = fsspec.filesystem("memory")
+    url, rows = f"memory://{tmp_path}/a.jsonl", b'{"text": "x"}\n' * 40
+    memory.pipe(url, rows)
+    with open_reader(Source("s", url, block=8)) as reader:
+        stream = reader.read()
+        assert text_of(next(stream).sample) == "x"
+        memory.pipe(url, rows.replace(b"x", b"z"))
+        with pytest.raises(StorageError, match="has changed since it was opened: its created was"):
+            assert "z" not in {text_of(item.sample) for item in stream}
+
+
+# Between two openings of a job's source
+
+
+@pytest.mark.parametrize("protocol", ["", "chaos://"])
+def test_files_of_a_job_are_what_they_were_when_it_was_started(
+    tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for letter in "ab":
+        corpus(tmp_path / f"{letter}.jsonl", letter, 20)
+    given = Source("s", f"{protocol}{tmp_path}/*.jsonl")
+    (source,) = with_first_openings([given])
+    source = pickle.loads(pickle.dumps(source))
+    open_reader(source)
+
+    def refused(text: str) -> None:
+        for opening in (open_reader, lambda source: with_first_openings([source])):
+            with pytest.raises(StorageError, match=rf"since its job was started: {text}; restore"):
+                opening(source)
+        open_reader(given)  # which has no job
+
+    more = corpus(tmp_path / "c.jsonl", "c", 20)
+    refused("it is new")
+    more.unlink()
+    open_reader(source)
+    (tmp_path / "b.jsonl").rename(tmp_path / "b")
+    refused("it is gone")
+    (tmp_path / "b").rename(tmp_path / "b.jsonl")
+    if protocol:
+        open_reader(source)
+    else:
+        refused("its time of change was .*")
+    corpus(tmp_path / "b.jsonl", "d", 20)
+    refused("its .* was .* and is .*")
+    if not protocol:  # of a machine that has a copy, sizes are compared
+        monkeypatch.setattr("socket.gethostname", lambda: "another")
+        open_reader(source)
+    corpus(tmp_path / "b.jsonl", "d", 21)
+    refused("its size was .* and is .*")

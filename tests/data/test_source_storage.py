@@ -128,29 +128,6 @@ def test_what_does_not_pass_is_not_tried_again(corpus: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "tar"])
-@pytest.mark.parametrize("how", ["size", "version", "missing"])
-@pytest.mark.parametrize("protocol", ["", "chaos://"])
-def test_a_file_that_has_changed_or_is_gone_is_named(
-    tmp_path: Path, corpus: Path, kind: str, how: str, protocol: str
-) -> None:
-    copy = tmp_path / f"0.{kind}"
-    copy.write_bytes((corpus / copy.name).read_bytes())
-    if how == "version" and not protocol:
-        pytest.skip("local files have none")
-    with open_reader(Source("s", f"{protocol}{copy}", block=16, patience=600)) as reader:
-        if how == "missing":
-            copy.unlink()
-        elif how == "size":
-            copy.write_bytes(copy.read_bytes()[:700])
-        else:
-            os.utime(copy, ns=(1, 1))
-        expected = "FileNotFoundError.*does not pass" if how == "missing" else "has changed since"
-        with pytest.raises(StorageError, match=expected) as caught:
-            list(itertools.islice(reader.read(), 45))
-        assert str(copy) in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", ["parquet", "jsonl", "tar"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC])
 def test_a_stale_handle_of_a_network_file_system_is_tried_again(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, kind: str, code: int

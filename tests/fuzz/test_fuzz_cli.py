@@ -77,7 +77,6 @@ BASES = {
     "lengths": ["--out", "new.parquet"],
     "profile": ["--seconds", "nan"],
     "report": ["run.jsonl"],
-    "tune": ["--grid", "0", "--startup", "nan"],
     "service run": ["job_to_fuzz.py", "--resume", "cut.npy"],
     "service plan": ["--step", "0", "--log", "chat.jsonl"],
     "simulate workload-packing": ["--lengths", "lengths.npy", "--context", "64"],
@@ -139,7 +138,7 @@ def lines(draw: st.DrawFn) -> list[str]:
             words.append(draw(st.one_of(*map(st.sampled_from, pools), TEXT)))
     if draw(st.booleans()):
         words.append("--json")
-    if name == "tune" or draw(st.integers(0, 9)) == 0:
+    if draw(st.integers(0, 9)) == 0:
         words += draw(st.lists(st.sampled_from(NAMES), max_size=2))
     return words
 

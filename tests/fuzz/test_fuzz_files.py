@@ -35,7 +35,6 @@ from evenstep.strategy import DGraph, from_json, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable
 from evenstep.tools.profile import load_calibration
-from evenstep.tools.tune.step_files import StepFiles
 
 FOLDER = tempfile.TemporaryDirectory()
 HERE = Path(FOLDER.name)
@@ -58,26 +57,11 @@ TABLE = SampleTable(
     lengths={"text": np.array([3, 1, 2])},
 )
 PLAN = DGraph.of(TABLE, ClientPlaceTree.of({"DP": 2})).distribute("DP").plan()
-STEP = {
-    "time": 1.0,
-    "epoch": 0,
-    "samples": 2,
-    "tokens": 9,
-    "padded_tokens": 10,
-    "ends_update": True,
-    "length_moments": [4.5, 21.0, 99.0],
-}
 
 
 def append_plans(path: Path) -> None:
     for _ in range(2):
         plan_log._append(path, f'{{"step":0,"record":{{}},"plan":{to_json(PLAN)}')
-
-
-def read_steps(path: Path) -> Any:
-    files = StepFiles(path.parent)
-    files.read()
-    return files.steps
 
 
 @dataclass(frozen=True)
@@ -103,14 +87,6 @@ KINDS = [
         "plans.jsonl",
         append_plans,
         lambda path: to_json(plan) if (plan := plan_log.read_log(path, 0)) else None,
-    ),
-    Kind(
-        "a.steps",
-        lambda path: path.write_text(
-            "".join(json.dumps(line) + "\n" for line in ({"policy": "x"}, STEP, STEP, STEP))
-        ),
-        read_steps,
-        notices=False,
     ),
 ]
 

@@ -511,7 +511,8 @@ def test_what_torch_refuses_is_refused_with_an_error_of_its_type(arguments: dict
         ({"batch_size": None}, "no policy"),
         ({"batch_size": 2, "in_order": False, "num_workers": 2}, "in_order=False"),
         ({"batch_sampler": [[0, 1], [2]]}, "batch_sampler of type list forms batches itself"),
-        ({"batch_sampler": a_batch_sampler(), "policy": evenstep.FixedBatch(3)}, "contradicts"),
+        ({"batch_size": 2, "sampler": [[0, 1], [2]]}, r"here is \[0, 1\]; pass .* batch_sampler="),
+        ({"batch_size": 2, "sampler": a_batch_sampler()}, "here is a BatchSampler; pass"),
     ],
 )
 def test_what_only_evenstep_refuses_is_a_value_error_that_says_why(

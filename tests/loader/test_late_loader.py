@@ -134,7 +134,10 @@ def test_batches_are_those_made_at_once_bit_for_bit(
         "opened": lambda: Opening(tmp_path),
     }[kind]()
     late = loader_of(data, num_workers=workers)
-    assert late.collate_fn.late
+    late.learn()
+    assert late.learned is not None
+    assert late.learned.collate is not None
+    assert late.learned.collate["late"]
     at_once = loader_of(data, late=False, num_workers=workers)
     ours, theirs = batches(late), batches(at_once)
     assert sorted(n for batch in ours for n in batch["id"].tolist()) == list(range(N))
@@ -144,6 +147,7 @@ def test_batches_are_those_made_at_once_bit_for_bit(
 @pytest.mark.parametrize("kind", ["bytes", "opened"])
 def test_each_image_is_decoded_once_a_pass(kind: str, tmp_path: Path, decodings: list[Any]) -> None:
     loader = loader_of(hugging_face() if kind == "bytes" else Opening(tmp_path))
+    loader.learn()
     decodings.clear()
     for batch, _ in loader.steps():
         assert len(batch["input_ids"])

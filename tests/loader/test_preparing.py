@@ -120,9 +120,14 @@ def test_a_row_that_cannot_be_prepared_is_named_or_skipped(workers):
     assert [sample.index for sample in loader.skipped] == [5, 30]
 
 
-def test_a_function_that_raises_for_all_rows_is_refused_at_construction():
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_that_raises_for_all_rows_is_refused_before_the_first_step(workers):
+    data = Rows(tuple(range(N)))
+    loader = evenstep.DataLoader(
+        data, policy=POLICY, collate_fn=CorruptCollate(), num_workers=workers
+    )
     with pytest.raises(evenstep.SampleError, match="for each of 8 of them alone: OSError: image"):
-        evenstep.DataLoader(Rows(tuple(range(N))), policy=POLICY, collate_fn=CorruptCollate())
+        loader.steps()
 
 
 @pytest.mark.parametrize("kind", [Rows, Fetching])
@@ -182,7 +187,5 @@ def test_a_dataset_with_tokens_keeps_its_collate_function():
         return evenstep.PadCollator()(samples)
 
     loader = evenstep.DataLoader(Tokens(), policy=POLICY, collate_fn=collate)
-    assert loader.collate_fn is collate
-    assert loader.prepare is None
     steps = list(loader)
     assert len(seen) == len(steps)

@@ -76,9 +76,10 @@ class Epoch:
                 step=position.start.step,
                 taken=taken,
                 numbers=np.array(numbers, np.int64),
-                columns=np.ones((5, len(numbers)), np.int64),
+                columns=np.ones((6, len(numbers)), np.int64),
                 ages=np.zeros(len(numbers), np.int64),
                 quota=window,
+                labels=position.start.labels,
             )
             self.positions.append(
                 EpochProgress(
@@ -390,6 +391,7 @@ NULLABLE = OPTIONAL | {
     ("epoch", "stream"),
     ("epoch", "window_size"),
     ("epoch", "window_limit"),
+    ("epoch", "labels"),
     ("epoch", "next_entry"),
     ("dp_rank_0", "sources"),
 }

@@ -160,7 +160,7 @@ def receipt_of(**columns) -> Receipt:
         ({"padded_tokens": 7}, "'padded_tokens': 7"),
         ({"padded_tokens": 2**53}, "'padded_tokens': 9007199254740992"),
         ({"supervised_tokens": -1}, "'supervised_tokens': -1"),
-        ({"supervised_tokens": 9}, "'supervised_tokens': 9"),
+        ({"supervised_tokens": 2**53}, "'supervised_tokens': 9007199254740992"),
         ({"cost": -1.0}, "'cost': -1.0"),
         ({"cost": np.inf}, "'cost': inf"),
         ({"cost": np.nan}, "'cost': nan"),

@@ -73,8 +73,9 @@ def proposal(draw, numbers):
     samples = draw(st.integers(0, WINDOW))
     tokens = draw(st.integers(samples, samples * LONGEST))
     lacks = not samples and draw(st.booleans())
-    supervised, room = draw(st.integers(0, tokens)), draw(st.integers(0, MOST - 1))
-    head = ProposalHead(not samples, lacks, samples, supervised, tokens, room)
+    supervised, room = draw(st.integers(0, MOST - 1)), draw(st.integers(0, MOST - 1))
+    shown = draw(st.integers(0, samples)), draw(st.integers(0, samples))
+    head = ProposalHead(not samples, lacks, samples, supervised, tokens, room, *shown)
     row = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=numbers, max_size=numbers)
     return head, np.array(draw(row) if samples else [0] * numbers, np.int64)
 
@@ -208,8 +209,8 @@ def test_a_message_can_be_made_from_what_the_head_says():
 
     def message(length: int) -> bytes:
         rest = struct.pack("<III", length, 0, 7) + b"abc"
-        checksum = zlib.crc32(b"ev\x05P" + rest)
-        return b"ev\x05P" + struct.pack("<I", checksum) + rest
+        checksum = zlib.crc32(b"ev\x06P" + rest)
+        return b"ev\x06P" + struct.pack("<I", checksum) + rest
 
     assert message(23) == encode(PROPOSAL, b"abc", rank=0, round=7)
     with pytest.raises(DamagedMessageError, match="it has 23 bytes of 24"):
@@ -252,28 +253,32 @@ GOOD = ProposalHead(False, False, 10, 5, 40, 0)
         ((0, 0), (51, 0, 51, 0), "51 samples in a window of at most 50"),
         ((0, 0), (10, 0, 9, 0), "9 tokens in 10 samples of 1 to 100"),
         ((0, 0), (10, 0, 1001, 0), "1,001 tokens in 10 samples of 1 to 100"),
-        ((0, 0), (10, -1, 40, 0), "-1 supervised tokens of 40"),
-        ((0, 0), (10, 41, 40, 0), "41 supervised tokens of 40"),
+        ((0, 0), (10, -1, 40, 0), "-1 supervised tokens"),
+        ((0, 0), (10, MOST, 40, 0), "9,007,199,254,740,992 supervised tokens"),
         ((0, 0), (10, 5, 40, -1), "room for -1 samples"),
+        ((0, 0), (10, 5, 40, 0, 11), "labels of 11 and 0 samples show"),
+        ((0, 0), (10, 5, 40, 0, 0, -1), "labels of 0 and -1 samples show"),
     ],
 )
 def test_a_proposal_of_what_cannot_be_is_refused(flags, counts, said):
     numbers = np.zeros(2, np.int64)
     good = encode_proposal(GOOD, numbers)
-    bad = PROPOSAL_LAYOUT.pack(*flags, *counts) + (b"" if flags[0] else bytes(16))
+    bad = PROPOSAL_LAYOUT.pack(*flags, *counts, *[0] * (6 - len(counts))) + (
+        b"" if flags[0] else bytes(16)
+    )
     with pytest.raises(DamagedMessageError, match=f"rank 1 sent a damaged proposal .*{said}"):
         proposals([good, bad])
 
 
 @pytest.mark.parametrize(
     ("size", "said"),
-    [(3, "3 numbers of the policy, and that of rank 0 has 2"), (0, "0 numbers"), (1.5, "46 bytes")],
+    [(3, "3 numbers of the policy, and that of rank 0 has 2"), (0, "0 numbers"), (1.5, "62 bytes")],
 )
 def test_a_proposal_of_another_size_is_refused(size, said):
     good, bare = encode_proposal(GOOD, np.zeros(2, np.int64)), PROPOSAL_LAYOUT.pack(*GOOD)
     with pytest.raises(DamagedMessageError, match=f"rank 1 sent .* of round 7: .*{said}"):
         proposals([good, bare + bytes(int(8 * size))])
-    with pytest.raises(DamagedMessageError, match="has 33 bytes"):
+    with pytest.raises(DamagedMessageError, match="has 49 bytes"):
         proposals([good, bare[:-1]])
     finished = ProposalHead(True, False, 0, 0, 0, 0)
     with pytest.raises(DamagedMessageError, match="2 numbers of no policy"):

@@ -78,29 +78,73 @@ def main():
     print("forked" if server == os.getpid() else "served")
 """
 GUARD = '\nif __name__ == "__main__":\n    main()\n'
+SPAWN = """
+import torch.multiprocessing as mp
+
+def rank(number):
+    main()
+
+if __name__ == "__main__":
+    mp.{start}
+"""
+SPAWNED = SPAWN.format(start="spawn(rank)")
+SET = SPAWN.format(start='set_start_method("spawn"); mp.spawn(rank)')
+FORKED = SPAWN.format(start='start_processes(rank, start_method="forkserver")')
+# Says that it runs, whoever runs it.
+RUNS = """
+if __name__ == "__main__":
+    import os
+import pathlib, time
+with (pathlib.Path(__file__).parent / "runs").open("a") as log:
+    log.write(__name__ + " ")
+"""
 
 
 @pytest.mark.parametrize(
-    ("script", "how"),
-    [
-        (TELLING + MAIN + GUARD, "served"),
-        (TELLING + MAIN + "\nmain()\n", "forked"),
-        pytest.param(
-            "from telling import Telling\n" + MAIN + "\nmain()\n", "served", marks=pytest.mark.soak
-        ),
-    ],
-    ids=["guarded", "not guarded", "not guarded, dataset of a module"],
+    "as_module", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["path", "module"]
 )
-def test_any_script_works(tmp_path: Path, script: str, how: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "how", "runs"),
+    [
+        (TELLING + MAIN + GUARD, "served", ""),
+        (TELLING + MAIN + "\nmain()\n", "forked", ""),
+        (TELLING + MAIN + RUNS + "main()\n", "forked", "__main__"),
+        (TELLING + MAIN + RUNS + GUARD, "forked", "__main__"),
+        ("from telling import Telling\n" + MAIN + RUNS + "\nmain()\n", "served", "__main__"),
+        (TELLING + MAIN + SPAWNED, "served", ""),
+        (TELLING + MAIN + RUNS + SPAWNED, "forked", "__main__ __mp_main__"),
+        ("from telling import Telling\n" + MAIN + RUNS + SET, "served", "__main__ __mp_main__"),
+        (TELLING + MAIN + FORKED, "served", ""),
+    ],
+    ids=[
+        "guarded",
+        "not guarded",
+        "guarded in part",
+        "guarded but for a file",
+        "dataset of a module",
+        "spawned ranks",
+        "spawned ranks, guarded but for a file",
+        "spawned ranks as set, dataset of a module",
+        "ranks of a fork server",
+    ],
+)
+def test_any_script_works_and_runs_once(
+    tmp_path: Path, script: str, how: str, runs: str, as_module: bool
+) -> None:
     (tmp_path / "telling.py").write_text(TELLING)
     (tmp_path / "script.py").write_text(script)
-    assert said_by([sys.executable, str(tmp_path / "script.py")]) == how
+    command = ["-m", "script"] if as_module else [str(tmp_path / "script.py")]
+    assert said_by([sys.executable, *command], tmp_path) == how
+    log = tmp_path / "runs"
+    assert (log.read_text().split() if log.exists() else []) == runs.split()
 
 
-def said_by(command: list[str]) -> str:
+def said_by(command: list[str], folder: Path | None = None) -> str:
     paths = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, check=False, cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout.strip()

@@ -181,3 +181,31 @@ def test_a_file_that_is_taken_away_is_an_error_without_credentials(bucket: str) 
         with pytest.raises(SampleError, match=r"corpus/web\.jsonl") as error:
             steps_of(service.client(0))
     assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["code/0.parquet", "code/1.parquet", "web.jsonl", "shown/1.tar"])
+@pytest.mark.parametrize("guarded", [True, False])
+def test_an_object_that_is_replaced_is_an_error_before_any_of_its_new_content(
+    name: str, guarded: bool, bucket: str, folder: Path, tmp_path: Path
+) -> None:
+    """With s3fs's own guard of each request, and without."""
+    import s3fs
+
+    options = {"listings_expiry_time": None} if guarded else {"local_expiry_check": True}
+    content = (folder / name).read_bytes()
+    if name.endswith("parquet"):
+        begin = 0 if "0" in name else 25
+        new = write_parquet(tmp_path / "new", rows(COUNTS[0], 7000, 60)[begin:]).read_bytes()
+    else:
+        new = content.replace(b'"id": 2', b'"id": 7').replace(b'"id": 3', b'"id": 7')
+        assert new != content
+        assert len(new) == len(content)
+    job = job_in(bucket, storage_options=options)
+    with es.start(job, backend="local") as service:
+        client = service.client(0)
+        taken = steps_of(client, 1)
+        s3fs.S3FileSystem(skip_instance_cache=True).pipe(f"corpus/{name}", new)
+        with pytest.raises(StorageError, match=f"corpus/{name} has changed since it was opened"):
+            taken.extend(client)
+    ids = [n for batches, _ in taken for batch in batches for n in batch["id"].tolist()]
+    assert all(1000 <= n < 4000 for n in ids)

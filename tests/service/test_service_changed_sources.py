@@ -1,13 +1,17 @@
-"""A state is resumed over the same samples only; what is refused says which source changed how."""
+"""A state is resumed over the same samples only, and so is a loader that has died; what is refused
+says which source changed how."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_cluster import stop, until
 from service_world import (
     in_one_process,
     job_of,
@@ -19,7 +23,7 @@ from service_world import (
 )
 
 import evenstep.service as es
-from evenstep.errors import MismatchError
+from evenstep.errors import MismatchError, StorageError
 
 
 def edited() -> Any:
@@ -92,3 +96,36 @@ def test_an_edit_that_changes_no_sample_may_be_vouched_for(tmp_path: Path, saved
     harmless.fingerprint = str(refused.value).partition("fingerprint = '")[2].partition("'")[0]
     again = resume(tmp_path, saved, transform=harmless)
     assert [step[3] for step in again] == [step[3] for step in expected]
+
+
+def replace_web(folder: Path) -> None:
+    """Other rows of the same lengths, in as many bytes."""
+    path = folder / "b.jsonl"
+    before = path.stat().st_size
+    write_jsonl(folder / "new", [{**row, "id": row["id"] + 5000} for row in rows(45, 2000, 60)])
+    os.replace(folder / "new", path)
+    assert path.stat().st_size == before
+
+
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_a_loader_that_follows_one_that_died_does_not_read_a_file_that_was_replaced(
+    tmp_path: Path, standbys: int
+) -> None:
+    pytest.importorskip("zmq", reason="pyzmq is not installed")
+    job = job_of(tmp_path, sources=sources(tmp_path, transform=tokens_of_row))
+    name, faults = f"replaced-{standbys}-{os.getpid()}", es.FaultOptions(standbys=standbys)
+    with es.start(job, backend="processes", name=name, faults=faults) as service:
+        ready = lambda: [s for s in service.status()["standbys"] if s["ready"]]  # noqa: E731
+        until(lambda: len(ready()) == standbys, "standbys that are ready")
+        client = service.client(0)
+        taken = steps_of(client, 1)
+        loader = service.status()["loaders"][0]["process"]["process"]
+        stop(loader)  # or it may notice by itself
+        replace_web(tmp_path)
+        os.kill(loader, signal.SIGKILL)
+        with pytest.raises(StorageError, match=r"b\.jsonl has changed since its job was started"):
+            taken.extend(client)
+    ids = [n for batches, _ in taken for batch in batches for n in batch["id"].tolist()]
+    assert max(ids) < 5000
+    write_jsonl(tmp_path / "b.jsonl", rows(45, 2000, 60))
+    assert len(in_one_process(job, 1)[0]) == 1  # started again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from service_world import job_of, sources, squares, steps_of, tokens_of_row, with_prompt
 
 import evenstep.service as es
+from evenstep.batch import PadCollator
 from evenstep.data import open_reader
 from evenstep.errors import CollateError
 
@@ -66,10 +68,20 @@ def of_one_batch(given: list[es.Source], ids: set[Any], model: Bigram) -> list[t
             for item in reader.read(passes=1):
                 if (source.name, item.shard, item.index) in ids:
                     tokens = torch.tensor(item.sample["input_ids"])
-                    labels = torch.tensor(item.sample.get("labels", item.sample["input_ids"]))
+                    labels = torch.tensor(item.sample.get("labels") or item.sample["input_ids"])
                     logits.append(model(tokens[:-1]))
                     wanted.append(torch.where(labels[1:] == -100, -100, labels[1:] % 64))
     return gradient(F.cross_entropy(torch.cat(logits), torch.cat(wanted)), model)
+
+
+def labelled_in_one_source(row: Mapping[str, Any]) -> dict[str, Any]:
+    return with_prompt(row) if row["id"] < 2000 else tokens_of_row(row)
+
+
+def labelled_now_and_then(row: Mapping[str, Any]) -> dict[str, Any]:
+    if row["id"] % 3:
+        return labelled_in_one_source({**row, "id": row["id"] % 3 * 1000})
+    return {**tokens_of_row(row), "labels": None}
 
 
 def at(axis: str) -> Any:
@@ -90,6 +102,17 @@ def at(axis: str) -> Any:
         ({"DP": 1, "CP": 2, "TP": 2}, {}),
         ({"DP": 2}, {"collate": "pad"}),
         ({"DP": 2}, {"transform": tokens_of_row}),
+        *(
+            (sizes, {"transform": transform, **options})
+            for transform in (labelled_in_one_source, labelled_now_and_then)
+            for sizes, options in (
+                ({"DP": 3}, {}),
+                ({"DP": 2}, {"collate": "pad"}),
+                ({"DP": 2}, {"collate": PadCollator(side="left"), "loss_reduction": "sum"}),
+                ({"DP": 2, "CP": 2}, {}),
+                ({"DP": 2, "CP": 2}, {"strategy": at("CP")}),
+            )
+        ),
     ],
 )
 def test_scaled_losses_of_all_clients_give_the_gradient_of_one_big_batch(

@@ -17,7 +17,7 @@ from page_code import blocks
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_job_of_the_page_trains(tmp_path: Path) -> None:
+def test_the_job_of_the_page_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_parquet(tmp_path / "code" / "0.parquet", rows(400, 0, 900))
     write_jsonl(tmp_path / "web.jsonl", rows(400, 1000, 900))
     trained: list[float] = []
@@ -34,6 +34,13 @@ def test_the_job_of_the_page_trains(tmp_path: Path) -> None:
     assert len(trained) == 16
     assert {i.source for ids in names["step"].sample_ids for i in ids} == {"web"}
     assert names["step"].imbalance < names["step"].imbalance_before
+    (loop,) = blocks("service.md", "What a client gets")
+    exec(compile(loop, "service.md", "exec"), names)
+    printed = capsys.readouterr().out.splitlines()
+    ids = [sample for ids in names["step"].sample_ids for sample in ids]
+    assert printed == [f"web: sample {i.index} of shard {i.shard}" for i in ids]
+    stored = [number for batch in names["micro_batches"] for number in batch["id"].tolist()]
+    assert stored == [1000 + shard * 1024 + index for _, shard, index in ids]
 
 
 def vision(graph, mesh, step):

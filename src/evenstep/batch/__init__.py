@@ -2,6 +2,7 @@
 
     labels          which labels are supervised
     count_media     images, patches and their pairs, of a sample
+    trim            `Trim`: cuts off padding that samples come with
     measure         `Measure`: length, supervised tokens and media of a sample
     columns         a group by field, as both collators take it
     media           images, videos and audio of a group, joined
@@ -11,6 +12,7 @@
     memory          where collators put large tensors
     formats/        a packed batch in the form that each training framework takes
     batch_of_one    `unbatch`: a batch of one sample, as that sample
+    joining         whether joined samples make the batch that a collate function makes of rows
     prepare         `PreparingCollator`: a collate function that prepares, run on each sample alone
     images/         images of a sample, made once its group is known
     blank           `Blank`: the smallest image, for groups without one

@@ -12,12 +12,14 @@ does not change, and the blank adds exactly zero to every gradient. Its ``attent
 packed rows have no other value, and models of the Qwen-VL kind look for images only where it is 1.
 
 Images and sound have a tower each: a group gets the blank if it lacks either.
+
+Where a collate function makes batches of rows, it is given one row more, with an image: `BlankRow`.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,16 +27,22 @@ import numpy as np
 import torch
 
 from evenstep.batch.columns import TOKENS, tensor_of
+from evenstep.batch.joining import unlike_beginning
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, labels_of
 from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS, join_media
 from evenstep.errors import CollateError, SampleError
 
 SIGHT, SOUND = "images", "sound"
+ROW = "evenstep_row"
+"""Field of a prepared sample that holds the row it was made of."""
 
 _SOUND_FIELDS = ("input_features", "feature_attention_mask")
 LABELS = (*LABEL_FIELDS, "shift_labels")
-_OFF = "pass blank=False to leave groups without images as they are"
+_OFF = (
+    "where no rank waits for the encoder, as under DDP with find_unused_parameters=True, pass "
+    "blank=False to leave groups without images as they are"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +127,50 @@ class Blank:
         if name in self.fields:
             return self.fields[name].to(values.dtype).expand(shape)
         return values.new_zeros(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class BlankRow:
+    """A row with media, which becomes the last of a batch, and none of whose labels counts."""
+
+    sample: Any
+    """As the collate function takes it."""
+    media: tuple[str, ...] = MEDIA_FIELDS
+    """Names of media fields of batches."""
+
+    def collated(
+        self, collate_fn: Callable[[list[Any]], Any], samples: Sequence[Any], *, loss_scaling: str
+    ) -> Any:
+        """The batch of a group; with one row more where it lacks media that this row has.
+
+        Raises:
+            CollateError: that row would change the loss, or might.
+        """
+        batch = collate_fn(list(samples))
+        have = towers_of(batch, self.media)
+        if have == {SIGHT, SOUND} or not isinstance(batch, MAPPINGS):
+            return batch
+        longer = collate_fn([*samples, self.sample])
+        if towers_of(longer, self.media) == have:
+            return batch
+        labels = [name for name in LABELS if name in longer]
+        shape = getattr(longer.get(TOKENS), "shape", None)
+        why = None
+        if loss_scaling not in ("token", "none"):
+            why = f"loss_scaling={loss_scaling!r} counts rows"
+        elif not labels or any(getattr(longer[name], "shape", None) != shape for name in labels):
+            why = "the batch has no label for each of its input_ids"
+        elif name := unlike_beginning(batch, longer, len(samples)):
+            why = f"collate_fn makes another {name!r} of the same rows where there is one more"
+        if why is not None:
+            raise CollateError(
+                f"a group without images cannot be given a row with one: {why}. Let collate_fn "
+                f"give each row without one a small image, without labels; or, {_OFF}"
+            )
+        for name in labels:
+            longer[name] = longer[name].clone()
+            longer[name][len(samples) :] = IGNORE_INDEX
+        return longer
 
 
 def towers_of(sample: Any, media: Collection[str] = MEDIA_FIELDS) -> set[str]:

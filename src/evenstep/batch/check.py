@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
-from evenstep.batch.labels import IGNORE_INDEX, labels_of
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, as_array, labels_of
 from evenstep.errors import CollateError
 
 
@@ -37,55 +38,116 @@ def check_packed(batch: Any, max_tokens: int, where: str) -> None:
         )
 
 
-def check_supervised(batch: Any, expected: int, where: str) -> None:
-    """Compares the labels of a batch with what was measured.
-
-    Labels are counted in three ways, since the batch alone does not show whether the model shifts
-    them: all that are not -100; all but each row's first position; and, as `supervised_of` counts
-    samples, all but the first real position of rows whose labels are an aligned copy of their
-    tokens (the first real position is where ``attention_mask`` begins, so left padding makes no
-    difference). Agreement with one of the counts is enough.
-
+def check_rows(batch: Any, samples: int) -> None:
+    """
     Args:
-        batch: what the collate function returned. Passes unless it is a mapping with a tensor of
-            labels, and these are no fractions, as those of mixed samples are.
-        expected: supervised tokens of its samples.
-        where: the name of the batch in the error, such as "step 12 on rank 1".
+        batch: what the collate function returned. Passes unless it is a tensor, or has several,
+            which all have as many rows, and one of them a number for each.
+        samples: that it was given.
 
     Raises:
-        CollateError: none of the counts is `expected`.
+        CollateError: it has fewer rows than samples.
     """
-    labels = labels_of(batch) if isinstance(batch, Mapping) else None
-    if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
-        return
-    supervised = labels != IGNORE_INDEX
-    total = int(supervised.sum())
-    if total == expected:
-        return
-    if labels.ndim > 1 and int(supervised[:, 1:].sum()) == expected:
-        return
-    if labels.ndim == 2 and total - _first_of_copies(batch, labels, supervised) == expected:
+    values = batch.values() if _is_mapping(batch) else batch
+    values = list(values) if isinstance(batch, (Mapping, tuple, list)) else [batch]
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.ndim]
+    rows = {len(tensor) for tensor in tensors}
+    if len(rows) == 1 and min(rows) < samples and any(tensor.ndim == 1 for tensor in tensors):
+        raise CollateError(
+            f"the collate function made {min(rows)} rows of {samples} samples, so loss_scale would "
+            "be wrong; let the dataset return None for a sample that cannot be used, and leave it "
+            "out with faults=evenstep.Faults(skip_bad_samples=...)"
+        )
+
+
+def without_padded_first(batch: Any, labels: str | None) -> Any:
+    """The batch, with -100 for labels that a model would predict from the padding before them.
+
+    That is the first label of a row that is padded on the left, of a model that shifts labels: to
+    the right nothing predicts it.
+
+    Args:
+        batch: what the collate function returned. Changed in place, but for the tensor of labels.
+        labels: as for `check_supervised`.
+    """
+    found, mask = _labels(batch), batch.get("attention_mask") if _is_mapping(batch) else None
+    if found is None or not isinstance(mask, torch.Tensor) or mask.shape != found.shape:
+        return batch
+    padded = mask[:, 0] == 0
+    if not padded.any() or not _shifts(batch, found, labels):
+        return batch
+    rows = padded.nonzero()[:, 0]
+    kept = found.clone()  # a collate function may use the tokens themselves as labels
+    kept[rows, (mask[rows] != 0).to(torch.int8).argmax(dim=1)] = IGNORE_INDEX
+    name = next(name for name in LABEL_FIELDS if batch.get(name) is found)
+    batch[name] = kept
+    return batch
+
+
+def supervised_in(batch: Any, labels: str | None, samples: int) -> tuple[int, ...] | None:
+    """Supervised tokens of a batch; None unless it is a mapping with a tensor of labels.
+
+    Args:
+        labels: how the model reads labels, one of `evenstep.plan.label_reading.READINGS`; None
+            where the batch shows it: labels that are a copy of its tokens are shifted inside the
+            model, and others have been shifted.
+        samples: in the batch. A row of fractions for each may be its probabilities, as made by
+            mixing samples, and then counts 1: the second number.
+    """
+    found = _labels(batch)
+    if found is None:
+        return None
+    counted = found[:, 1:] if _shifts(batch, found, labels) else found
+    count = int(np.count_nonzero(as_array(counted) != IGNORE_INDEX))  # in a tenth of torch's time
+    if found.is_floating_point() and len(found) == samples:
+        return count, samples
+    return (count,)
+
+
+def check_supervised(
+    batch: Any, expected: int, where: str, labels: str | None = None, samples: int = 0
+) -> None:
+    """Compares the labels of a batch with what was measured.
+
+    Args:
+        batch: what the collate function returned.
+        expected: supervised tokens of its samples.
+        where: the name of the batch in the error, such as "step 12 on rank 1".
+        labels, samples: as for `supervised_in`.
+
+    Raises:
+        CollateError: the batch has another number of supervised tokens.
+    """
+    counted = supervised_in(batch, labels, samples)
+    if counted is None or expected in counted:
         return
     raise CollateError(
-        f"{where}: the collated labels hold {total:,} supervised tokens, but the samples were "
-        f"measured to hold {expected:,}, so loss_scale would be wrong. The collate function makes, "
-        "masks or truncates labels after they were counted. Do that in the dataset; or count what "
-        "it keeps with length_fn=evenstep.SampleCounts(supervised=...); or weight ranks by samples "
-        "with loss_scaling='sample'. If "
-        "the dataset shifts labels itself and the batch is packed, set "
-        "PackCollator(mask_first_label=False)"
+        f"{where}: the collated labels hold {counted[0]:,} supervised tokens, but the samples were "
+        f"measured to hold {expected:,}, so loss_scale would be wrong. Either the collate function "
+        "makes, masks or truncates labels after they were counted: do that in the dataset; or "
+        "count what it keeps with length_fn=evenstep.SampleCounts(supervised=...); or weight ranks "
+        "by samples with loss_scaling='sample'. Or the model reads labels otherwise than "
+        f"labels={labels!r} says: pass labels='causal' if it shifts them inside, labels='every' if "
+        "not, and leave mask_first_label out of PackCollator"
     )
 
 
-def _first_of_copies(
-    batch: Mapping[str, Any], labels: torch.Tensor, supervised: torch.Tensor
-) -> int:
+def _labels(batch: Any) -> torch.Tensor | None:
+    found = labels_of(batch) if _is_mapping(batch) else None
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _is_mapping(batch: Any) -> bool:
+    return isinstance(batch, Mapping)
+
+
+def _shifts(batch: Mapping[str, Any], found: torch.Tensor, labels: str | None) -> bool:
+    """Whether the model shifts the labels of a batch, so that the first of each row counts not."""
+    if labels == "every" or found.ndim != 2 or found.is_floating_point():
+        return False
     tokens = batch.get("input_ids")
-    if not isinstance(tokens, torch.Tensor) or tokens.shape != labels.shape:
-        return 0
-    mask = batch.get("attention_mask")
-    start = torch.zeros(len(labels), 1, dtype=torch.int64, device=labels.device)
-    if isinstance(mask, torch.Tensor) and mask.shape == labels.shape:
-        start = (mask != 0).to(torch.int8).argmax(dim=1, keepdim=True)
-    copies = ~((labels != tokens) & supervised).any(dim=1)
-    return int((supervised.gather(1, start)[:, 0] & copies).sum())
+    if not isinstance(tokens, torch.Tensor):
+        return labels == "causal"
+    if tokens.shape != found.shape:
+        return False
+    return labels == "causal" or not ((found != tokens) & (found != IGNORE_INDEX)).any()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.media import MEDIA_FIELDS, join_media
 from evenstep.errors import CollateError
 
@@ -41,11 +42,18 @@ class Columns:
     """False for plain tuples, whose fields are called "0", "1" and so on."""
 
 
-def columns_of(samples: Sequence[Any], media: Collection[str] = MEDIA_FIELDS) -> Columns:
-    """Splits a group into fields.
+def columns_of(
+    samples: Sequence[Any],
+    media: Collection[str] = MEDIA_FIELDS,
+    *,
+    labels_shifted: bool = False,
+) -> Columns:
+    """Splits a group into fields. Where some samples have labels, copies of their tokens, and some
+    have none, these get their own: see `with_own_labels`.
 
     Args:
         media: fields that samples with ``input_ids`` may lack.
+        labels_shifted: whether labels are those of the next token.
 
     Raises:
         CollateError: no samples, samples of different types or with different fields, or a type
@@ -56,7 +64,7 @@ def columns_of(samples: Sequence[Any], media: Collection[str] = MEDIA_FIELDS) ->
     first = samples[0]
     if isinstance(first, Mapping):
         _check_type(samples, Mapping)
-        fields = _mapping_fields(samples, media)
+        fields = _mapping_fields(samples, media, labels_shifted)
         tokens = TOKENS if TOKENS in fields else None
         return Columns(len(samples), fields, tokens, dict, extensible=True)
     _check_type(samples, type(first))
@@ -96,8 +104,8 @@ def tensors_of(name: str, values: list[Any]) -> list[torch.Tensor] | None:
         usual = next(i for i, tensor in enumerate(tensors) if tensor is not None)
         raise CollateError(
             f"field {name!r} holds numbers in sample {usual} of the group and "
-            f"{type(values[odd]).__name__} in sample {odd}; return one kind from the dataset, or "
-            "pass collate_fn="
+            f"{type(values[odd]).__name__} in sample {odd} of it; return one kind from the "
+            "dataset, or pass collate_fn="
         )
     if len({row.dtype for row in rows}) > 1:
         dtype = functools.reduce(torch.promote_types, (row.dtype for row in rows))
@@ -140,29 +148,82 @@ def _check_type(samples: Sequence[Any], kind: type) -> None:
     for position, sample in enumerate(samples):
         if not isinstance(sample, kind):
             raise CollateError(
-                f"sample 0 of the group is a {type(samples[0]).__name__} and sample {position} a "
-                f"{type(sample).__name__}; return one type from the dataset"
+                f"sample 0 of the group is a {type(samples[0]).__name__} and sample {position} of "
+                f"it a {type(sample).__name__}; return one type from the dataset"
             )
 
 
 def _mapping_fields(
-    samples: Sequence[Mapping[str, Any]], media: Collection[str]
+    samples: Sequence[Mapping[str, Any]], media: Collection[str], labels_shifted: bool
 ) -> dict[str, list[Any]]:
     keys = samples[0].keys()
     if all(sample.keys() == keys for sample in samples):
-        return {name: [sample[name] for sample in samples] for name in samples[0]}
-    names = dict.fromkeys(name for sample in samples for name in sample)
-    for name in names:
-        if name in media:
-            continue
-        for position, sample in enumerate(samples):
-            if name not in sample:
-                raise CollateError(
-                    f"field {name!r} is missing in sample {position} of the group, whose fields "
-                    f"are {list(sample)}; return the same fields for every sample, or pass "
-                    "collate_fn="
-                )
-    return {name: [sample.get(name) for sample in samples] for name in names}
+        fields = {name: [sample[name] for sample in samples] for name in samples[0]}
+    else:
+        names = dict.fromkeys(name for sample in samples for name in sample)
+        fields = {name: [sample.get(name) for sample in samples] for name in names}
+        for name in names:
+            lacking = [position for position, sample in enumerate(samples) if name not in sample]
+            if lacking and name not in media and name not in LABEL_FIELDS:
+                raise _incomplete(name, samples, lacking[0])
+    for name in LABEL_FIELDS:
+        column = fields.get(name, [])
+        if any(labels is None for labels in column) and listed(column):
+            fields[name] = _completed(name, column, samples, labels_shifted)
+    return fields
+
+
+def _completed(
+    name: str, column: list[Any], samples: Sequence[Mapping[str, Any]], shifted: bool
+) -> list[Any]:
+    """The labels of a group, in which samples that have none get their own."""
+    found = []
+    for labels, sample in zip(column, samples):
+        own = tensor_of(with_own_labels(sample, name, shifted=shifted).get(name))
+        tokens = own if shifted else tensor_of(sample.get(TOKENS))
+        given = own if labels is None else tensor_of(labels)
+        if given is None or not (labels is None or _are_tokens(given, tokens)):
+            why = ", and the labels that there are do not show what these would be"
+            lacking = next(k for k, each in enumerate(column) if each is None)
+            raise _incomplete(name, samples, lacking, why)
+        found.append(given)
+    return found
+
+
+def with_own_labels(sample: Any, name: str = "labels", *, shifted: bool = False) -> Any:
+    """A mapping that has labels of its own: each of its tokens, but the first and padding.
+
+    Args:
+        sample: any other than a mapping with one sequence of tokens is returned as it is.
+        shifted: each label where the token before it is, as data sets have them that shift labels
+            themselves; otherwise where the token itself is.
+    """
+    tokens = tensor_of(sample.get(TOKENS)) if isinstance(sample, Mapping) else None
+    if tokens is None or tokens.ndim != 1:
+        return sample
+    labels = tokens.to(torch.int64, copy=True)
+    if (mask := tensor_of(sample.get("attention_mask"))) is not None:
+        labels[mask == 0] = IGNORE_INDEX
+    labels[:1] = IGNORE_INDEX
+    return {**sample, name: labels.roll(-1) if shifted else labels}
+
+
+def _are_tokens(labels: torch.Tensor, tokens: torch.Tensor | None) -> bool:
+    """Whether the labels that are not -100 are the tokens."""
+    if tokens is None or labels.shape != tokens.shape or labels.is_floating_point():
+        return False
+    return not ((labels != tokens) & (labels != IGNORE_INDEX)).any()
+
+
+def _incomplete(
+    name: str, samples: Sequence[Mapping[str, Any]], lacking: int, why: str = ""
+) -> CollateError:
+    having = next(k for k, sample in enumerate(samples) if sample.get(name) is not None)
+    return CollateError(
+        f"field {name!r} of sample {having} of the group is missing in sample {lacking} of it, "
+        f"whose fields are {list(samples[lacking])}{why}; return the same fields for every sample, "
+        "or pass collate_fn="
+    )
 
 
 def _tuple_columns(samples: Sequence[Any], kind: Any) -> Columns:

@@ -1,20 +1,20 @@
 """Which labels are supervised, that is, contribute to the loss.
 
-Defined here alone, so that measuring, padding and checking agree. A label of -100 is not
-supervised. And a causal model whose labels are an aligned copy of its input
-(``labels[i] == input_ids[i]`` wherever it is not -100) shifts them by one inside: it predicts
-position i from the positions before i, so nothing ever predicts position 0, and that label is not
-supervised either, whatever its value.
+Defined here alone, so that measuring, collating and checking agree. A label of -100 is not
+supervised. Whether the first label of a sample is depends on the model: see
+`evenstep.plan.label_reading`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from evenstep.plan.label_reading import FIRST, UNKNOWN, UNSHIFTED
 
 IGNORE_INDEX = -100
 """The label that PyTorch's cross entropy leaves out by default."""
@@ -24,6 +24,19 @@ MAPPINGS = (dict, Mapping)
 
 LABEL_FIELDS = ("labels", "label", "label_ids")
 """Names of fields of labels; the first one present counts."""
+
+
+class Supervised(NamedTuple):
+    """Supervised tokens of a sample."""
+
+    causal: int
+    """If its labels are read as "causal"."""
+    shows: int = 0
+    """Bits of `evenstep.plan.label_reading`."""
+
+    def read(self, labels: str) -> int:
+        """The number in one of the `READINGS`."""
+        return self.causal + (self.shows & FIRST if labels == "every" else 0)
 
 
 def labels_of(sample: Any) -> Any | None:
@@ -55,6 +68,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     """`value` as an array, without a copy where it is a CPU tensor of a type that NumPy has.
 
     Raises:
+        TypeError: a sparse or nested tensor.
         ValueError: nested lists of unequal lengths.
     """
     if not is_tensor(value):
@@ -67,48 +81,65 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     return array
 
 
-def count_supervised(labels: Any, tokens: Any | None) -> int:
-    """How many labels are supervised.
+def are_integers(values: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a sequence holds integers alone; several times cheaper than to make an array of it."""
+    try:
+        return isinstance(sum(values), (int, np.integer))
+    except TypeError:
+        return False
+
+
+def count_labels(labels: Any, width: int | None, tokens: Any | None) -> Supervised:
+    """The supervised ones of a sample's labels.
 
     Args:
-        labels: numbers of any shape, or one text, which counts 1.
-        tokens: a sequence of numbers that the labels may be a copy of, or None.
+        labels: numbers of any shape, or nested lists of them; or one text, which counts 1.
+        width: as many labels may belong to the tokens one by one; None if none do.
+        tokens: [width] a sequence of numbers; None where the sample does not have them.
 
     Raises:
-        TypeError, ValueError: the labels are neither numbers nor text.
+        TypeError, ValueError, RuntimeError: the labels are neither numbers nor text, or not a
+            number (NaN).
     """
-    if isinstance(labels, list) and labels and type(labels[0]) is int:
+    if isinstance(labels, str):
+        return Supervised(1)
+    if isinstance(labels, list) and labels and type(labels[0]) is int and are_integers(labels):
         # Counting in a list is several times cheaper than making an array of it.
         count = len(labels) - labels.count(IGNORE_INDEX)
-        masked = labels[0] == IGNORE_INDEX
-    elif isinstance(labels, str):
-        return 1
+    elif isinstance(labels, (list, tuple)) and labels and _is_sequence(labels[0]):
+        return Supervised(sum(count_labels(part, None, None).causal for part in labels), UNSHIFTED)
     else:
         labels = as_array(labels)
         if labels.dtype.kind not in "iufb":
             raise TypeError(f"not numbers but {labels.dtype}")
         count = int(np.count_nonzero(labels != IGNORE_INDEX))
-        masked = labels.ndim != 1 or not len(labels) or labels[0] == IGNORE_INDEX
-    if not masked and tokens is not None:
-        count -= copies_inputs(labels, tokens)
-    return count
+        if labels.dtype.kind == "f" and np.isnan(labels).any():
+            raise ValueError("some are NaN")
+        if not labels.size:
+            raise ValueError("there are none")
+        if not labels.ndim:
+            return Supervised(count)
+        if labels.ndim > 1 or labels.dtype.kind == "f":
+            return Supervised(count, UNSHIFTED)
+    if len(labels) != width:
+        return Supervised(count, UNSHIFTED)
+    if labels[0] == IGNORE_INDEX:
+        return Supervised(count)
+    if tokens is None:
+        return Supervised(count - 1, FIRST | UNKNOWN)
+    return Supervised(count - 1, FIRST if _is_copy(labels, tokens) else FIRST | UNSHIFTED)
 
 
-def copies_inputs(labels: Any, tokens: Any) -> bool:
-    """Whether the first label is not -100 and the labels are an aligned copy of the tokens.
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0
 
-    Both are sequences of numbers. All of them are compared only where the first ones agree, so a
-    sample with a masked prompt costs next to nothing.
-    """
-    if isinstance(labels, list) and isinstance(tokens, list):
-        if not labels or labels[0] == IGNORE_INDEX or labels[0] != tokens[0]:
-            return False
-        if labels == tokens:
-            return True
+
+def _is_copy(labels: Any, tokens: Any) -> bool:
+    """Whether labels, of which the first is not -100, are an aligned copy of as many tokens."""
+    if labels[0] != tokens[0]:
+        return False
+    if isinstance(labels, list) and isinstance(tokens, list) and labels == tokens:
+        return True
     labels, tokens = as_array(labels), as_array(tokens)
-    if labels.shape != tokens.shape or not len(labels):
-        return False
-    if labels[0] == IGNORE_INDEX or labels[0] != tokens[0]:
-        return False
     differs = labels != tokens
     return not (differs.any() and (differs & (labels != IGNORE_INDEX)).any())

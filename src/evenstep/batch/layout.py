@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from evenstep.arrays import rounded_up
+
 
 @dataclass(frozen=True)
 class RowLayout:
@@ -31,8 +33,8 @@ class RowLayout:
         """Pads each document, then the row, to a multiple; 1 pads nothing."""
         rooms: Sequence[int] = lengths
         if document_multiple > 1:
-            rooms = [_rounded_up(length, document_multiple) for length in lengths]
-        rest = _rounded_up(sum(rooms), row_multiple) - sum(rooms)
+            rooms = [rounded_up(length, document_multiple) for length in lengths]
+        rest = rounded_up(sum(rooms), row_multiple) - sum(rooms)
         if rest:
             return cls((*lengths, 0), (*rooms, rest))
         return cls(tuple(lengths), tuple(rooms))
@@ -92,7 +94,3 @@ class RowLayout:
     def _spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """One value per document to one per token. NumPy does it several times as fast as torch."""
         return values.repeat(self.rooms)
-
-
-def _rounded_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

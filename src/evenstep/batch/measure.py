@@ -1,7 +1,7 @@
 """Measures a sample before it is collated: its length, supervised tokens and media.
 
-Policies see only these five integers of a sample, and `loss_scale` is exact only if the second is
-the number of tokens that the loss of the collated batch averages over. `Measure` runs in the worker
+Policies see only these integers of a sample, and `loss_scale` is exact only if the second is the
+number of tokens that the loss of the collated batch averages over. `Measure` runs in the worker
 processes on every sample, so the defaults take a few microseconds and copy nothing.
 """
 
@@ -23,11 +23,24 @@ from evenstep.batch.count_media import (
     media_of,
     media_of_patches,
 )
-from evenstep.batch.labels import MAPPINGS, as_array, count_supervised, is_tensor, labels_of
+from evenstep.batch.labels import (
+    MAPPINGS,
+    Supervised,
+    are_integers,
+    as_array,
+    count_labels,
+    is_tensor,
+    labels_of,
+)
+from evenstep.batch.trim import MASK, Trim
 from evenstep.errors import ConfigurationError, SampleError, described
+from evenstep.plan.argument_checks import check_one_of
+from evenstep.plan.label_reading import FIRST, READINGS, UNKNOWN, UNSHIFTED
 
 _LENGTH_LIMIT = 2**31  # what the planner's sort keys hold
 _NUMBERS = (int, float, np.number)
+_NO_TOKENS = ("input_features", "input_values", "pixel_values")
+"""Fields of samples whose labels belong to no tokens of theirs one by one."""
 _LENGTH_REMEDY = (
     "pass length_fn=, a function from a sample to its number of tokens; or, where collate_fn makes "
     "the tokens, PreparingCollator(collate_fn=...)"
@@ -47,6 +60,7 @@ def length_of(sample: Any) -> int:
     tokens = tokens_of(sample)
     length = _sequence_length(tokens)
     if length is not None:
+        _check_numbers(tokens)
         return length
     if tokens is not None:
         raise SampleError(
@@ -62,44 +76,78 @@ def length_of(sample: Any) -> int:
     raise SampleError(f"it is {describe(sample)} without 'input_ids'; {_LENGTH_REMEDY}")
 
 
-def supervised_of(sample: Any, length: int) -> int:
+def supervised_of(sample: Any, length: int | None) -> Supervised:
     """Supervised tokens of a sample, which contribute to the loss: the default `supervised_fn`.
 
-    - With labels (``labels``, ``label`` or ``label_ids``): those that are not -100. One fewer if
-      they are an aligned copy of the tokens whose first label is not -100, because a model that
-      takes such labels shifts them inside and never predicts the first. A scalar counts 1.
+    - With labels (``labels``, ``label`` or ``label_ids``): those that are not -100. Where there is
+      one integer for each token, it depends on the model whether the first counts: see
+      `evenstep.plan.label_reading`. A scalar counts 1.
     - Without labels, where only tokens are known (``input_ids`` or a bare sequence): one fewer than
-      `length`, since each token is predicted from those before it.
-    - Otherwise `length`, as for a tuple, whose other elements may be labels of any kind.
+      there are, since each token is predicted from those before it; with an ``attention_mask``,
+      those behind the first whose mask is not 0. An answer that is marked by ``start_positions``
+      counts 1.
+    - In a tuple of tokens and one more element, a number counts 1, and a sequence as long as the
+      tokens is that of their labels if it is a copy of them or holds -100. Else each token counts.
+
+    Args:
+        length: tokens of the sample; None if it has none.
 
     Raises:
         SampleError: the labels are neither numbers nor text.
     """
+    tokens = tokens_of(sample)
+    if (width := _sequence_length(tokens)) is None:
+        tokens, width = None, _width(sample, length)
     labels = labels_of(sample)
     if labels is None:
-        return supervised_without_labels(sample, length)
-    tokens = tokens_of(sample)
-    if _sequence_length(tokens) is None:
-        tokens = None
+        return _without_labels(sample, tokens, length)
     try:
-        return count_supervised(labels, tokens)
-    except (TypeError, ValueError) as error:
+        found = count_labels(labels, width, tokens)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if length is None and not isinstance(error, ValueError):
+            return Supervised(1)  # boxes, say: objects of which the sample has one
         raise SampleError(
             f"its labels are {describe(labels)} ({error}); pass "
             "length_fn=evenstep.SampleCounts(supervised=...), a function from a sample to the "
             "number of its supervised tokens"
         ) from error
+    if found.shows == FIRST and field_of(sample, "decoder_input_ids") is not None:
+        return Supervised(found.causal, FIRST | UNSHIFTED)
+    return found
 
 
-def supervised_without_labels(sample: Any, length: int) -> int:
-    """`supervised_of` a sample that has no labels."""
-    tokens = tokens_of(sample)
-    if _sequence_length(tokens) is None:
-        return length
-    unnamed = isinstance(sample, (tuple, list)) and tokens is not sample
-    if unnamed and not hasattr(sample, "input_ids"):
-        return length
-    return max(length - 1, 0)
+def _width(sample: Any, length: int | None) -> int | None:
+    """As many labels may belong one by one to the tokens of a sample that shows none."""
+    embeddings = field_of(sample, "inputs_embeds")
+    if embeddings is not None:
+        return len(embeddings)
+    return None if any(field_of(sample, name) is not None for name in _NO_TOKENS) else length
+
+
+def _without_labels(sample: Any, tokens: Any | None, length: int | None) -> Supervised:
+    if tokens is None or length is None:
+        return Supervised(1 if length is None else length)
+    if isinstance(sample, (tuple, list)) and tokens is sample[0]:
+        return _of_tuple(sample, tokens, length)
+    if field_of(sample, "start_positions") is not None:
+        return Supervised(1)
+    mask = field_of(sample, MASK)
+    if mask is None or _sequence_length(mask) != length:
+        return Supervised(max(length - 1, 0))
+    if isinstance(mask, list) and mask.count(1) == length:  # several times cheaper than an array
+        return Supervised(length - 1)
+    return Supervised(int(np.count_nonzero(as_array(mask)[1:])))
+
+
+def _of_tuple(sample: Sequence[Any], tokens: Any, length: int) -> Supervised:
+    other = sample[1] if len(sample) == 2 else None
+    if isinstance(other, _NUMBERS) or getattr(other, "ndim", None) == 0:
+        return Supervised(1)
+    if length and _sequence_length(other) == length:
+        found = count_labels(other, length, tokens)
+        if found.read("every") < length or found.shows == FIRST:
+            return found
+    return Supervised(length)
 
 
 def digests_of(samples: Sequence[Any]) -> Int64Array:
@@ -115,7 +163,7 @@ class Measure:
     length_fn: Callable[[Any], int] | None = None
     """Sample -> tokens; None is `length_of`."""
     supervised_fn: Callable[[Any], int] | None = None
-    """Sample -> supervised tokens, at most its length; None is `supervised_of`."""
+    """Sample -> supervised tokens; None is `supervised_of`."""
     patches_fn: Callable[[Any], int | Sequence[int]] | None = None
     """Sample -> vision patches, or those of each of its images; None is `media_of`."""
     count_patches: bool = False
@@ -123,6 +171,11 @@ class Measure:
     needs_lengths: bool = True
     """False takes samples without tokens, too, unless there is a `length_fn`. Their length is the
     number of their supervised labels, or 1 where they have none that can be counted."""
+    labels: str | None = None
+    """How the model reads labels, one of `evenstep.plan.label_reading.READINGS`; None if the samples are
+    to show it."""
+    trim: Trim | None = None
+    """Cuts off the padding that samples come with."""
 
     def __post_init__(self) -> None:
         for name in ("length_fn", "supervised_fn", "patches_fn"):
@@ -131,55 +184,63 @@ class Measure:
                 raise ConfigurationError(
                     f"{name}={function!r} must be a function from a sample to an integer, or None"
                 )
+        if self.labels is not None:
+            check_one_of(READINGS, labels=self.labels)
 
-    def __call__(self, samples: Sequence[Any], names: Sequence[str]) -> Int64Array:
-        """Length, supervised tokens, patches, images and patch pairs of each sample.
+    def __call__(self, samples: list[Any], names: Sequence[str]) -> Int64Array:
+        """Length, supervised tokens, patches, images and patch pairs of each sample; and what its
+        labels show of how the model reads them, which is nothing where `labels` says it.
 
         Args:
-            samples: [n] what the dataset returned.
+            samples: [n] what the dataset returned; in this list, those that `trim` cuts are
+                replaced.
             names: [n] the name of each sample in an error, such as "sample 17".
 
         Returns:
-            [n, 5] int64.
+            [n, 6] int64.
 
         Raises:
-            SampleError: a function failed or did not return an integer from 0 to 2**31 - 1, a
-                length is 0, or more tokens are supervised than there are.
+            SampleError: a function failed or did not return an integer from 0 to 2**31 - 1, or a
+                length is 0.
+            ConfigurationError: whether the first label counts is not known.
         """
         length_fn = self.length_fn or length_of
         may_lack_tokens = not self.needs_lengths and self.length_fn is None
-        flat: list[int] = []
-        media: list[MediaCounts] = []
-        for sample, name in zip(samples, names, strict=True):
+        rows: list[tuple[int, ...]] = []
+        for place, name in enumerate(names):
+            if self.trim is not None:
+                samples[place] = _called("trim", self.trim, name, samples[place])
+            sample = samples[place]
             lacks_tokens = may_lack_tokens and not _has_tokens(sample)
-            length = 1 if lacks_tokens else _evaluate("length_fn", length_fn, name, sample)
+            length = None if lacks_tokens else _evaluate("length_fn", length_fn, name, sample)
             if length == 0:
                 raise SampleError(
                     f"{name} has length 0, and an empty sample cannot be trained on; filter it in "
                     "the dataset"
                 )
-            if self.supervised_fn is not None:
-                supervised = _evaluate("supervised_fn", self.supervised_fn, name, sample)
-            elif lacks_tokens:
-                supervised = _supervised_labels(sample)
+            if self.supervised_fn is None:
+                found = _called("supervised_fn", supervised_of, name, sample, length)
             else:
-                supervised = _evaluate("supervised_fn", supervised_of, name, sample, length)
-            if lacks_tokens:
-                length = max(length, supervised)
-            if supervised > length:
-                raise SampleError(
-                    f"{name} has {supervised:,} supervised tokens but a length of {length:,}; let "
-                    "length_fn= count every supervised token (an encoder-decoder's labels too), or "
-                    "correct SampleCounts(supervised=...)"
-                )
-            flat += (length, supervised)
-            if self.count_patches:
-                media.append(self._media(name, sample))
-        columns = np.zeros((len(flat) // 2, 2 + len(MediaCounts._fields)), np.int64)
-        columns[:, :2] = np.array(flat, np.int64).reshape(-1, 2)
-        if media:
-            columns[:, 2:] = media
-        return columns
+                found = _called("supervised_fn", self.supervised_fn, name, sample)
+                if not isinstance(found, Supervised):
+                    found = Supervised(_whole("supervised_fn", self.supervised_fn, name, found))
+            supervised, shows = self._read(found, name)
+            if length is None:
+                length = max(1, supervised)
+            media = self._media(name, sample) if self.count_patches else MediaCounts()
+            rows.append((length, supervised, *media, shows))
+        return np.array(rows, np.int64).reshape(len(samples), 3 + len(MediaCounts._fields))
+
+    def _read(self, found: Supervised, name: str) -> tuple[int, int]:
+        if self.labels is not None:
+            return found.read(self.labels), 0
+        if found.shows & UNKNOWN:
+            raise ConfigurationError(
+                f"{name} has a label for each of its tokens and no 'input_ids' to compare them "
+                "with, so it is not known whether the first counts; pass labels='causal' if the "
+                "model shifts labels, else labels='every'"
+            )
+        return found
 
     def _media(self, name: str, sample: Any) -> MediaCounts:
         if self.patches_fn is None:
@@ -251,15 +312,20 @@ def _has_tokens(sample: Any) -> bool:
     return bool(_sequence_length(tokens)) and as_array(tokens[:1]).dtype.kind in "iu"
 
 
-def _supervised_labels(sample: Any) -> int:
-    """Supervised labels of a sample without tokens; 1 where there are none to count."""
-    labels = labels_of(sample)
-    if labels is None:
-        return 1
+def _check_numbers(tokens: Any) -> None:
+    if isinstance(tokens, (list, tuple)) and are_integers(tokens):
+        return
     try:
-        return count_supervised(labels, None)
-    except (TypeError, ValueError):
-        return 1
+        array = as_array(tokens)
+        if array.dtype.kind not in "iufb":
+            raise TypeError(f"not numbers but {array.dtype}")
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise ValueError("some are NaN")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SampleError(
+            f"its tokens are {describe(tokens)} ({error}); return integers from the dataset, or "
+            f"{_LENGTH_REMEDY}"
+        ) from error
 
 
 def _sequence_length(value: Any) -> int | None:

@@ -13,7 +13,7 @@ which they leave out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 
 import torch
 
@@ -22,7 +22,9 @@ from evenstep.batch.memory import cat
 from evenstep.errors import CollateError
 
 _TILE_MASK = "pixel_attention_mask"
-_SAY_WHAT_IS_REAL = ("image_sizes", _TILE_MASK, "feature_attention_mask")
+_SOUND_MASK = "feature_attention_mask"
+_SAY_WHAT_IS_REAL = ("image_sizes", _TILE_MASK)
+"""Of images."""
 _PIXELS = tuple(VISION_GRIDS.values())
 
 MEDIA_FIELDS = (
@@ -33,7 +35,7 @@ MEDIA_FIELDS = (
     "batch_num_images",
     _TILE_MASK,
     "input_features",
-    "feature_attention_mask",
+    _SOUND_MASK,
 )
 """The names that processors of transformers use."""
 
@@ -85,7 +87,7 @@ def _dimensions(rows: Rows) -> int:
     return next(row.ndim for row in rows if row is not None)
 
 
-def _join(name: str, rows: Rows, names: Collection[str]) -> torch.Tensor:
+def _join(name: str, rows: Rows, names: Set[str]) -> torch.Tensor:
     """
     Args:
         names: of all media fields of the group.
@@ -98,7 +100,8 @@ def _join(name: str, rows: Rows, names: Collection[str]) -> torch.Tensor:
         raise _unjoinable(name, present, "have different numbers of dimensions")
     shapes = [row.shape[1:] for row in present]
     if any(shape != shapes[0] for shape in shapes):
-        if not any(each in names for each in _SAY_WHAT_IS_REAL):
+        sound = name in ("input_features", _SOUND_MASK)
+        if names.isdisjoint([_SOUND_MASK] if sound else _SAY_WHAT_IS_REAL):
             raise _unjoinable(name, present, "differ in more than their first dimension")
         largest = [max(sizes) for sizes in zip(*shapes)]
         present = [_padded(row, largest) for row in present]

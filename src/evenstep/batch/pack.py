@@ -22,6 +22,7 @@ from evenstep.batch.columns import (
     media_of,
     shapes_text,
     tensors_of,
+    with_own_labels,
 )
 from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
@@ -36,10 +37,10 @@ class PackCollator:
 
     Always present: ``input_ids``, ``labels`` and ``position_ids``, int64 [1, T]. A sample's own
     ``position_ids`` are kept; otherwise they count from 0 in every document. Where samples have no
-    labels, these are the tokens themselves, the first of each document -100; one scalar label per
-    sample gives labels of shape [n]. ``cu_seqlens`` int32 [n + 1] and ``max_seqlen`` int are as
-    FlashAttention's variable-length functions and PyTorch's take them; ``document_ids`` int32
-    [1, T] count from 0.
+    labels, these are the tokens themselves, the first of each document -100; several labels per
+    token become [1, T, ...], one scalar per sample [n]. ``cu_seqlens`` int32 [n + 1] and
+    ``max_seqlen`` int are as FlashAttention's variable-length functions and PyTorch's take them;
+    ``document_ids`` int32 [1, T] count from 0.
 
     Other fields: those with [length, ...] in every sample become [1, T, ...]; scalars and tensors
     of equal shape are stacked to [n, ...]; fields of images, videos and audio are joined, and
@@ -47,18 +48,19 @@ class PackCollator:
     left out, because attention functions that see one take the whole row for a single document.
 
     Padding, where an option below asks for it, has labels of -100, stands behind the real tokens
-    of its document and counts as a part of it; padding that fills up the row is document n. T and
-    ``max_seqlen`` count padding, a policy's ``max_tokens`` does not. Its positions continue those
-    of the document; other token-long fields get 0. Then ``cu_seqlens`` has real lengths only, as
+    of its document and counts as a part of it; padding that fills up the row is document n. T,
+    ``max_seqlen`` and a policy's ``max_tokens`` count padding. Its positions continue those of the
+    document; other token-long fields get 0. Then ``cu_seqlens`` has real lengths only, as
     Transformer Engine takes them, and ``cu_seqlens_padded``, of the same shape, says where
     documents begin in the row: a kernel without support for padding takes the latter.
     """
 
-    mask_first_label: bool = True
-    """Set the first label of each document to -100: right for labels aligned with the input, which
-    the model shifts inside, and harmless where they are -100 already. Set to False if the dataset
-    has shifted the labels itself (``labels[i]`` is the token after ``input_ids[i]``, the last one
-    -100): then every label, the first too, stays within its document."""
+    mask_first_label: bool | None = None
+    """Set the first label of each document to -100, if labels are one integer per token: right for
+    labels aligned with the input, which the model shifts inside, and harmless where they are -100
+    already. False keeps every label: for models that do not shift them, and if the dataset has
+    shifted the labels itself (``labels[i]`` is the token after ``input_ids[i]``, the last one
+    -100). None does what a loader's ``labels`` says, and masks them where there is no loader."""
     per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
     """Fields never treated as token-long, though their first dimension may happen to equal the
     length of every sample of a group."""
@@ -102,7 +104,8 @@ class PackCollator:
                 sequences, empty or already padded samples, labels of another length than the
                 tokens, or fields that differ between samples.
         """
-        columns = columns_of(samples, self.media_fields)
+        shifted = self.mask_first_label is False
+        columns = columns_of(samples, self.media_fields, labels_shifted=shifted)
         if TOKENS not in columns.fields or not (columns.extensible or columns.tokens == TOKENS):
             raise CollateError(
                 f"samples of type {type(samples[0]).__name__} with fields {list(columns.fields)} "
@@ -120,7 +123,10 @@ class PackCollator:
             row_multiple=self.pad_to_multiple_of or 1,
         )
         joined = torch.cat(tokens).to(torch.int64)
-        labels = self._labels(_label_rows(columns, tensors), joined, layout)
+        rows = _label_rows(columns, tensors)
+        if rows is None and shifted:
+            rows = [with_own_labels({TOKENS: row}, shifted=True)["labels"] for row in tokens]
+        labels = self._labels(rows, joined, layout)
         batch: dict[str, Any] = {
             TOKENS: layout.place(joined, self.pad_token_id)[None],
             "labels": labels,
@@ -161,7 +167,9 @@ class PackCollator:
         else:
             flat = _joined_labels(labels, layout.lengths)
         flat = layout.place(flat, IGNORE_INDEX)
-        if self.mask_first_label or labels is None:
+        # What models shift are the ids of tokens.
+        ids = flat.ndim == 1 and not flat.dtype.is_floating_point
+        if labels is None or (self.mask_first_label is not False and ids):
             flat[layout.starts] = IGNORE_INDEX
         return flat[None]
 
@@ -182,6 +190,11 @@ def _token_rows(rows: list[torch.Tensor] | None) -> list[torch.Tensor]:
         raise CollateError(
             f"input_ids of shapes {shapes_text(rows or [])} cannot be packed; return "
             "one-dimensional token ids from the dataset"
+        )
+    if any(row.dtype.is_floating_point for row in rows):
+        raise CollateError(
+            f"input_ids are {rows[0].dtype} and cannot be packed; return whole numbers from the "
+            "dataset (pandas makes fractions of a column in which some are missing)"
         )
     for i, row in enumerate(rows):
         if not row.shape[0]:
@@ -211,7 +224,8 @@ def _joined_labels(labels: list[torch.Tensor], lengths: Sequence[int]) -> torch.
         if not row.ndim or row.shape[0] != length:
             raise CollateError(
                 f"sample {i} of the group has {length} tokens and labels of shape "
-                f"{tuple(row.shape)}; packing needs one label per token, or one per sample"
+                f"{tuple(row.shape)}; packing needs labels for each token, or one per sample; use "
+                "packed=False"
             )
     flat = torch.cat(labels)
     # int64 is the type that cross entropy takes.
@@ -230,8 +244,8 @@ def _check_unpadded(masks: list[torch.Tensor] | None) -> None:
 def _loss_mask(labels: torch.Tensor) -> torch.Tensor:
     if labels.ndim != 2:
         raise CollateError(
-            f"loss_mask=True needs one label per token, and these samples have one each "
-            f"(labels of shape {tuple(labels.shape)}); leave loss_mask out"
+            f"loss_mask=True needs one label per token, and labels have the shape "
+            f"{tuple(labels.shape)}; leave loss_mask out"
         )
     return (labels != IGNORE_INDEX).to(torch.float32)
 

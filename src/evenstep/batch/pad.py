@@ -10,7 +10,6 @@ one allocation and one copy per row.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
+from evenstep.arrays import rounded_up
 from evenstep.batch.columns import (
     TOKENS,
     Columns,
@@ -29,10 +29,13 @@ from evenstep.batch.columns import (
     tensors_of,
 )
 from evenstep.batch.count_media import VISION_GRIDS
-from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, copies_inputs
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.memory import stack
 from evenstep.errors import CollateError, ConfigurationError
+
+WAVEFORM = "input_values"
+"""The field of raw audio, as models of transformers take it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +48,13 @@ class PadCollator:
     a field that is None in every sample stays None. Fields of images, videos and audio are joined
     along their first dimension, as their models require, and may be absent from samples without
     any: see `evenstep.batch.media`.
-
-    With ``side="left"``, the first label of a sample whose labels are an aligned copy of its tokens
-    becomes -100. Right-padded, no model predicts it; left-padded, one that shifts labels
-    inside would predict it from the padding before it.
     """
 
     side: str = "right"
-    """Where the padding goes: "right" or "left"."""
+    """Where the padding of tokens, and of fields as long, goes: "right" or "left". Others, such as
+    waveforms and the labels of encoder-decoders, are padded on the right, as their models want. On
+    the left, a model that shifts labels would predict a row's first one from padding: a loader
+    whose ``labels`` says so sets it to -100."""
     pad_token_id: int = 0
     """Pads ``input_ids``, bare sequences and the first element of tuples."""
     label_fields: tuple[str, ...] = LABEL_FIELDS
@@ -67,7 +69,8 @@ class PadCollator:
     media_fields: tuple[str, ...] = MEDIA_FIELDS
     """Fields of images, videos and audio."""
     attention_mask: bool = True
-    """Add an int64 ``attention_mask``, 1 for real tokens, to mappings that have none."""
+    """Add an int64 ``attention_mask``, 1 for real tokens, or for real samples of waveforms
+    (``input_values``), to mappings that have none."""
 
     def __post_init__(self) -> None:
         if self.side not in ("right", "left"):
@@ -89,14 +92,15 @@ class PadCollator:
 
         Raises:
             CollateError: no samples, a sample without tokens, fields that differ between samples,
-                shapes that cannot be padded to one, or padding that the dtype cannot hold.
+                shapes that cannot be padded to one, padding that the dtype cannot hold, or of
+                fractions without a mask.
         """
         columns = columns_of(samples, self.media_fields)
         media = media_of(columns, self.media_fields)
         tensors = {
             n: tensors_of(n, values) for n, values in columns.fields.items() if n not in media
         }
-        lengths = _lengths(tensors.get(columns.tokens or ""))
+        lengths = _lengths(tensors.get(columns.tokens or WAVEFORM))
         batch: dict[str, Any] = {}
         for name, values in columns.fields.items():
             if name in media:
@@ -105,11 +109,10 @@ class PadCollator:
                 batch[name] = listed(values)
             else:
                 batch[name] = self._collate(columns, name, rows, lengths)
-        if lengths is not None:
-            if self.side == "left":
-                self._mask_first_labels(columns, tensors, lengths, batch)
-            if self.attention_mask and columns.extensible and "attention_mask" not in batch:
-                batch["attention_mask"] = self._attention_mask(lengths)
+        masked = self.attention_mask and columns.extensible and "attention_mask" not in batch
+        if masked and lengths is not None:
+            side = self.side if columns.tokens else "right"
+            batch["attention_mask"] = self._attention_mask(lengths, side)
         return columns.rebuild(batch)
 
     def _collate(
@@ -129,15 +132,17 @@ class PadCollator:
                 "their first dimension; make them equal in the dataset, or pass collate_fn="
             )
         value = self._padding(columns, name, rows[0].dtype)
-        padded = pad_sequence(rows, batch_first=True, padding_value=value, padding_side=self.side)
+        if not as_tokens and rows[0].is_floating_point():
+            self._check_masked(columns, name, sizes)
+        side = self.side if as_tokens and columns.tokens else "right"
+        padded = pad_sequence(rows, batch_first=True, padding_value=value, padding_side=side)
         if target == longest:
             return padded
         extra = padded.new_full((len(rows), target - longest, *padded.shape[2:]), value)
-        return torch.cat([padded, extra] if self.side == "right" else [extra, padded], dim=1)
+        return torch.cat([padded, extra] if side == "right" else [extra, padded], dim=1)
 
     def _rounded(self, length: int) -> int:
-        multiple = self.pad_to_multiple_of or 1
-        return math.ceil(length / multiple) * multiple
+        return rounded_up(length, self.pad_to_multiple_of or 1)
 
     def _padding(self, columns: Columns, name: str, dtype: torch.dtype) -> float:
         if name in self.pad_values:
@@ -158,26 +163,25 @@ class PadCollator:
             )
         return value
 
-    def _attention_mask(self, lengths: list[int]) -> torch.Tensor:
+    def _check_masked(self, columns: Columns, name: str, sizes: list[int | None]) -> None:
+        """
+        Raises:
+            CollateError: nothing would tell the model what of a recording, say, is padding.
+        """
+        known = name in self.label_fields or name in self.pad_values
+        if not known and sizes != [len(mask) for mask in columns.fields.get("attention_mask", [])]:
+            raise CollateError(
+                f"field {name!r} needs padding, and no attention_mask would say what is real: "
+                f"return one from the dataset, ones as long as {name!r}; or, if the model needs "
+                f"none, pass collate_fn=PadCollator(pad_values={{{name!r}: 0}})"
+            )
+
+    def _attention_mask(self, lengths: list[int], side: str) -> torch.Tensor:
         width = self._rounded(max(lengths))
         positions = torch.arange(width)
         real = torch.tensor(lengths)[:, None]
-        mask = positions < real if self.side == "right" else positions >= width - real
+        mask = positions < real if side == "right" else positions >= width - real
         return mask.to(torch.int64)
-
-    def _mask_first_labels(
-        self,
-        columns: Columns,
-        tensors: Mapping[str, list[torch.Tensor] | None],
-        lengths: list[int],
-        batch: Mapping[str, Any],
-    ) -> None:
-        tokens = tensors[columns.tokens or ""] or []
-        for name in self.label_fields:
-            rows = tensors.get(name) or []
-            for i, (labels, inputs) in enumerate(zip(rows, tokens)):
-                if labels.ndim == 1 and copies_inputs(labels, inputs):
-                    batch[name][i, batch[name].shape[1] - lengths[i]] = IGNORE_INDEX
 
 
 def _lengths(tokens: list[torch.Tensor] | None) -> list[int] | None:
@@ -201,10 +205,23 @@ def _holds(dtype: torch.dtype, value: float) -> bool:
     return value == int(value) and limits.min <= value <= limits.max
 
 
+def padded_multiple(collate_fn: Any) -> int | None:
+    """The ``pad_to_multiple_of`` of a collate function: its own, as collators of transformers and
+    TRL have it, that of a partial function, or of the collator in Trainer's wrapper."""
+    said = getattr(collate_fn, "keywords", {}).get("pad_to_multiple_of")
+    found: int | None = getattr(collate_fn, "pad_to_multiple_of", said)
+    for name in ("data_collator", "func", "__self__"):
+        inner = getattr(collate_fn, name, None)
+        if found is None and inner is not None:
+            found = padded_multiple(inner)
+    return found
+
+
 @dataclass(frozen=True)
 class DefaultCollator:
-    """Collates a group of mappings or objects that have ``input_ids``, and of dataclasses, as
-    `PadCollator` does; of anything else as ``torch.utils.data.default_collate`` does."""
+    """Collates a group of mappings or objects that have ``input_ids`` or ``input_values``, and of
+    dataclasses, as `PadCollator` does; of anything else as ``torch.utils.data.default_collate``
+    does."""
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Collates one group.
@@ -214,7 +231,11 @@ class DefaultCollator:
             RuntimeError, TypeError: as torch's, of tensors that differ in shape for instance.
         """
         first = samples[0]
-        named = TOKENS in first if isinstance(first, Mapping) else hasattr(first, TOKENS)
+        known = (TOKENS, WAVEFORM)
+        if isinstance(first, Mapping):
+            named = any(name in first for name in known)
+        else:
+            named = any(hasattr(first, name) for name in known)
         if named or dataclasses.is_dataclass(first):
             return PadCollator()(samples)
         return default_collate(list(samples))

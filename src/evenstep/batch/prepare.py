@@ -5,37 +5,44 @@ and most scripts that call a processor. A sample's length is then known only onc
 collated. So each row is collated alone, in a worker process. The result is a sample with a length,
 pixels and labels. A group of such samples is padded or packed, and its media are joined.
 
-The first rows are checked before training: the group must be what the function itself makes of it.
-See `evenstep.batch.batch_of_one`.
+A few rows are tried before training, and then the first of each kind: the group must be what the
+function itself makes of it. Where only joining the rows gives something else, as with images that
+it lays side by side, it collates each group by itself, from the rows (`again=True`). See
+`evenstep.batch.joining`.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import torch
 
-from evenstep.batch.batch_of_one import check_alike, padding_of, unbatch
-from evenstep.batch.blank import Blank
+from evenstep.batch.batch_of_one import unbatch
+from evenstep.batch.blank import ROW, Blank, BlankRow, towers_of
 from evenstep.batch.count_media import LATE, MediaShape
+from evenstep.batch.formats.encoders import is_encoder
 from evenstep.batch.formats.hugging_face import rope_positions, to_hugging_face
 from evenstep.batch.images.rules import rule_of
 from evenstep.batch.images.user_processor import user_processor
+from evenstep.batch.joining import JoiningTrial, Kind, kind_of, try_joining
+from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import PadCollator
+from evenstep.batch.pad import PadCollator, padded_multiple
 from evenstep.batch.random_state import keeping_random_state
 from evenstep.batch.smallest_media import smallest_blank
-from evenstep.errors import CollateError, ConfigurationError, described
+from evenstep.errors import CollateError, ConfigurationError
 
 logger = logging.getLogger("evenstep")
 
-_ROW = "evenstep_row"
-"""Field of a prepared sample that holds the row it was made of."""
+_AGAIN = (
+    "PreparingCollator(collate_fn=..., again=True), which collates every group by collate_fn from "
+    "its rows"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +58,8 @@ class PreparingCollator:
     """Rows -> a mapping with ``input_ids`` [rows, tokens] and whatever the model takes."""
     again: bool = False
     """Collate each group by `collate_fn`, from its rows. Samples are then prepared twice: once to
-    be measured, and once to be trained on."""
+    be measured, and once to be trained on. A loader sets it where a few rows of a map-style dataset
+    show that joining them makes something else of what is no token and no label."""
     media_fields: tuple[str, ...] = MEDIA_FIELDS
     """Fields of images, videos and audio: see `evenstep.batch.media`."""
     collator: PadCollator | None = None
@@ -68,11 +76,15 @@ class PreparingCollator:
     `evenstep.batch.images`. None does so if, on a few rows of a map-style dataset, both ways give
     the same samples."""
     config: Any = None
-    """The model's configuration (``model.config``), which packed groups with images need: some
-    models, such as Qwen-VL, place image tokens in time and space."""
-    blank: Blank | Literal[False] | None = None
+    """The model's configuration (``model.config``), which packed groups with images need, as some
+    models, such as Qwen-VL, place image tokens in time and space; and those for an encoder."""
+    blank: Blank | BlankRow | Literal[False] | None = None
     """What groups without images get in jobs of several ranks. None makes one from a few rows;
     False adds none."""
+    _kinds: frozenset[Kind] = field(default=frozenset(), repr=False, compare=False)
+    """Those of the rows that were tried together."""
+    _seen: dict[Kind, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Of this process: kind -> a row of it."""
 
     def __post_init__(self) -> None:
         if not callable(self.collate_fn):
@@ -84,6 +96,14 @@ class PreparingCollator:
                 "again=True collates and pads by collate_fn; leave out collator, and packed=True "
                 "in the policy"
             )
+
+    @property
+    def pad_to_multiple_of(self) -> int | None:
+        """Of the groups that it pads: as `collate_fn` does, unless there is a `collator`."""
+        return None if self.packed else padded_multiple(self.collator or self.collate_fn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_seen": {}}
 
     def prepare(self, row: Any, name: str = "a sample") -> dict[str, Any]:
         """The sample of one row.
@@ -113,12 +133,12 @@ class PreparingCollator:
             name=name,
         )
 
-    def _any_processor(self) -> Any | None:
+    def any_processor(self) -> Any | None:
         return user_processor(self.collate_fn) if self.processor is None else self.processor
 
     def _processor(self) -> Any | None:
         """The processor that `collate_fn` uses, if it is known what its images become."""
-        processor = self._any_processor()
+        processor = self.any_processor()
         known = processor is not None and rule_of(getattr(processor, "image_processor", None))
         return processor if known else None
 
@@ -134,7 +154,7 @@ class PreparingCollator:
             for name, value in sample.items():
                 if name in self.media_fields and isinstance(value, torch.Tensor) and value.ndim > 2:
                     sample[name] = MediaShape(tuple(value.shape))
-            sample[_ROW] = row
+            sample[ROW] = row
         return sample
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> Any:
@@ -144,18 +164,35 @@ class PreparingCollator:
             CollateError: the samples cannot be collated.
         """
         if self.again:
-            return self.collate_fn([_copy(sample[_ROW]) for sample in samples])
+            return self.collate_fn([_copy(sample[ROW]) for sample in samples])
         samples = [self._made(sample) for sample in samples]
         if not self.packed:
-            return (self.collator or PadCollator(media_fields=self.media_fields))(samples)
+            return self._joined(samples)
         if any(name in sample for sample in samples for name in self.media_fields):
             self._check_packable(samples)
-        batch = to_hugging_face(PackCollator(media_fields=self.media_fields)(samples))
+        encoder = is_encoder(self.config)
+        pack = PackCollator(media_fields=self.media_fields, mask_first_label=not encoder)
+        batch = to_hugging_face(pack(samples), model=self.config if encoder else None)
         places = [rope_positions(self.config, sample) for sample in samples]
         known = [place for place in places if place is not None]
         if known:
             batch["position_ids"] = torch.cat(known, dim=1)[:, None]  # [4, 1, T]
         return batch
+
+    @property
+    def _padder(self) -> PadCollator:
+        multiple = self.pad_to_multiple_of
+        padder = PadCollator(pad_to_multiple_of=multiple, media_fields=self.media_fields)
+        return self.collator or padder
+
+    def _joined(self, samples: Sequence[Mapping[str, Any]]) -> Any:
+        try:
+            return self._padder(samples)
+        except CollateError as error:
+            what = str(error).partition("; ")[0]  # without a remedy for datasets
+            raise CollateError(
+                f"samples that collate_fn made of a row each cannot be joined: {what}; use {_AGAIN}"
+            ) from error
 
     def _made(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
         """A sample with its pixels."""
@@ -202,46 +239,113 @@ class PreparingCollator:
                 returns.
 
         Raises:
-            CollateError: `collate_fn` makes something else of a group than of its rows alone.
+            CollateError: `collate_fn` makes other tokens or labels of a group than of its rows
+                alone; or joined samples do not make its batch, and are to be packed, or collated by
+                a `collator` that was given.
             ConfigurationError: ``late=True``, and pixels cannot be made late.
         """
-        at_once = replace(self, again=False, late=False)
-        # From one random state, so that what is drawn for each row in turn is the same each time.
-        with keeping_random_state():
-            samples = [at_once.prepare(row) for row in rows]
-        try:
-            with keeping_random_state():
-                theirs = self.collate_fn([_copy(row) for row in rows])
-        except Exception as error:
-            raise CollateError(
-                f"collate_fn takes each of {len(rows)} rows alone, and raises for all of them "
-                f"together: {described(error)}"
-            ) from error
+        trial = self._tried(rows)
         if self.again:
             return self
-        made = replace(self, late=self._learned_late(undecoded or rows, samples))
-        if self.collator is None:
-            style = padding_of(samples, theirs, self.media_fields)
-            made = replace(made, collator=PadCollator(**style, media_fields=self.media_fields))
-        assert made.collator is not None
-        check_alike(samples, made.collator(samples), theirs, media=self.media_fields)
-        return made
+        if trial.difference is None:
+            collator = replace(trial.collator, pad_to_multiple_of=self._padder.pad_to_multiple_of)
+            made = replace(self, collator=collator, _kinds=trial.kinds)
+            samples = trial.samples[: len(rows)]
+            return replace(made, late=self._learned_late(undecoded or rows, samples))
+        if self.packed or self.collator is not None or not trial.counts:
+            raise CollateError(self._unlike(trial))
+        logger.warning(
+            "%s. So it collates every group, from its rows; if that belongs to images, videos or "
+            "audio and is to be joined, name it in PreparingCollator(media_fields=)",
+            trial.difference,
+        )
+        return replace(self, again=True)
+
+    def _tried(self, rows: Sequence[Any]) -> JoiningTrial:
+        return try_joining(
+            rows,
+            replace(self, again=False, late=False).prepare,
+            lambda rows: self.collate_fn([_copy(row) for row in rows]),
+            self.collator,
+            self.media_fields,
+        )
+
+    def _unlike(self, trial: JoiningTrial) -> str:
+        also = "; and a policy that pads, such as Even(packed=False)" if self.packed else ""
+        if not trial.counts:
+            also += (
+                "; and loss_scaling='sample' if a group has other numbers of labels than its rows"
+            )
+        return f"{trial.difference}; use {_AGAIN}{also}"
+
+    def prepare_checked(self, row: Any, name: str = "a sample") -> dict[str, Any]:
+        """`prepare`; the first row of a kind is joined on trial with itself, and with one of each
+        kind that was before it, unless rows of these kinds were tried together already.
+
+        Raises:
+            ConfigurationError: that is not what `collate_fn` makes of them.
+            Exception: what `prepare` raises.
+        """
+        sample = self.prepare(row, name)
+        kind = kind_of(sample)
+        if self.again or kind in self._seen:
+            return sample
+        if not {kind, *self._seen} <= self._kinds:
+            try:
+                trial = self._tried([*self._seen.values(), row])
+            except CollateError as error:
+                raise ConfigurationError(f"{name}: {error}") from error
+            if trial.difference is not None:
+                raise ConfigurationError(f"{name}: {self._unlike(trial)}")
+        self._seen[kind] = row
+        return sample
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """What `learned` has found, of plain values."""
+        padding = None
+        if self.collator is not None:
+            padding = {each.name: getattr(self.collator, each.name) for each in fields(PadCollator)}
+        kinds = sorted(sorted(kind, key=repr) for kind in self._kinds)
+        return {"again": self.again, "late": self.late, "padding": padding, "kinds": kinds}
+
+    def with_found(self, found: Mapping[str, Any]) -> PreparingCollator:
+        """One that has learned what another one has `found`."""
+        padding = found["padding"]
+        return replace(
+            self,
+            again=found["again"],
+            late=found["late"],
+            collator=None if padding is None else PadCollator(**padding),
+            _kinds=frozenset(frozenset(map(tuple, kind)) for kind in found["kinds"]),
+        )
 
     def _no_rule(self) -> str:
         """Why `_processor` is None."""
-        processor = self._any_processor()
+        processor = self.any_processor()
         if processor is None:
             return "collate_fn shows no processor; pass PreparingCollator(processor=)"
         kind = type(getattr(processor, "image_processor", None)).__name__
         return f"what images become is not known for an image processor of type {kind}"
 
-    def with_blank(self, samples: Collection[Any]) -> PreparingCollator:
+    def with_blank(self, samples: Sequence[Any], rows: Sequence[Any]) -> PreparingCollator:
         """One that has a blank, if any of these samples has an image.
 
         Args:
             samples: a few prepared ones.
+            rows: what they were made of.
         """
-        made = smallest_blank(samples, self._any_processor(), self.media_fields)
+        if self.again:
+            sizes = [
+                (-len(towers), length_of(sample), place)
+                for place, sample in enumerate(samples)
+                if (towers := towers_of(sample, self.media_fields))
+            ]
+            if not sizes:
+                return self
+            smallest = self.prepare(rows[min(sizes)[-1]])
+            return replace(self, blank=BlankRow(smallest, self.media_fields))
+        made = smallest_blank(samples, self.any_processor(), self.media_fields)
         return replace(self, blank=made)
 
     def _learned_late(self, rows: Sequence[Any], samples: Sequence[Mapping[str, Any]]) -> bool:

@@ -4,7 +4,6 @@
 advise     what each policy would gain on a data set, and settings to use
 doctor     what would bite a job on this machine
 simulate/  policies and planners over given lengths
-tune       short runs of a training, to find max_tokens
 profile    the cost of a model on the hardware at hand
 report     what a run lost to padding, to waiting for ranks and for data, from its step log
 watch      the same while it runs

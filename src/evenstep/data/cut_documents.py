@@ -1,12 +1,14 @@
 """`CutDocuments`: splits or truncates documents that are too long, at the user's choice.
 
 To the model, a piece is a separate document: it attends to nothing outside it. Every field of a
-sample that is as long as its tokens is cut with them; other fields stay as they are.
+sample that is as long as its tokens is cut with them, and ``position_ids`` begin at 0 in each.
+Other fields stay as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -104,14 +106,30 @@ class CutDocuments(Dataset[Any]):
 def _cut(sample: Any, begin: int, end: int, length: int) -> Any:
     if begin == 0 and end == length:
         return sample
+    part = begin, end, length
     if isinstance(sample, Mapping):
-        return {name: _sliced(value, begin, end, length) for name, value in sample.items()}
+        return {name: _sliced(name, value, *part) for name, value in sample.items()}
+    if hasattr(sample, "_asdict"):
+        return sample._replace(**_cut(sample._asdict(), *part))
+    if is_dataclass(sample):
+        named = {each.name: getattr(sample, each.name) for each in fields(sample) if each.init}
+        return replace(sample, **_cut(named, *part))  # type: ignore[type-var]
     if isinstance(sample, tuple):
-        return tuple(_sliced(value, begin, end, length) for value in sample)
-    return _sliced(sample, begin, end, length)
+        return tuple(_sliced("", value, *part) for value in sample)
+    cut = _sliced("", sample, *part)
+    if cut is sample:
+        raise SampleError(
+            f"it is a {type(sample).__name__} of {length:,} tokens, and only mappings, tuples, "
+            "dataclasses and sequences of tokens can be cut; return one from the dataset"
+        )
+    return cut
 
 
-def _sliced(value: Any, begin: int, end: int, length: int) -> Any:
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return value[begin:end] if value.ndim and len(value) == length else value
-    return value[begin:end] if isinstance(value, list) and len(value) == length else value
+def _sliced(name: str, value: Any, begin: int, end: int, length: int) -> Any:
+    array = isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim
+    if not (array or isinstance(value, (list, tuple))) or len(value) != length:
+        return value
+    if name == "position_ids":  # of a piece, which is a document of its own
+        value = torch.as_tensor(value)
+        return value[begin:end] - value[begin]
+    return value[begin:end]

@@ -22,6 +22,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from evenstep.batch.measure import Measure
+from evenstep.batch.trim import Trim
 from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import ConfigurationError, MismatchError, SampleError, described, parsing
 from evenstep.files import replacing
@@ -89,7 +90,7 @@ def count_lengths(
     wanted = range(len(dataset)) if indices is None else indices
     if not len(wanted):
         raise ConfigurationError("the dataset is empty: there is nothing to count")
-    measure = Measure(length_fn=length_fn, supervised_fn=_none_supervised)
+    measure = Measure(length_fn=length_fn, supervised_fn=_none_supervised, trim=Trim())
     counted = _Counted(dataset, measure, wanted)
     loader: DataLoader[Any] = DataLoader(
         counted, batch_size=_BLOCK, num_workers=num_workers, collate_fn=list

@@ -29,7 +29,7 @@ from evenstep.data.source_files import (
     not_opened,
     optional_package,
 )
-from evenstep.data.storage import Result, retried
+from evenstep.data.storage import Result, check_unchanged, retried
 from evenstep.errors import ConfigurationError
 from evenstep.plan.schema import require
 
@@ -141,6 +141,8 @@ class ParquetReader(FileReader):
             )
             indices, position = part.indices[at:], part.position + at
             made = RowSlice(self._arrow, batches, indices, position, room)
+        if self._files[number].local:  # pyarrow has read it itself
+            check_unchanged(self._files[number])
         self._freed(size)
         return made
 
@@ -205,7 +207,10 @@ class ParquetReader(FileReader):
 
     def _read_footer(self, file: SourceFile) -> Any:
         with ExitStack() as opened:
-            return self._open(file, opened).metadata
+            footer = self._open(file, opened).metadata
+        if file.local:
+            check_unchanged(file)
+        return footer
 
     def _opened(self, number: int) -> tuple[Any, list[int]]:
         """The schema of a file, and the rows of each of its row groups."""

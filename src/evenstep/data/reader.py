@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from evenstep.arrays import Int64Array
 from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
 from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, content_digest, digest
+from evenstep.data.storage import attempted, check_unchanged
 from evenstep.errors import (
     ConfigurationError,
     MismatchError,
@@ -139,7 +141,7 @@ class SourceReader(abc.ABC):
         if not isinstance(error, StorageError):
             try:
                 if (file := self._file(shard)) is not None:
-                    file.open().close()  # raises if it has changed
+                    attempted(file, partial(check_unchanged, file))
                 return SampleError(f"{at} cannot be read: {described(error)}")
             except StorageError as cause:
                 error = cause

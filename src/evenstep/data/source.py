@@ -73,6 +73,8 @@ class Source:
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     bad_samples: int = 0
     patience: float = 120.0
+    opened: Any = field(default=None, init=False, repr=False)
+    """A `FirstOpening`, in a job that was started; None where files may be others than before."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

@@ -11,13 +11,15 @@ unnoticed. Times and paths do not count, so a corpus may be copied.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
@@ -27,7 +29,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from evenstep.data.source import Source
-from evenstep.data.storage import StorageFile, retried, version_of
+from evenstep.data.storage import (
+    StorageFile,
+    changed,
+    has_changed,
+    retried,
+    version_of,
+)
 from evenstep.errors import ConfigurationError, EvenstepError, StorageError, described
 
 Item = TypeVar("Item")
@@ -45,14 +53,17 @@ class SourceFile:
     name: str
     """Identifies it in fingerprints: the path below the folder that all files of the source have
     in common, so that a corpus may be moved."""
-    size: int
-    """Bytes."""
+    version: Mapping[str, Any]
+    """Its size, and what else the storage says of its version; see `version_of`."""
     system: Any
     """The fsspec file system."""
     patience: float = 0.0
     """Seconds for which reading it is tried again."""
-    version: Mapping[str, str] = field(default_factory=dict)
-    """What the storage says of its version, if anything."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return int(self.version["size"])
 
     @property
     def local(self) -> bool:
@@ -62,9 +73,44 @@ class SourceFile:
         """Opens it for reading bytes.
 
         Raises:
-            StorageError: it cannot be opened, or has changed.
+            StorageError: it cannot be opened; or, from what is returned, it cannot be read, or has
+                changed.
         """
         return io.BufferedReader(StorageFile(self), _BUFFER)
+
+
+@dataclass(frozen=True)
+class FirstOpening:
+    """What the files of a source were when its job was started. Loaders that open them later, after
+    a restart or on other machines, compare."""
+
+    place: str
+    """The folder that they lie in, and the machine if it has them."""
+    versions: Mapping[str, Mapping[str, Any]]
+    """By name of the file."""
+
+    @classmethod
+    def of(cls, files: Sequence[SourceFile]) -> FirstOpening:
+        host = socket.gethostname() if any(file.local for file in files) else ""
+        folder = files[0].path.removesuffix(files[0].name)
+        return cls(f"{host}:{folder}", {file.name: file.version for file in files})
+
+    def check(self, files: Sequence[SourceFile]) -> None:
+        """
+        Raises:
+            StorageError: the files are others. In another place, which has copies of them, names
+                and sizes are compared.
+        """
+        now = FirstOpening.of(files)
+        for file in files:
+            was = self.versions.get(file.name)
+            if was is not None and now.place != self.place:
+                was = {"size": was["size"]}
+            difference = "it is new" if was is None else changed(was, file.version)
+            if difference is not None:
+                raise has_changed(file.path, "its job was started", difference)
+        for name in self.versions.keys() - now.versions.keys():
+            raise has_changed(f"{now.place}{name}", "its job was started", "it is gone")
 
 
 def list_files(source: Source) -> list[SourceFile]:
@@ -72,17 +118,20 @@ def list_files(source: Source) -> list[SourceFile]:
 
     Raises:
         ConfigurationError: a path or glob without a file.
-        StorageError: its storage does not answer.
+        StorageError: its storage does not answer, or files have changed since `Source.opened`.
         ImportError: fsspec, or the package that it needs for a kind of URL, is not installed.
     """
     fsspec = optional_package(source, "fsspec", "core")
-    found: dict[str, tuple[Mapping[str, Any], Any]] = {}
+    found: dict[str, SourceFile] = {}
     for given in source.paths or []:
         try:
             system, path = fsspec.core.url_to_fs(given, **source.storage_options)
             list_given = partial(files_at, system, path)
             local = _is_local(system)
             listed = retried(given, list_given, patience=source.patience, local=local)
+            for name, info in listed.items():
+                version = version_of(name, None if local else info)
+                found[name] = SourceFile(name, name, version, system, source.patience)
         except ImportError as error:
             raise ImportError(
                 f"source {source.name!r} reads {given}, for which fsspec needs another package: "
@@ -99,21 +148,28 @@ def list_files(source: Source) -> list[SourceFile]:
                 f"source {source.name!r}: there is no file {given}; check the path, and that this "
                 "machine sees it"
             )
-        for name, info in listed.items():
-            found[name] = (info, system)
     paths = sorted(found)
     common = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
-    return [
-        SourceFile(
-            path,
-            os.path.relpath(path, common) if common else path,
-            int(info["size"]),
-            system,
-            source.patience,
-            version_of(info),
-        )
-        for path, (info, system) in ((path, found[path]) for path in paths)
-    ]
+    files = [replace(found[p], name=os.path.relpath(p, common) if common else p) for p in paths]
+    if source.opened is not None:
+        source.opened.check(files)
+    return files
+
+
+def with_first_openings(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """The sources, each with what its files are now; several are listed at a time.
+
+    Raises:
+        ConfigurationError, StorageError, ImportError: see `list_files`.
+    """
+
+    def opened(source: Source) -> Source:
+        if source.kind != "dataset":
+            source = copy.copy(source)
+            object.__setattr__(source, "opened", FirstOpening.of(list_files(source)))
+        return source
+
+    return tuple(in_threads(opened, sources))
 
 
 def not_opened(source: Source, what: str, error: Exception) -> EvenstepError:

@@ -5,8 +5,9 @@ timeouts, lost connections, overloaded servers, a stale handle of NFS. What will
 missing file or permission, is an error at once.
 
 `StorageFile` reads a file as it was when its source was opened, or not at all. A read that fails,
-or ends before the file does, is repeated from the same byte. Whenever the file is opened, its size
-and the version that the storage gives it are compared.
+or ends before the file does, is repeated from the same byte. After each read `check_unchanged`
+compares the file's size and version with what they were: versions do not come back, so what was
+read before is of the same one.
 """
 
 from __future__ import annotations
@@ -135,13 +136,85 @@ def _status(error: Exception) -> int | None:
     return None
 
 
-_VERSIONS = ("ETag", "etag", "md5Hash", "generation", "checksum", "blob_id")
-"""What storages call the version of a file's content."""
+_CONTENTS = ("ETag", "etag", "md5Hash", "generation", "checksum", "blob_id", "sha")
+"""What storages call that which changes with a file's content."""
+_TIMES = ("mtime", "modificationTime", "modify", "last_write_time", "created")
+"""What counts where a storage has none of these: not all that have both tell equal times each
+time."""
+_CHANGE, _LINKS = "time of change", "links, owner and mode"
 
 
-def version_of(info: Mapping[str, Any]) -> dict[str, str]:
-    """What a storage says of a file's version, if anything."""
-    return {name: str(info[name]) for name in _VERSIONS if info.get(name)}
+def version_of(path: str, info: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What is known of a file, all of which changes if its content does.
+
+    Args:
+        info: what a remote file system says of it; None asks this machine's.
+    """
+    if info is not None:
+        contents = {name: str(info[name]) for name in _CONTENTS if info.get(name)}
+        times = {name: _plain_time(info[name]) for name in _TIMES if info.get(name)}
+        return {"size": int(info["size"]), **(contents or times)}
+    known = os.stat(path)
+    return {
+        "size": known.st_size,
+        "time of modification": known.st_mtime_ns,
+        _CHANGE: known.st_ctime_ns,
+        _LINKS: [known.st_nlink, known.st_uid, known.st_gid, known.st_mode],
+    }
+
+
+def _plain_time(given: Any) -> Any:
+    """A time as text or seconds. Some file systems list seconds and tell a datetime of one file."""
+    return given.timestamp() if hasattr(given, "timestamp") else given
+
+
+def changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """How a version of a file differs from an earlier one, in what is known of both; None if they
+    are the same."""
+    names = [name for name in now if was.get(name, now[name]) != now[name]]
+    if _LINKS in names:  # which explains a time of change, if the content's own is the same
+        names = [name for name in names if name not in (_LINKS, _CHANGE)]
+    return f"its {names[0]} was {was[names[0]]} and is {now[names[0]]}" if names else None
+
+
+def has_changed(path: str, since: str, difference: str) -> StorageError:
+    """The error of a file that is not what it was."""
+    return StorageError(
+        f"{path} has changed since {since}: {difference}; restore its content, and restart from "
+        "the last saved state"
+    )
+
+
+def check_unchanged(file: SourceFile) -> None:
+    """
+    Raises:
+        StorageError: the file is another one than when its source was opened.
+        Exception: of the file system, where it does not answer or has no such file.
+    """
+    info = None
+    if not file.local:
+        file.system.invalidate_cache(file.path)
+        info = file.system.info(file.path)
+    difference = changed(file.version, version_of(file.path, info))
+    if difference is not None:
+        raise has_changed(file.path, "it was opened", difference)
+
+
+def attempted(file: SourceFile, attempt: Callable[[], Result]) -> Result:
+    """As `retried`, of a file of a source.
+
+    Raises:
+        StorageError: it fails still, or will not pass.
+    """
+    try:
+        return retried(file.path, attempt, patience=file.patience, local=file.local)
+    except EvenstepError:
+        raise
+    except Exception as error:  # file systems raise their own types
+        raise StorageError(
+            f"{file.path} cannot be read: {described(error)}; this does not pass by itself, so "
+            "it is not tried again: fix what it names, and restart from the last saved state"
+        ) from error
 
 
 class StorageFile(io.RawIOBase):
@@ -150,12 +223,12 @@ class StorageFile(io.RawIOBase):
     def __init__(self, file: SourceFile) -> None:
         """
         Raises:
-            StorageError: it cannot be opened, or has changed.
+            StorageError: it cannot be opened.
         """
         self._file = file
         self._opened: Any = None
         self._at = 0
-        self._retried(self._open)
+        attempted(file, self._open)
 
     def readable(self) -> bool:
         return True
@@ -174,7 +247,7 @@ class StorageFile(io.RawIOBase):
         wanted = min(len(buffer), self._file.size - self._at)
         if wanted <= 0:
             return 0
-        content = self._retried(lambda: self._read(wanted))
+        content = attempted(self._file, lambda: self._read(wanted))
         buffer[: len(content)] = content
         self._at += len(content)
         return len(content)
@@ -183,24 +256,16 @@ class StorageFile(io.RawIOBase):
         self._let_go()
         super().close()
 
-    def _retried(self, attempt: Callable[[], Any]) -> Any:
-        file = self._file
-        try:
-            return retried(file.path, attempt, patience=file.patience, local=file.local)
-        except EvenstepError:
-            raise
-        except Exception as error:  # file systems raise their own types
-            raise StorageError(
-                f"{file.path} cannot be read: {described(error)}; this does not pass by itself, so "
-                "it is not tried again: fix what it names, and restart from the last saved state"
-            ) from error
-
     def _read(self, wanted: int) -> bytes:
         """Some bytes, at least one."""
         try:
             self._open()
+            hits, misses = _cache_counts(self._opened)
             self._opened.seek(self._at)
             content: bytes = self._opened.read(wanted)
+            more_hits, more_misses = _cache_counts(self._opened)
+            if more_hits == hits or more_misses != misses:  # not all was read ahead, and checked
+                check_unchanged(self._file)
             if not content:
                 raise ConnectionError(
                     f"it ended at byte {self._at:,} of {self._file.size:,}: cut off on its way"
@@ -213,30 +278,20 @@ class StorageFile(io.RawIOBase):
             raise
 
     def _open(self) -> None:
-        if self._opened is not None:
-            return
         file = self._file
-        if file.local:
+        if self._opened is None and file.local:
             self._opened = open(file.path, "rb", buffering=0)  # noqa: SIM115  see _let_go
-            self._check({"size": os.fstat(self._opened.fileno()).st_size})
-        else:
+        elif self._opened is None:
             self._opened = file.system.open(file.path, "rb")
-            self._check(getattr(self._opened, "details", None) or file.system.info(file.path))
-
-    def _check(self, info: Mapping[str, Any]) -> None:
-        """Compares the file with what it was when its source was opened."""
-        file, now = self._file, version_of(info)
-        was: dict[str, Any] = {"size": file.size, **file.version}
-        for name, value in {"size": int(info["size"]), **now}.items():
-            if was.get(name, value) != value:
-                self._let_go()
-                raise StorageError(
-                    f"{file.path} has changed since it was opened: its {name} was {was[name]} and "
-                    f"is {value}; restore it, and restart from the last saved state"
-                )
 
     def _let_go(self) -> None:
         opened, self._opened = self._opened, None
         if opened is not None:
             with suppress(Exception):  # of a connection that is lost
                 opened.close()
+
+
+def _cache_counts(opened: Any) -> tuple[int, int]:
+    """How often what was read of an fsspec file had been read ahead, and had not; 0 if unknown."""
+    cache = getattr(opened, "cache", None)
+    return getattr(cache, "hit_count", 0), getattr(cache, "miss_count", 0)

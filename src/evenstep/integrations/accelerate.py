@@ -123,12 +123,14 @@ class AcceleratedLoader(DataLoaderStateMixin):
         may be what the loop ends itself."""
         accelerator, loader = self._accelerator, self.loader
         if loader.update_tokens is not None:
+            loader.learn()
             accelerator.gradient_accumulation_steps = loader.accumulate
         elif accelerator.gradient_accumulation_steps > 1:
             loader.accumulate = accelerator.gradient_accumulation_steps
 
     def _load(self, folder: str | os.PathLike[str], name: str) -> None:
-        self._follow()
+        if self.loader.update_tokens is None:
+            self._follow()
         self.loader.load_state_dict(read_state(folder, name))
 
     def _save(self, folder: str | os.PathLike[str], name: str) -> None:

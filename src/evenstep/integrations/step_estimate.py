@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from torch.utils.data import IterableDataset
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import EvenstepError, described
@@ -19,7 +20,7 @@ from evenstep.tools.simulate.run import deal, simulate
 
 _MEASURED = 2048  # samples
 _SECONDS = 3.0  # for measuring, where samples are slow
-_FEWEST = 32  # samples measured, however slow
+_ENOUGH = 32  # samples measured, however slow
 _EPOCHS, _MOST_EPOCHS = 5, 20  # simulated; more of them where they are small
 _SIMULATED = 4096  # samples of a simulated epoch, and so many more for each rank:
 _PER_RANK = 64
@@ -45,16 +46,17 @@ def estimate_steps(loader: DataLoader) -> StepEstimate | None:
         return StepEstimate(len(loader), 0.0)
     except TypeError:
         samples = loader.epoch_samples
-    if samples is None:
+    if samples is None or isinstance(loader.dataset, IterableDataset):
         return None
+    loader.learn()
     return StepEstimate(*by_rank_0(lambda: _estimated(loader, samples), EvenstepError))
 
 
 def _estimated(loader: DataLoader, samples: int) -> tuple[int, float]:
     """Steps and their spread."""
     try:
-        lengths, share = loader.length_sample(_MEASURED, seconds=_SECONDS, fewest=_FEWEST)
-        return _simulated(loader, round(samples * share), lengths)
+        measured = loader.measure_lengths(_MEASURED, seconds=_SECONDS, enough=_ENOUGH)
+        return _simulated(loader, round(samples * measured.share), measured.lengths)
     except Exception as error:
         message = str(error) if isinstance(error, EvenstepError) else described(error)
         raise EvenstepError(f"the steps of an epoch cannot be estimated: {message}") from error

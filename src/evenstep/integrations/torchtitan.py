@@ -18,7 +18,7 @@ import torch.distributed as dist
 from evenstep.batch.formats.torchtitan import to_torchtitan
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.measure import length_of
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import CollateError, ConfigurationError, SampleError
 from evenstep.integrations.rank_values import of_all_ranks
 from evenstep.integrations.releases import check_hooks, check_release, importing
 from evenstep.integrations.update_stream import UpdateStream
@@ -156,7 +156,13 @@ class LengthWithin:
 
 def _padded(batch: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
     """Rows of one document each, whose padding on the right no real token sees."""
-    rest = {name: value for name, value in batch.items() if name != "attention_mask"}
+    rest = dict(batch)
+    mask = rest.pop("attention_mask", None)
+    if mask is not None and bool((mask.diff(dim=1) > 0).any()):
+        raise CollateError(
+            "an attention_mask has zeros in front of ones, which torchtitan's models do not take; "
+            "leave those tokens out in the dataset"
+        )
     tokens, labels = rest.pop("input_ids"), rest.pop("labels")
     positions = torch.arange(tokens.shape[1]).expand_as(tokens)
     following = torch.full_like(labels[:, :1], IGNORE_INDEX)

@@ -16,24 +16,25 @@ threads of the trainer process.
 
 Samples and batches travel through recycled shared memory, decisions as small messages in pipes.
 All three processes use transport/, where these and the exchange thread are. start/ starts batchers.
+learning/ finds out what the job is like before its first pass, in a process made for it. resume/
+has the order of samples, and states.
 
 The files of this folder, in reading order:
 
     dataloader     `DataLoader`: arguments, `steps`, `state_dict`, `close`
     attributes     `LoaderAttributes`: its arguments as attributes
     arguments      what it refuses, and its defaults
-    preparing      whether the collate function prepares the samples, found out on a few rows
-    length_sample  lengths of a few samples, measured before the first step
     options        `LoaderOptions`: its arguments, checked; `Memory`, `Faults`, `SampleCounts`
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
     iterator       `StepIterator`: one pass; `until`: passes until enough samples have come
+    misfits        which samples of a group keep it from being collated
     notices        what a loader says about its pass
     feeder         `Feeder`: the sampler's indices
     trainers       those that iterate a loader without evenstep's integration
     watchdog       `Watchdog`: calls of the user's code that take longer than `timeout`
     threads        `GuardedThread`: a thread that never ends in silence; `LaterInterrupt`
     torch_loader   `wrap`: takes over a torch DataLoader
-    tune_log       the steps received, for `evenstep tune`
+    row_order      what its samplers and batch samplers yield, and whether for all ranks or for one
 """
 
 from evenstep.loader.dataloader import DataLoader

@@ -5,22 +5,31 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler
 
-from evenstep.batch.blank import Blank
+from evenstep.arrays import rounded_up
+from evenstep.batch.blank import ROW, Blank, BlankRow
+from evenstep.batch.columns import TOKENS
 from evenstep.batch.images.user_processor import is_processor
+from evenstep.batch.labels import MAPPINGS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import DefaultCollator, PadCollator
-from evenstep.batch.smallest_media import blank_of, blank_of_sample
+from evenstep.batch.pad import DefaultCollator, PadCollator, padded_multiple
+from evenstep.batch.prepare import PreparingCollator
+from evenstep.batch.smallest_media import blank_of_sample
+from evenstep.batch.trim import Trim
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.padded_to import PaddedTo
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
+
+_OURS = (PadCollator, PackCollator, DefaultCollator, PreparingCollator)
 
 
 def check_group(group: Any) -> None:
@@ -37,6 +46,16 @@ def check_context_parallel(policy: Policy, loss_scaling: str) -> None:
             f"loss_scaling={loss_scaling!r} weights whole samples, and with context_parallel="
             f"{policy.context_parallel!r} a rank holds parts of them; use 'token', or 'none' where "
             "the trainer divides by the tokens of all ranks"
+        )
+
+
+def check_padded_to(policy: Policy, padded_to: PaddedTo) -> None:
+    """Refuses a limit that rows would exceed by their padding."""
+    multiple = padded_to.rows
+    if policy.limit is not None and (most := policy.limit.max_tokens) % multiple:
+        raise ConfigurationError(
+            f"rows of up to max_tokens={most} would be longer with pad_to_multiple_of={multiple}; "
+            f"use max_tokens={rounded_up(most, multiple)}, or another multiple"
         )
 
 
@@ -87,8 +106,12 @@ def check_order(
         )
     if sampler is not None and shuffle:
         raise ConfigurationError("sampler gives the order, so shuffle=True contradicts it")
-    if shard_sampler and (sampler is None or not hasattr(sampler, "__len__")):
-        raise ConfigurationError("shard_sampler=True needs a sampler that has a length")
+    if shard_sampler and sampler is None:
+        raise ConfigurationError("shard_sampler=True needs a sampler")
+    if isinstance(sampler, BatchSampler):
+        raise list_as_index(f"a {type(sampler).__name__}")
+    if isinstance(sampler, (list, tuple)) and sampler:
+        check_index(sampler[0])
     if not iterable and not hasattr(dataset, "__getitem__"):
         raise ConfigurationError(
             f"dataset of type {type(dataset).__name__} has no __getitem__ and is not a "
@@ -96,6 +119,23 @@ def check_order(
         )
     if not iterable and sampler is None and not hasattr(dataset, "__len__"):
         raise ConfigurationError("a map-style dataset without __len__ needs a sampler")
+
+
+def check_index(index: Any) -> None:
+    """
+    Raises:
+        ConfigurationError: a sampler yields several rows as if they were one.
+    """
+    if isinstance(index, list) or getattr(index, "ndim", 0) > 0:
+        raise list_as_index(f"{index!r:.80}")
+
+
+def list_as_index(given: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"sampler= yields the indices of single rows, and here is {given}; pass lists of indices "
+        "as batch_sampler=, and a policy=. Where the dataset takes several numbers for one sample, "
+        "yield them as a tuple"
+    )
 
 
 def check_planned(
@@ -135,31 +175,6 @@ def check_in_order(in_order: bool) -> None:
         )
 
 
-def resolve_batch_sampler(
-    batch_sampler: Any, *, sampler: Any, batch_size: int | None, drop_last: bool, **others: Any
-) -> tuple[Any, int | None, bool]:
-    """Sampler, batch size and whether the last smaller batch is dropped.
-
-    Args:
-        others: arguments that a batch sampler excludes, besides those three.
-    """
-    if batch_sampler is None:
-        return sampler, batch_size, drop_last
-    if type(batch_sampler) is not BatchSampler:
-        raise ConfigurationError(
-            f"batch_sampler of type {type(batch_sampler).__name__} forms batches itself, which is "
-            "what the policy does here; pass its order as sampler= and a policy=, or a "
-            "torch.utils.data.BatchSampler"
-        )
-    given = {"sampler": sampler, "batch_size": batch_size, "drop_last": drop_last, **others}
-    for name, value in given.items():
-        if value is not None and value is not False:
-            raise ConfigurationError(
-                f"{name}={value!r} contradicts batch_sampler, which has it; leave out one of them"
-            )
-    return batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last
-
-
 def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: bool) -> Policy:
     if policy is not None and batch_size is not None:
         raise ConfigurationError(
@@ -179,6 +194,8 @@ def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: boo
 
 
 def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | None) -> Any:
+    if isinstance(collate_fn, PreparingCollator):
+        return replace(collate_fn, packed=policy.packed)
     if collate_fn is None and policy.packed:
         return PackCollator()
     if collate_fn is None:
@@ -191,25 +208,58 @@ def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | Non
     return collate_fn
 
 
-def resolve_blank(blank: Any, collate_fn: Any) -> Blank | Literal[False] | None:
+def resolve_padded_to(policy: Policy, collate_fn: Any) -> PaddedTo:
+    """The multiples that a collate function pads to, as far as it shows them."""
+    multiple = padded_multiple(collate_fn) or 1
+    if not policy.packed:
+        return PaddedTo(samples=multiple)
+    documents = getattr(collate_fn, "pad_documents_to_multiple_of", None) or 1
+    return PaddedTo(samples=documents, rows=multiple)
+
+
+def resolve_trim(policy: Policy, collate_fn: Any) -> Trim | None:
+    """Cuts padding off samples where evenstep collates them; others a function of the user's may
+    want as they are."""
+    if not isinstance(collate_fn, _OURS):
+        return None
+    collator = PadCollator() if isinstance(collate_fn, DefaultCollator) else collate_fn
+    others = {*collator.media_fields, *getattr(collator, "per_sample_fields", ())}
+    return Trim(frozenset(others), packed=policy.packed)
+
+
+def resolve_blank(blank: Any, collate_fn: Any) -> Any:
     """
     Args:
-        blank: a sample, a processor, False, or None for the one that was found.
-        collate_fn: that `with_preparation` returned.
+        blank: a sample, a row, a processor, False, or None for that of `collate_fn`.
+
+    Returns:
+        A `Blank`, a `BlankRow`, False or None; or the processor, which is asked for its blank where
+        a few samples are tried.
     """
     if blank is None:
         blank = getattr(collate_fn, "blank", None)
-    if blank is None or blank is False or isinstance(blank, Blank):
+    if blank is None or blank is False or isinstance(blank, BlankRow):
         return blank
-    if getattr(collate_fn, "again", False):
-        raise ConfigurationError(
-            "again=True collates rows by collate_fn, which can be given no blank; leave out blank, "
-            "or again"
-        )
+    again = getattr(collate_fn, "again", False)
+    if again:
+        check_blank_of_rows(blank)
+    if isinstance(blank, Blank) or is_processor(blank):
+        return blank
     media = getattr(collate_fn, "media_fields", MEDIA_FIELDS)
-    if is_processor(blank):
-        return blank_of(blank, media=media)
+    if again or (
+        not isinstance(collate_fn, _OURS) and isinstance(blank, MAPPINGS) and TOKENS not in blank
+    ):
+        return BlankRow({ROW: blank} if again else blank, media)
     return blank_of_sample(blank, media=media)
+
+
+def check_blank_of_rows(blank: Any) -> None:
+    """Refuses a blank for samples, where a collate function makes batches of rows."""
+    if isinstance(blank, Blank) or is_processor(blank):
+        raise ConfigurationError(
+            f"blank= is a {type(blank).__name__}, and collate_fn collates rows by itself "
+            "(again=True); pass one of the dataset's rows, with a small image"
+        )
 
 
 def resolve_seed(seed: int, generator: torch.Generator | None) -> int:

@@ -9,8 +9,6 @@ from dataclasses import replace
 from types import GenericAlias
 from typing import Any
 
-from torch.utils.data import BatchSampler
-
 from evenstep.batch.measure import Measure
 from evenstep.errors import ConfigurationError
 from evenstep.loader.options import Faults, LoaderOptions, Memory
@@ -48,12 +46,12 @@ class LoaderAttributes:
 
     _options: LoaderOptions
     _epochs: Epochs
-    _batch_sampler: BatchSampler | None
+    _batch_sampler: Iterable[Any] | None
 
     dataset: Any = _attribute("_epochs.dataset")
     policy: Policy = _attribute("_epochs.policy")
-    sized_policy: Policy = _attribute("_sized_options.policy")
-    """The policy with the `target_tokens` that were chosen for `update_tokens`."""
+    sized_policy: Policy = _attribute("_learned_options.policy")
+    """The policy with the `target_tokens` that were chosen for `update_tokens`. See `learn`."""
     seed: int = _attribute("_epochs.seed")
     shuffle: bool = _attribute("_epochs.shuffle")
     batch_size: int | None = _attribute("_epochs.batch_size")
@@ -61,18 +59,14 @@ class LoaderAttributes:
     drop_last: bool = _attribute("_epochs.drop_last")
     sampler: Iterable[Any] | None = _attribute("_epochs.sampler")
     """None where the order is the built-in one, or the dataset's own."""
-    batch_sampler: BatchSampler | None = _attribute("_batch_sampler")
+    batch_sampler: Iterable[Any] | None = _attribute("_batch_sampler")
     """The one that was given."""
     persistent_workers: bool = _attribute("_options.persistent_workers")
 
     collate_fn: Callable[[list[Any]], Any] = _attribute("_options.collate_fn", settable=True)
     measure: Measure = _attribute("_options.measure", settable=True)
-    source: Any = _attribute("_options.source")
-    """The dataset as samples are read from it: images that are made late are not decoded."""
-    prepare: Callable[[Any, str], Any] | None = _attribute("_options.prepare")
-    """Makes a sample of what the dataset returns; None where that is a sample."""
-    blank: Any = _attribute("_options.blank")
-    """An `evenstep.batch.blank.Blank`; None, or False, where there is none."""
+    blank: Any = _attribute("_learned_options.blank")
+    """An `evenstep.batch.blank.Blank`; None, or False, where there is none. See `learn`."""
     num_workers: int = _attribute("_options.num_workers", settable=True)
     worker_init_fn: Callable[[int], None] | None = _attribute(
         "_options.worker_init_fn", settable=True
@@ -86,13 +80,14 @@ class LoaderAttributes:
     in_order: bool = property(lambda loader: True)  # type: ignore[assignment]
 
     @property
-    def _sized_options(self) -> LoaderOptions:
+    def _learned_options(self) -> LoaderOptions:
         raise NotImplementedError
 
     @property
     def accumulate(self) -> int:
-        """Where `update_tokens` decides, what was chosen. A new value takes the place of both."""
-        return self._sized_options.accumulate
+        """Where `update_tokens` decides, what was chosen: see `learn`. A new value takes the place
+        of both."""
+        return self._learned_options.accumulate
 
     @accumulate.setter
     def accumulate(self, steps: int) -> None:

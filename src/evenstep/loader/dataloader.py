@@ -12,52 +12,49 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import BatchSampler
 
-from evenstep.arrays import Int64Array
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
 from evenstep.data.resumable import dataset_size
+from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_group,
     check_in_order,
     check_ranks,
-    resolve_batch_sampler,
     resolve_blank,
     resolve_collate,
     resolve_policy,
     resolve_seed,
     resolve_start_method,
+    resolve_trim,
 )
 from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.iterator import BatchIterator, StepIterator, until
-from evenstep.loader.length_sample import length_sample
+from evenstep.loader.learning.agreement import from_first_rank
+from evenstep.loader.learning.learned import Learned
+from evenstep.loader.learning.question import JobAnswer, JobQuestion, Measured
 from evenstep.loader.notices import Notices
 from evenstep.loader.options import Faults, LoaderOptions, Memory, SampleCounts
-from evenstep.loader.preparing import with_preparation
 from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.resumption import job_of, resumption, with_chunk_size
 from evenstep.loader.resume.state import to_dict
 from evenstep.loader.resume.step_count import StepCount
+from evenstep.loader.row_order import resolve_batch_sampler
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.trainers import check_caller, refuse_trainers
 from evenstep.loader.transport.cp_peers import GroupPlace
-from evenstep.loader.transport.rank_exchange import place_in_group
-from evenstep.loader.tune_log import TuneLog
+from evenstep.loader.transport.rank_exchange import RankExchange, place_in_group
 from evenstep.loader.watchdog import Watchdog
-from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
-from evenstep.plan.update_size import UpdateSize, nothing_to_choose, resolve_accumulate
+from evenstep.plan.update_size import resolve_accumulate
 from evenstep.run_log import RunLog
 
 logger = logging.getLogger("evenstep")
-_LENGTHS, _PREPARED_LENGTHS = 256, 64
-"""Samples that are measured to choose the size of groups; where they take time to prepare."""
 
 
 class DataLoader(LoaderAttributes):
@@ -72,7 +69,9 @@ class DataLoader(LoaderAttributes):
         policy: how groups are formed; all ranks must pass an equal one.
         batch_size: short for ``policy=FixedBatch(batch_size)``; not together with `policy`. No
             sample needs a length or labels then.
-        batch_sampler: a plain ``torch.utils.data.BatchSampler``: short for its `sampler`,
+        batch_sampler: anything that yields lists of indices. `policy` forms batches of these rows
+            in their order, which the ranks share: see `shard_sampler`. A plain
+            ``torch.utils.data.BatchSampler`` without a policy is short for its `sampler`,
             `batch_size` and `drop_last`.
         collate_fn: list of samples -> batch. None is `PadCollator()`; `PackCollator()` where the
             policy forms packed groups; under `FixedBatch` torch's ``default_collate``, except for
@@ -85,8 +84,10 @@ class DataLoader(LoaderAttributes):
         generator: its initial seed is the seed, in place of `seed`. Nothing is drawn from it.
         sampler: yields this rank's own indices. It runs in this process. To resume, its order must
             be a function of (seed, epoch).
-        shard_sampler: `sampler` yields the same indices, those of the whole job, on every rank, and
-            the ranks share them. Any number of ranks can then resume an epoch.
+        shard_sampler: whether `sampler` yields the same indices, those of the whole job, on every
+            rank, and the ranks share them. Any number of ranks can then resume an epoch, if it has
+            a length. None is True for a `batch_sampler`, unless it is known to yield the rows of
+            one rank, and False for a `sampler`.
         drop_last: drop the tail that does not divide among the ranks, and, under `batch_size`, the
             last smaller batch.
         num_workers: processes that prepare samples; 0 prepares them in a thread of this process.
@@ -97,19 +98,24 @@ class DataLoader(LoaderAttributes):
         update_tokens: real tokens of an optimizer update on all ranks together, or "auto" for what
             a full group of each rank holds. The loader chooses how many steps an update has, and
             how large their groups are: see `evenstep.plan.update_size`. It reads a few samples
-            before the first step for that. The loop steps its optimizer where
-            `StepInfo.ends_update`.
+            before the first step for that: see `evenstep.loader.learning`. The loop steps its
+            optimizer where `StepInfo.ends_update`.
         accumulate: in place of `update_tokens`, how many steps an update has; 1 by default. Their
             gradients are added up before the optimizer steps. They are handed out once all of them
             are planned, and `loss_scale` weighs them, so that their gradients add up to that of
             one batch of all their samples.
         blank: in a job of several ranks, groups without images are given the smallest one, without
             a part in loss or gradients, so that every rank runs the vision tower in every step:
-            see `evenstep.batch.blank`. This says which: a processor, whose smallest it is, or a
-            prepared sample with an image. None finds one where `collate_fn` prepares the samples
-            and a few of them have images; False adds none.
+            see `evenstep.batch.blank`. This says which: a processor, whose smallest it is; a
+            prepared sample with an image; or, where `collate_fn` takes raw rows together, such a
+            row. None finds one where `collate_fn` prepares the samples and a few of them have
+            images; False adds none.
         length_fn: tokens of a sample, or a `SampleCounts` where its supervised tokens or patches
             are not counted by default. None counts its ``input_ids``: see `evenstep.batch.Measure`.
+        labels: how the model reads labels. "causal": it shifts them inside, so the first label of a
+            sample never counts. "every": it does not, as encoder-decoders and token classifiers, or
+            the dataset has shifted them. None lets the samples show it, once for all ranks: see
+            `evenstep.plan.label_reading`.
         loss_scaling: "token" (exact), "approximate", "sample" or "none"; see
             `evenstep.batch.loss_scale`.
         step_log: a file to which the first rank adds a line for each step: what it took and held.
@@ -132,14 +138,13 @@ class DataLoader(LoaderAttributes):
     `LoaderDiedError`.
     """
 
-    @takes_old_arguments("DataLoader", memory=Memory, faults=Faults, length_fn=SampleCounts)
     def __init__(
         self,
         dataset: Any,
         batch_size: int | None = None,
         shuffle: bool | None = False,
         sampler: Iterable[Any] | None = None,
-        batch_sampler: BatchSampler | None = None,
+        batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
@@ -151,12 +156,13 @@ class DataLoader(LoaderAttributes):
         *,
         policy: Policy | None = None,
         seed: int = 0,
-        shard_sampler: bool = False,
+        shard_sampler: bool | None = None,
         prefetch_factor: int | None = None,
         update_tokens: int | str | None = None,
         accumulate: int | None = None,
         blank: Any = None,
         length_fn: Callable[[Any], int] | SampleCounts | None = None,
+        labels: str | None = None,
         loss_scaling: str = "token",
         memory: Memory | None = None,
         faults: Faults | None = None,
@@ -169,13 +175,14 @@ class DataLoader(LoaderAttributes):
         memory = Memory() if memory is None else memory
         faults = Faults() if faults is None else faults
         counts = SampleCounts.of(length_fn)
-        sampler, batch_size, drop_last = resolve_batch_sampler(
+        sampler, batch_size, drop_last, shard_sampler = resolve_batch_sampler(
             batch_sampler,
             sampler=sampler,
             batch_size=batch_size,
             drop_last=drop_last,
-            shuffle=shuffle,
+            shard_sampler=shard_sampler,
             policy=policy,
+            shuffle=shuffle,
         )
         policy = resolve_policy(policy, batch_size, drop_last)
         measure = Measure(
@@ -184,14 +191,9 @@ class DataLoader(LoaderAttributes):
             patches_fn=counts.patches,
             count_patches=policy.counts_patches,
             needs_lengths=policy.needs_lengths,
+            labels=labels,
         )
-        collate_fn = with_preparation(
-            resolve_collate(policy, collate_fn),
-            dataset,
-            policy=policy,
-            measure=measure,
-            finds_blank=blank is None,
-        )
+        collate_fn = resolve_collate(policy, collate_fn)
         self._options = options = LoaderOptions(
             dataset=dataset,
             policy=policy,
@@ -203,7 +205,7 @@ class DataLoader(LoaderAttributes):
             loss_scaling=loss_scaling,
             collate_fn=collate_fn,
             blank=resolve_blank(blank, collate_fn),
-            measure=measure,
+            measure=replace(measure, trim=resolve_trim(policy, collate_fn)),
             num_workers=num_workers,
             prefetch_factor=prefetch_factor,
             timeout=timeout,
@@ -219,7 +221,10 @@ class DataLoader(LoaderAttributes):
         self._notices = Notices(policy)
         self._group: Any = group
         self._chunk_size_given = memory.chunk_size is not None
-        self._sized: tuple[LoaderOptions, int, LoaderOptions] | None = None
+        self._learned: tuple[LoaderOptions, Learned] | None = None
+        """What was found of a job with these options."""
+        self._loaded: tuple[int | str | None, Learned | None] = None, None
+        """`update_tokens`, and what a state said of sizes for it."""
         # Where the trainer is.
         self._epochs = Epochs(
             dataset=dataset,
@@ -230,10 +235,10 @@ class DataLoader(LoaderAttributes):
             shuffle=bool(shuffle),
             seed=options.seed,
             drop_last=drop_last,
+            multiple=options.padded_to.samples,
         )
-        self._cursor = EpochCursor(self._epochs)
+        self._cursor = EpochCursor(self._epochs, labels)
         self._step_count = StepCount(self._epochs)
-        self._tune_log = TuneLog.wanted(policy.fingerprint)
         # What runs.
         self._runtime = LoaderRuntime(group)
         self._runtime.prepare(options)
@@ -276,6 +281,7 @@ class DataLoader(LoaderAttributes):
         close_at_exit(self)
         with self._runtime.beginning(exchange):
             check_ranks(self.policy, exchange.place.size)
+            self._learn(exchange)
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
             epoch = start.spec(self._passes)
             self._passes += 1
@@ -321,16 +327,17 @@ class DataLoader(LoaderAttributes):
         return RunLog(self._run_log, {**about, "policy": self.policy.fingerprint})
 
     def _spec(self, place: GroupPlace) -> LoaderSpec:
-        blank = self._options.blank
+        options = self._learned_options
+        blank = options.blank
         if blank and self._passes == 1 and not place.rank and place.world_size > 1:
-            logger.info("batches without images are given a blank one of %d tokens", blank.tokens)
+            logger.info("batches without images are given a blank one")
         return LoaderSpec(
-            **vars(self._options_for(place.world_size)),
+            **vars(options),
             rank=place.rank,
             world_size=place.world_size,
             context_rank=place.context_rank,
             compared={
-                "dataset size": dataset_size(self.dataset, iterable=self._options.iterable),
+                "dataset size": dataset_size(self.dataset, iterable=options.iterable),
                 "loss_scaling": self.loss_scaling,
                 "shuffle": self.shuffle,
                 "drop_last": self.drop_last,
@@ -339,13 +346,14 @@ class DataLoader(LoaderAttributes):
         )
 
     def _received(self, step: StepInfo, message: StepProgress) -> None:
-        if self._tune_log is not None:
-            self._tune_log.write(step)
         self._cursor.received(step, message)
         self._step_count.note(step)
         if message.new_round is not None:
             self._notices.bad(message.new_round.bad)
             self._notices.round(step, message.new_round)
+            if not step.rank and not step.context_rank:
+                same = message.new_round.same_rows
+                self._notices.same_rows(same, self.sampler, self.dataset)
             self._notices.memory(message.new_round.start.window_limit, self._options)
 
     def _ended(self, end: EpochEnd) -> None:
@@ -367,7 +375,8 @@ class DataLoader(LoaderAttributes):
         # After a pass they are known, even if the process group has been destroyed since.
         rank, world_size = self._cursor.ranks or self._rank_and_world_size()
         progress = self._cursor.to_save(under_way=self._under_way())
-        job = job_of(self._options_for(world_size), self._epochs, world_size)
+        learned = self._known(world_size)
+        job = job_of(self._options, learned, self._epochs, world_size)
         return to_dict(job, progress, rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -383,21 +392,29 @@ class DataLoader(LoaderAttributes):
             MismatchError: the state is of a loader with another policy, dataset, order or seed, or
                 lacks what this number of ranks needs.
         """
-        ranks = self._rank_and_world_size()
         found = resumption(
             state,
-            self._options_for(ranks[1]),
+            self._options,
             self._epochs,
-            ranks,
+            self._rank_and_world_size(),
             chunk_size_given=self._chunk_size_given,
         )
         self._abandon()
         if found.chunk_size != self._options.chunk_size:
             self._options = with_chunk_size(self._options, found.chunk_size)
             self._runtime.close_batcher()  # it was started with the other
+        if found.learned is not None:
+            self._learned = None  # sizes may be others
+        self._loaded = self._options.update_tokens, found.learned
         self._cursor.load(found.progress, found.ranks)
 
     # How many samples and steps
+
+    @property
+    def labels(self) -> str | None:
+        """How the model reads labels: the argument, or what the samples of the steps received have
+        shown; None as long as nothing depends on it."""
+        return self._cursor.labels
 
     @property
     def skipped(self) -> list[BadSample]:
@@ -439,9 +456,84 @@ class DataLoader(LoaderAttributes):
         offline. For progress bars and learning rates: the loop ends when the loader does."""
         return self._step_count.estimate(self.epoch, *self._rank_and_world_size())
 
-    def length_sample(self, samples: int, **limits: Any) -> tuple[Int64Array, float]:
-        """See `evenstep.loader.length_sample`."""
-        return length_sample(self._options, samples, **limits)
+    # What the job is like
+
+    def learn(self) -> None:
+        """Finds out what the first pass needs to know of the job: see `evenstep.loader.learning`.
+        All ranks call it. A pass does so itself; `accumulate`, `sized_policy` and `blank` need it
+        where there are several ranks.
+
+        Raises:
+            EvenstepError: on all ranks, that the first one's samples are all bad, say.
+        """
+        exchange = self._runtime.connect(self.policy.peers, self.faults)
+        close_at_exit(self)
+        with self._runtime.beginning(exchange):
+            self._learn(exchange)
+
+    @property
+    def learned(self) -> Learned | None:
+        """What was found of the job; None before `learn`, which the first pass calls."""
+        return self._known(self.world_size)
+
+    def measure_lengths(self, samples: int, *, seconds: float, enough: int) -> Measured:
+        """Lengths of some samples, measured by this rank alone, after `learn`.
+
+        Args:
+            samples: how many to draw at random.
+            seconds: measure no more after so long, once there are `enough`.
+        """
+        question = JobQuestion(
+            options=self._learned_options,
+            ranks=self.world_size,
+            samples=samples,
+            seconds=seconds,
+            enough=enough,
+        )
+        measured = self._runtime.ask(question).measured
+        assert measured is not None
+        return measured
+
+    def _learn(self, exchange: RankExchange) -> None:
+        ranks = exchange.place.world_size
+        if self._known(ranks) is not None:
+            return
+        question = self._question(ranks)
+        if not question.asks:
+            learned = question.learned(JobAnswer())
+        else:
+
+            def find() -> bytes:
+                return question.learned(self._runtime.ask(question)).to_bytes()
+
+            learned = Learned.from_bytes(from_first_rank(exchange, find))
+        self._learned = self._options, learned
+
+    def _question(self, ranks: int) -> JobQuestion:
+        asked, known = self._loaded
+        same = asked == self._options.update_tokens
+        return JobQuestion.of(self._options, ranks, known=known if same else None)
+
+    def _known(self, ranks: int) -> Learned | None:
+        """What was found for so many ranks."""
+        if self._learned is None or self._learned[0] is not self._options:
+            return None
+        return self._learned[1] if self._learned[1].ranks == ranks else None
+
+    @property
+    def _learned_options(self) -> LoaderOptions:
+        """The options, with what was found of the job."""
+        ranks = self.world_size
+        if self._known(ranks) is None:
+            if ranks > 1 and self._question(ranks).asks:
+                raise ConfigurationError(
+                    "samples are tried to find this out, and ranks agree on it when the first "
+                    "pass begins; read it after that, or call loader.learn() on all ranks before"
+                )
+            self.learn()
+        learned = self._known(ranks)
+        assert learned is not None
+        return learned.applied_to(self._options)
 
     # Ending
 
@@ -468,27 +560,6 @@ class DataLoader(LoaderAttributes):
         """Abandons the pass under way, if there is one."""
         if self._current is not None and (running := self._current()) is not None:
             running.close()
-
-    @property
-    def _sized_options(self) -> LoaderOptions:
-        return self._options_for(self.world_size)
-
-    def _options_for(self, ranks: int) -> LoaderOptions:
-        """The options, with the policy and `accumulate` that make updates of `update_tokens`."""
-        options = self._options
-        asked, policy = options.update_tokens, options.policy
-        if asked is None or nothing_to_choose(policy, asked, ranks):
-            return options
-        known = self._sized
-        if known is None or known[0] is not options or known[1] != ranks:
-            lengths = None
-            if hasattr(options.dataset, "__len__") and not options.iterable and not policy.packed:
-                few = _LENGTHS if options.prepare is None else _PREPARED_LENGTHS
-                lengths = self.length_sample(few)[0]
-            size = UpdateSize.of(policy, asked, ranks=ranks, lengths=lengths)
-            sized = replace(options, policy=size.policy, accumulate=size.accumulate)
-            self._sized = known = options, ranks, sized
-        return known[2]
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         """(data-parallel rank, data-parallel ranks)."""

@@ -16,7 +16,9 @@ from typing import Any, cast
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import EvenstepError, LoaderDiedError, SampleError, described
+from evenstep.loader.arguments import check_index
 from evenstep.loader.threads import GuardedThread
+from evenstep.loader.transport.first_rows import FirstRows
 from evenstep.loader.watchdog import Watchdog
 
 _BLOCK = 512  # indices in a message
@@ -34,6 +36,7 @@ class Feeder:
         after: Feeder | None,
         deals: Callable[[Int64Array], Iterable[tuple[int, Any]]] | None = None,
         watchdog: Watchdog | None = None,
+        first_rows: Callable[[list[Any]], FirstRows | None] = lambda indices: None,
     ) -> None:
         """
         Args:
@@ -42,6 +45,7 @@ class Feeder:
             deals: `indices` for entries of the ranks' stream that are dealt to this rank on demand;
                 None where `indices` are all.
             watchdog: of this feeder alone.
+            first_rows: see `EpochStart`.
         """
         self._connection = connection
         self._serial = serial
@@ -50,6 +54,7 @@ class Feeder:
         # One of another batcher has nothing to do with this one, and may hang.
         self._after = after if after is not None and after._connection is connection else None
         self._watchdog = watchdog or Watchdog()
+        self._first_rows = first_rows
         self._left = threading.Event()
         self._unsent: BaseException | None = None
         """Why the batcher could not be sent the end of the indices."""
@@ -73,11 +78,13 @@ class Feeder:
         if self._after is not None:
             self._after._thread.join()
             self._after = None
-        blocks = self._blocks()
+        blocks, told = self._blocks(), False
         while not self._left.is_set():
             block: list[tuple[int, Any]] | EvenstepError | None
             try:
                 block = next(blocks, None)
+                for _, index in block or ():
+                    check_index(index)
             except EvenstepError as error:
                 block = error
             except BaseException as error:
@@ -85,6 +92,9 @@ class Feeder:
             if not isinstance(block, list):
                 break
             try:
+                if not told and (first := self._first_rows([index for _, index in block])):
+                    self._send(first)
+                told = True
                 self._send(block)
             except OSError:  # the batcher is gone
                 raise

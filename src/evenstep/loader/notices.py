@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from evenstep.batch.composition import Composition
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.batcher.progress import BadSample, RoundProgress
 from evenstep.loader.options import LoaderOptions
+from evenstep.loader.row_order import name_of
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
@@ -22,6 +24,8 @@ _UPDATES = 32
 """Updates that show composition well enough."""
 _FEW = 4
 """Groups of an update below which one update does."""
+_NAMED = 8
+"""Ranks that a line names."""
 _LEAST_CV = 0.1
 """Where lengths vary less, updates of one length teach no less."""
 
@@ -31,6 +35,7 @@ class Notices:
 
     def __init__(self, policy: Policy) -> None:
         self.skipped: list[BadSample] = []
+        self._told_of_rows = False
         self._told_of_memory = False
         mixed = policy.packed or policy.in_parts or isinstance(policy, FixedBatch)
         self._composition = None if mixed else Composition()
@@ -39,6 +44,34 @@ class Notices:
         for sample in samples:
             logger.warning("skipped a sample in epoch %d: %s", sample.epoch, sample.reason)
             self.skipped.append(sample)
+
+    def same_rows(self, ranks: Sequence[int], sampler: Any, dataset: Any) -> None:
+        """Warns, once, of ranks that train on the same rows.
+
+        Args:
+            sampler: None where an iterable dataset gives the order.
+        """
+        if not ranks or self._told_of_rows:
+            return
+        self._told_of_rows = True
+        if sampler is None:
+            what = f"the iterable dataset {type(dataset).__name__} yields the same to each. Have it"
+            remedy = (
+                "yield the samples of its rank alone, such as itertools.islice(samples, rank, "
+                "None, ranks), or datasets.distributed.split_dataset_by_node"
+            )
+        else:
+            what = f"the sampler {name_of(sampler)} yields the same to each. Pass"
+            remedy = "shard_sampler=True, by which ranks share its rows, or each rank's own indices"
+        more = f" and {len(ranks) - _NAMED} others" if len(ranks) > _NAMED else ""
+        logger.warning(
+            "ranks %s%s train on the same rows: %s %s; or, if these ranks are meant to have the "
+            "same batches, pass group=, with one of them",
+            ", ".join(map(str, ranks[:_NAMED])),
+            more,
+            what,
+            remedy,
+        )
 
     def memory(self, limit: int | None, options: LoaderOptions) -> None:
         """Warns, once, of windows that are smaller than the user wants.

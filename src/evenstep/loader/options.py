@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from evenstep.batch.blank import Blank
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.loader.arguments import (
     check_context_parallel,
+    check_padded_to,
     check_replay,
     check_type,
     check_workers,
+    resolve_padded_to,
 )
 from evenstep.plan.argument_checks import (
     check_at_least,
@@ -25,6 +26,7 @@ from evenstep.plan.argument_checks import (
     check_one_of,
     check_seconds,
 )
+from evenstep.plan.padded_to import PaddedTo
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import check_update_tokens
 from evenstep.protocol import EXHAUSTED_MODES
@@ -139,8 +141,9 @@ class LoaderOptions:
     update_tokens: int | str | None
     loss_scaling: str
     collate_fn: Callable[[list[Any]], Any]
-    blank: Blank | Literal[False] | None
-    """None where there is none and False where none is wanted."""
+    blank: Any
+    """A `Blank` or `BlankRow`; None where there is none and False where none is wanted. Before it
+    is known what the job is like: see `resolve_blank`."""
     measure: Measure
     num_workers: int
     prefetch_factor: int | None
@@ -156,6 +159,7 @@ class LoaderOptions:
             prefetch_factor=self.prefetch_factor,
             accumulate=self.accumulate,
         )
+        check_padded_to(self.policy, self.padded_to)
         check_type(Memory, memory=self.memory)
         check_type(Faults, faults=self.faults)
         check_update_tokens(self.update_tokens)
@@ -177,6 +181,11 @@ class LoaderOptions:
         return isinstance(self.dataset, IterableDataset)
 
     @property
+    def padded_to(self) -> PaddedTo:
+        """The multiples that the collate function pads to."""
+        return resolve_padded_to(self.policy, self.collate_fn)
+
+    @property
     def source(self) -> Any:
         """The dataset as samples are read from it: see `PreparingCollator.undecoded`."""
         if isinstance(self.collate_fn, PreparingCollator):
@@ -187,7 +196,8 @@ class LoaderOptions:
     def prepare(self) -> Callable[[Any, str], Any] | None:
         """Makes a sample of what the dataset returns, and the name that errors call it, where the
         collate function does that: see `evenstep.PreparingCollator`. It runs in the workers."""
-        return getattr(self.collate_fn, "prepare", None)
+        collate_fn = self.collate_fn
+        return collate_fn.prepare_checked if isinstance(collate_fn, PreparingCollator) else None
 
     @property
     def chunk_size(self) -> int:

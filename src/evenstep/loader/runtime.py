@@ -18,6 +18,8 @@ from evenstep.loader.batcher.process import BatcherProcess
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
+from evenstep.loader.learning.probe import Probe, ask
+from evenstep.loader.learning.question import JobAnswer, JobQuestion
 from evenstep.loader.options import Faults, LoaderOptions
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.start.choice import StartChoice
@@ -50,6 +52,11 @@ class LoaderRuntime:
     def prepare(self, options: LoaderOptions) -> None:
         """Begins in the background what the first pass would wait for."""
         self._start.prepare(options)
+
+    def ask(self, question: JobQuestion) -> JobAnswer:
+        """The answer to a question about the job, from a process made for it."""
+        answer: JobAnswer = ask(Probe.of(question.answer, question.options), self._start)
+        return answer
 
     def connect(self, context_parallel: int, faults: Faults) -> RankExchange:
         """The exchange, made when it is first needed.
@@ -109,7 +116,15 @@ class LoaderRuntime:
         previous = self._feeder if batcher is self._kept else None
         self._feeder = None
         if indices is not None:
-            self._feeder = Feeder(batcher.feed, serial, indices, previous, start.deals(), watchdog)
+            self._feeder = Feeder(
+                batcher.feed,
+                serial,
+                indices,
+                previous,
+                start.deals(),
+                watchdog,
+                start.first_rows,
+            )
         return self._feeder
 
     def close_batcher(self) -> None:

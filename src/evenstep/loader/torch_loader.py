@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import (
-    BatchSampler,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    default_collate,
-    default_convert,
-)
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset, default_collate, default_convert
 
 from evenstep.errors import ConfigurationError
 from evenstep.loader.dataloader import DataLoader
+from evenstep.loader.row_order import ORDERS, given_order
 from evenstep.plan.policy import Policy
 
 
@@ -24,9 +17,10 @@ def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> Dat
     """A loader over the same dataset, in the same order, with batches formed by `policy`.
 
     The dataset, sampler, collate function, seed, workers, pinning, timeout, start method and
-    persistence are taken over. Where the torch loader has its stock sampler, evenstep shards by
-    rank itself; any other sampler is trusted to yield this rank's share. The batch size is not:
-    `policy` decides it. The torch loader itself is not changed.
+    persistence are taken over. The rows of torch's own samplers over the whole dataset, and those
+    of a batch sampler, are shared by the ranks; any other sampler is trusted to yield this rank's
+    share. The batch size is not taken over: `policy` decides it. The torch loader itself is not
+    changed.
 
     Args:
         loader: a plain `torch.utils.data.DataLoader`, not one that a framework has rebuilt.
@@ -57,41 +51,9 @@ def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> Dat
     if loader.collate_fn not in (default_collate, default_convert):
         taken["collate_fn"] = loader.collate_fn
     if not isinstance(loader.dataset, IterableDataset):
-        order = _order(loader)
-        # A sampler and shuffling exclude each other, so a given one replaces the other.
-        if options.get("sampler") is not None or options.get("shuffle"):
-            order.pop("sampler", None)
-            order.pop("shuffle", None)
+        order = given_order(loader)
+        # These exclude each other, so a given one replaces the others.
+        if any(options.get(name) not in (None, False) for name in ORDERS):
+            order = {name: value for name, value in order.items() if name not in ORDERS}
         taken.update(order)
     return DataLoader(loader.dataset, policy=policy, **{**taken, **options})
-
-
-def _order(loader: TorchDataLoader[Any]) -> dict[str, Any]:
-    batch_sampler = loader.batch_sampler
-    if batch_sampler is None:
-        sampler: Any = loader.sampler
-    elif type(batch_sampler) is BatchSampler:
-        sampler = batch_sampler.sampler
-    else:
-        return {"sampler": _Flattened(batch_sampler)}
-    if type(sampler) is SequentialSampler:
-        return {"shuffle": False, "drop_last": loader.drop_last}
-    if type(sampler) is RandomSampler and not sampler.replacement:
-        return {"shuffle": True, "drop_last": loader.drop_last}
-    return {"sampler": sampler}
-
-
-class _Flattened:
-    """The indices of a batch sampler, one by one."""
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches:
-            yield from batch
-
-    def set_epoch(self, epoch: int) -> None:
-        set_epoch = getattr(self._batches, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)

@@ -13,7 +13,8 @@ from types import FrameType
 from evenstep.errors import ConfigurationError
 
 _LIGHTNING = (
-    "from evenstep.integrations import lightning as even; even.fit(trainer, module, loader)"
+    "from evenstep.integrations import lightning as even; even.fit(trainer, module, loader); a "
+    "train_dataloader, and a list or dictionary of loaders, has even.loader(loader)"
 )
 _LINES = {
     "lightning": _LIGHTNING,
@@ -40,8 +41,9 @@ def refuse_trainers(frame: FrameType | None) -> None:
     trainer = module.partition(".")[0]
     if trainer in _LINES:
         raise ConfigurationError(
-            f"{trainer} was given an evenstep.DataLoader as it is, and would not scale its losses; "
-            f"write: {_LINES[trainer]}"
+            f"{trainer} was given an evenstep.DataLoader as it is. To evaluate, give it torch's "
+            "DataLoader, as evenstep's repeats samples where a rank has none left. To train, where "
+            f"it would not scale its losses, write: {_LINES[trainer]}"
         )
 
 

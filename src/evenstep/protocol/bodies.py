@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -29,12 +29,12 @@ from evenstep.protocol.wire import (
 )
 
 HELLO_LAYOUT = struct.Struct("<q")  # samples left; then what is compared, as JSON
-PROPOSAL_LAYOUT = struct.Struct("<BBqqqq")  # then numbers of the policy
+PROPOSAL_LAYOUT = struct.Struct("<BBqqqqqq")  # then numbers of the policy
 RECEIPT_LAYOUT = struct.Struct("<qI")  # samples left, bytes of totals; then totals, lent sample
 DIGEST = 16
 DOCUMENTS_LAYOUT = struct.Struct(f"<{DIGEST}s")  # digest of the plan; then bytes for each rank
 _NUMBER = np.dtype("<i8")  # of a policy's message
-_PROPOSAL = np.dtype([("flags", "u1", 2), ("counts", _NUMBER, 4)])  # as `PROPOSAL_LAYOUT`
+_PROPOSAL = np.dtype([("flags", "u1", 2), ("counts", _NUMBER, 6)])  # as `PROPOSAL_LAYOUT`
 
 MOST = 1 << 53
 """Limit of every count: float64, in which ranks compute with some, holds those below exactly."""
@@ -57,6 +57,10 @@ class ProposalHead(NamedTuple):
     """Tokens in its window."""
     room: int
     """Samples that it has memory for in a window; 0 if it does not say."""
+    first: int = 0
+    """Samples of which one more label is supervised if models read every label."""
+    unshifted: int = 0
+    """Samples whose labels prove that they do."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,23 @@ class ProposalHeads:
     supervised: Int64Array
     tokens: Int64Array
     room: Int64Array
+    first: Int64Array
+    unshifted: Int64Array
+
+    @property
+    def labels(self) -> str | None:
+        """How models read labels, by what all windows show; None where none depends on it."""
+        if self.unshifted.any():
+            return "every"
+        return "causal" if self.first.any() else None
+
+    def read_labels(self, labels: str | None) -> ProposalHeads:
+        """Heads whose supervised tokens are counted as models read labels."""
+        if labels != "every":
+            return self
+        return replace(
+            self, supervised=self.supervised + self.first, first=np.zeros_like(self.first)
+        )
 
     @cached_property
     def mean_supervised(self) -> Float64Array:
@@ -213,6 +234,7 @@ def _check_heads(
     """
     finished, lacks = heads.finished, heads.lacks_filler_sample
     samples, supervised, tokens, room = heads.samples, heads.supervised, heads.tokens, heads.room
+    first, unshifted = heads.first, heads.unshifted
     most = np.where(samples <= MOST // longest, samples * longest, MOST)
     checks: list[tuple[BoolArray, Callable[[int], str]]] = [
         (
@@ -232,8 +254,12 @@ def _check_heads(
             lambda r: f"{tokens[r]:,} tokens in {samples[r]:,} samples of 1 to {longest:,}",
         ),
         (
-            (supervised >= 0) & (supervised <= tokens),
-            lambda r: f"{supervised[r]:,} supervised tokens of {tokens[r]:,}",
+            (supervised >= 0) & (supervised < MOST),
+            lambda r: f"{supervised[r]:,} supervised tokens",
+        ),
+        (
+            (first >= 0) & (first <= samples) & (unshifted >= 0) & (unshifted <= samples),
+            lambda r: f"labels of {first[r]:,} and {unshifted[r]:,} samples show how they are read",
         ),
         ((room >= 0) & (room < MOST), lambda r: f"room for {room[r]:,} samples"),
     ]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import Float64Array, Int64Array, rounded_up
 from evenstep.cost import Cost, GroupShapes
 from evenstep.cost.vision_language import vision_part
 from evenstep.errors import InvariantError
@@ -67,13 +67,16 @@ class Receipt(Totals):
         cost: Cost,
         *,
         packed: bool,
+        row_multiple: int = 1,
         steps: Int64Array,
     ) -> Receipt:
         """Receipt of groups in emission order.
 
         Args:
-            lengths: [samples] tokens of each sample, group after group.
+            shapes: by lengths as the policy saw them.
+            lengths: [samples] real tokens of each sample, group after group.
             supervised: [groups] supervised tokens.
+            row_multiple: of tokens to which packed rows are padded.
             steps: [steps + 1] offsets of each step's groups.
 
         Raises:
@@ -95,11 +98,13 @@ class Receipt(Totals):
                 f"steps cost {costs.min()} to {costs.max()} by {cost}; a cost must be a finite "
                 "number, not negative and below 1e38"
             )
-        moments = LengthMoments.of(lengths, np.append(0, shapes.samples.cumsum())[steps])
+        offsets = np.append(0, shapes.samples.cumsum())[steps]
+        moments = LengthMoments.of(lengths, offsets)
+        padded = rounded_up(shapes.tokens, row_multiple) if packed else shapes.padded
         return cls(
             samples=np.add.reduceat(shapes.samples, begins),
-            tokens=np.add.reduceat(shapes.tokens, begins),
-            padded_tokens=np.add.reduceat(shapes.tokens if packed else shapes.padded, begins),
+            tokens=np.add.reduceat(lengths, offsets[:-1]),
+            padded_tokens=np.add.reduceat(padded, begins),
             supervised_tokens=np.add.reduceat(supervised, begins),
             cost=costs.astype(np.float64),
             length_mean=from_bits(_bits(moments.mean)),

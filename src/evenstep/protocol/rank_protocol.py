@@ -41,6 +41,8 @@ import evenstep.protocol.wire as wire
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
+from evenstep.plan.label_reading import UNSHIFTED
+from evenstep.plan.padded_to import NO_MULTIPLE, PaddedTo
 from evenstep.plan.policy import Policy
 from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.exchanged import Exchanged
@@ -83,6 +85,7 @@ class RankProtocol:
         entries: int | None = None,
         start: RoundStart | None = None,
         has_filler_sample: bool = False,
+        padded_to: PaddedTo = NO_MULTIPLE,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -107,6 +110,7 @@ class RankProtocol:
                 step on all ranks.
             has_filler_sample: whether this rank has a sample to run filler steps with even if it
                 receives none.
+            padded_to: multiples that samples are padded to.
             options: anything else that must be equal on all ranks, such as the dataset's size.
 
         Raises:
@@ -126,8 +130,9 @@ class RankProtocol:
         self._layout = VISION if policy.counts_patches else TEXT
         self.seed = seed
         self.epoch = epoch
-        self.rounds = start.round if start else 0
-        self.steps = start.step if start else 0
+        start = start or RoundStart.empty()
+        self.rounds = start.round
+        self.steps = start.step
         self._compared = {
             "world size": world_size,
             "policy": policy.fingerprint,
@@ -138,11 +143,14 @@ class RankProtocol:
             "epoch": epoch,
             "round to begin with": self.rounds,
             "step to begin with": self.steps,
-            "sample to deal next": start.next_entry if start else 0,
+            "sample to deal next": start.next_entry,
+            "labels": start.labels,
+            "pad_to_multiple_of": [padded_to.samples, padded_to.rows],
             **(options or {}),
         }
         self._phase = _Phase.HELLO
-        self._buffer = WindowBuffer(start)
+        self._padded_to = padded_to
+        self._buffer = WindowBuffer(start, multiple=padded_to.samples)
         self._size = WindowSize(policy, buffer_size, start)
         self._windows: LookAhead | DealtWindows
         if entries is not None:
@@ -158,7 +166,8 @@ class RankProtocol:
                 start=start,
             )
         self._lending = Lending(rank=rank, has_sample=has_filler_sample)
-        self._first_number = start.taken if start else 0  # of those received here
+        self._first_number = start.taken  # of those received here
+        self._labels = start.labels
         self._heads: bodies.ProposalHeads | None = None
         """All ranks' proposals of the current round."""
         self._round: RankRound | None = None
@@ -169,7 +178,7 @@ class RankProtocol:
         self.undelivered = 0
         self.room = 0
         """Samples that this rank has memory for in a window; 0 if unknown. See `asks_room`."""
-        self._resumes_round = start is not None and start.quota is not None
+        self._resumes_round = start.quota is not None
 
     # What the driver reads
 
@@ -233,6 +242,16 @@ class RankProtocol:
             return None
         assert self._round is not None
         return self._lending.due(self._round.start)
+
+    @property
+    def contradicting(self) -> int | None:
+        """Arrival number of a sample that proves that models read every label, where labels have
+        been counted as of models that shift them. If there is one the epoch is to be aborted."""
+        if self._labels != "causal" or self._round is None:
+            return None
+        start = self._round.start
+        proofs = np.flatnonzero(start.columns[5] & UNSHIFTED)
+        return int(start.numbers[proofs[0]]) if len(proofs) else None
 
     # What the driver hands over
 
@@ -341,7 +360,7 @@ class RankProtocol:
         start = self._windows.look(self._buffer, round=self.rounds, step=self.steps, most=most)
         # By its window, not by what has arrived: messages do not depend on timing.
         self._lending.has_sample |= bool((start.numbers >= self._first_number).any())
-        self._round = RankRound(self.policy, start, self.world_size)
+        self._round = RankRound(self.policy, start, self.world_size, padded_to=self._padded_to)
         head, message = self._round.propose(
             exhausted=self._windows.exhausted(start),
             has_filler_sample=self._lending.has_sample,
@@ -380,6 +399,11 @@ class RankProtocol:
             return  # the round has no steps
         if unplannable:
             return  # all that was dealt to some rank is bad: the round has no steps
+        if (labels := self._labels or heads.labels) is not None:
+            self._labels = labels
+            self._heads = heads = heads.read_labels(labels)
+            columns = self._buffer.read_labels(labels)
+            self._round.start = replace(self._round.start, labels=labels, columns=columns)
         plan = self._round.settle(heads, messages, rank=self.rank, buffer=self._buffer)
         if plan is None:
             return

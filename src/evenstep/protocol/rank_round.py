@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, rounded_up
 from evenstep.errors import EvenstepError, InvariantError, described
 from evenstep.plan.groups.groups import Groups
+from evenstep.plan.label_reading import FIRST, UNSHIFTED
 from evenstep.plan.packing.shared_step import SharedStep
+from evenstep.plan.padded_to import PaddedTo
 from evenstep.plan.plan_checks import check_memory, check_positions
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.protocol.bodies import ProposalHead, ProposalHeads
@@ -22,9 +24,14 @@ from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 class RankRound:
     """Call `propose`, `settle` and `planned_steps` in this order."""
 
-    def __init__(self, policy: Policy, start: RoundStart, world_size: int) -> None:
+    def __init__(
+        self, policy: Policy, start: RoundStart, world_size: int, *, padded_to: PaddedTo
+    ) -> None:
         self._policy = policy
         self.start = start
+        self._padded_to = padded_to
+        self._rooms = rounded_up(start.columns[0], padded_to.samples)
+        """[samples] tokens of each as policies see them."""
         self._proposal: Proposal | None = None
         self._mean_supervised = np.zeros(world_size)
         self.groups = Groups.empty()
@@ -53,12 +60,12 @@ class RankRound:
             has to say.
         """
         start = self.start
-        lengths, supervised, patches, images, patch_pairs = start.columns
+        lengths, supervised, patches, images, patch_pairs, shows = start.columns
         counts = self._policy.counts_patches
         if not len(lengths):
             return ProposalHead(True, not has_filler_sample, 0, 0, 0, room), np.empty(0, np.int64)
         window = Window(
-            lengths=lengths,
+            lengths=self._rooms,
             ages=start.ages,
             patches=patches if counts else None,
             images=images if counts else None,
@@ -75,7 +82,8 @@ class RankRound:
         )
         self._proposal = self._policy.propose(window)
         held = len(window), int(supervised.sum()), int(lengths.sum())
-        head = ProposalHead(False, False, *held, room)
+        counted = [int(np.count_nonzero(shows & bit)) for bit in (FIRST, UNSHIFTED)]
+        head = ProposalHead(False, False, *held, room, *counted)
         return head, self._proposal.message
 
     def settle(
@@ -124,7 +132,7 @@ class RankRound:
         lengths, supervised, *vision = self.start.columns
         groups, begins = plan.groups, plan.groups.offsets[:-1]
         counted = np.array(vision) if self._policy.counts_patches else None
-        shapes = groups.shapes(lengths, counted)
+        shapes = groups.shapes(self._rooms, counted)
         check_memory(self._policy, shapes)
         return Receipt.of(
             shapes,
@@ -132,6 +140,7 @@ class RankRound:
             np.add.reduceat(supervised[groups.members], begins),
             self._policy.cost,
             packed=self._policy.packed,
+            row_multiple=self._padded_to.rows,
             steps=plan.step_offsets,
         )
 

@@ -123,7 +123,7 @@ class RoundTotals(Totals):
         """
         possible = (self.samples >= 1) & (self.samples <= self.tokens)
         possible &= (self.tokens <= self.padded_tokens) & (self.padded_tokens < MOST)
-        possible &= (self.supervised_tokens >= 0) & (self.supervised_tokens <= self.tokens)
+        possible &= (self.supervised_tokens >= 0) & (self.supervised_tokens < MOST)
         possible &= (self.cost >= 0) & (self.cost < np.inf)
         possible &= (self.vision_cost >= 0) & (self.vision_cost <= self.cost)
         possible &= (self.patches >= 0) & (self.patches < MOST)

@@ -12,12 +12,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, rounded_up
 from evenstep.errors import InvariantError
+from evenstep.plan.label_reading import FIRST, read_labels
 
-COLUMNS = ("length", "supervised", "patches", "images", "patch_pairs")
+COLUMNS = ("length", "supervised", "patches", "images", "patch_pairs", "shows")
 """What a window holds of each sample: tokens, supervised tokens, vision patches, images (and videos
-and sounds), and the sum over images of their squared patches."""
+and sounds), the sum over images of their squared patches, and bits of what its labels show of how models
+read them."""
+
+
+def read_columns(columns: Int64Array, labels: str | None) -> Int64Array:
+    """[6, samples] `COLUMNS`, with first labels counted as models read them: see
+    `evenstep.plan.label_reading`. Unchanged while that is unknown, and if it has been done."""
+    if labels is None or not (columns[5] & FIRST).any():
+        return columns
+    columns = columns.copy()
+    columns[1], columns[5] = read_labels(columns[1], columns[5], labels)
+    return columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +44,7 @@ class RoundStart:
     numbers: Int64Array
     """[samples] arrival numbers of the window, increasing."""
     columns: Int64Array
-    """[5, samples] of each sample what `COLUMNS` names."""
+    """[6, samples] of each sample what `COLUMNS` names."""
     ages: Int64Array
     """[samples] rounds in which each sample was in the window and not planned."""
     quota: int | None = None
@@ -47,7 +59,11 @@ class RoundStart:
     next_entry: int = 0
     """First entry of the stream that no rank had drawn."""
     seen_lengths: tuple[int, int] = (0, 0)
-    """Tokens, and the sum of squared lengths, of all samples that have been in a window."""
+    """Tokens, and the sum of squared lengths, of all samples that have been in a window, as
+    policies see them."""
+    labels: str | None = None
+    """How models read the labels of the job, "causal" or "every"; None while no sample that was in
+    a window depends on it."""
 
     @property
     def queued(self) -> int:
@@ -55,19 +71,32 @@ class RoundStart:
         return max(len(self.entries) - len(self.numbers), 0)
 
     @classmethod
-    def empty(cls, round: int = 0, step: int = 0) -> RoundStart:
+    def empty(cls, round: int = 0, step: int = 0, *, labels: str | None = None) -> RoundStart:
         """A round that begins with an empty window and arrival number 0."""
         none = np.empty(0, np.int64)
         # A row of columns is contiguous: planners sort along it.
         columns = np.empty((len(COLUMNS), 0), np.int64)
-        return cls(round=round, step=step, taken=0, numbers=none, columns=columns, ages=none)
+        return cls(
+            round=round,
+            step=step,
+            taken=0,
+            numbers=none,
+            columns=columns,
+            ages=none,
+            labels=labels,
+        )
 
 
 class WindowBuffer:
     """Received samples, the window first. See the module docstring."""
 
-    def __init__(self, start: RoundStart | None = None) -> None:
+    def __init__(self, start: RoundStart | None = None, *, multiple: int = 1) -> None:
+        """
+        Args:
+            multiple: of tokens to which each sample is padded, as policies see it.
+        """
         start = start or RoundStart.empty()
+        self._multiple = multiple
         self._arrived: list[tuple[Int64Array, Int64Array]] = []  # not yet in the arrays below
         self.columns, self.numbers, self.ages = start.columns, start.numbers, start.ages
         self.next_number = start.taken
@@ -79,6 +108,7 @@ class WindowBuffer:
         self._first_seen = self._seen_lengths = start.seen_lengths
         self.ended = False
         """Nothing more will be appended."""
+        self._labels = start.labels
 
     def __len__(self) -> int:
         return self._count
@@ -106,13 +136,20 @@ class WindowBuffer:
         """Moves all that has arrived into the arrays."""
         if not self._arrived:
             return
-        columns = [new.T for new, _ in self._arrived]
+        columns = [read_columns(new.T, self._labels) for new, _ in self._arrived]
         numbers = [new for _, new in self._arrived]
         self._arrived.clear()
         self.columns = np.concatenate([self.columns, *columns], axis=1)
         self.numbers = np.concatenate([self.numbers, *numbers])
         ages = np.zeros(len(self.numbers) - len(self.ages), np.int64)
         self.ages = np.concatenate([self.ages, ages])
+
+    def read_labels(self, labels: str) -> Int64Array:
+        """Counts first labels as models read them, from now on; returns [6, samples] the window's
+        columns."""
+        self._labels = labels
+        self.columns = read_columns(self.columns, labels)
+        return self.columns[:, : self.seen]
 
     def skip_to(self, number: int) -> None:
         """Samples below this arrival number have come, or never will."""
@@ -128,7 +165,7 @@ class WindowBuffer:
         """
         self.gather()
         before, self.seen = self.seen, max(self.seen, min(size, len(self.numbers)))
-        new = self.columns[0, before : self.seen]
+        new = rounded_up(self.columns[0, before : self.seen], self._multiple)
         tokens, squares = self._seen_lengths
         self._seen_lengths = tokens + int(new.sum()), squares + int((new * new).sum())
         numbers = self.numbers[: self.seen]
@@ -145,6 +182,7 @@ class WindowBuffer:
             ages=self.ages[: self.seen],
             quota=size,
             seen_lengths=self._seen_lengths,
+            labels=self._labels,
         )
 
     def forget_window(self) -> None:

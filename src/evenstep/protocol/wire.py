@@ -17,14 +17,15 @@ from typing import NamedTuple
 from evenstep.errors import DamagedMessageError, MismatchError, PeerError
 
 MAGIC = b"ev"
-VERSION = 5
+VERSION = 6
 
-HELLO, PROPOSAL, RECEIPT, DOCUMENTS, ABORT = b"H", b"P", b"R", b"D", b"A"
+HELLO, PROPOSAL, RECEIPT, DOCUMENTS, LEARNED, ABORT = b"H", b"P", b"R", b"D", b"L", b"A"
 NAMES = {
     HELLO: "hello",
     PROPOSAL: "proposal",
     RECEIPT: "receipt",
     DOCUMENTS: "list of documents",
+    LEARNED: "account of the job",
     ABORT: "abort",
 }
 
@@ -42,7 +43,7 @@ class Head(NamedTuple):
     version: int
     """Of the protocol. What follows may be something else in another version."""
     kind: bytes
-    """H hello, P proposal, R receipt, D documents, A abort."""
+    """H hello, P proposal, R receipt, D documents, L what was learned of the job, A abort."""
     checksum: int
     """CRC-32 (zlib) of the whole message without these four bytes."""
     length: int
@@ -72,6 +73,14 @@ def encode(kind: bytes, body: bytes, *, rank: int, round: int) -> bytes:
     length = HEAD_LAYOUT.size + len(body)
     bare = HEAD_LAYOUT.pack(MAGIC, VERSION, kind, 0, length, rank, round) + body
     return HEAD_LAYOUT.pack(MAGIC, VERSION, kind, _checksum(bare), length, rank, round) + body
+
+
+def without_suffix(message: bytes) -> tuple[bytes, bytes]:
+    """A message, and what was appended to it."""
+    if len(message) < HEAD_LAYOUT.size:
+        return message, b""
+    length = Head(*HEAD_LAYOUT.unpack_from(message)).length
+    return message[:length], message[length:]
 
 
 def abort_message(reason: str) -> bytes:

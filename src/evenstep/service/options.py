@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_at_least, check_seconds
 
 
@@ -86,6 +85,3 @@ class RayOptions:
     cpus: float | None = None
     placement: Mapping[str, Any] | None = None
     init: Mapping[str, Any] | None = None
-
-
-RayOptions.__init__ = takes_old_arguments("RayOptions")(RayOptions.__init__)  # type: ignore[method-assign]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from evenstep.errors import ConfigurationError
-from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_one_of
 from evenstep.service.job.job import Job
 from evenstep.service.options import FaultOptions, LogOptions, RayOptions
@@ -63,7 +62,6 @@ def start(
 def start(
     job: Job, *, backend: str, **options: Any
 ) -> RayService | ProcessService | LocalService: ...
-@takes_old_arguments("start", faults=FaultOptions, logs=LogOptions, ray=RayOptions)
 def start(
     job: Job, *, backend: str = "ray", **options: Any
 ) -> RayService | ProcessService | LocalService:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,13 +38,12 @@ _SCHEMA = {
 }
 
 
-@dataclass(frozen=True, order=True)
-class SampleId:
+class SampleId(NamedTuple):
     """Where a sample is stored."""
 
     source: str
     shard: int
-    index: int
+    index: int  # type: ignore[assignment]
 
     def __str__(self) -> str:
         return f"{self.source}[{self.shard}][{self.index}]"

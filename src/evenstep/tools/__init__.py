@@ -3,7 +3,6 @@
 ```
 simulate/      What does a policy make of these lengths? Runs it offline, without a GPU.
 advise/        What would I gain on my data, and which settings should I take?
-tune/          Which max_tokens is fastest on my hardware? Runs my training for short times.
 profile/       What does my model cost on my hardware? Measures one layer, or attention alone.
 doctor/        What on this machine would bite a job?
 report/        How do I show it? Tables as text, plots as files, pages as HTML.

@@ -10,8 +10,9 @@ import torch
 
 pytest.importorskip("lightning.fabric")
 
-from lightning_job import Module, trainer_of
-from update_checks import DOCUMENTS, loader_of
+from lightning.pytorch import LightningDataModule
+from lightning_job import Module, trained, trainer_of
+from update_checks import DOCUMENTS, check_epoch, loader_of
 
 import evenstep
 from evenstep.integrations import lightning as even
@@ -24,8 +25,16 @@ def refused(pattern: str) -> Any:
 
 
 def test_a_loader_that_is_given_bare(tmp_path: Path) -> None:
-    with refused(r"write: .* as even; even\.fit\(trainer, module, loader\)"):
+    with refused(r"write: .* as even; even\.fit\(trainer, module, loader\); a train_dataloader"):
         trainer_of(None, tmp_path).fit(Module(), loader_of())
+
+    class First(Module):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return super().training_step(batch[0], batch_idx)
+
+    module = First()
+    even.fit(trainer_of(None, tmp_path), module, [even.loader(loader_of())])
+    check_epoch([trained(module)[0]], 1)
 
 
 def test_a_trainer_without_the_callback(tmp_path: Path) -> None:
@@ -71,17 +80,92 @@ def test_a_loss_that_lightning_does_not_see(tmp_path: Path) -> None:
         even.fit(trainer_of(None, tmp_path), Manual(), loader_of())
 
 
-def test_evaluation(tmp_path: Path) -> None:
-    class Validated(Module):
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
+class Validated(Module):
+    """Validates on what it is told to."""
+
+    def __init__(self, own: Any = None) -> None:
+        super().__init__()
+        self.own = own
+        self.validated: list[float] = []
+
+    def val_dataloader(self) -> Any:
+        return [] if self.own is None else self.own()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.validated.append(self.model(**batch).loss.item())
+
+
+class Data(LightningDataModule):
+    def train_dataloader(self) -> Any:
+        return even.loader(loader_of())
+
+    def val_dataloader(self) -> Any:
+        return loader_of()
+
+
+BARE = (
+    r"To evaluate, give it torch's DataLoader.* To train, .* even\.fit\(trainer, module, loader\)"
+)
+EVALUATED: dict[str, Any] = {
+    "an argument": (BARE, lambda trainer: even.fit(trainer, Validated(), loader_of(), loader_of())),
+    "one of several": (
+        BARE,
+        lambda trainer: even.fit(
+            trainer, Validated(), loader_of(), val_dataloaders=[torch_loader(), loader_of()]
+        ),
+    ),
+    "of the module": (BARE, lambda trainer: even.fit(trainer, Validated(loader_of), loader_of())),
+    "of a data module": (BARE, lambda trainer: even.fit(trainer, Validated(), datamodule=Data())),
+    "made by even.loader": (
+        "for evaluation, whose fillers",
+        lambda trainer: even.fit(trainer, Validated(), loader_of(), even.loader(loader_of())),
+    ),
+    "of validate": (BARE, lambda trainer: trainer.validate(Validated(), loader_of())),
+}
+
+
+def torch_loader() -> Any:
+    collate_fn = evenstep.PadCollator()
+    return torch.utils.data.DataLoader(DOCUMENTS, batch_size=7, collate_fn=collate_fn)
+
+
+@pytest.mark.parametrize("case", EVALUATED)
+def test_an_evenstep_loader_for_evaluation_is_refused_before_the_first_step(
+    tmp_path: Path, case: str
+) -> None:
+    pattern, fit = EVALUATED[case]
+    trainer = trainer_of(None, tmp_path, num_sanity_val_steps=0)
+    with refused(pattern):
+        fit(trainer)
+    assert trainer.global_step == 0
+
+
+def test_even_loaders_that_are_tested_or_predicted_are_refused(tmp_path: Path) -> None:
+    class Every(Validated):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
             pass
 
-    with refused("for evaluation, whose fillers"):
-        even.fit(trainer_of(None, tmp_path), Validated(), loader_of(), even.loader(loader_of()))
-    with refused("for evaluation, whose fillers"):
-        trainer_of(None, tmp_path, callbacks=[even.StepCallback()]).validate(
-            Validated(), even.loader(loader_of())
-        )
+        predict_step = test_step
+
+    for name in ("validate", "test", "predict"):
+        trainer = trainer_of(None, tmp_path, callbacks=[even.StepCallback()])
+        with refused("for evaluation, whose fillers"):
+            getattr(trainer, name)(Every(), even.loader(loader_of()))
+
+
+def test_torchs_loader_evaluates_while_evensteps_trains(tmp_path: Path) -> None:
+    module = Validated()
+    trainer = trainer_of(None, tmp_path, val_check_interval=3, num_sanity_val_steps=0)
+    even.fit(trainer, module, loader_of(), torch_loader())
+    check_epoch([trained(module)[0]], 1)
+    first = Validated().model
+    wanted = [first(**batch).loss.item() for batch in torch_loader()]
+    frozen = Validated()
+    trainer_of(None, tmp_path, callbacks=[even.StepCallback()]).validate(frozen, torch_loader())
+    assert frozen.validated == pytest.approx(wanted, rel=1e-6)
+    times, rest = divmod(len(module.validated), len(wanted))
+    assert times == trainer.global_step // 3 > 1
+    assert not rest
 
 
 def test_loaders_that_one_loss_cannot_serve(tmp_path: Path) -> None:

@@ -21,11 +21,19 @@ from tiny_trainer import (
     of_one_batch,
     together,
 )
-from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    WeightedRandomSampler,
+)
 from transformers import Trainer
 
 import evenstep
 from evenstep.integrations import transformers as even
+from evenstep.integrations.rank_values import ranks
 
 pytestmark = pytest.mark.integrations
 N = len(documents())
@@ -36,6 +44,22 @@ class Stream(IterableDataset):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(documents()[index] for index in range(N))
+
+
+class Drawn(Stream):
+    """In an order that each rank would draw in its own way."""
+
+    def __init__(self, rank: int) -> None:
+        self.generator = torch.Generator().manual_seed(rank)
+
+    def __iter__(self) -> Iterator[Any]:
+        order = torch.randperm(N, generator=self.generator).tolist()
+        return iter(documents()[index] for index in order)
+
+
+class ByEpoch(Drawn):
+    def set_epoch(self, epoch: int) -> None:
+        self.generator.manual_seed(100 + epoch)
 
 
 class Sampled(Trainer):
@@ -78,7 +102,8 @@ def test_a_rank_that_has_nothing_left(tmp_path) -> None:
 
 def stream(rank: Rank, folder: Any, kind: str, workers: int) -> list[int]:
     as_rank(rank)
-    dataset: Any = Stream()
+    of_kind: dict[str, Any] = {"drawn": Drawn, "by epoch": ByEpoch}
+    dataset: Any = of_kind[kind](rank.rank) if kind in of_kind else Stream()
     if kind == "datasets":
         from datasets import Dataset
 
@@ -95,7 +120,7 @@ def stream(rank: Rank, folder: Any, kind: str, workers: int) -> list[int]:
             save_steps=4,
         ),
         policy=POLICY,
-        faults=evenstep.Faults(replay=kind == "stream"),
+        faults=evenstep.Faults(replay=kind != "datasets"),
     )
     trainer.train()
     assert trainer.state.global_step == 8
@@ -106,7 +131,10 @@ def list_of(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("stream", 0), ("datasets", 0), ("datasets", 2)])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [("stream", 0), ("drawn", 0), ("by epoch", 0), ("datasets", 0), ("datasets", 2)],
+)
 def test_an_iterable_dataset(tmp_path, kind: str, workers: int) -> None:
     if kind == "datasets":
         pytest.importorskip("datasets")
@@ -114,6 +142,8 @@ def test_an_iterable_dataset(tmp_path, kind: str, workers: int) -> None:
     seen = run(stream, 2, tmp_path, kind, workers, folder=tmp_path / "job", within=170)[0]
     assert sorted(seen[:N]) == list(range(N))
     assert len(seen) > N
+    if kind in ("drawn", "by epoch"):
+        assert seen[N:] != seen[: len(seen) - N], "the second epoch has the order of the first"
 
 
 def sampled(rank: Rank, folder: Any) -> list[int]:
@@ -127,6 +157,76 @@ def sampled(rank: Rank, folder: Any) -> list[int]:
 def test_a_sampler_of_the_users(tmp_path) -> None:
     seen = run(sampled, 2, tmp_path, folder=tmp_path, within=150)[0]
     assert len(set(seen)) == len(seen) == N // 2
+
+
+class GivenOrder(Trainer):
+    """A user's trainer with a loader of his own."""
+
+    order: Any = None
+
+    def get_train_dataloader(self) -> Any:
+        order = self.order(self.accelerator)
+        if isinstance(order, DataLoader):
+            return order
+        options = {"collate_fn": self.data_collator, **order}
+        return self.accelerator.prepare(DataLoader(self.train_dataset, **options))
+
+
+def prepared(accelerator: Any, **order: Any) -> DataLoader:
+    """By another function than `Accelerator.prepare`, which evenstep has put aside."""
+    from accelerate.data_loader import prepare_data_loader
+
+    loader = DataLoader(
+        [documents()[i] for i in range(N)], collate_fn=evenstep.PadCollator(), **order
+    )
+    return prepare_data_loader(loader, put_on_device=True, device=accelerator.device)
+
+
+class Batches:
+    """A batch sampler that knows of no ranks."""
+
+    def __len__(self) -> int:
+        return -(-N // 3)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[*range(i, min(i + 3, N))] for i in range(0, N, 3)])
+
+
+ORDERS: dict[str, Any] = {
+    "list": lambda accelerator: {"batch_sampler": list(Batches())},
+    "class": lambda accelerator: {"batch_sampler": Batches()},
+    "plain": lambda accelerator: {
+        "batch_sampler": BatchSampler(RandomSampler(range(N)), 4, drop_last=False)
+    },
+    "part of the rows": lambda accelerator: {
+        "sampler": RandomSampler(range(N), num_samples=N - 5),
+    },
+    "distributed": lambda accelerator: {
+        "sampler": DistributedSampler(range(N), *reversed(ranks())),
+    },
+    "prepared": lambda accelerator: prepared(accelerator, batch_size=4, shuffle=True),
+    "prepared, class": lambda accelerator: prepared(accelerator, batch_sampler=Batches()),
+}
+
+
+def ordered(rank: Rank, folder: Any) -> dict[str, list[int]]:
+    as_rank(rank)
+    found = {}
+    for name, order in ORDERS.items():
+        trainer = make_trainer(folder, cls=GivenOrder, num_train_epochs=1)
+        trainer.order = order
+        torch.manual_seed(0)
+        even.install(trainer, policy=POLICY).train()
+        found[name] = [i for update in together(gathered(trainer.model.seen)) for i in update]
+    return found
+
+
+def test_each_row_of_a_loader_of_the_users_comes_on_one_rank(tmp_path) -> None:
+    seen = run(ordered, 2, tmp_path, folder=tmp_path, within=170)[0]
+    for name, rows in seen.items():
+        # torch's own repeats rows to make shares equal.
+        assert len(rows) == len(set(rows)) + (N % 2 if name == "distributed" else 0), name
+        assert len(set(rows)) == (N - 5 if name == "part of the rows" else N), name
 
 
 def test_labels_that_the_collate_function_makes(tmp_path) -> None:

@@ -36,6 +36,16 @@ def test_a_loader_without_install(tmp_path, options: dict[str, Any]) -> None:
     assert not trainer.model.seen.flat()
 
 
+def test_a_loader_for_evaluation(tmp_path) -> None:
+    class Evaluated(Trainer):
+        def get_eval_dataloader(self, *_: Any) -> Any:
+            return OwnLoader.get_train_dataloader(self)
+
+    trainer = even.install(make_trainer(tmp_path, cls=type("Own", (Evaluated, OwnLoader), {})))
+    with pytest.raises(evenstep.ConfigurationError, match="To evaluate, give it torch's"):
+        trainer.evaluate()
+
+
 @pytest.mark.integrations
 def test_a_loader_with_install(tmp_path) -> None:
     trainer = even.install(make_trainer(tmp_path, cls=OwnLoader, num_train_epochs=2))
@@ -74,7 +84,7 @@ def test_install_takes_a_trainer_and_once(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "policy", "said"),
     [
-        ({"auto_find_batch_size": True}, POLICY, "evenstep tune"),
+        ({"auto_find_batch_size": True}, POLICY, "docs/tuning.md"),
         ({}, evenstep.WorkloadPacking(64, micro_batches=2), "micro-batches"),
     ],
 )

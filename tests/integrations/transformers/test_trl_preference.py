@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ def texts(kind: str) -> Any:
     return datasets.Dataset.from_list(rows)
 
 
-def pictures() -> Any:
-    """Pairs of answers about images."""
+def pictures(kind: str) -> Any:
+    """Answers about images, in pairs or with a label each."""
     rng = np.random.default_rng(4)
     rows = [VISION.row(number) for number in range(N)]
 
@@ -68,14 +69,18 @@ def pictures() -> Any:
         text = f"{row['messages'][-1]['content'][0]['text']} " * int(rng.integers(1, 6))
         return [{"role": "assistant", "content": [{"type": "text", "text": text}]}]
 
-    return datasets.Dataset.from_dict(
-        {
-            "images": [row["images"] for row in rows],
-            "prompt": [row["messages"][:-1] for row in rows],
-            "chosen": [answer(row) for row in rows],
-            "rejected": [answer(row) for row in rows],
+    columns: dict[str, Any] = {
+        "images": [row["images"] for row in rows],
+        "prompt": [row["messages"][:-1] for row in rows],
+    }
+    if kind.startswith("KTO"):
+        columns |= {
+            "completion": [answer(row) for row in rows],
+            "label": [n % 3 > 0 for n in range(N)],
         }
-    )
+    else:
+        columns |= {name: [answer(row) for row in rows] for name in ("chosen", "rejected")}
+    return datasets.Dataset.from_dict(columns)
 
 
 def words_of() -> Any:
@@ -86,7 +91,8 @@ def words_of() -> Any:
 
 def identity_of(row: Any) -> str:
     names = [name for name in sorted(row) if name.endswith("_ids")]
-    return str([row[name] for name in names or ("prompt", "chosen", "rejected")])
+    own = ("prompt", "chosen", "rejected", "completion")
+    return str([row[name] for name in names or (name for name in own if name in row)])
 
 
 class Told:
@@ -106,6 +112,8 @@ class Seen(TrainerCallback):
         self.model = model
         self.gradients: list[torch.Tensor] = []
         self.samples: list[list[int]] = [[]]
+        self.batches: list[list[list[int]]] = [[]]
+        """Samples of each batch of an update, negative where they count for nothing."""
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         self.gradients.append(
@@ -114,6 +122,7 @@ class Seen(TrainerCallback):
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         self.samples.append([])
+        self.batches.append([])
 
 
 def make(kind: str, folder: Path, accumulate: int, **options: Any) -> tuple[Any, Seen]:
@@ -122,19 +131,21 @@ def make(kind: str, folder: Path, accumulate: int, **options: Any) -> tuple[Any,
         config = tiny_config()
         config.num_labels, config.pad_token_id = 1, 0
         model: Any = LlamaForSequenceClassification(config)
-    elif kind == "vision":
+    elif kind.endswith("vision"):
         model = VISION.model(0)
     else:
         model = LlamaForCausalLM(tiny_config())
-    base, config_of = CLASSES["DPO" if kind == "vision" else kind]
+    base, config_of = CLASSES[kind.partition(" ")[0]]
     seen = Seen(model)
 
     class Noting(base):  # type: ignore[misc,valid-type]
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             identity = inputs.pop("identity", None)
-            # Fillers repeat a batch, and count for nothing.
-            if self.model.training and identity is not None and self.even.factor:
-                seen.samples[-1] += identity.tolist()
+            if self.model.training and identity is not None:
+                # Fillers repeat a batch, and count for nothing.
+                counts = 1 if self.even.factor else -1
+                seen.samples[-1] += identity.tolist() if self.even.factor else []
+                seen.batches[-1].append([counts * (number + 1) for number in identity.tolist()])
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     Noting.__name__ = base.__name__
@@ -150,7 +161,7 @@ def make(kind: str, folder: Path, accumulate: int, **options: Any) -> tuple[Any,
         model=model,
         args=trl_arguments(config_of, folder, **options),
         train_dataset=datasets.load_from_disk(str(folder / "pairs")),
-        processing_class=VISION.processor() if kind == "vision" else words_of(),
+        processing_class=VISION.processor() if kind.endswith("vision") else words_of(),
         **extra,
     )
     trainer.data_collator = Told(trainer.data_collator, list(trainer.train_dataset))
@@ -171,7 +182,7 @@ def of_one_batch(trainer: Any, samples: list[int]) -> torch.Tensor:
 def train(rank: Rank, kind: str, folder: Any, accumulate: int, options: dict[str, Any]) -> None:
     as_rank(rank)
     trainer, seen = make(kind, folder, accumulate, **options)
-    even.install(trainer, policy=evenstep.Even(2048) if kind == "vision" else POLICY)
+    even.install(trainer, policy=evenstep.Even(2048) if kind.endswith("vision") else POLICY)
     trainer.train()
     everybody = gathered(seen.samples)  # type: ignore[arg-type]
     updates = [
@@ -194,7 +205,8 @@ CASES = [
     ("DPO", {"precompute_ref_log_probs": True}),
     ("Reward", {}),
     ("KTO", {"loss_type": "apo_zero_unpaired"}),
-    ("vision", {"max_length": None}),
+    ("DPO vision", {"max_length": None}),
+    ("KTO vision", {"loss_type": "apo_zero_unpaired", "max_length": None}),
 ]
 
 
@@ -204,9 +216,86 @@ CASES = [
 def test_each_pair_once_and_the_gradient_of_one_batch(
     tmp_path, kind: str, options: dict[str, Any], accumulate: int, world_size: int
 ) -> None:
-    pairs = pictures() if kind == "vision" else texts(kind)
+    pairs = pictures(kind) if kind.endswith("vision") else texts(kind)
     pairs.save_to_disk(str(tmp_path / "pairs"))  # ranks share what trainers map
     run(train, world_size, kind, tmp_path, accumulate, options, folder=tmp_path, within=150)
+
+
+def test_samples_that_a_batch_pairs_are_refused(tmp_path) -> None:
+    pictures("KTO").save_to_disk(str(tmp_path / "pairs"))
+    trainer, seen = make("KTO vision", tmp_path, 1, max_length=None)
+    even.install(trainer, policy=evenstep.Even(2048))
+    with pytest.raises(evenstep.ConfigurationError, match=r"'KL_input_ids'.*'apo_zero_unpaired'"):
+        trainer.train()
+    assert not seen.samples[-1]
+
+
+def ratios(trainer: Any, number: int, completion: str) -> torch.Tensor:
+    """Log-probability of a completion, over that of the reference."""
+    row = trainer.train_dataset[number]
+    prompt, answer = row["prompt_ids"], row[completion]
+    tokens = torch.tensor([prompt + answer])
+    scores = []
+    for model in (trainer.model, trainer.ref_model):
+        found = model(input_ids=tokens).logits[0, :-1].log_softmax(-1)
+        scores.append(found.gather(1, tokens[0, 1:, None])[len(prompt) - 1 :].sum())
+    return scores[0] - scores[1].detach()
+
+
+def kto(trainer: Any, ranks: list[list[list[int]]]) -> torch.Tensor:
+    """The gradient of an update by the definition of the loss.
+
+    Args:
+        ranks: samples of each batch, of each rank, counted from 1.
+    """
+    loss, samples = torch.zeros(()), 0
+    for batches in zip(*ranks, strict=True):
+        with torch.no_grad():
+            estimates = [
+                torch.stack(
+                    [ratios(trainer, abs(n) - 1, "KL_completion_ids") for n in batch]
+                ).mean()
+                for batch in batches
+            ]
+        kl = torch.stack(estimates).mean().clamp(min=0)
+        for number in (n - 1 for batch in batches for n in batch if n > 0):
+            reward = ratios(trainer, number, "completion_ids") - kl
+            sign = 1 if trainer.train_dataset[number]["label"] else -1
+            loss = loss + 1 - (sign * trainer.beta * reward).sigmoid()
+            samples += 1
+    trainer.model.zero_grad()
+    (loss / samples).backward()
+    return torch.cat([p.grad.flatten().clone() for p in trainer.model.parameters()])
+
+
+def train_kto(rank: Rank, folder: Any, accumulate: int) -> list[str]:
+    as_rank(rank)
+    trainer, seen = make("KTO", folder, accumulate)
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("evenstep").addHandler(handler)
+    even.install(trainer, policy=POLICY)
+    trainer.train()
+    everybody: Any = gathered(seen.batches)  # type: ignore[arg-type]
+    counted = [abs(n) for rank in everybody for update in rank for b in update for n in b if n > 0]
+    assert sorted(counted) == list(range(1, N + 1))
+    assert max(len(batch) for rank in everybody for update in rank for batch in update) > 2
+    if rank.rank == 0:
+        trainer.model.eval()
+        for number, gradient in enumerate(seen.gradients):
+            expected = kto(trainer, [batches[number] for batches in everybody])
+            limit = 1e-5 * expected.abs().max()
+            torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=limit)
+    return said
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_estimate_of_kto_is_that_of_the_samples_of_each_step(tmp_path, world_size: int) -> None:
+    texts("KTO").save_to_disk(str(tmp_path / "pairs"))
+    said, *others = run(train_kto, world_size, tmp_path, 3, folder=tmp_path, within=150)
+    assert any("loss_type kto is not a mean over samples alone" in message for message in said)
+    assert not any("loss_type" in message for one in others for message in one)
 
 
 SAVED = 3  # updates between checkpoints

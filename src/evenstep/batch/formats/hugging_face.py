@@ -10,18 +10,24 @@ needs the configuration and no weights, so it runs in the batcher.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from evenstep.batch.formats.packed import read_packed
+from evenstep.batch.formats.encoders import encoder_form, is_encoder
+from evenstep.batch.formats.packed import check_apart, copies_tokens, read_packed
+from evenstep.errors import CollateError
+
+logger = logging.getLogger("evenstep")
 
 
 def to_hugging_face(
-    batch: dict[str, Any], *, seq_idx: bool = False, use_cache: bool = False
+    batch: dict[str, Any], *, model: Any = None, seq_idx: bool = False, use_cache: bool = False
 ) -> dict[str, Any]:
-    """Keyword arguments for a causal language model of transformers.
+    """Keyword arguments for a model of transformers: a causal one, unless `model` is an encoder.
 
     ``input_ids``, ``labels`` (the model shifts them) and ``position_ids``, int64 [1, T];
     ``cu_seq_lens_q`` and ``cu_seq_lens_k`` int32 [n + 1], boundaries that count padding, and
@@ -33,21 +39,39 @@ def to_hugging_face(
     Its models keep a cache by default, and then every token silently sees the documents before its
     own. Hence ``use_cache=False`` among the arguments.
 
+    For an encoder there are a mask over all pairs of tokens, for "sdpa" and "eager", and positions
+    as the model numbers them: see `evenstep.batch.formats.encoders`.
+
     Args:
         batch: of ``PackCollator()``.
+        model: the model, or its configuration. None is a causal language model.
         seq_idx: add int32 [1, T] ``seq_idx``, the document of each token, which models with
             state-space layers read: as ``return_seq_idx=True``.
         use_cache: True leaves ``use_cache`` out, for models that do not take it.
 
     Raises:
-        CollateError: not such a batch, labels that are shifted already, or a loss mask that says
-            more than the labels.
+        CollateError: not such a batch, labels that are shifted already or are not for such a
+            model, a loss mask that says more than the labels, positions that do not show where
+            documents begin, or a kind of model that is not known.
     """
     packed = read_packed(batch)
     packed.check_loss_mask("the loss of transformers")
-    packed.check_aligned(
-        "models of transformers shift labels themselves, so return them unshifted from the dataset"
-    )
+    config = getattr(model, "config", model)
+    if is_encoder(config):
+        return encoder_form(packed, config)
+    _check_causal(config)
+    if model is None and not copies_tokens(packed.labels, packed.input_ids):
+        raise CollateError(
+            "the labels are no copy of the tokens, so they are not for a causal language model; "
+            "call to_hugging_face(batch, model=model), or, where PreparingCollator packs, pass "
+            "config=model.config of an encoder, or packed=False"
+        )
+    if _shifts_labels(model):
+        packed.check_aligned(
+            "causal language models of transformers shift labels themselves, so return them "
+            "unshifted from the dataset; or pass model=model, if its loss does not shift them"
+        )
+    check_apart(packed.position_ids, packed.bounds)
     form = {
         **packed.rest,
         "input_ids": packed.input_ids,
@@ -63,6 +87,73 @@ def to_hugging_face(
     if seq_idx:
         form["seq_idx"] = packed.document_ids
     return form
+
+
+def leave_cache_out(batch: Any, *, packed: bool, first: bool = False) -> None:
+    """Makes ``model(**batch)`` right for causal models: a row of documents that are told apart by
+    their positions gets ``use_cache=False``.
+
+    Args:
+        batch: what a collate function made. Changed in place.
+        packed: a row is of several documents.
+        first: warn if the batch is not for causal models.
+
+    Raises:
+        CollateError: positions do not show where documents begin.
+    """
+    if not packed or not isinstance(batch, MutableMapping) or "position_ids" not in batch:
+        return
+    tokens: Any = batch.get("input_ids")
+    one_row = isinstance(tokens, Tensor) and tokens.shape[:1] == (1,)
+    if not one_row or batch.get("attention_mask") is not None:
+        return
+    batch.setdefault("use_cache", False)
+    if "document_ids" not in batch:  # not of `PackCollator`
+        return
+    check_apart(batch["position_ids"], batch.get("cu_seqlens_padded", batch["cu_seqlens"]))
+    labels = batch["labels"]
+    if first and labels.shape == tokens.shape and not copies_tokens(labels, tokens):
+        logger.warning(
+            "the labels of packed rows are no copy of their tokens, so the model may be no causal "
+            "one. Call an encoder of transformers with to_hugging_face(batch, model=model): "
+            "model(**batch) would let documents see each other"
+        )
+
+
+def _check_causal(config: Any) -> None:
+    """
+    Raises:
+        CollateError: a configuration of a model whose attention is not causal, or unknown.
+    """
+    if config is None:
+        return
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+        MODEL_FOR_MASKED_LM_MAPPING,
+    )
+
+    kind = type(config)
+    causal = kind in MODEL_FOR_CAUSAL_LM_MAPPING or kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if kind in MODEL_FOR_MASKED_LM_MAPPING:
+        causal = getattr(config, "is_decoder", False)
+    bidirectional = (
+        getattr(config, "is_encoder_decoder", False)
+        or getattr(config, "use_bidirectional_attention", False)
+        or not getattr(config, "is_causal", True)
+    )
+    if bidirectional or not causal:
+        name = getattr(config, "model_type", kind.__name__)
+        raise CollateError(
+            f"how a model of kind {name!r} takes packed rows is not known, and documents might see "
+            "each other; use packed=False, or make the model's arguments of batch['cu_seqlens'] "
+            "yourself"
+        )
+
+
+def _shifts_labels(model: Any) -> bool:
+    """Whether the loss shifts labels; so do all that do not say otherwise."""
+    return getattr(model, "loss_type", None) not in ("ForTokenClassification", "ForMaskedLM")
 
 
 _shells: dict[type, Any] = {}

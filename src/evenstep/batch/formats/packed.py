@@ -89,6 +89,36 @@ class PackedRow:
         return labels, mask if own_mask is None else mask * own_mask.to(torch.float32)
 
 
+def copies_tokens(labels: torch.Tensor, tokens: torch.Tensor) -> bool:
+    """Whether all labels that are not -100 are the tokens at their places, as those for causal
+    language models are. Both [1, T]."""
+    return not bool(((labels != tokens) & (labels != IGNORE_INDEX)).any())
+
+
+def check_apart(positions: torch.Tensor, bounds: torch.Tensor) -> None:
+    """
+    Args:
+        positions: [1, T]; any other shape passes.
+        bounds: [n + 1] where documents begin in the row, and T.
+
+    Raises:
+        CollateError: models of transformers find other documents by the positions: one begins
+            wherever a position is not the one before it plus 1.
+    """
+    if positions.ndim != 2:
+        return
+    begins = torch.ones(positions.shape[1], dtype=torch.bool, device=positions.device)
+    begins[1:] = positions[0].diff() != 1
+    documents = torch.zeros_like(begins)
+    documents[bounds[:-1].long()] = True
+    if not torch.equal(begins, documents):
+        raise CollateError(
+            "the samples' own position_ids do not count on by 1 exactly until the next document "
+            "begins, which is how models of transformers find documents; leave them out in the "
+            "dataset, or give the field another name"
+        )
+
+
 def _moved_left(values: torch.Tensor, fill: int) -> torch.Tensor:
     """Each value [1, T] one position to the left, and `fill` last."""
     return torch.cat([values[:, 1:], torch.full_like(values[:, :1], fill)], dim=1)
@@ -108,7 +138,8 @@ def read_packed(batch: Any) -> PackedRow:
             f"labels of shape {tuple(labels.shape)} do not go with tokens of shape "
             f"{tuple(tokens.shape)}; this form needs one label per token"
         )
-    rest = {name: batch[name] for name in batch if name not in (*_FIELDS, *_OPTIONAL)}
+    known = (*_FIELDS, *_OPTIONAL, "use_cache")
+    rest = {name: batch[name] for name in batch if name not in known}
     return PackedRow(
         **{name: batch[name] for name in _FIELDS},
         **{name: batch.get(name) for name in _OPTIONAL},

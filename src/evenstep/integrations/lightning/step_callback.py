@@ -48,20 +48,21 @@ class StepCallback(Callback):
         self._state = checkpoint.get(_KEY)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _refuse(_loaders(trainer.val_dataloaders))
         for loader in _loaders(trainer.train_dataloader):
             averaging = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
             check_ranks("Lightning", averaging, loader.loader.world_size)
-            if loader.loader.update_tokens is not None:
-                trainer.accumulate_grad_batches = loader.loader.accumulate
-            if not self._resumes:
-                continue
-            if self._state is None:
+            if self._resumes and self._state is None:
                 raise MismatchError(
                     f"the checkpoint {trainer.ckpt_path} was saved without evenstep, and does not "
                     "say where the data was; begin a new run from its model, with "
                     "load_from_checkpoint"
                 )
-            loader.resume(self._state)
+            if self._resumes and self._state is not None:
+                loader.resume(self._state)
+            if loader.loader.update_tokens is not None:
+                loader.loader.learn()
+                trainer.accumulate_grad_batches = loader.loader.accumulate
         self._resumes = False
 
     def on_train_batch_start(
@@ -152,17 +153,17 @@ class StepCallback(Callback):
             )
 
     def on_validation_batch_start(self, *arguments: Any, **options: Any) -> None:
-        _refuse(*arguments, **options)
+        _refuse(_taken(arguments))
 
-    def on_test_batch_start(self, *arguments: Any, **options: Any) -> None:
-        _refuse(*arguments, **options)
-
-    def on_predict_batch_start(self, *arguments: Any, **options: Any) -> None:
-        _refuse(*arguments, **options)
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
 
 
-def _refuse(trainer: Trainer, pl_module: LightningModule, batch: Any, *others: Any) -> None:
-    if list(_taken(batch)):
+def _refuse(evaluated: Iterator[Any]) -> None:
+    """
+    Args:
+        evaluated: evenstep loaders, or steps, of an evaluation.
+    """
+    if list(evaluated):
         raise ConfigurationError(
             "an evenstep loader was given for evaluation, whose fillers would count in metrics; "
             "give torch's DataLoader, which Trainer shards itself"

@@ -44,8 +44,9 @@ class EvenTrainer(Trainer):
             theirs = super().get_train_dataloader()
         run = self.even
         loader = make_loader(self, theirs, run.policy, run.packed, run.options)
+        batches = run.take(loader)
         self.args.gradient_accumulation_steps = loader.accumulate
-        return self.even.take(loader)
+        return batches
 
     def set_initial_training_values(self, args: Any, dataloader: Any, *others: Any) -> Any:
         run, loader = self.even, self.even.batches.loader

@@ -8,24 +8,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
+import torch
+from torch.utils.data import IterableDataset
 
 from evenstep.batch.images.user_processor import is_processor, user_processor
 from evenstep.batch.labels import labels_of
-from evenstep.batch.measure import Measure, length_of, supervised_of
+from evenstep.batch.measure import length_of, supervised_of
+from evenstep.batch.pack import PackCollator
+from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.rank_values import check_ranks, ranks
-from evenstep.integrations.transformers.packing import choose_packing
+from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
+from evenstep.integrations.transformers.packing import RowsFound, RowsQuestion, choose_packing
 from evenstep.integrations.transformers.preference import (
+    UncoupledQuestion,
     check_padded,
     collated_alone,
     preference_options,
     trains_preferences,
 )
+from evenstep.loader.arguments import resolve_start_method
 from evenstep.loader.dataloader import DataLoader
+from evenstep.loader.learning.probe import Probe, Run, ask
 from evenstep.loader.options import SampleCounts
-from evenstep.loader.preparing import blank_of_rows, prepares
+from evenstep.loader.row_order import ORDERS, given_order, of_one_rank
+from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import AUTO
@@ -51,7 +58,7 @@ def check_arguments(trainer: Any, policy: Policy | None) -> None:
     if args.auto_find_batch_size:
         raise ConfigurationError(
             "auto_find_batch_size tries smaller batches, which evenstep's policy does not make; "
-            "set it to False, and let `evenstep tune` find max_tokens"
+            "set it to False, and find max_tokens as docs/tuning.md says"
         )
     if getattr(args, "include_tokens_per_second", False):
         raise ConfigurationError(
@@ -136,24 +143,29 @@ def make_loader(
         )
     args = trainer.args
     given = options.get("collate_fn", theirs.collate_fn)
-    preferences = trains_preferences(trainer)
+    processor = getattr(trainer, "processing_class", None)
+    processor = processor if is_processor(processor) else None
+    preferences, found = trains_preferences(trainer), None
     if preferences:
         check_padded(policy, packed)
+        coupled = UncoupledQuestion(dataset=theirs.dataset, collate_fn=given)
+        _asked(theirs, options, coupled.answer)
         collate_fn = given
         options = {**preference_options(trainer, given), **options}
     else:
-        policy, collate_fn = choose_packing(trainer, policy, packed, given)
+        ours = isinstance(given, (PackCollator, PadCollator, PreparingCollator))
+        if not ours or (processor is not None and not isinstance(given, PreparingCollator)):
+            question = RowsQuestion(dataset=theirs.dataset, collate_fn=given)
+            found = RowsFound(**_asked(theirs, options, question.answer))
+        policy, collate_fn = choose_packing(trainer, policy, packed, given, None if ours else found)
     options = {**options, "collate_fn": collate_fn}
     taken: dict[str, Any] = {
         "seed": args.seed if args.data_seed is None else args.data_seed,
         **_update_of(trainer, options),
     }
-    processor = getattr(trainer, "processing_class", None)
-    processor = processor if is_processor(processor) else None
-    finds_blank = options.get("blank") is None
     counts = SampleCounts.of(options.get("length_fn"))
-    measure = Measure(length_fn=counts.tokens)
-    if prepares(collate_fn, theirs.dataset, policy=policy, measure=measure):
+    prepares = found is not None and found.prepares and not ours and counts.tokens is None
+    if prepares or isinstance(collate_fn, PreparingCollator):
         if not isinstance(collate_fn, PreparingCollator):
             collate_fn = PreparingCollator(collate_fn=collate_fn)
         if collate_fn.config is None:
@@ -165,13 +177,26 @@ def make_loader(
         if counts.supervised is None:
             counts = replace(counts, supervised=SupervisedTokens(collate_fn))
         options = {**options, "length_fn": counts}
-        if finds_blank and processor is not None and args.world_size > 1:
-            options = {**options, "blank": blank_of_rows(theirs.dataset, processor)}
-    if not isinstance(theirs.dataset, IterableDataset):
-        sampler = getattr(theirs.batch_sampler, "sampler", theirs.sampler)
-        # Any other draws for the whole job: Accelerate would deal its batches to the ranks.
-        taken["shard_sampler"] = not isinstance(sampler, (RandomSampler, SequentialSampler))
+        if processor is not None and found is not None and found.media:
+            options = {"blank": processor, **options}
+    other = isinstance(theirs.dataset, IterableDataset) or options.keys() & set(ORDERS)
+    if not other and (sampler := given_order(theirs).get("sampler")) is not None:
+        # It draws for the whole job: Accelerate would deal its batches to the ranks.
+        taken["shard_sampler"] = not of_one_rank(sampler)
     return wrap(theirs, policy=policy, **{**taken, **options})
+
+
+def _asked(theirs: Any, options: Mapping[str, Any], question: Callable[[Run], Any]) -> Any:
+    """The answer, JSON-able, to a question about the trainer's samples, as rank 0 finds it. All
+    ranks call it."""
+    probe = Probe(
+        question=question,
+        num_workers=options.get("num_workers", theirs.num_workers),
+        worker_init_fn=theirs.worker_init_fn,
+        start_method=resolve_start_method(theirs.multiprocessing_context),
+        timeout=theirs.timeout,
+    )
+    return by_rank_0(lambda: ask(probe, StartChoice()), ConfigurationError)
 
 
 def _update_of(trainer: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,6 +249,15 @@ class RankShare(IterableDataset[Any]):
         self._dataset = dataset
         self._rank = rank
         self._world_size = world_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """All ranks draw one order, as of the shares that Trainer makes."""
+        set_epoch = getattr(self._dataset, "set_epoch", None)
+        generator = getattr(self._dataset, "generator", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+        elif isinstance(generator, torch.Generator):
+            generator.manual_seed(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         for number, sample in enumerate(self._dataset):

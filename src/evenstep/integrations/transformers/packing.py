@@ -1,11 +1,11 @@
-"""Whether batches are packed: found out on two samples, with the model and the collate function."""
+"""Whether batches are packed: found out on two samples, with the collate function and the model."""
 
 from __future__ import annotations
 
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -13,15 +13,16 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from evenstep.batch.batch_of_one import unbatch
+from evenstep.batch.blank import towers_of
 from evenstep.batch.formats.hugging_face import to_hugging_face
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.random_state import keeping_random_state
 from evenstep.errors import ConfigurationError, described
-from evenstep.integrations.rank_values import from_rank_0
-from evenstep.loader.preparing import few_rows
+from evenstep.integrations.rank_values import by_rank_0
+from evenstep.loader.learning.probe import Run
+from evenstep.loader.learning.rows import few_rows, lacks_tokens
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import Policy
 
@@ -41,8 +42,56 @@ class _Padded(Exception):
     """Says why batches are padded."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowsFound:
+    """What a trainer's collate function makes of a few rows."""
+
+    packs: bool
+    """It makes one row of several samples."""
+    prepares: bool
+    """The rows have no tokens before it."""
+    media: bool
+    """A row has images, or another of the media fields."""
+    pair: list[list[int]] | None
+    """Tokens of two samples with a label for each token and nothing else, to try the model on."""
+    why: str
+    """Why there is no `pair`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsQuestion:
+    """See `evenstep.loader.learning`."""
+
+    dataset: Any
+    collate_fn: Callable[[list[Any]], Any]
+
+    def answer(self, run: Run) -> dict[str, Any]:
+        """`RowsFound`, JSON-able."""
+        (found,) = run(self._found, self.dataset, [None], 1)
+        return asdict(found)
+
+    def _found(self, dataset: Any, item: None) -> RowsFound:
+        calls = few_rows(dataset)
+        pair, why = None, ""
+        try:
+            pair = _pair(self.collate_fn, [read() for read in calls])
+        except _Padded as reason:
+            why = str(reason)
+        return RowsFound(
+            packs=_packs(self.collate_fn, calls),
+            prepares=lacks_tokens(calls),
+            media=any(_has_media(read) for read in calls),
+            pair=pair,
+            why=why,
+        )
+
+
 def choose_packing(
-    trainer: Any, policy: Policy, packed: bool | None, collate_fn: Callable[[list[Any]], Any]
+    trainer: Any,
+    policy: Policy,
+    packed: bool | None,
+    collate_fn: Callable[[list[Any]], Any],
+    found: RowsFound | None,
 ) -> tuple[Policy, Callable[[list[Any]], Any]]:
     """The policy, packed or not, and a collate function that fits it. All ranks call it.
 
@@ -50,16 +99,15 @@ def choose_packing(
         packed: what the user said; None packs where the policy says so, or, of a padded `Even`,
             where the model keeps the documents of a row apart.
         collate_fn: the trainer's, or the user's.
+        found: what it makes of a few rows; None where it is evenstep's own.
 
     Raises:
         ConfigurationError: the policy has no such form.
     """
-    ours = isinstance(collate_fn, (PackCollator, PadCollator, PreparingCollator))
-    with keeping_random_state():
-        packs = not ours and _packs(collate_fn, few_rows(trainer.train_dataset))
-    if packed is None and not policy.packed and isinstance(policy, Even) and not ours:
+    padded = policy if isinstance(policy, Even) and not policy.packed else None
+    if packed is None and padded is not None and found is not None:
         # The parameters of a sharded model may be on rank 0 alone.
-        packed, why = from_rank_0(_find(trainer, policy, collate_fn, packs))
+        packed, why = by_rank_0(lambda: _find(trainer, padded, found), ConfigurationError)
         level = logging.WARNING if packed and trainer.is_world_process_zero() else logging.INFO
         logger.log(level, "batches are %s: %s", "packed" if packed else "padded", why)
     if packed is not None and packed != policy.packed:
@@ -69,50 +117,61 @@ def choose_packing(
                 "or leave packed out"
             )
         policy = replace(policy, packed=packed)  # type: ignore[type-var]
-    if policy.packed and not ours and not packs:
+    if policy.packed and found is not None and not found.packs:
         collate_fn = PreparingCollator(collate_fn=collate_fn)
     return policy, collate_fn
 
 
-def _find(
-    trainer: Any, policy: Even, collate_fn: Callable[[list[Any]], Any], packs: bool
-) -> tuple[bool, str]:
-    """Whether to pack, and why.
-
-    Args:
-        packs: whether the collate function makes one row of its samples.
-    """
+def _find(trainer: Any, policy: Even, found: RowsFound) -> tuple[bool, str]:
+    """Whether to pack, and why."""
     try:
         if policy.target_tokens is not None:
             raise _Padded("the policy has target_tokens, which are for padded groups")
-        if packs:
+        if found.packs:
             return True, "the collate function makes one row of its samples"
+        if found.pair is None:
+            raise _Padded(found.why)
         with keeping_random_state():
-            return True, _reason(trainer, policy, collate_fn)
+            return True, _reason(trainer, policy, found.pair)
     except _Padded as reason:
         return False, f"{reason}. even.install(..., packed=True) packs them"
 
 
-def _reason(trainer: Any, policy: Even, collate_fn: Callable[[list[Any]], Any]) -> str:
-    """Why batches are packed.
+def _pair(collate_fn: Callable[[list[Any]], Any], rows: Sequence[Any]) -> list[list[int]]:
+    """The tokens of the two longest of some samples.
 
     Raises:
-        _Padded: they are not.
+        _Padded: such samples are not packed, whatever the model is.
     """
     try:
-        read = [row() for row in few_rows(trainer.train_dataset)]
-        alone = PreparingCollator(collate_fn=collate_fn, late=False)
-        samples = [alone.prepare(row) for row in read]
+        alone = PreparingCollator(collate_fn=collate_fn, late=False, packed=True)
+        samples = [alone.prepare(row) for row in rows]
         _check_samples(samples)
-        alone.learned(read)
+        alone.learned(rows)
     except _Padded:
         raise
     except Exception as error:  # what is wrong with a sample, the loader says
         raise _Padded(
             f"the collate function takes no rows one by one ({described(error)})"
         ) from None
-    masked = _keeps_apart(trainer, *sorted(samples, key=lambda s: len(s["input_ids"]))[-2:])
-    if not masked:
+    longest = sorted(samples, key=lambda sample: len(sample["input_ids"]))[-2:]
+    return [sample["input_ids"][:_TOKENS].tolist() for sample in longest]
+
+
+def _has_media(read: Callable[[], Any]) -> bool:
+    try:
+        return bool(towers_of(read()))
+    except Exception:  # what is wrong with a sample, the loader says
+        return False
+
+
+def _reason(trainer: Any, policy: Even, pair: Sequence[list[int]]) -> str:
+    """Why batches are packed.
+
+    Raises:
+        _Padded: they are not.
+    """
+    if not _keeps_apart(trainer, pair):
         return "the model keeps the documents of a row apart"
     config = trainer.model.config
     hidden = getattr(getattr(config, "get_text_config", lambda: config)(), "hidden_size", None)
@@ -156,7 +215,7 @@ def _packs(collate_fn: Callable[[list[Any]], Any], rows: Sequence[Callable[[], A
         return False
 
 
-def _keeps_apart(trainer: Any, first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def _keeps_apart(trainer: Any, tokens: Sequence[list[int]]) -> bool:
     """Whether a mask over all pairs of tokens keeps the documents of a row apart; False where the
     model needs none.
 
@@ -171,7 +230,7 @@ def _keeps_apart(trainer: Any, first: Mapping[str, Any], second: Mapping[str, An
         raise _Padded(
             f"the model is not on its {trainer.args.device.type} yet, so it was not tried"
         )
-    pair = [{"input_ids": sample["input_ids"][:_TOKENS]} for sample in (first, second)]
+    pair = [{"input_ids": torch.tensor(each)} for each in tokens]
     row = to_hugging_face(PackCollator()(pair))
     del row["labels"]
     merged, alone = row["input_ids"], pair[1]["input_ids"][None]

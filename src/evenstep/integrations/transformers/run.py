@@ -63,6 +63,7 @@ class TrainerRun:
         if self._state is not None:
             loader.load_state_dict(self._state)
             self._state = None
+        loader.learn()
         self.batches = TrainerBatches(loader, samples=self._before.get("samples", 0))
         return self.batches
 

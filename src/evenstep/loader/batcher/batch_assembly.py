@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from evenstep.batch.blank import Blank, towers_of
-from evenstep.batch.check import check_packed, check_supervised
+from evenstep.batch.blank import Blank, BlankRow, towers_of
+from evenstep.batch.check import (
+    check_packed,
+    check_rows,
+    check_supervised,
+    without_padded_first,
+)
+from evenstep.batch.formats.hugging_face import leave_cache_out
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
-from evenstep.errors import CollateError, EvenstepError, described
+from evenstep.errors import CollateError, EvenstepError, SampleError, described
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
+from evenstep.loader.misfits import misfits
 from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
 from evenstep.protocol.planned_step import PlannedStep
 
@@ -81,22 +88,40 @@ def make_step(
         CollateError: the collate function raised, or made a batch that contradicts its samples.
     """
     planned, policy = of_update.planned, spec.policy
+    labels = planned.round.start.labels
+    collate = _collate(spec.collate_fn, labels)
+    if spec.measure.labels is None and labels == "causal":
+        labels = None  # the batch shows whether the collate function has shifted them
     if seeds:
         seed_everything(sample_seed(rank_seed(spec.seed, epoch, spec.rank), planned.index))
     where = f"step {planned.index} of epoch {epoch} on rank {spec.rank}"
     fillers = _fillers(rows, filler_sample)
-    try:
-        batches = [spec.collate_fn(blanks.added_to(row.samples or fillers.pop())) for row in rows]
-    except EvenstepError:
-        raise
-    except BaseException as error:
-        raise CollateError(
-            f"{where}, samples {list(indices)}: collate_fn raised {described(error)}"
-        ) from error
+
+    def collated(samples: list[Any]) -> Any:
+        batch = blanks.collated(collate, samples)
+        if spec.loss_scaling != "none":
+            check_rows(batch, len(samples))
+        return without_padded_first(batch, labels)
+
+    batches: list[Any] = []
+    begin = 0
+    for row in rows:
+        names = list(indices[begin : (begin := begin + len(row.samples))])
+        try:
+            batches.append(collated(row.samples or fillers.pop()))
+        except BaseException as error:
+            shared = policy.dynamic  # the samples are those of other ranks too
+            found = {} if shared else misfits(collated, row.samples)
+            explained = _explained(error, found, names, f"{where}, samples {names}")
+            if explained is error:
+                raise
+            raise explained from error
     totals = planned.totals
     for batch, row in zip(batches, rows):
+        packed = policy.packed or len(row.samples) > 1
+        leave_cache_out(batch, packed=packed, first=planned.index == spec.rank == 0)
         if spec.loss_scaling == "token" and row.samples:
-            check_supervised(batch, row.supervised, where)
+            check_supervised(batch, row.supervised, where, labels, len(row.samples))
         if policy.packed and policy.limit is not None:
             check_packed(batch, policy.limit.max_tokens, where)
     supervised = [row.supervised for row in rows]
@@ -109,7 +134,7 @@ def make_step(
         total=total,
     )
     if policy.peers > 1 or policy.dynamic:
-        batches, supervised = _own_shards(spec, batches, rows)
+        batches, supervised = _own_shards(spec, collate, batches, rows)
         if spec.loss_scaling == "token":
             tokens = of_update.totals.supervised_tokens
             scale = shard_loss_scale(sum(supervised), tokens, policy.peers * spec.world_size)
@@ -137,6 +162,35 @@ def make_step(
     return step, batches if policy.in_parts else batches[0]
 
 
+def _explained(
+    error: BaseException, misfits: Mapping[int, BaseException], names: Sequence[Any], where: str
+) -> BaseException:
+    """
+    Args:
+        error: that the collate function raised.
+        misfits: samples that are to blame, and what is raised for each.
+        names: of all samples.
+    """
+    if len(misfits) == 1:
+        ((place, cause),) = misfits.items()
+        return SampleError(
+            f"sample {names[place]!r} cannot be collated, alone or with others: {described(cause)}; "
+            "fix it, exclude its index from the sampler, or let "
+            "faults=evenstep.Faults(skip_bad_samples=...) leave out so many samples. It came in "
+            f"{where}"
+        )
+    if isinstance(error, EvenstepError):
+        return CollateError(f"{where}: {error}") if isinstance(error, CollateError) else error
+    return CollateError(f"{where}: collate_fn raised {described(error)}")
+
+
+def _collate(collate_fn: Callable[[list[Any]], Any], labels: str | None) -> Any:
+    """The collate function, in the form that suits how the model reads labels."""
+    if isinstance(collate_fn, PackCollator) and collate_fn.mask_first_label is None:
+        return replace(collate_fn, mask_first_label=labels != "every")
+    return collate_fn
+
+
 def _fillers(rows: list[Row], filler_sample: Callable[[], Any]) -> list[list[Any]]:
     """Zero-loss micro-batches, run so that collectives match. Each holds a copy of the step's
     shortest sample, so that a resumed step makes the same again; a copy, since a collate function
@@ -151,11 +205,12 @@ def _fillers(rows: list[Row], filler_sample: Callable[[], Any]) -> list[list[Any
 
 
 def _own_shards(
-    spec: LoaderSpec, batches: Sequence[Any], rows: Sequence[Row]
+    spec: LoaderSpec, collate: Any, batches: Sequence[Any], rows: Sequence[Row]
 ) -> tuple[list[dict[str, Any]], list[int]]:
     """Cuts this rank's shard out of each micro-batch.
 
     Args:
+        collate: what made the micro-batches.
         batches: whole micro-batches, as `PackCollator` makes them.
 
     Returns:
@@ -165,7 +220,7 @@ def _own_shards(
         CollateError: a collate function of another kind made a batch that cannot be cut, or one of
             too many tokens.
     """
-    collate, policy = spec.collate_fn, spec.policy
+    policy = spec.policy
     options: dict[str, Any] = {}
     if isinstance(collate, PackCollator):
         options["labels_shifted"] = not collate.mask_first_label
@@ -196,36 +251,40 @@ class Blanks:
     ranks then wait for each other without a word."""
 
     def __init__(self, spec: LoaderSpec) -> None:
-        self._rank = spec.rank
+        self._spec = spec
         several = spec.world_size > 1
-        self._blank = spec.blank if several and isinstance(spec.blank, Blank) else None
-        self._warns = several and spec.blank is None
+        self._blank = spec.blank if several else False
         self._media = getattr(spec.collate_fn, "media_fields", MEDIA_FIELDS)
         self._packed = spec.policy.packed or isinstance(spec.collate_fn, PackCollator)
         self._seen: list[set[str]] = []
 
-    def added_to(self, samples: list[Any]) -> list[Any]:
-        """
+    def collated(self, collate_fn: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+        """The batch of a group.
+
         Raises:
-            CollateError: see `Blank.added_to`.
+            CollateError: see `Blank.added_to` and `BlankRow.collated`.
         """
-        if self._blank is not None:
-            return self._blank.added_to(samples, packed=self._packed)
-        if self._warns:
-            self._note({tower for sample in samples for tower in towers_of(sample, self._media)})
-        return samples
+        blank = self._blank
+        if isinstance(blank, BlankRow):
+            return blank.collated(collate_fn, samples, loss_scaling=self._spec.loss_scaling)
+        if isinstance(blank, Blank):
+            samples = blank.added_to(samples, packed=self._packed)
+        batch = collate_fn(samples)
+        if blank is None:
+            self._note(towers_of(batch, self._media))
+        return batch
 
     def _note(self, towers: set[str]) -> None:
         if towers not in self._seen:
             self._seen.append(towers)
         if len(self._seen) > 1:
-            self._warns = False
+            self._blank = False
             lacking = self._seen[0] ^ self._seen[1]
             logger.warning(
                 "rank %d has batches with %s and batches without. Where DDP, FSDP or ZeRO-3 trains "
                 "the encoder, ranks without may wait for ever for those with; give them a blank "
-                "one, with evenstep.DataLoader(blank=processor) or a prepared sample that has "
-                "one, or pass blank=False",
-                self._rank,
+                "one, by evenstep.DataLoader(blank=): a processor, a prepared sample with one or, "
+                "where collate_fn takes rows, a row with one; or, if no rank waits, blank=False",
+                self._spec.rank,
                 " and ".join(sorted(lacking)),
             )

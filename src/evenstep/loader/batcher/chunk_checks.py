@@ -21,6 +21,7 @@ from evenstep.loader.batcher.progress import BadSample
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
 from evenstep.loader.workers.chunks import Chunk
+from evenstep.protocol.window_buffer import read_columns
 
 TRAINED = -1
 """In place of an arrival number: trained on before, so not wanted again."""
@@ -43,7 +44,7 @@ class ReadySamples:
     numbers: Int64Array
     """[samples] arrival numbers, increasing."""
     columns: Int64Array
-    """[samples, 5] what `Measure` counts."""
+    """[samples, 6] what `Measure` counts."""
     digests: Int64Array | None
     """[samples] see `Chunk.digests`."""
     samples: Sequence[Any]
@@ -92,7 +93,8 @@ class ChunkChecks:
             if (number := int(numbers[position])) != TRAINED:
                 self._skip(number, indices[position] if indices is not None else None, reason)
         payload = chunk.payload
-        columns, digests, positions = chunk.columns, chunk.digests, chunk.positions
+        columns = read_columns(chunk.columns.T, self._epoch.start.labels).T
+        digests, positions = chunk.digests, chunk.positions
         with _naming("unpickling", numbers, indices):
             samples = self._reader.unpack(payload) if isinstance(payload, PackedObject) else payload
         if samples and self._may_run_fillers:

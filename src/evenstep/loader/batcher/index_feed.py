@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.arrays import Int64Array
+from evenstep.loader.transport.first_rows import FirstRows
 from evenstep.loader.workers.chunks import ChunkRequest
 
 _POLL_SECONDS = 0.2  # between two checks whether the pass continues
@@ -36,6 +37,8 @@ class IndexFeed:
         """Raises an exception once the pass has failed or was left, as then no block may come."""
         self.starting = False
         """The inner loader is being started, and nothing can be asked of the feeder yet."""
+        self.first_rows: FirstRows | None = None
+        """What this rank tells the others, once the feeder has said it."""
         self.requested: deque[tuple[tuple[int, ...], tuple[Any, ...]]] = deque()
         """Chunks requested and not yet delivered, in order: arrival numbers and dataset indices."""
         self._kept: list[tuple[int, Any]] = []
@@ -64,6 +67,7 @@ class IndexFeed:
 
     def __iter__(self) -> Iterator[list[ChunkRequest]]:
         self.requested.clear()
+        self.first_rows = None
         waiting: list[tuple[int, Any]] = []
         while True:
             # The inner loader asks for a request before it hands over a chunk that has come. While
@@ -76,6 +80,9 @@ class IndexFeed:
             serial, block = self._kept.pop() if self._kept else self._connection.recv()
             if serial != self.serial:
                 continue  # left over from an abandoned pass
+            if isinstance(block, FirstRows):
+                self.first_rows = block
+                continue
             if isinstance(block, Exception):
                 raise block
             waiting.extend(block or ())

@@ -57,7 +57,9 @@ class Intake:
             "collate_fn": ChunkCollate(
                 measure=spec.measure,
                 policy=spec.policy,
+                multiple=spec.padded_to.samples,
                 skip_bad=skip_bad,
+                collate=spec.collate_fn if spec.prepare is None else None,
                 packed=workers > 0,
                 watchdog=watchdog,
             ),

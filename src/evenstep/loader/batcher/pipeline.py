@@ -106,6 +106,7 @@ class EpochRun:
             worker_states=self._worker_states,
             documents=self._documents,
             feed=self._feed,
+            first_rows=None if feed is None else lambda: feed.first_rows,
         )
         self._planned_steps: queue.SimpleQueue[StepOfUpdate | None] = queue.SimpleQueue()
         """From plan to collate; None at the end."""

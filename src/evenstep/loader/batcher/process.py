@@ -13,7 +13,7 @@ from typing import Any
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, described
-from evenstep.loader.batcher.process_main import ANY_PASS, GRACE, BatcherPipes, run_batcher
+from evenstep.loader.batcher.process_main import ANY_PASS, GRACE, run_batcher
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.worker_errors import could_not_start
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
@@ -24,24 +24,24 @@ LOST = 255  # exit code of a process whose own is unknown because its fork serve
 class BatcherProcess:
     """The trainer's handle on its batcher process. All passes of a loader may share it."""
 
-    def __init__(self, spec: LoaderSpec, start: Callable[[LoaderSpec, BatcherPipes], Any]) -> None:
+    def __init__(self, spec: LoaderSpec, start: Callable[..., Any]) -> None:
         """
         Args:
-            start: starts the process and returns it: `start_batcher`, or one like it.
+            start: starts the process and returns it: see `StartChoice`.
         """
         try:
             batcher_control, self._control = multiprocessing.Pipe(duplex=False)
             batcher_feed, self.feed = multiprocessing.Pipe()
             self._results, batcher_results = multiprocessing.Pipe(duplex=False)
             self.exchange, batcher_exchange = multiprocessing.Pipe()
-            pipes = BatcherPipes(batcher_control, batcher_feed, batcher_exchange, batcher_results)
-            self._process = start(spec, pipes)
+            theirs = (batcher_control, batcher_feed, batcher_exchange, batcher_results)
+            self._process = start(run_batcher, spec, theirs)
         except (OSError, MemoryError) as error:
             raise could_not_start(f"the batcher process of rank {spec.rank}", error) from error
         # Before multiprocessing waits for it, since it ends only on request.
         Finalize(self, _kill, (self._process,), exitpriority=99)
         # Only the batcher may hold its ends, or its death would close no pipe and go unnoticed.
-        for connection in (batcher_control, batcher_feed, batcher_exchange, batcher_results):
+        for connection in theirs:
             connection.close()
         self._rank = spec.rank
         self._reader = Reader()
@@ -154,17 +154,6 @@ class BatcherProcess:
                     self._results.recv_bytes()
                 except Exception:  # it is at its end, or torn
                     sources.remove(self._results)
-
-
-def start_batcher(spec: LoaderSpec, pipes: BatcherPipes) -> Any:
-    """Starts a batcher by the start method of its workers."""
-    context: Any = multiprocessing.get_context(spec.start_method)
-    # Not a daemon: those may not have children, and this one has the workers.
-    process = context.Process(
-        target=run_batcher, args=(spec, pipes), name="evenstep-batcher", daemon=False
-    )
-    process.start()
-    return process
 
 
 def _kill(process: Any) -> None:

@@ -55,7 +55,12 @@ class BatcherPipes:
     """Out: finished steps, and how the pass ended."""
 
 
-def run_batcher(spec: LoaderSpec, pipes: BatcherPipes) -> None:
+def run_batcher(spec: LoaderSpec, *ends: Connection) -> None:
+    """
+    Args:
+        ends: see `BatcherPipes`.
+    """
+    pipes = BatcherPipes(*ends)
     # Ctrl-C reaches the whole process group; the trainer decides how to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -41,6 +41,8 @@ class RoundProgress:
     """What the steps count that belong to the round's first update and came before the round."""
     lengths: tuple[LengthMoments, ...] = ()
     """Of the samples of each step of the round, of all ranks."""
+    same_rows: tuple[int, ...] = ()
+    """Ranks that began the pass with the same rows."""
 
 
 @dataclass(frozen=True, eq=False)

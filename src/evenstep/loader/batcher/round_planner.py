@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from evenstep.errors import MismatchError
+from evenstep.errors import MismatchError, SampleError
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
 from evenstep.loader.batcher.index_feed import IndexFeed
@@ -18,6 +20,7 @@ from evenstep.loader.batcher.shared_documents import SharedDocuments
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate, WholeUpdates
 from evenstep.loader.transport.cp_peers import WindowChecksum
+from evenstep.loader.transport.first_rows import FEW, FirstRows, RowComparison, signed
 from evenstep.loader.workers.iterable import WorkerStateLog
 from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.protocol import PlannedStep, RankProtocol
@@ -42,6 +45,7 @@ def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
         share=epoch.share,
         entries=epoch.entries,
         start=epoch.start,
+        padded_to=spec.padded_to,
         # Samples of a resumed window that were not trained on are prepared again.
         has_filler_sample=bool((epoch.remaining.numbers < epoch.start.taken).any()),
         options={
@@ -68,12 +72,14 @@ class RoundPlanner:
         worker_states: WorkerStateLog | None,
         documents: SharedDocuments | None,
         feed: IndexFeed | None,
+        first_rows: Callable[[], FirstRows | None] | None = None,
     ) -> None:
         """
         Args:
             worker_states: of an iterable dataset.
             documents: where groups of ranks share some.
             feed: where samples are dealt on demand: asked for those that are dealt to this rank.
+            first_rows: those of a sampler; None for an iterable dataset.
         """
         self._documents = documents
         self._epoch = epoch
@@ -86,6 +92,10 @@ class RoundPlanner:
         self._window_bytes = spec.memory.buffer_bytes // 2  # up to two windows are held
         self._context_parallel = spec.policy.peers > 1
         self._checksum = WindowChecksum()
+        self._first_rows = first_rows or self._first_of_stream
+        self._told = spec.world_size == 1
+        """The other ranks know of the rows that this one begins with."""
+        self._comparison = RowComparison(spec.world_size)
         self._feed = feed
         """None once no more samples will be asked for."""
         self._steps_to_skip = epoch.received
@@ -135,10 +145,17 @@ class RoundPlanner:
     def exchange(self) -> list[StepOfUpdate]:
         """Exchanges messages with all ranks; returns the steps of the updates that are whole by it,
         without those that the trainer has received before."""
-        message = self._protocol.outgoing()
+        message, tells = self._protocol.outgoing(), self._protocol.asks_room and not self._told
+        if (number := self._protocol.contradicting) is not None:
+            raise _contradiction(number, self._store.index_of(number))
+        if tells and self._protocol.taken and (first := self._first_rows()) is not None:
+            self._told, message = True, signed(message, first)
         if self._context_parallel:
             message = self._checksum.sign(message, self._protocol.taken)
-        steps = self._protocol.incoming(self._ports.exchange(message))
+        messages = self._ports.exchange(message)
+        if not self._comparison.over:
+            messages = self._comparison.read(messages)
+        steps = self._protocol.incoming(messages)
         self._filler_sample.borrow(self._protocol.borrowed)
         whole = self._begin_round(steps) if steps else []
         if self.finished:
@@ -146,6 +163,13 @@ class RoundPlanner:
         # Windows may have grown; and steps held back until more is planned hold their samples.
         self._store.make_room(2 * self._protocol.window_size + self._updates.samples_held)
         return whole
+
+    def _first_of_stream(self) -> FirstRows | None:
+        """Of the first window that is large enough."""
+        numbers = self._protocol.window_numbers()[:FEW].tolist()
+        if len(numbers) < FEW:
+            return None
+        return FirstRows.of_stream(map(pack_sample, self._store.peek(numbers)))
 
     def _early_room(self) -> int:
         """`_room`, by the first samples, of which no more are let in than there is memory for."""
@@ -211,6 +235,7 @@ class RoundPlanner:
             bad,
             self._updates.totals,
             tuple(step.totals.moments.together() for step in steps[skip:]),
+            self._comparison.same,
         )
         whole = []
         for step in steps[:skip]:
@@ -221,6 +246,16 @@ class RoundPlanner:
             whole += self._updates.add(step, StepProgress(step.members, new_round))
             new_round = None
         return whole
+
+
+def _contradiction(number: int, index: Any) -> SampleError:
+    name = f"sample number {number}" if index is None else f"sample {index!r}"
+    return SampleError(
+        f"{name} has labels that are no copy of its tokens, as models take that do not shift labels "
+        "inside, and samples before it were counted as for models that do; pass labels='every', or "
+        "labels='causal' if the model shifts them all the same. Either resumes from a state saved "
+        "before"
+    )
 
 
 def _samples_within(memory: int, sizes: list[int]) -> int:

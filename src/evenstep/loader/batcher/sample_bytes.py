@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenstep.batch.count_media import image_bytes
+from evenstep.batch.labels import is_tensor
 
 _FEW = 16  # items of a long list that stand for all
 _DEEPEST = 8  # containers within each other; an object may hold itself
@@ -18,7 +19,9 @@ def sample_bytes(sample: Any, *, deep: int = _DEEPEST) -> int:
     Args:
         deep: containers within each other that are looked into.
     """
-    size = getattr(sample, "nbytes", None)  # of tensors, arrays and encoded images
+    if is_tensor(sample):
+        return int(sample.numel() * sample.element_size())  # a sparse one takes less
+    size = getattr(sample, "nbytes", None)  # of arrays and encoded images
     if isinstance(size, int):
         return size
     if not deep:

@@ -100,6 +100,11 @@ class SampleStore:
             self._await(numbers)
             return [self._samples[number][0] for number in numbers]
 
+    def index_of(self, number: int) -> Any:
+        """The dataset index of a sample that is there; None of an iterable dataset."""
+        with self._changed:
+            return self._samples[number][1]
+
     def _await(self, numbers: list[int]) -> None:
         def all_there() -> bool:
             return all(number in self._samples for number in numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from evenstep.batch.step_info import StepInfo
@@ -20,11 +21,18 @@ class EpochCursor:
     abandoned leaves the position where it is, for `to_save`; the next one begins a new epoch.
     """
 
-    def __init__(self, epochs: Epochs) -> None:
+    def __init__(self, epochs: Epochs, labels: str | None) -> None:
+        """
+        Args:
+            labels: how models read labels; None if the samples are to show it.
+        """
         self._epochs = epochs
+        self._labels = labels
         keeps_position = epochs.iterable and has_state(epochs.dataset)
         self._rewinder = Rewinder(epochs.dataset) if keeps_position else None
-        self._progress = epochs.begin(0)
+        epochs.set_epoch(0)
+        # What is shared is found at its start.
+        self._progress = self._read(EpochProgress(epoch=0, stream=None), labels)
         self._resumes = False  # the next pass resumes at `_progress`
         self.ranks: tuple[int, int] | None = None
         """(rank, world size) whose progress this is; None for that of any."""
@@ -46,10 +54,24 @@ class EpochCursor:
         self.next_epoch = int(epoch)
         # After a pass that was abandoned the next one is a new epoch, and so is the state.
         if (progress.untouched or not self._resumes) and not under_way:
-            self._progress = self._begin(self.next_epoch)
+            self._progress = self._next()
+
+    def _next(self) -> EpochProgress:
+        self._epochs.set_epoch(self.next_epoch)
+        next_one = EpochProgress(epoch=self.next_epoch, stream=None, samples=self.samples)
+        return self._read(next_one, self.labels)
 
     def _begin(self, epoch: int) -> EpochProgress:
-        return replace(self._epochs.begin(epoch), samples=self.samples)
+        begun = replace(self._epochs.begin(epoch), samples=self.samples)
+        return self._read(begun, self.labels)
+
+    def _read(self, progress: EpochProgress, labels: str | None) -> EpochProgress:
+        return replace(progress, start=replace(progress.start, labels=self._labels or labels))
+
+    @property
+    def labels(self) -> str | None:
+        """How models read the labels of the job: as was said, or as its samples have shown."""
+        return self._progress.start.labels
 
     @property
     def samples(self) -> int:
@@ -62,6 +84,7 @@ class EpochCursor:
         Args:
             ranks: (rank, world size) whose progress it is; None for that of any.
         """
+        progress = self._read(progress, progress.start.labels)
         self._progress = replace(progress, resumed=progress.worker_states is not None)
         self._resumes = True
         self.next_epoch = progress.epoch
@@ -87,11 +110,13 @@ class EpochCursor:
                 f"and this is rank {rank} of {world_size} now; call load_state_dict after "
                 "torch.distributed.init_process_group"
             )
+        share = self._epochs.share(progress, rank, world_size)
         return EpochStart(
             progress=progress,
             rank=rank,
             world_size=world_size,
-            share=self._epochs.share(progress, rank, world_size),
+            share=share,
+            first_rows=functools.partial(self._epochs.first_rows, share),
             dataset_moved=self._rewinder is not None and self._rewinder.begin(here=here),
         )
 
@@ -113,7 +138,7 @@ class EpochCursor:
         """
         if self._rewinder is not None:
             self._rewinder.finished(whole=exhausted and not self._progress.resumed)
-        self._progress = self._begin(self.next_epoch)
+        self._progress = self._next()
 
     def to_save(self, *, under_way: bool) -> EpochProgress:
         """The progress to put into a state.

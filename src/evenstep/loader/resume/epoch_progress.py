@@ -128,7 +128,8 @@ class EpochProgress:
     def with_new_windows(self) -> EpochProgress:
         """The same point of the epoch, with windows formed again from what remains."""
         start, share = self.start, self.share
-        new = RoundStart.empty(start.round + bool(self.received), self.step)
+        number = start.round + bool(self.received)
+        new = RoundStart.empty(number, self.step, labels=start.labels)
         if self.dealt:
             new = replace(new, entries=self.remaining.places, next_entry=start.next_entry)
         else:
@@ -158,6 +159,7 @@ class EpochProgress:
             "update": asdict(self.update),
             "window_size": self.start.window_size,
             "window_limit": self.start.window_limit,
+            "labels": self.start.labels,
             "next_entry": self.start.next_entry if self.dealt else None,
             "samples": self.samples,
             "order": self.checksum_before_reshard.to_dict(),
@@ -168,9 +170,10 @@ class EpochProgress:
 
     def rank_dict(self) -> dict[str, Any]:
         """This rank's own part of a state."""
-        lengths, supervised, patches, *media = self.start.columns.tolist()
+        # First labels are counted already, as the state's "labels" says.
+        lengths, supervised, patches, *media, _ = self.start.columns.tolist()
         # Only where media are counted, so that a state of text holds nothing more.
-        counted = dict(zip(MEDIA, media)) if self.start.columns[3:].any() else {}
+        counted = dict(zip(MEDIA, media)) if any(map(any, media)) else {}
         window = self.start.numbers
         return {
             "taken": self.start.taken,
@@ -201,7 +204,7 @@ class EpochProgress:
             if stream is None
             else Stream(stream["total"], stream["tail"], np.array(stream["leftover"], np.int64)),
             dealt=shared["next_entry"] is not None,
-            start=RoundStart.empty(shared["round"], shared["step"]),
+            start=RoundStart.empty(shared["round"], shared["step"], labels=shared["labels"]),
             samples=shared["samples"],
             checksum_before_reshard=OrderChecksum.from_dict(shared["order"]),
         )
@@ -210,6 +213,7 @@ class EpochProgress:
         numbers = np.array(rank["numbers"], np.int64)
         none = [0] * len(numbers)
         columns = [rank.get(name, none) for name in ("lengths", "supervised", "patches", *MEDIA)]
+        columns.append(none)
         share, states, seen = rank["share"], rank["sources"], rank["seen_lengths"]
         return replace(
             merged,
@@ -227,6 +231,7 @@ class EpochProgress:
                 numbers=numbers,
                 columns=np.array(columns, np.int64),
                 ages=np.array(rank["ages"], np.int64),
+                labels=merged.start.labels,
             ),
             received=shared["received"],
             trained=numbers[np.array(rank["trained"], np.int64)],

@@ -16,6 +16,7 @@ from evenstep.loader.resume.sample_order import (
     PlannedShare,
     remaining_indices,
 )
+from evenstep.loader.transport.first_rows import FirstRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,10 @@ class EpochStart:
     """The rank's samples of the epoch; None for an iterable dataset."""
     dataset_moved: bool
     """The iterable dataset of the last pass may not be at its beginning."""
+
+    first_rows: Callable[[list[Any]], FirstRows | None] = lambda indices: None
+    """What ranks compare of what they begin with, once `indices` has begun: see
+    `Epochs.first_rows`."""
 
     @property
     def needs_new_workers(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from evenstep.arrays import rounded_up
 from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import MismatchError
 from evenstep.loader.arguments import check_order, check_planned
@@ -19,6 +20,8 @@ from evenstep.loader.resume.sample_order import (
     sharded_order,
     size_of,
 )
+from evenstep.loader.row_order import draws_all, name_of
+from evenstep.loader.transport.first_rows import READ, FirstRows
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
@@ -41,6 +44,8 @@ class Epochs:
     shuffle: bool
     seed: int
     drop_last: bool
+    multiple: int = 1
+    """Of tokens to which each sample is padded."""
     _plans: dict[tuple[int, int, int], PlannedShare] = field(default_factory=dict, init=False)
     """The latest share that was planned offline, by (epoch, rank, world size). Both a pass and its
     length need it."""
@@ -69,12 +74,13 @@ class Epochs:
 
     def begin(self, epoch: int) -> EpochProgress:
         """The progress before the first step of an epoch."""
-        self._set_sampler_epoch(epoch)  # its length may depend on it
+        self.set_epoch(epoch)  # the sampler's length may depend on it
         stream = self._stream()
         dealt = self.policy.deals_on_demand and stream is not None
         return EpochProgress(epoch=epoch, stream=stream, dealt=dealt)
 
-    def _set_sampler_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the sampler, if it wants to know."""
         set_epoch = getattr(self.sampler, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)
@@ -84,8 +90,8 @@ class Epochs:
             return None
         if self.sampler is None and not self.iterable:
             return Stream(len(self.dataset))
-        if self.shard_sampler:
-            return Stream(len(self.sampler))  # type: ignore[arg-type]
+        if self.shard_sampler and (size := size_of(self.sampler)) is not None:
+            return Stream(size)
         return None
 
     def check(self, progress: EpochProgress, buffer_size: int | str) -> None:
@@ -123,9 +129,11 @@ class Epochs:
             planned = self._planned(progress.epoch, rank, world_size)
             return _holds(planned, progress)
         stream, sampler = progress.stream, self.sampler
-        self._set_sampler_epoch(progress.epoch)
+        self.set_epoch(progress.epoch)
         if stream is None:
             assert sampler is not None
+            if self.shard_sampler:
+                return SamplerOrder(sampler, rank, world_size, drop_last=self.drop_last)
             return SamplerOrder(sampler)
         own = self._stream()
         if own is None or own.total != stream.total:
@@ -152,6 +160,20 @@ class Epochs:
         )
         return _holds(share, progress)
 
+    def first_rows(self, share: EpochShare | None, indices: list[Any]) -> FirstRows | None:
+        """What ranks compare of a sampler's order.
+
+        Args:
+            indices: what the share begins with.
+        """
+        if self.sampler is None or isinstance(share, PlannedShare) or share is None:
+            return None
+        if self.shard_sampler:
+            return FirstRows.of_order(share.head)
+        if draws_all(self.sampler, self.dataset):
+            return FirstRows.of_rank(range(READ))  # whichever come first
+        return FirstRows.of_rank(indices)
+
     def _planned(self, epoch: int, rank: int, world_size: int) -> PlannedShare:
         lengths = self.policy.lengths
         assert lengths is not None
@@ -162,7 +184,8 @@ class Epochs:
             )
         key = (epoch, rank, world_size)
         if key not in self._plans:
-            shares = self.policy.deal(lengths.values, world_size, seed=self.seed, epoch=epoch)
+            rooms = rounded_up(lengths.values, self.multiple)
+            shares = self.policy.deal(rooms, world_size, seed=self.seed, epoch=epoch)
             self._plans.clear()
             self._plans[key] = PlannedShare(shares[rank], lengths.values)
         return self._plans[key]
@@ -185,7 +208,7 @@ class Epochs:
 
     def describe(self) -> dict[str, Any]:
         """What must be the same when an epoch is resumed."""
-        name = "built-in" if self.sampler is None else type(self.sampler).__qualname__
+        name = "built-in" if self.sampler is None else name_of(self.sampler)
         return {
             "seed": self.seed,
             "dataset": dataset_fingerprint(self.dataset, iterable=self.iterable),

@@ -7,15 +7,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from evenstep.errors import MismatchError
+from evenstep.loader.learning.learned import Learned
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.state import LoaderState
+from evenstep.loader.resume.state_schema import LEARNED_SCHEMA
 from evenstep.plan.schema import shorten
 from evenstep.protocol.window_size import same_windows
 
 # What may differ between the checkpoint and the loader that loads it.
-_FREE = ("world_size", "buffer_size", "accumulate", "update_tokens")
+_FREE = ("world_size", "buffer_size", "accumulate", "update_tokens", "learned")
 _UPDATE = ("accumulate", "update_tokens")
 
 
@@ -27,6 +29,8 @@ class Resumption(NamedTuple):
     """(rank, world size) whose progress it is; None for that of any."""
     chunk_size: int
     """That of the state, where it decides the order of the samples."""
+    learned: Learned | None
+    """Sizes that the state says; None where they are to be found again."""
 
 
 def resumption(
@@ -52,25 +56,48 @@ def resumption(
     saved = loaded.job.get("iterable")
     if saved is not None and options.iterable and not chunk_size_given:
         options = with_chunk_size(options, saved["chunk_size"])
-    job = job_of(options, epochs, ranks[1])
+    learned = _learned(loaded.job, options, ranks[1])
+    job = job_of(options, learned, epochs, ranks[1])
     if progress.untouched:
         job.pop("iterable")
     _check_job(loaded.job, job)
     buffer_size = options.memory.buffer_size
     same = same_windows(options.policy, loaded.job["buffer_size"], buffer_size)
-    if not same or any(loaded.job.get(name) != job.get(name) for name in _UPDATE):
+    readings = {options.measure.labels, progress.start.labels}
+    same &= None in readings or len(readings) < 2
+    found_again = options.update_tokens is not None and learned is None
+    changed = found_again or any(loaded.job.get(name) != job.get(name) for name in _UPDATE)
+    repeats = learned is None or learned.repeatable
+    if not (same and repeats) or changed:
         progress = progress.with_new_windows()
     epochs.check(progress, buffer_size)
     merged = loaded.merged is not None
-    return Resumption(progress, None if merged else ranks, options.chunk_size)
+    return Resumption(progress, None if merged else ranks, options.chunk_size, learned)
+
+
+def _learned(job: Mapping[str, Any], options: LoaderOptions, ranks: int) -> Learned | None:
+    """What a state says of the sizes of updates, if it fits this loader."""
+    saved = job.get("learned")
+    if saved is None or job.get("update_tokens") != options.update_tokens:
+        return None
+    sizes = {name: saved[name] for name in LEARNED_SCHEMA}
+    return Learned(**sizes) if sizes["ranks"] == ranks else None
 
 
 def with_chunk_size(options: LoaderOptions, chunk_size: int) -> LoaderOptions:
     return replace(options, memory=replace(options.memory, chunk_size=chunk_size))
 
 
-def job_of(options: LoaderOptions, epochs: Epochs, world_size: int) -> dict[str, Any]:
-    """How a loader is built, as far as its states depend on it."""
+def job_of(
+    options: LoaderOptions, learned: Learned | None, epochs: Epochs, world_size: int
+) -> dict[str, Any]:
+    """How a loader is built, as far as its states depend on it.
+
+    Args:
+        learned: what was found of the job; None before its first pass.
+    """
+    sizes = {} if learned is None or learned.accumulate is None else {"learned": learned.sizes()}
+    options = options if learned is None else learned.applied_to(options)
     iterable = {"num_workers": options.num_workers, "chunk_size": options.chunk_size}
     return {
         "world_size": world_size,
@@ -78,6 +105,7 @@ def job_of(options: LoaderOptions, epochs: Epochs, world_size: int) -> dict[str,
         "buffer_size": options.memory.buffer_size,
         "accumulate": options.accumulate,
         **({} if options.update_tokens is None else {"update_tokens": options.update_tokens}),
+        **sizes,
         "iterable": iterable if options.iterable else None,
         **epochs.describe(),
     }

@@ -1,12 +1,14 @@
 """Which samples a rank receives, in which order: its share of an epoch.
 
 The built-in order, and that of a sampler with ``shard_sampler=True``, is one order for the whole
-job, which the ranks share; so any other number of ranks can share what is left of it. Any other
-sampler yields one rank's share, of which nothing is known except that it repeats.
+job, which the ranks share. Where its length is known, any other number of ranks can share what is
+left of it. Any other sampler yields one rank's share, of which nothing is known except that it
+repeats.
 """
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from torch.utils.data import DistributedSampler
 from evenstep.arrays import Int64Array
 from evenstep.errors import MismatchError
 from evenstep.loader.batcher.spec import ExpectedSamples
+from evenstep.loader.transport.first_rows import READ
 from evenstep.plan.epoch.remaining import Remaining
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.groups.groups import Groups
@@ -38,6 +41,8 @@ class ShardedOrder:
         """
         self._order = order
         self._positions = positions
+        self.head: list[Any] = []
+        """The dataset indices that the order of all ranks begins with, once `read` was called."""
 
     @property
     def size(self) -> int:
@@ -48,6 +53,7 @@ class ShardedOrder:
         """The dataset indices at `places`, which are increasing and below `begin`, by place; and an
         iterator over all from `begin` on."""
         order = self._order()
+        self.head = order[:READ].tolist()
         found = dict(zip(places.tolist(), order[self._positions[places]].tolist()))
         return found, self._from(order, begin)
 
@@ -71,6 +77,8 @@ class DealtOrder:
         """
         self._order = order
         self._stream = stream
+        self.head: list[Any] = []
+        """As `ShardedOrder.head`."""
         self._loaded: npt.NDArray[Any] | None = None
 
     @property
@@ -82,6 +90,7 @@ class DealtOrder:
         """Dataset indices of entries of the stream."""
         if self._loaded is None:
             self._loaded = self._order()
+            self.head = self._loaded[:READ].tolist()
         indices: list[Any] = self._loaded[self._stream.positions(entries)].tolist()
         return indices
 
@@ -90,17 +99,35 @@ class DealtOrder:
 
 
 class SamplerOrder:
-    """A share that a sampler yields."""
+    """A share that a sampler yields, or each of several ranks' turn of one without a length."""
 
-    def __init__(self, sampler: Iterable[Any]) -> None:
+    def __init__(
+        self, sampler: Iterable[Any], rank: int = 0, world_size: int = 1, *, drop_last: bool = False
+    ) -> None:
+        """
+        Args:
+            world_size: ranks that share the sampler, sample by sample.
+            drop_last: drop those that are too few for a turn of all ranks.
+        """
         self._sampler = sampler
+        self._rank, self._ranks, self._drop_last = rank, world_size, drop_last
+        self.head: list[Any] = []
+        """As `ShardedOrder.head`."""
 
     @property
     def size(self) -> int | None:
         return size_of(self._sampler)
 
+    def _turns(self) -> Iterator[Any]:
+        rest = iter(self._sampler)
+        self.head = list(itertools.islice(rest, READ))
+        rest = itertools.chain(self.head, rest)
+        while turn := list(itertools.islice(rest, self._ranks)):
+            if self._rank < len(turn) and not (self._drop_last and len(turn) < self._ranks):
+                yield turn[self._rank]
+
     def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
-        iterator = iter(self._sampler)
+        iterator = self._turns() if self._ranks > 1 else iter(self._sampler)
         wanted = set(places.tolist())
         # The range comes first, or an index would be lost at its end.
         found = {place: i for place, i in zip(range(begin), iterator) if place in wanted}
@@ -169,9 +196,14 @@ def sampler_order(sampler: Iterable[Any], total: int) -> npt.NDArray[Any]:
             f"the sampler yields {len(indices)} indices where its length, or that of the "
             f"checkpoint, is {total}"
         )
+    return as_array(indices)
+
+
+def as_array(indices: list[Any]) -> npt.NDArray[Any]:
+    """[n] dataset indices, which may be anything."""
     if all(type(index) is int for index in indices):
         return np.array(indices, np.int64)
-    order = np.empty(total, object)
+    order = np.empty(len(indices), object)
     order[:] = indices
     return order
 

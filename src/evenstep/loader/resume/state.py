@@ -28,6 +28,7 @@ from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.resume.state_schema import (
     EPOCH_SCHEMA,
     JOB_SCHEMA,
+    LEARNED_SCHEMA,
     RANK_SCHEMA,
     check_epoch,
     check_rank,
@@ -80,6 +81,8 @@ class LoaderState:
             check_schema(epoch, EPOCH_SCHEMA, "epoch")
             check_epoch(epoch)
             check_schema(job, JOB_SCHEMA, "job")
+            if "learned" in job:
+                check_schema(job["learned"], LEARNED_SCHEMA, "job learned")
             ranks = {}
             for key, part in state.items():
                 if key.startswith(_RANK_PREFIX):
@@ -124,7 +127,11 @@ class LoaderState:
         first = next(iter(self.ranks.values()))
         if all(progress.untouched for progress in self.ranks.values()):
             return EpochProgress(
-                epoch=first.epoch, stream=first.stream, dealt=first.dealt, samples=first.samples
+                epoch=first.epoch,
+                stream=first.stream,
+                dealt=first.dealt,
+                start=RoundStart.empty(labels=first.start.labels),
+                samples=first.samples,
             )
         world_size = self.job["world_size"]
         if first.stream is None:
@@ -157,7 +164,9 @@ class LoaderState:
             epoch=first.epoch,
             stream=stream,
             dealt=first.dealt,
-            start=RoundStart.empty(first.start.round + bool(first.received), first.step),
+            start=RoundStart.empty(
+                first.start.round + bool(first.received), first.step, labels=first.start.labels
+            ),
             checksum_before_reshard=self._order_checksum(first.stream)
             or first.checksum_before_reshard,
             samples=first.samples,

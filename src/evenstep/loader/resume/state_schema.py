@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenstep.loader.workers.iterable import WorkerStates
+from evenstep.plan.label_reading import READINGS
 from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.schema import (
     AT_LEAST_1,
@@ -29,6 +30,13 @@ JOB_SCHEMA = {
     "iterable": ({"num_workers": COUNT, "chunk_size": AT_LEAST_1}, None),
     "accumulate": AT_LEAST_1,
 }
+LEARNED_SCHEMA = {
+    "ranks": AT_LEAST_1,
+    "accumulate": AT_LEAST_1,
+    "target_tokens": (AT_LEAST_1, None),
+    "repeatable": bool,
+}
+"""Of ``job["learned"]``, which states of loaders with `update_tokens` have."""
 EPOCH_SCHEMA = {
     "number": COUNT,
     "round": COUNT,
@@ -37,6 +45,7 @@ EPOCH_SCHEMA = {
     "update": {"samples": COUNT, "supervised_tokens": COUNT, "estimated_tokens": float},
     "window_size": (COUNT, None),
     "window_limit": (COUNT, None),
+    "labels": (range(0), None, *READINGS),
     "next_entry": (COUNT, None),
     "samples": COUNT,
     "order": _CHECKSUM,

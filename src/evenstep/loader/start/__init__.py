@@ -17,6 +17,7 @@ forked.
     choice          trainer: which way a loader's batchers are started, and the warning
     portable        trainer: the loader's spec as bytes, if a copy is cheap and as good, and what
                     its code reads beside its arguments, for the batcher to compare
+    script          trainer: whether a script may be imported elsewhere
     limited_pickle  trainer and batcher: pickle that gives up early
     fork_server     trainer: the server, and the processes that it started
     served          server: imports, forks, reports exit codes; batcher: unpacks the spec

@@ -9,13 +9,12 @@ import pickle
 import sys
 import threading
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.loader.batcher.process import start_batcher
-from evenstep.loader.batcher.process_main import BatcherPipes
-from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.start.fork_server import fork_server
 from evenstep.loader.start.limited_pickle import NotPortable
@@ -27,7 +26,7 @@ _warned = False
 
 
 class StartChoice:
-    """Starts the batchers of one loader."""
+    """Starts the processes of one loader."""
 
     def __init__(self) -> None:
         self._refusal: str | None = None
@@ -41,26 +40,38 @@ class StartChoice:
             except NotPortable as error:
                 self._refuse(error)
 
-    def __call__(self, spec: LoaderSpec, pipes: BatcherPipes) -> Any:
-        """A process that runs a batcher: a `multiprocessing.Process`, or one like it."""
+    def __call__(self, run: Callable[..., None], spec: Any, ends: Sequence[Connection]) -> Any:
+        """A process that calls ``run(spec, *ends)``: a `multiprocessing.Process`, or one like it.
+
+        Args:
+            run: a function of evenstep's own: it runs a batcher, or asks what a job is like.
+            spec: a dataclass with the `start_method` of its workers, by which it is started, too.
+            ends: of pipes.
+        """
         if _serves(spec.start_method):
-            spec = replace(spec, start_method="fork")  # of the workers, by the batcher
+            spec = replace(spec, start_method="fork")  # of the workers, by the process
             if self._refusal is None:
                 try:
-                    return fork_server().start(make_portable(spec), pipes)
+                    return fork_server().start(make_portable((run, spec)), ends)
                 except NotPortable as error:
                     self._refuse(error)
-        method = multiprocessing.get_context(spec.start_method).get_start_method()
+        context: Any = multiprocessing.get_context(spec.start_method)
+        method = context.get_start_method()
         if method == "fork":
             _warn_of_threads(self._refusal)
+        # Not a daemon: those may not have children, and this one has the workers.
+        process = context.Process(
+            target=run, args=(spec, *ends), name="evenstep-batcher", daemon=False
+        )
         try:
-            return start_batcher(spec, pipes)
+            process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigurationError(
                 "the dataset, or a function of the loader, cannot be sent to a worker process "
                 f"({error}), which start method {method!r} on {sys.platform} needs; define it at "
                 "the top level of a module, of what can be pickled, or use num_workers=0"
             ) from error
+        return process
 
     def _refuse(self, error: NotPortable) -> None:
         self._refusal = str(error)
@@ -69,9 +80,12 @@ class StartChoice:
 
 def _serves(start_method: str | None) -> bool:
     """Whether evenstep may choose: no start method is set, neither for this loader nor for all."""
+    if start_method is not None or sys.platform != "linux":
+        return False
     default = multiprocessing.get_all_start_methods()[0]
-    set_for_all = multiprocessing.get_start_method(allow_none=True)
-    return start_method is None and set_for_all in (None, default) and sys.platform == "linux"
+    # In a process that it has started, multiprocessing sets the method by which it did.
+    started = multiprocessing.parent_process() is not None
+    return started or multiprocessing.get_start_method(allow_none=True) in (None, default)
 
 
 def _warn_of_threads(refusal: str | None) -> None:

@@ -15,13 +15,13 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from typing import Any
 
 from evenstep.loader.batcher.process import LOST
-from evenstep.loader.batcher.process_main import BatcherPipes
 from evenstep.loader.start import served
 from evenstep.loader.start.limited_pickle import NotPortable
 from evenstep.loader.start.portable import Imports, Portable
@@ -43,7 +43,7 @@ serve({descriptor}, {trainer})
 
 
 class ServedProcess:
-    """A batcher that the server forked. As `multiprocessing.Process`, where that is needed."""
+    """What the server forked. As `multiprocessing.Process`, where that is needed."""
 
     def __init__(self, server: ForkServer, pid: int, exits: Connection) -> None:
         self._server = server  # keeps it alive: it ends with its last reference
@@ -114,14 +114,18 @@ class ForkServer:
         with contextlib.suppress(OSError):  # it died, which `start` reports, or is behind
             self._orders.send(pickle.dumps(imports), socket.MSG_DONTWAIT)
 
-    def start(self, portable: Portable, pipes: BatcherPipes) -> ServedProcess:
+    def start(self, portable: Portable, ends: Sequence[Connection]) -> ServedProcess:
         """
+        Args:
+            portable: (function, its first argument): see `StartChoice`.
+            ends: the function's other arguments.
+
         Raises:
-            NotPortable: the server, or the process that it forked, does not get as far as to run
-                the batcher.
+            NotPortable: the server, or the process that it forked, does not get as far as to call
+                the function.
         """
         line, their_line = multiprocessing.Pipe()
-        handed: list[Any] = [their_line, *vars(pipes).values()]
+        handed = [their_line, *ends]
         with their_line:
             order = pickle.dumps(portable.imports)
             if len(order) > served.LARGEST:

@@ -9,7 +9,6 @@ caches, and is not set up by assignments.
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import os
@@ -26,6 +25,7 @@ import torch
 
 from evenstep.errors import described
 from evenstep.loader.start.limited_pickle import LimitedPickler, NotPortable
+from evenstep.loader.start.script import line_that_works
 
 _LIMIT = 1 << 16  # bytes of a value to compare; of larger ones the type must do
 _INSTALLED = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
@@ -33,6 +33,9 @@ _EVENSTEP = str(Path(__file__).parents[2])
 
 Descriptions = Mapping[tuple[str, str], bytes]
 """By module and name in it: what is found there."""
+
+_MAIN = {"__main__", "__mp_main__"}
+"""Names of the module that a script is: where it runs, and where multiprocessing imports it."""
 
 LIMIT = 16 << 20  # bytes; more take longer to send than to fork
 
@@ -77,11 +80,11 @@ def _make_portable(obj: Any) -> Portable:
     pickled = pickler.bytes_of(obj)
     modules = {thing.__module__ for thing in pickler.named}
     preparation = {"sys_path": list(sys.path), "sys_argv": list(sys.argv), "dir": os.getcwd()}
-    if "__main__" in modules:
+    if modules & _MAIN:
         preparation.update(_import_of_main())
     return Portable(
         pickle=pickled,
-        imports=Imports(preparation, tuple(sorted(modules - {"__main__"}))),
+        imports=Imports(preparation, tuple(sorted(modules - _MAIN))),
         globals=describe_globals(pickler.named),
         environ=dict(os.environ),
         authkey=bytes(process.current_process().authkey),
@@ -96,23 +99,12 @@ def _import_of_main() -> dict[str, str]:
     name = main.__spec__.name if main.__spec__ is not None else ""
     if path is None or not os.path.exists(path) or name.endswith("__main__"):
         raise NotPortable("it is defined interactively, in no module that can be imported")
-    if not _is_guarded(path):
-        raise NotPortable(f'it is defined in {path}, which has no `if __name__ == "__main__":`')
+    if (line := line_that_works(path)) is not None:
+        raise NotPortable(
+            f"it is defined in {path}, which does more than define things where it is imported, as "
+            f'in line {line}; move that under `if __name__ == "__main__":`, or it to a module'
+        )
     return {"init_main_from_name": name} if name else {"init_main_from_path": os.path.abspath(path)}
-
-
-def _is_guarded(path: str) -> bool:
-    """Whether a script distinguishes being run from being imported."""
-    for node in ast.parse(Path(path).read_bytes()).body:
-        if isinstance(node, ast.If):
-            words = {getattr(part, "id", getattr(part, "value", None)) for part in _parts(node)}
-            if {"__name__", "__main__"} <= words:
-                return True
-    return False
-
-
-def _parts(node: ast.If) -> list[Any]:
-    return [part for part in ast.walk(node.test) if isinstance(part, (ast.Name, ast.Constant))]
 
 
 def describe_globals(roots: Iterable[Any]) -> Descriptions:

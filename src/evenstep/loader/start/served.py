@@ -16,15 +16,15 @@ import pickle
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from multiprocessing import process, spawn
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 
+import evenstep.loader.batcher.process_main  # noqa: F401 - imported before the first fork
 from evenstep.errors import described
-from evenstep.loader.batcher.process_main import BatcherPipes, run_batcher
-from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.start.portable import Imports, Portable, difference
 from evenstep.processes import end_now
 
@@ -86,19 +86,14 @@ class _Server:
         return True
 
     def _start(self, descriptors: list[int], refusal: str | None) -> None:
-        line_to, control, feed, exchange, results = descriptors
-        line = Connection(line_to)
-        pipes = BatcherPipes(
-            control=Connection(control, writable=False),
-            feed=Connection(feed),
-            exchange=Connection(exchange),
-            results=Connection(results, readable=False),
-        )
+        line, ends = Connection(descriptors[0]), [Connection(each) for each in descriptors[1:]]
         inherited = [self._orders, *(other for _, other in self._started.values())]
         batcher: Any = multiprocessing.get_context("fork").Process(
-            target=_become_batcher, args=(inherited, line, pipes), name="evenstep-batcher"
+            target=_become, args=(inherited, line, ends), name="evenstep-batcher"
         )
-        with pipes.control, pipes.feed, pipes.exchange, pipes.results:
+        with contextlib.ExitStack() as stack:
+            for end in ends:
+                stack.enter_context(end)
             try:
                 if refusal is None:
                     batcher.start()
@@ -123,12 +118,12 @@ def _import(imports: Imports) -> str | None:
     return None
 
 
-def _become_batcher(inherited: list[Any], line: Connection, pipes: BatcherPipes) -> None:
+def _become(inherited: list[Any], line: Connection, ends: list[Connection]) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for connection in inherited:  # else nobody would notice that the server has died
         connection.close()
     try:
-        spec = _unpack(line.recv())
+        run, spec = _unpack(line.recv())
     except EOFError:
         return  # the trainer has gone
     except BaseException as error:
@@ -136,10 +131,10 @@ def _become_batcher(inherited: list[Any], line: Connection, pipes: BatcherPipes)
         return
     line.send(None)
     line.close()
-    run_batcher(spec, pipes)
+    run(spec, *ends)
 
 
-def _unpack(portable: Portable) -> LoaderSpec:
+def _unpack(portable: Portable) -> tuple[Callable[..., None], Any]:
     """
     Raises:
         LookupError: a global is not what it is in the trainer.
@@ -152,5 +147,5 @@ def _unpack(portable: Portable) -> LoaderSpec:
     torch.set_default_dtype(portable.default_dtype)
     if (name := difference(portable.globals)) is not None:
         raise LookupError(f"{name} was changed since its module was imported")
-    spec: LoaderSpec = pickle.loads(portable.pickle)
-    return spec
+    run, spec = pickle.loads(portable.pickle)
+    return run, spec

@@ -15,4 +15,5 @@ lifelines       `Lifelines`: connections by which ranks notice that another one 
 lifeline_sockets  `Meeting`: makes these connections, over TCP
 cp_peers        `GroupPlace` (trainer): one message per data-parallel rank;
                 `WindowChecksum` (batcher): proof that peers hold the same samples
+first_rows      `RowComparison`: whether ranks share one order, or begin with the same rows
 """

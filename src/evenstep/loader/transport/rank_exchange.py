@@ -220,7 +220,7 @@ class GlooExchange(RankExchange):
                     )
             state = WAITING if message is None else MESSAGE if message else DONE
             states, messages = self._tick(state, message or b"")
-            if WAITING not in states:
+            if WAITING not in states and not session.of_processes:
                 messages = self.place.fold(messages)
             if all(s == DONE for s in states):
                 return

@@ -32,6 +32,8 @@ class Session:
         serial: int,
         alive: Callable[[], bool] = lambda: True,
         cause_of_death: Callable[[], str] = lambda: "its batcher process died",
+        *,
+        of_processes: bool = False,
     ) -> None:
         """
         Args:
@@ -39,7 +41,9 @@ class Session:
             serial: number of the pass; messages of other passes are dropped.
             alive: whether the batcher lives. Its children may hold the pipe open after it died.
             cause_of_death: what the other ranks receive as a reason when it does not.
+            of_processes: each process has a message of its own, context-parallel peers too.
         """
+        self.of_processes = of_processes
         self.connection = connection
         self.serial = serial
         self._alive = alive

@@ -10,16 +10,19 @@ without a word if it raises something that is not an `Exception`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, Subset, get_worker_info
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, rounded_up
+from evenstep.batch.check import check_rows
 from evenstep.batch.measure import Measure, digests_of
-from evenstep.errors import EvenstepError, SampleError, described
+from evenstep.batch.random_state import keeping_random_state
+from evenstep.errors import ConfigurationError, EvenstepError, SampleError, described
+from evenstep.loader.misfits import misfits
 from evenstep.loader.transport import codec
 from evenstep.loader.transport.shared_memory import PackedObject, Writer
 from evenstep.loader.watchdog import Watchdog
@@ -66,7 +69,7 @@ class Chunk:
     positions: Int64Array
     """[samples] position of each sample among those requested."""
     columns: Int64Array
-    """[samples, 5] what `Measure` counts."""
+    """[samples, 6] what `Measure` counts."""
     payload: PackedObject | list[Any]
     """The samples; in shared memory when they come from a worker process."""
     bad: tuple[tuple[int, str], ...] = ()
@@ -90,10 +93,12 @@ class Preparation:
         self.skip_bad = skip_bad
 
     def __call__(self, sample: Any, name: str) -> Any:
-        if self.prepare is None or isinstance(sample, SampleError):
+        if self.prepare is None or sample is None or isinstance(sample, SampleError):
             return sample
         try:
             return self.prepare(sample, name)
+        except ConfigurationError:  # no sample is to blame
+            raise
         except BaseException as error:
             said = (
                 f"{error}"
@@ -196,6 +201,13 @@ def _failed(name: str, error: BaseException) -> SampleError:
     )
 
 
+def _none(name: str) -> SampleError:
+    return SampleError(
+        f"{name}: the dataset returned None; exclude its index from the sampler, or let "
+        "faults=evenstep.Faults(skip_bad_samples=...) leave out so many samples"
+    )
+
+
 def _culprit(function: Callable[[Any], Any], items: Sequence[Any], names: Sequence[str]) -> str:
     """The name of the first item that the function raises for, found by trying one by one."""
     for item, name in zip(items, names):
@@ -229,48 +241,75 @@ class ChunkCollate:
         *,
         measure: Measure,
         policy: Policy,
+        multiple: int,
         skip_bad: bool,
+        collate: Callable[[list[Any]], Any] | None,
         packed: bool,
         watchdog: Watchdog,
     ) -> None:
         """
         Args:
-            skip_bad: leave out samples that cannot be measured or are too long, instead of failing.
+            multiple: of tokens to which each sample is padded.
+            skip_bad: leave out samples that cannot be measured, sent or collated, or are too long,
+                instead of failing.
+            collate: the collate function, to find those that cannot be collated; None if it has
+                prepared the samples.
             packed: put the samples into shared memory.
         """
         self._watchdog = watchdog
         self._measure = measure
         self._policy = policy
+        self._multiple = multiple
         self._skip_bad = skip_bad
+        self._collate = collate if skip_bad else None
         self._packed = packed
         self._writer: Writer | None = None
+        self._good: list[Any] = []
+        """A sample that can be collated; none before the first."""
 
     def __call__(self, raw: RawChunk) -> Chunk:
-        positions = np.arange(len(raw.samples))
-        bad: list[tuple[int, str]] = []
+        if not self._skip_bad:
+            return self._chunk(raw, {})
+        bad: dict[int, str] = {}
         try:
-            columns = self._columns(raw.samples, raw.names)
+            self._columns(raw.samples, raw.names)
         except SampleError:
-            if not self._skip_bad:
-                raise
-            positions, columns, bad = self._without_bad(raw)
-        samples = [raw.samples[position] for position in positions.tolist()]
+            bad = self._bad(raw)
+        good = [position for position in range(len(raw.samples)) if position not in bad]
+        for number, error in self._misfits([raw.samples[position] for position in good]).items():
+            name = raw.names[good[number]]
+            bad[good[number]] = f"{name}: it cannot be collated: {described(error)}"
+        return self._chunk(raw, bad)
+
+    def _chunk(self, raw: RawChunk, bad: Mapping[int, str]) -> Chunk:
+        """The chunk without bad samples, which are named by position."""
+        positions = [position for position in range(len(raw.samples)) if position not in bad]
+        samples = [raw.samples[position] for position in positions]
+        names = [raw.names[position] for position in positions]
+        columns = self._columns(samples, names)
         digests = digests_of(samples) if self._policy.peers > 1 else None
         payload: PackedObject | list[Any] = samples
         if self._packed and samples:
             if self._writer is None:  # made in the worker, never before it is forked
                 self._writer = Writer()
-            names = [raw.names[position] for position in positions.tolist()]
             with _naming("its pickling", codec.dumps, samples, names):
                 payload = self._writer.pack(samples)
-        return Chunk(len(raw.samples), positions, columns, payload, tuple(bad), raw.origin, digests)
+        return Chunk(
+            len(raw.samples),
+            np.array(positions, np.int64),
+            columns,
+            payload,
+            tuple(sorted(bad.items())),
+            raw.origin,
+            digests,
+        )
 
     def _columns(self, samples: list[Any], names: list[str]) -> Int64Array:
-        if not samples:
-            return np.empty((0, 5), np.int64)
-        for sample in samples:
+        for sample, name in zip(samples, names):
             if isinstance(sample, SampleError):
                 raise sample
+            if sample is None:
+                raise _none(name)
         call = f"the measuring of one of {', '.join(names)}"
         with (
             self._watchdog.call(call, locked=True),
@@ -278,17 +317,50 @@ class ChunkCollate:
         ):
             columns = self._measure(samples, names)
         limit = self._policy.max_length
-        if limit is not None and columns[:, 0].max() > limit:
-            worst = int(np.argmax(columns[:, 0] > limit))
-            raise self._policy.explain_too_long(names[worst], int(columns[worst, 0]))
+        lengths = rounded_up(columns[:, 0], self._multiple)
+        if limit is not None and (lengths > limit).any():
+            worst = int(np.argmax(lengths > limit))
+            padded = f", padded to a multiple of {self._multiple}," * (self._multiple > 1)
+            raise self._policy.explain_too_long(names[worst] + padded, int(lengths[worst]))
         return columns
 
-    def _without_bad(self, raw: RawChunk) -> tuple[Int64Array, Int64Array, list[tuple[int, str]]]:
-        positions, columns, bad = [], [np.empty((0, 5), np.int64)], []
+    def _bad(self, raw: RawChunk) -> dict[int, str]:
+        """By position, samples that cannot be measured or are too long, and why."""
+        bad = {}
         for position, (sample, name) in enumerate(zip(raw.samples, raw.names)):
             try:
-                columns.append(self._columns([sample], [name]))
-                positions.append(position)
+                self._columns(one := [sample], [name])
+                raw.samples[position] = one[0]
             except SampleError as error:
-                bad.append((position, str(error)))
-        return np.array(positions, np.int64), np.concatenate(columns), bad
+                bad[position] = str(error)
+        return bad
+
+    def _misfits(self, samples: list[Any]) -> dict[int, BaseException]:
+        """By position, samples that cannot be collated, alone or with a good one."""
+        if self._collate is None or not samples:
+            return {}
+        group, known = [*self._good, *samples], len(self._good)
+        in_worker = get_worker_info() is not None
+        with (
+            self._watchdog.call("collate_fn, tried on a few samples,", locked=True),
+            keeping_random_state() if in_worker else contextlib.nullcontext(),
+        ):
+            try:
+                self._tried(group)
+            except Exception:
+                found = misfits(self._tried, group)
+            else:
+                found = {}
+                self._good = self._good or _copies(samples[:1])
+        return {place - known: error for place, error in found.items() if place >= known}
+
+    def _tried(self, group: list[Any]) -> None:
+        assert self._collate is not None
+        check_rows(self._collate(_copies(group)), len(group))
+
+
+def _copies(samples: list[Any]) -> list[Any]:
+    """Samples as they are sent; a collate function may change them."""
+    data, buffers = codec.dumps(samples)
+    copies: list[Any] = codec.loads(data, [bytearray(buffer) for buffer in buffers])
+    return copies

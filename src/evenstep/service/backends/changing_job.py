@@ -69,7 +69,7 @@ class ChangingJob(RunningJob):
     ) -> None:
         """See `start`."""
         check_name(name)
-        self.job = job
+        self.job = job.opened()
         self._name, self._constructors, self._given_state = name, constructors, state
         self._faults, self._logs = faults or FaultOptions(), logs or LogOptions()
         self._layout = layout_of(job, loaders)

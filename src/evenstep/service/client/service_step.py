@@ -85,7 +85,7 @@ class ServiceStep:
 
     @property
     def sample_ids(self) -> tuple[tuple[SampleId, ...], ...]:
-        """Ids of the samples of each micro-batch, in order."""
+        """[micro_batches] (source, shard, index) of each sample, in order."""
         return tuple(
             tuple(table.identity(row) for row in range(len(table))) for table in self.samples
         )

@@ -7,6 +7,7 @@ take a shard of it, the cut is planned once, and each shard is made when its ran
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +15,17 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.batch.labels import IGNORE_INDEX, as_array
+from evenstep.batch.check import supervised_in, without_padded_first
+from evenstep.batch.columns import with_own_labels
+from evenstep.batch.formats.hugging_face import leave_cache_out
+from evenstep.batch.labels import IGNORE_INDEX, labels_of
 from evenstep.batch.pack import PackCollator
+from evenstep.batch.pad import PadCollator
 from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
 from evenstep.errors import CollateError, ConfigurationError, EvenstepError, described
 from evenstep.plan.sharding import Sharding, shard
 from evenstep.service.client.service_step import SubplanStep
-from evenstep.service.job.collators import vision_fields
+from evenstep.service.job.collators import keeps_first_label, vision_fields
 from evenstep.service.job.job import Job
 from evenstep.service.job.sample_measure import SUPERVISED
 from evenstep.strategy import Assignment, LoadingPlan
@@ -92,6 +97,8 @@ def build(
                 continue
         where = f"micro-batch {k} of bucket {bucket} in step {plan.step}"
         batch = collated(job.collator, [samples[row] for row in rows.tolist()], table, where)
+        batch = without_padded_first(batch, job.labels)
+        leave_cache_out(batch, packed=isinstance(job.collator, PackCollator) or len(rows) > 1)
         _check_supervised(job, batch, table, where)
         batches.append(batch)
         if shards > 1 or plan.group_first is not None:
@@ -100,7 +107,7 @@ def build(
         samples=tables,
         batches=batches,
         shardings=shardings or None,
-        labels_shifted=isinstance(job.collator, PackCollator) and not job.collator.mask_first_label,
+        labels_shifted=keeps_first_label(job.collator),
     )
 
 
@@ -114,15 +121,24 @@ def collated(collate: Any, samples: Sequence[Any], table: SampleTable, where: st
         CollateError: the function raised.
     """
     try:
+        if isinstance(collate, PadCollator) and all(labels_of(each) is None for each in samples):
+            samples = [with_own_labels(each) for each in samples]  # as others in the job may have
         return collate(samples)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit
         names = ", ".join(str(table.identity(row)) for row in range(min(len(table), 3)))
         more = f" and {len(table) - 3:,} more" if len(table) > 3 else ""
+        why = described(error)
+        if isinstance(error, EvenstepError):  # of a group, which says where in it a sample is
+            why = _OF_GROUP.sub(lambda found: f"sample {table.identity(int(found[1]))}", why)
+            why = why.replace("pass collate_fn=", "give the job collate=")
         raise CollateError(
-            f"{where}, of samples {names}{more}, cannot be collated: {described(error)}"
+            f"{where}, of samples {names}{more}, cannot be collated: {why}"
         ) from error
+
+
+_OF_GROUP = re.compile(r"\bsample (\d+) of (?:the group|it)\b")
 
 
 def own_copy(batches: Sequence[Any]) -> list[Any]:
@@ -176,19 +192,14 @@ def _sharding(job: Job, plan: LoadingPlan, batch: Any, shards: int, where: str) 
 
 
 def _check_supervised(job: Job, batch: Any, table: SampleTable, where: str) -> None:
-    """Compares the labels of a batch with what was measured, if `PackCollator` made it: then each
-    label is known."""
-    if not isinstance(job.collator, PackCollator) or not job.collator.mask_first_label:
-        return
-    labels, expected = batch["labels"], int(table.lengths[SUPERVISED].sum())
-    if labels.dtype.is_floating_point or labels.ndim != 2:
-        return
-    counted = int(np.count_nonzero(as_array(labels) != IGNORE_INDEX))  # in a tenth of torch's time
-    if counted != expected:
+    expected = int(table.lengths[SUPERVISED].sum())
+    counted = supervised_in(batch, job.labels, len(table))
+    if counted is not None and expected not in counted:
         raise CollateError(
-            f"{where} has {counted:,} supervised tokens, but {expected:,} were measured in its "
-            "samples, so loss scales would be wrong; let supervised= of MeasureOptions count "
-            "the labels of each sample, except its first, that are not -100, or leave it out"
+            f"{where} has {counted[0]:,} supervised tokens, but {expected:,} were measured in its "
+            "samples, so loss scales would be wrong. Let supervised= of MeasureOptions count the "
+            "labels of each sample that the collate function keeps; or, if the model reads labels "
+            f"otherwise than {job.labels!r}, say so with labels= of MeasureOptions"
         )
 
 

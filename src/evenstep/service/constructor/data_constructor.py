@@ -11,6 +11,7 @@ samples of others are on their way.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,8 @@ from evenstep.service.job.sample_measure import SUPERVISED
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle, call
 from evenstep.strategy import LoadingPlan
+
+logger = logging.getLogger("evenstep")
 
 _HELD_SECONDS = 0.2
 """After which a client that must wait asks again, so that others can use its thread."""
@@ -90,6 +93,7 @@ class DataConstructor:
         self._taken = dict.fromkeys(self.clients, 0)
         """By client: it has received all steps below this one."""
         self._building = threading.Lock()
+        self._warned = False
         self._most_held = _WINDOWS * (job.memory.prefetch + 1)
         self._recent: dict[int, None] = {}
         """Steps whose samples or batches are here; that asked for last comes last."""
@@ -244,6 +248,13 @@ class DataConstructor:
             peers = {bucket: each.batches for bucket, each in built.items() if bucket != own}
         ranks = plan.buckets * shards
         total = int(plan.samples.lengths[SUPERVISED][plan.assignment.placed].sum())
+        if not total and not self._warned:
+            self._warned = True
+            logger.warning(
+                "step %d has no supervised token on any rank, so nothing is learned from it: all "
+                "labels of its samples are -100; see what the transforms of its sources mask",
+                plan.step,
+            )
         about = ServiceStep(
             step=plan.step,
             rank=rank,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evenstep.batch.count_media import VISION_GRIDS
@@ -17,18 +18,25 @@ Collate = Callable[[Sequence[Any]], Any]
 COLLATORS = ("pack", "pad")
 
 
-def collator_of(given: str | Collate) -> Collate:
+def collator_of(given: str | Collate, labels: str) -> Collate:
     """The collate function that a job names or gives.
+
+    Args:
+        labels: how the model reads labels.
 
     Raises:
         ConfigurationError: neither a name nor a function.
     """
     check_collate(given)
-    if not isinstance(given, str):
-        return given
     from evenstep.batch import PackCollator, PadCollator
 
-    return PackCollator() if given == "pack" else PadCollator()
+    if given == "pad":
+        return PadCollator()
+    made = PackCollator() if given == "pack" else given
+    if isinstance(made, PackCollator) and made.mask_first_label is None:
+        return replace(made, mask_first_label=labels == "causal")
+    assert not isinstance(made, str)
+    return made
 
 
 def check_collate(given: Any) -> None:
@@ -43,16 +51,14 @@ def check_collate(given: Any) -> None:
         )
 
 
-def masks_first_label(given: str | Collate) -> bool:
-    """Whether rows are packed by `PackCollator` with the first label of each document masked."""
-    if isinstance(given, str):
-        return given == "pack"
+def keeps_first_label(given: str | Collate) -> bool:
+    """Whether rows are packed by a `PackCollator` that is told to keep first labels."""
     # If its module, which needs torch, was not imported, nothing can be an instance of the class.
-    if "evenstep.batch.pack" not in sys.modules:
+    if isinstance(given, str) or "evenstep.batch.pack" not in sys.modules:
         return False
     from evenstep.batch.pack import PackCollator
 
-    return isinstance(given, PackCollator) and given.mask_first_label
+    return isinstance(given, PackCollator) and given.mask_first_label is False
 
 
 def pads(given: str | Collate) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import count
@@ -10,9 +11,8 @@ from typing import Any
 
 from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
-from evenstep.data.source_files import list_files
+from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
-from evenstep.old_arguments import takes_old_arguments
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
@@ -20,7 +20,7 @@ from evenstep.service.job.collators import (
     Collate,
     check_collate,
     collator_of,
-    masks_first_label,
+    keeps_first_label,
     pads,
 )
 from evenstep.service.job.fingerprint import fingerprint_of
@@ -121,18 +121,24 @@ class Job:
         return (*self.measures.modalities, SUPERVISED)
 
     @property
+    def labels(self) -> str:
+        """How the model reads labels: see `MeasureOptions`."""
+        by_default = "every" if keeps_first_label(self.collate) else "causal"
+        return self.measures.labels or by_default
+
+    @property
     def measure(self) -> SampleMeasure:
         return SampleMeasure(
             modalities=self.measures.modalities,
             supervised=self.measures.supervised,
-            packed=masks_first_label(self.collate),
+            labels=self.labels,
             counted=self.measures.counted[0],
         )
 
     @cached_property
     def collator(self) -> Collate:
         """The collate function."""
-        return collator_of(self.collate)
+        return collator_of(self.collate, self.labels)
 
     @property
     def passes(self) -> int | None:
@@ -193,6 +199,16 @@ class Job:
         if self.max_tokens is not None and draws.tokens_per_step == self._filling:
             draws = replace(draws, tokens_per_step=None)
         return replace(self, mesh=mesh, draws=draws)
+
+    def opened(self) -> Job:
+        """The same job, which from now on has its files as they are now; see `FirstOpening`.
+
+        Raises:
+            ConfigurationError, StorageError: files of a source cannot be found.
+        """
+        job = copy(self)
+        object.__setattr__(job, "sources", with_first_openings(self.sources))
+        return job
 
     @property
     def _filling(self) -> int:
@@ -260,9 +276,10 @@ class Job:
                 f"several sources are named {', '.join(map(repr, twice[:5]))}; samples are "
                 "identified by the name of their source, so give each source another name"
             )
-        for source in sources:
-            if source.kind != "dataset":
-                list_files(source)  # raises if there is none
+        # Raises if a source has no files.
+        systems = {f.system for s in sources if s.kind != "dataset" for f in list_files(s)}
+        for system in systems:  # which would list them from memory when the job is started
+            system.invalidate_cache()
         object.__setattr__(self, "sources", sources)
 
     def _check_amount(self) -> None:
@@ -298,8 +315,3 @@ class Job:
             pickled("what samples of the job are measured by", self.measure)
             for source in self.sources:
                 pickled(f"source {source.name!r}", source)
-
-
-Job.__init__ = takes_old_arguments(  # type: ignore[method-assign]
-    "Job", draws=DrawOptions, measures=MeasureOptions, memory=MemoryOptions
-)(Job.__init__)

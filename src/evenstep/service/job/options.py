@@ -8,6 +8,7 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
+from evenstep.plan.label_reading import READINGS
 from evenstep.service.job.sample_measure import MODALITIES, SUPERVISED
 from evenstep.strategy.mixture import LengthCurriculum, Schedule
 
@@ -46,6 +47,9 @@ class MeasureOptions:
             by default "text" if the job has it, and otherwise the first.
         supervised: from a sample to its supervised tokens; None counts labels, as the collate
             function will leave them.
+        labels: how the model reads labels: "causal" if it shifts them inside, so that the first
+            one of a sample never counts, or "every"; see `evenstep.plan.label_reading`. None is
+            "causal", unless the collate function is a `PackCollator` that keeps first labels.
         loss_reduction: how the trainer's loss reduces the supervised tokens of a micro-batch:
             "mean" or "sum".
 
@@ -56,10 +60,13 @@ class MeasureOptions:
     modalities: Mapping[str, Callable[[Any], int]] = field(default_factory=lambda: dict(MODALITIES))
     counted: Sequence[str] = ()
     supervised: Callable[[Any], int] | None = None
+    labels: str | None = None
     loss_reduction: str = "mean"
 
     def __post_init__(self) -> None:
         check_one_of(_REDUCTIONS, loss_reduction=self.loss_reduction)
+        if self.labels is not None:
+            check_one_of(READINGS, labels=self.labels)
         if not self.modalities or SUPERVISED in self.modalities:
             raise ConfigurationError(
                 f"modalities {list(self.modalities)} must be at least one, and none of them "

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.batch.count_media import patches_of
-from evenstep.batch.labels import IGNORE_INDEX, as_array, labels_of
-from evenstep.batch.measure import (
-    length_of,
-    supervised_of,
-    supervised_without_labels,
-    tokens_of,
-)
+from evenstep.batch.measure import length_of, supervised_of
 from evenstep.data.source import Source
 from evenstep.errors import SampleError, described
 
@@ -31,34 +25,15 @@ MODALITIES: Mapping[str, Callable[[Any], int]] = {"text": length_of, "image": pa
 _LIMIT = 1 << 31  # of a length
 
 
-def supervised_when_packed(sample: Any, length: int) -> int:
-    """Supervised tokens of a sample in a packed row, where the first label of each document is
-    masked: its other labels that are not -100. Without labels, all tokens except the first."""
-    labels = labels_of(sample)
-    if labels is None:
-        return supervised_without_labels(sample, length)
-    if isinstance(labels, str):
-        return supervised_of(sample, length)
-    if isinstance(labels, list) and labels and type(labels[0]) is int:
-        # Counting in a list is several times cheaper than making an array of it.
-        if tokens_of(sample) is None:
-            return supervised_of(sample, length)
-        return len(labels) - 1 - labels.count(IGNORE_INDEX) + (labels[0] == IGNORE_INDEX)
-    array = as_array(labels)
-    if array.ndim != 1 or tokens_of(sample) is None:
-        return supervised_of(sample, length)
-    return int((array[1:] != IGNORE_INDEX).sum())
-
-
 @dataclass(frozen=True, kw_only=True)
 class SampleMeasure:
     """Measures the prepared samples of any source. Picklable if its functions are."""
 
     modalities: Mapping[str, Callable[[Any], int]]
     supervised: Callable[[Any], int] | None
-    """From a sample to its supervised tokens; None counts labels, according to `packed`."""
-    packed: bool
-    """Whether rows are packed with the first label of each document masked."""
+    """From a sample to its supervised tokens; None counts labels."""
+    labels: str
+    """How the model reads labels: see `evenstep.plan.label_reading`."""
     counted: str
     """The modality whose length is the number of labels if a sample has no labels."""
 
@@ -83,9 +58,11 @@ class SampleMeasure:
         if self.supervised is not None:
             counted = _count("supervised tokens", where, self.supervised, sample)
         else:
-            by_default = supervised_when_packed if self.packed else supervised_of
-            counted = _count("supervised tokens", where, by_default, sample, length)
+            counted = _count("supervised tokens", where, self._supervised, sample, length)
         return (*lengths, counted)
+
+    def _supervised(self, sample: Any, length: int) -> int:
+        return supervised_of(sample, length).read(self.labels)
 
     def _given(self, source: Source, sample: Any, shard: int, index: int) -> dict[str, int]:
         """Lengths as the source measures them, by modality."""

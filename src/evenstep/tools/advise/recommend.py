@@ -74,8 +74,8 @@ class Setup:
         sweep = ", ".join(f"{tokens:,}" for tokens in self.sweep)
         return (
             f"Only runs on the accelerator show whether max_tokens={self.max_tokens:,} fits its "
-            f"memory, and which budget is fastest: try {sweep} with evenstep tune, and take the "
-            "smallest that is nearly as fast as the fastest."
+            f"memory, and which budget is fastest: try {sweep} as docs/tuning.md says, and take "
+            "the smallest that is nearly as fast as the fastest."
         )
 
 

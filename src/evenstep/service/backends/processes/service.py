@@ -78,6 +78,7 @@ class ProcessService(ChangingJob):
             faults=faults,
             logs=logs,
         )
+        job = self.job
         events = EventLog(self._logs.events)
         self._store = new_run(store)
         self._file = path_of(name)

@@ -72,7 +72,7 @@ class RayService(ChangingJob):
         self._own = own_run() if store is None else None
         self._file: Path | None = None
         self._launcher = launcher = Launcher(
-            job,
+            self.job,
             name=name,
             layout=self._layout,
             placement=placement,

@@ -1,0 +1,128 @@
+"""Samples that come with padding, as datasets tokenized with ``padding="max_length"`` hold them.
+
+Their ``attention_mask`` says what is padding. `Trim` cuts it off every field with one entry per
+token, before a sample is measured: what is planned, counted and collated are real tokens.
+
+Labels say more than the mask, and some fields are not of these tokens, though they are as long: in
+a data set for an encoder-decoder both texts may be padded to 128 tokens. So nothing is cut that may
+be content: a label that is not -100, or an entry that differs from the one at the field's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.batch.count_media import field_of
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, as_array
+from evenstep.errors import SampleError
+
+MASK = "attention_mask"
+_TOKENS = ("input_ids", "input_values")
+_NOT_CONTENT = (*_TOKENS, MASK, "position_ids")
+"""Fields whose entries mean nothing where the mask is 0."""
+
+
+@dataclass(frozen=True)
+class Trim:
+    """Sample -> the same without padding; the same object where there is none."""
+
+    others: Collection[str] = ()
+    """Fields that are not of the tokens, though they may be as long."""
+    packed: bool = False
+    """Samples are to be packed, so a mask must be all ones."""
+
+    def __call__(self, sample: Any) -> Any:
+        """
+        Raises:
+            SampleError: the mask has no ones, or zeros that cannot be cut and are to be packed; or
+                labels count that are as constant as padding.
+        """
+        mask = field_of(sample, MASK)
+        if mask is None or (isinstance(mask, list) and mask.count(1) == len(mask)):  # as most are
+            return sample
+        tokens = next((t for name in _TOKENS if (t := field_of(sample, name)) is not None), None)
+        real, length = _numbers(mask), _size(tokens)
+        if real is None or real.shape != (length,) or real.all():
+            return sample
+        ones = np.flatnonzero(real)
+        if not len(ones):
+            raise SampleError(
+                "its attention_mask is 0 everywhere, so it has no tokens; filter it in the dataset"
+            )
+        begin, end = int(ones[0]), int(ones[-1]) + 1
+        fields = {
+            name: value
+            for name, value in _fields(sample).items()
+            if name not in self.others and _size(value) == length
+        }
+        # In front of the ones, from there to the left, and behind them.
+        before, after = slice(begin - 1, None, -1) if begin else slice(0), slice(end, None)
+        more = [0, 0]
+        for name in fields.keys() - _NOT_CONTENT:
+            array = _numbers(fields[name])
+            if array is None:
+                del fields[name]
+            else:
+                sides = array[before], array[after]
+                more = [max(m, _content(name, side)) for m, side in zip(more, sides)]
+        kept = slice(begin - more[0], end + more[1])
+        if self.packed and not real[kept].all():
+            raise SampleError(
+                "its attention_mask has zeros between its ones, or where it has labels, and packed "
+                "rows have no such mask; leave these tokens out in the dataset"
+            )
+        return _with(sample, {name: value[kept] for name, value in fields.items()})
+
+
+def _content(name: str, beyond: npt.NDArray[Any]) -> int:
+    """How many entries beyond the mask's ones, counted from these, may be content.
+
+    Raises:
+        SampleError: they are labels that look like padding, but count.
+    """
+    if not len(beyond):
+        return 0
+    padding = IGNORE_INDEX if name in LABEL_FIELDS else beyond[-1]
+    content = (beyond != padding).reshape(len(beyond), -1).any(axis=1)
+    if name in LABEL_FIELDS and content.all() and len(beyond) > 1 and (beyond == beyond[0]).all():
+        raise SampleError(
+            f"its {name} are {beyond[0].tolist()} wherever its attention_mask is 0, and count, "
+            f"though they look like padding; set them to {IGNORE_INDEX}, or leave the padding out"
+        )
+    return int(np.flatnonzero(content)[-1]) + 1 if content.any() else 0
+
+
+def _size(value: Any) -> int | None:
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return len(value) if isinstance(value, (list, tuple)) else None
+    return shape[0] if len(shape) else None
+
+
+def _numbers(value: Any) -> npt.NDArray[Any] | None:
+    try:
+        array = as_array(value)
+    except ValueError:  # nested lists of unequal lengths
+        return None
+    return array if array.dtype.kind in "iufb" else None
+
+
+def _fields(sample: Any) -> dict[str, Any]:
+    if isinstance(sample, MAPPINGS):
+        return dict(sample)
+    names: Any = getattr(sample, "_fields", None) or getattr(sample, "__dataclass_fields__", ())
+    return {name: getattr(sample, name) for name in names}
+
+
+def _with(sample: Any, fields: Mapping[str, Any]) -> Any:
+    if isinstance(sample, MAPPINGS):
+        return {**sample, **fields}
+    if not fields:
+        return sample
+    replaced = getattr(sample, "_replace", None)
+    return replaced(**fields) if replaced else replace(sample, **fields)

@@ -1,0 +1,200 @@
+"""`JobQuestion`: what to ask of a job before its first step, and the answer on a few samples."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.batch.blank import Blank, BlankRow
+from evenstep.errors import SampleError, described
+from evenstep.loader.learning.learned import Learned
+from evenstep.loader.learning.probe import Run
+from evenstep.loader.learning.rows import asks_rows, found_of_rows
+from evenstep.loader.options import LoaderOptions
+from evenstep.loader.watchdog import Watchdog
+from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
+from evenstep.loader.workers.seeding import epoch_seed
+from evenstep.plan.update_size import UpdateSize, nothing_to_choose
+
+_LENGTHS, _PREPARED_LENGTHS = 256, 64
+"""Samples that are measured to choose the size of groups; where `collate_fn` prepares them."""
+_FIRST, _CHUNK = 4, 8
+"""Samples that are measured first, and twice; and at a time then."""
+_QUICK = 0.1
+"""Seconds for what is left, above which more workers are started for it."""
+
+
+class Measured(NamedTuple):
+    """Lengths of some samples."""
+
+    lengths: Int64Array
+    """[measured] of those that are good."""
+    share: float
+    """Which share of the samples drawn they are."""
+    repeatable: bool
+    """Samples that were measured twice had the same length."""
+
+
+class JobAnswer(NamedTuple):
+    """What was found of a job."""
+
+    collate: Mapping[str, Any] | None = None
+    blank: Blank | BlankRow | None = None
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobQuestion:
+    """Picklable as far as the options are."""
+
+    options: LoaderOptions
+    ranks: int
+    """Data-parallel ranks."""
+    known: Learned | None = None
+    """Sizes of updates that need not be found."""
+    rows: bool = False
+    """Ask what the collate function makes of a few rows."""
+    samples: int = 0
+    """Samples to measure, drawn at random, but alike for any number of ranks."""
+    seconds: float = math.inf
+    """Measure no more after so long, once there are enough of them."""
+    enough: int = 1
+
+    @classmethod
+    def of(cls, options: LoaderOptions, ranks: int, *, known: Learned | None = None) -> JobQuestion:
+        """What the first pass of a loader needs to know.
+
+        Args:
+            known: what a state says of the sizes of updates, on so many ranks.
+        """
+        known = known if known is not None and known.ranks == ranks else None
+        sized = options.update_tokens is not None and not nothing_to_choose(
+            options.policy, options.update_tokens, ranks
+        )
+        measures = sized and known is None and not (options.policy.packed or options.iterable)
+        rows = asks_rows(options, ranks)
+        few = _PREPARED_LENGTHS if rows or options.prepare is not None else _LENGTHS
+        return cls(
+            options=options,
+            ranks=ranks,
+            rows=rows,
+            known=known,
+            samples=few if measures and hasattr(options.dataset, "__len__") else 0,
+        )
+
+    @property
+    def asks(self) -> bool:
+        """Whether samples are needed to answer."""
+        return self.rows or self.samples > 0
+
+    def answer(self, run: Run) -> JobAnswer:
+        """
+        Args:
+            run: runs functions on the dataset: see `evenstep.loader.learning.probe`.
+
+        Raises:
+            CollateError: see `found_of_rows`.
+            SampleError: none of the samples is good.
+        """
+        collate, blank = None, None
+        options = self.options
+        if self.rows:
+            rows = partial(found_of_rows, options)
+            ((collate, blank),) = run(rows, options.dataset, [None], 1)
+            options = Learned(ranks=self.ranks, collate=collate).applied_to(options)
+        measured = _measured(options, run, self) if self.samples else None
+        return JobAnswer(collate, blank, measured)
+
+    def learned(self, answer: JobAnswer) -> Learned:
+        """What follows from the answer."""
+        options, measured = self.options, answer.measured
+        asked = options.update_tokens
+        found = replace(
+            self.known or Learned(ranks=self.ranks), collate=answer.collate, blank=answer.blank
+        )
+        if asked is None or self.known is not None:
+            return found
+        lengths = None if measured is None else measured.lengths
+        size = UpdateSize.of(options.policy, asked, ranks=self.ranks, lengths=lengths)
+        target = getattr(size.policy, "target_tokens", None)
+        return replace(
+            found,
+            accumulate=size.accumulate,
+            target_tokens=None if size.policy is options.policy else target,
+            repeatable=measured is None or measured.repeatable,
+        )
+
+
+class _Chunk(NamedTuple):
+    lengths: list[int]
+    bad: str
+    """Why the last bad sample is; empty if none is."""
+    same: bool
+    seconds: float
+    """For each sample, nearly."""
+
+
+def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measured:
+    source, measure = options.source, partial(_measure, options)
+    size, until = len(source), time.monotonic() + question.seconds
+    count = min(size, question.samples)
+    order = np.random.default_rng(options.seed).choice(size, count, replace=False).tolist()
+    first, rest = order[:_FIRST], range(_FIRST, count, _CHUNK)
+    chunks = [_Request(first, True), *(_Request(order[i : i + _CHUNK], False) for i in rest)]
+    lengths: list[int] = []
+    drawn, bad, same, workers = 0, "", True, 1
+    results = run(measure, source, chunks, workers)
+    while drawn < count and (drawn < question.enough or time.monotonic() < until):
+        chunk = next(results)
+        taken = min(count - drawn, _CHUNK) if drawn else len(first)
+        if not drawn:
+            left = chunk.seconds * (count - taken)
+            workers = max(1, min(options.num_workers, math.ceil(left / _QUICK)))
+            if workers > 1:
+                results = run(measure, source, chunks[1:], workers)
+        drawn += taken
+        lengths += chunk.lengths
+        bad, same = chunk.bad or bad, same and chunk.same
+    if not lengths:
+        raise SampleError(f"none of {drawn} samples is good: {bad}")
+    return Measured(np.array(lengths, np.int64), len(lengths) / drawn, same)
+
+
+class _Request(NamedTuple):
+    indices: list[int]
+    twice: bool
+
+
+def _measure(options: LoaderOptions, source: Any, request: _Request) -> _Chunk:
+    began = time.monotonic()
+    lengths, bad = _lengths(options, source, request.indices)
+    same = not request.twice or _lengths(options, source, request.indices)[0] == lengths
+    seconds = (time.monotonic() - began) / (len(request.indices) * (1 + request.twice))
+    return _Chunk(lengths, bad, same, seconds)
+
+
+def _lengths(options: LoaderOptions, source: Any, indices: list[int]) -> tuple[list[int], str]:
+    """Lengths of good samples. The loader skips the others, or says what is bad."""
+    preparation = Preparation(options.prepare, skip_bad=True)
+    request = ChunkRequest(epoch_seed(options.seed, 0), tuple(indices))
+    raw = IndexedDataset(source, preparation, Watchdog())[request]
+    longest = options.policy.max_length
+    lengths, bad = [], ""
+    for sample, name in zip(raw.samples, raw.names):
+        try:
+            if isinstance(sample, SampleError):
+                raise sample
+            length = int(options.measure([sample], [name])[0, 0])
+            if longest is not None and length > longest:
+                raise options.policy.explain_too_long(name, length)
+            lengths.append(length)
+        except Exception as error:
+            bad = str(error) if isinstance(error, SampleError) else f"{name}: {described(error)}"
+    return lengths, bad

@@ -1,0 +1,100 @@
+"""Samples with labels and without in one group: those without are supervised on all tokens but the
+first."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import evenstep
+from evenstep.batch import Measure, PackCollator, PadCollator
+
+IGNORED = -100
+KINDS = (list, np.array, torch.tensor, lambda row: np.array(row, np.uint8))
+
+
+def with_prompt(tokens: list[int], prompt: int) -> list[int]:
+    return [IGNORED] * prompt + tokens[prompt:]
+
+
+ROWS = [[7, 8, 9], [4, 5], [1, 2, 3, 6], [250]]
+LABELS: list[list[int] | None] = [None, with_prompt([4, 5], 1), None, None]
+WANTED = [[IGNORED, 8, 9], [IGNORED, 5], [IGNORED, 2, 3, 6], [IGNORED]]
+
+
+def mixed(kind: Any, missing: bool) -> list[dict[str, Any]]:
+    """
+    Args:
+        missing: whether samples without labels have no such field, rather than None in it.
+    """
+    samples = [{"input_ids": kind(row), "labels": labels} for row, labels in zip(ROWS, LABELS)]
+    if missing:
+        samples = [{k: v for k, v in sample.items() if v is not None} for sample in samples]
+    return samples
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("missing", [True, False])
+def test_packed_and_padded_labels_are_those_of_each_sample(kind: Any, missing: bool) -> None:
+    samples = mixed(kind, missing)
+    before = [list(map(int, sample["input_ids"])) for sample in samples]
+    measured = Measure()(samples, ["a sample"] * len(samples))[:, 1].tolist()
+    assert measured == [2, 1, 3, 0]
+    packed = PackCollator()(samples)
+    assert packed["labels"].tolist() == [list(chain(*WANTED))]
+    for side in ("right", "left"):
+        padded = PadCollator(side=side)(samples)
+        for row, mask, wanted in zip(padded["labels"], padded["attention_mask"].bool(), WANTED):
+            assert row[mask].tolist() == wanted
+            assert (row[~mask] == IGNORED).all()
+    assert [list(map(int, sample["input_ids"])) for sample in samples] == before == ROWS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_that_a_data_set_has_shifted_go_with_shifted_ones(kind: Any) -> None:
+    shifted = [[*wanted[1:], IGNORED] for wanted in WANTED]
+    samples = mixed(kind, True)
+    samples[1]["labels"] = shifted[1]
+    for group, wanted in ((samples, shifted), (samples[2:], shifted[2:])):
+        batch = PackCollator(mask_first_label=False)(group)
+        assert batch["labels"].tolist() == [list(chain(*wanted))]
+
+
+def test_padding_that_a_sample_comes_with_is_not_supervised() -> None:
+    samples = [
+        {"input_ids": [1, 2, 0, 0], "attention_mask": [1, 1, 0, 0]},
+        {"input_ids": [5, 6, 7], "attention_mask": [1, 1, 1], "labels": [5, 6, 7]},
+    ]
+    batch = PadCollator()(samples)
+    assert batch["labels"].tolist() == [[IGNORED, 2, IGNORED, IGNORED], [5, 6, 7, IGNORED]]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_loader_weighs_both_kinds_by_their_labels(packed: bool) -> None:
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(1, 99, size=n).tolist() for n in rng.integers(2, 30, size=60)]
+    data = [
+        {"input_ids": row, **({"labels": with_prompt(row, len(row) // 3)} if k % 3 else {})}
+        for k, row in enumerate(rows)
+    ]
+    wanted = [[IGNORED, *s.get("labels", row)[1:]] for s, row in zip(data, rows)]
+    policy = evenstep.Even(max_tokens=128, packed=packed)
+    loader = evenstep.DataLoader(data, policy=policy, shuffle=True, num_workers=0)
+    seen = []
+    for batch, step in loader.steps():
+        labels = batch.get("labels", batch["input_ids"])  # of a padded group without any
+        if packed:
+            bounds = batch["cu_seqlens"].tolist()
+            pairs = [(batch["input_ids"][0, a:b], labels[0, a:b]) for a, b in pairwise(bounds)]
+        else:
+            masks = batch["attention_mask"].bool()
+            pairs = [(t[m], v[m]) for t, v, m in zip(batch["input_ids"], labels, masks)]
+        seen += [(t.tolist(), [IGNORED, *v[1:].tolist()]) for t, v in pairs]
+        assert step.supervised_tokens == sum(
+            v != IGNORED for _, row in seen[-len(pairs) :] for v in row
+        )
+    assert sorted(seen) == sorted(zip(rows, wanted))

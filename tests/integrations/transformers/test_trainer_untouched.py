@@ -1,0 +1,116 @@
+"""Trainer and TRL's SFTTrainer over a dataset that opens its file in its first ``__getitem__``."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from open_handles import Handle, Unmarked
+from tiny_trainer import arguments, tiny_config
+from transformers import LlamaForCausalLM, Trainer
+
+import evenstep
+from evenstep.integrations import transformers as even
+
+N = 800
+
+
+def noting(kind: Any) -> Any:
+    """A class of trainers that note what each sample asked for and got."""
+
+    class Noting(kind):  # type: ignore[misc]
+        asked: tuple[int, ...] = ()
+        got: tuple[int, ...] = ()
+
+        def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if (inputs["labels"] != -100).any():  # others fill up a short update
+                self.asked += tuple(inputs["asked"].tolist())
+                self.got += tuple(inputs["got"].tolist())
+            inputs = {name: inputs[name] for name in ("input_ids", "attention_mask", "labels")}
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    return Noting
+
+
+class Pad:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        self.calls += 1
+        return evenstep.PadCollator()(samples)
+
+
+def check(trainer: Any, **options: Any) -> None:
+    policy = evenstep.Even(max_tokens=2048)
+    even.install(trainer, policy=policy, **options).train()
+    assert sorted(trainer.asked) == list(range(N))
+    assert trainer.got == trainer.asked
+
+
+def settings(folder: Path) -> Any:
+    return arguments(
+        folder, remove_unused_columns=False, dataloader_num_workers=2, logging_steps=10**6
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"packed": False, "update_tokens": 8000}])
+def test_trainer(options: dict[str, Any], tmp_path: Path) -> None:
+    dataset: Handle = Unmarked(tmp_path, N)
+    before, collate_fn = copy.copy(vars(dataset)), Pad()
+    trainer = noting(Trainer)(
+        model=LlamaForCausalLM(tiny_config()),
+        args=settings(tmp_path / "out"),
+        train_dataset=dataset,
+        data_collator=collate_fn,
+    )
+    check(trainer, **options)
+    assert vars(dataset) == before
+    assert collate_fn.calls == 0
+
+
+class Decoded:
+    """A transform of a Hugging Face dataset, which opens a file when it is first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inner = Unmarked(folder, N)
+
+    def __call__(self, rows: dict[str, list[int]]) -> dict[str, Any]:
+        samples = [self.inner[index] for index in rows["index"]]
+        return {name: [sample[name] for sample in samples] for name in samples[0]}
+
+
+def test_trl(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+    decoded, collate_fn = Decoded(tmp_path), Pad()
+    dataset = datasets.Dataset.from_dict({"index": list(range(N))}).with_transform(decoded)
+    args = trl.SFTConfig(
+        **{
+            **settings(tmp_path / "out").to_dict(),
+            "dataset_kwargs": {"skip_prepare_dataset": True},
+            "max_length": None,
+        }
+    )
+    trainer = noting(trl.SFTTrainer)(
+        model=LlamaForCausalLM(tiny_config()),
+        args=args,
+        train_dataset=dataset,
+        data_collator=collate_fn,
+        processing_class=tokenizer(),
+    )
+    decoded.inner.handle = None  # TRL itself has looked at a sample
+    check(trainer, packed=False)
+    assert decoded.inner.handle is None
+    assert collate_fn.calls == 0
+
+
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = {word: number for number, word in enumerate(["<pad>", "<eos>", "a"])}
+    inner = Tokenizer(models.WordLevel(words, unk_token="a"))
+    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>")

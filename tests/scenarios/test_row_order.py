@@ -1,0 +1,520 @@
+"""Samplers and batch samplers on several ranks: each row on one rank, or an error, or a warning."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from ranks import Rank, run
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import evenstep
+from documents import Documents
+from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, PeerError
+
+ROWS = 60
+EVEN = evenstep.Even(max_tokens=1024)
+
+
+class Batches:
+    """A user's batch sampler, which knows of no ranks, and shuffles by the epoch."""
+
+    def __init__(self, seed: int = 0, *, own: bool = False) -> None:
+        self.seed, self.epoch, self.own, self.drawn = seed, 0, own, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return ROWS // 4
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.drawn += 1
+        rows = list(range(ROWS))
+        random.Random(self.seed + 100 * self.epoch).shuffle(rows)
+        return iter([rows[i : i + 4] for i in range(0, ROWS, 4)])
+
+
+class Pairs(BatchSampler):
+    """Forms batches by an ``__iter__`` of its own, of the rows of a sampler."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = iter(self.sampler)
+        while pair := [*itertools.islice(rows, 2)]:
+            yield pair
+
+
+class PlainSubclass(BatchSampler):
+    """Adds nothing to the order."""
+
+
+class Unsized:
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+
+class Tensors(Unsized):
+    def __iter__(self) -> Iterator[Any]:
+        return (torch.tensor(batch) for batch in self.batches)
+
+
+class ByInt(Documents):
+    """Takes anything that is a whole number."""
+
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        return super().__getitem__(int(index))
+
+
+def chain(lists: Iterable[list[Any]]) -> list[Any]:
+    return [*itertools.chain.from_iterable(lists)]
+
+
+LISTS = [list(range(i, i + 3)) for i in range(0, ROWS, 3)]
+
+
+def plain(rank: Rank) -> Any:
+    return BatchSampler(SequentialSampler(range(ROWS)), 4, False)
+
+
+def shard(rank: Rank, batches: Any) -> Any:
+    """As Accelerate makes them."""
+    data_loader = pytest.importorskip("accelerate.data_loader")
+    return data_loader.BatchSamplerShard(batches, rank.world_size, rank.rank)
+
+
+def skipping(batches: Any) -> Any:
+    data_loader = pytest.importorskip("accelerate.data_loader")
+    return data_loader.SkipBatchSampler(batches, skip_batches=0)
+
+
+def distributed(rank: Rank) -> Any:
+    return DistributedSampler(range(ROWS), rank.world_size, rank.rank)
+
+
+BATCH_SAMPLERS: dict[str, Callable[[Rank], Any]] = {
+    "list": lambda rank: LISTS,
+    "tuples": lambda rank: tuple(tuple(batch) for batch in LISTS),
+    "tensors": lambda rank: Tensors(LISTS),
+    "class": lambda rank: Batches(),
+    "without a length": lambda rank: Unsized(LISTS),
+    "plain": plain,
+    "plain, part of the rows": lambda rank: BatchSampler(SubsetRandomSampler(SEEDED), 4, False),
+    "plain over an unsized sampler": lambda rank: BatchSampler(Unsized(range(ROWS)), 4, False),
+    "subclass": lambda rank: PlainSubclass(SequentialSampler(range(ROWS)), 4, False),
+    "subclass with an order": lambda rank: Pairs(SequentialSampler(range(ROWS)), 4, True),
+    "distributed inside": lambda rank: BatchSampler(distributed(rank), 4, False),
+    "distributed inside a subclass": lambda rank: Pairs(distributed(rank), 4, True),
+    "distributed, of one rank": lambda rank: BatchSampler(
+        DistributedSampler(range(ROWS), 1, 0), 4, False
+    ),
+    "accelerate": lambda rank: shard(rank, plain(rank)),
+    "accelerate, of lists": lambda rank: shard(rank, LISTS),
+    "accelerate, twice": lambda rank: shard(rank, shard(rank, Batches())),
+    "accelerate, distributed inside": lambda rank: shard(
+        rank, BatchSampler(distributed(rank), 4, False)
+    ),
+    "accelerate, a shard inside": lambda rank: skipping(shard(rank, LISTS)),
+}
+SEEDED: Any = range(ROWS)
+
+
+def rows_of(loader: evenstep.DataLoader, epochs: int = 1) -> list[list[int]]:
+    """Rows of this rank, by epoch: as their documents say, not their indices."""
+    found = []
+    for _ in range(epochs):
+        found.append([int(i) for batch in loader for i in batch["identity"]])
+    loader.close()
+    return found
+
+
+def through(way: str, rank: Rank, make: Callable[[Rank], Any]) -> evenstep.DataLoader:
+    torch.manual_seed(3)
+    samplers = make(rank)
+    if way == "argument":
+        return evenstep.DataLoader(ByInt(ROWS), batch_sampler=samplers, policy=EVEN)
+    theirs = TorchDataLoader(ByInt(ROWS), batch_sampler=samplers)
+    return evenstep.wrap(theirs, policy=EVEN if way == "wrap" else evenstep.FixedBatch(4))
+
+
+def all_rows(rank: Rank) -> dict[Any, Any]:
+    log = listen()
+    found: dict[Any, Any] = {}
+    for name, make in BATCH_SAMPLERS.items():
+        for way in ("argument", "wrap", "wrap, in batches"):
+            found[name, way] = rows_of(through(way, rank, make), epochs=2)
+    return {"rows": found, "log": log}
+
+
+def listen() -> list[str]:
+    """What evenstep warns of from now on."""
+    heard: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("evenstep").addHandler(handler)
+    return heard
+
+
+def test_each_row_of_a_batch_sampler_comes_on_one_rank(tmp_path) -> None:
+    pytest.importorskip("accelerate")
+    ranks = run(all_rows, 2, folder=tmp_path, within=150)
+    for key in ranks[0]["rows"]:
+        for epoch, parts in enumerate(zip(*(found["rows"][key] for found in ranks))):
+            assert sorted(chain(parts)) == list(range(ROWS)), (key, epoch)
+            assert min(map(len, parts)) > ROWS // 4, key
+    assert not [line for found in ranks for line in found["log"] if "same rows" in line]
+
+
+def orders_and_draws(rank: Rank) -> Any:
+    """What a batch sampler that shuffles by the epoch gives, and how often it is asked."""
+    batches = Batches()
+    loader = evenstep.DataLoader(
+        Documents(ROWS), batch_sampler=batches, policy=evenstep.FixedBatch(4)
+    )
+    before = batches.drawn
+    found = rows_of(loader, epochs=3)
+    return before, found, batches.drawn
+
+
+def test_a_batch_sampler_is_drawn_once_in_an_epoch_and_told_its_number(tmp_path) -> None:
+    ranks = run(orders_and_draws, 2, folder=tmp_path)
+    assert [(before, drawn) for before, _, drawn in ranks] == [(0, 3)] * 2
+    for epoch in range(3):
+        own = Batches()
+        own.set_epoch(epoch)
+        order = [row for batch in own for row in batch]
+        for rank in range(2):
+            assert ranks[rank][1][epoch] == order[rank::2]
+
+
+# Orders that differ between ranks
+
+
+def fail(make: Callable[[], evenstep.DataLoader]) -> tuple[str, str]:
+    try:
+        loader = make()
+    except EvenstepError as error:
+        return type(error).__name__, str(error)
+    try:
+        return "", f"{rows_of(loader)}"
+    except (EvenstepError, PeerError) as error:
+        return type(error).__name__, str(error)
+    finally:
+        loader.close()
+
+
+class OfRank(Batches):
+    """Yields the batches of one rank, in a way that nobody can see."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(LISTS[torch.distributed.get_rank() :: 2])
+
+
+def differing(rank: Rank) -> Any:
+    dataset = Documents(ROWS)
+
+    def unequal(sampler: Any, **options: Any) -> tuple[str, str]:
+        return fail(lambda: evenstep.DataLoader(dataset, sampler=sampler, policy=EVEN, **options))
+
+    def batches(sampler: Any, **options: Any) -> tuple[str, str]:
+        return fail(
+            lambda: evenstep.DataLoader(dataset, batch_sampler=sampler, policy=EVEN, **options)
+        )
+
+    torch.manual_seed(rank.rank)
+    return {
+        "batches": batches(Batches(seed=rank.rank)),
+        "without a length": batches(Unsized(Batches(seed=rank.rank))),
+        "random": unequal(RandomSampler(range(ROWS)), shard_sampler=True),
+        "own": batches(OfRank()),
+        "own, as said": batches(OfRank(), shard_sampler=False),
+        "own, wrapped": fail(
+            lambda: evenstep.wrap(
+                TorchDataLoader(dataset, batch_sampler=OfRank()), policy=EVEN, shard_sampler=False
+            )
+        ),
+    }
+
+
+def test_ranks_that_share_an_order_have_the_same_one(tmp_path) -> None:
+    ranks = run(differing, 2, folder=tmp_path)
+    for name in ("batches", "without a length", "random", "own"):
+        for found in ranks:
+            kind, said = found[name]
+            assert kind == MismatchError.__name__, name
+            assert "another order on rank 1 than on rank 0" in said
+            assert "shard_sampler=False" in said
+    for name in ("own, as said", "own, wrapped"):  # as the error says
+        assert [found[name][0] for found in ranks] == ["", ""]
+        rows = [eval(found[name][1])[0] for found in ranks]
+        assert sorted(chain(rows)) == list(range(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("make", "here"),
+    [
+        (lambda data: evenstep.DataLoader(data, sampler=LISTS, policy=EVEN), r"\[0, 1, 2\]"),
+        (lambda data: evenstep.DataLoader(data, sampler=Unsized(LISTS), policy=EVEN), r"\[0, 1"),
+        (lambda data: evenstep.DataLoader(data, sampler=Tensors(LISTS), policy=EVEN), r"tensor\("),
+        (lambda data: evenstep.DataLoader(data, batch_sampler=[LISTS], policy=EVEN), r"\[0, 1, 2"),
+        (
+            lambda data: evenstep.wrap(
+                TorchDataLoader(
+                    data, batch_size=None, sampler=BatchSampler(SequentialSampler(data), 4, False)
+                ),
+                policy=EVEN,
+            ),
+            "a BatchSampler",
+        ),
+        (
+            lambda data: evenstep.wrap(
+                TorchDataLoader(data, batch_size=None, sampler=Batches()), policy=EVEN
+            ),
+            r"\[\d+, ",
+        ),
+        (
+            lambda data: evenstep.wrap(
+                TorchDataLoader(
+                    data,
+                    batch_sampler=BatchSampler(
+                        BatchSampler(SequentialSampler(data), 2, False), 4, False
+                    ),
+                ),
+                policy=EVEN,
+            ),
+            "a BatchSampler",
+        ),
+    ],
+    ids=["lists", "unsized", "tensors", "nested lists", "sampler=", "class as sampler=", "nested"],
+)
+def test_lists_as_single_indices_are_refused(make: Any, here: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"here is {here}.*as batch_sampler=, and a pol"):
+        list(make(Documents(ROWS)))
+
+
+class ByTuple(Documents):
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        row, shift = index
+        return {**super().__getitem__(row), "shift": shift}
+
+
+def test_tuples_are_indices_of_single_rows() -> None:
+    """As the error says."""
+    batches = [[(row, 1), (row + 1, 2)] for row in range(0, ROWS, 2)]
+    for options in ({"batch_sampler": batches}, {"sampler": chain(batches)}):
+        loader = evenstep.DataLoader(ByTuple(ROWS), policy=EVEN, **options)
+        found = [
+            (int(row), int(shift))
+            for batch in loader
+            for row, shift in zip(batch["identity"], batch["shift"])
+        ]
+        assert sorted(found) == sorted(chain(batches))
+
+
+# Ranks that train on the same rows
+
+
+class Stream(IterableDataset):
+    def __init__(self, samples: Callable[[], Iterator[Any]]) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.samples()
+
+
+def texts(rows: Any) -> Iterator[Any]:
+    return ({"input_ids": [row + 1] * (3 + row % 7), "identity": row} for row in rows)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+class Shuffled:
+    """Of no ranks, and shuffled differently on each."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(ROWS).tolist())
+
+
+def stock(sampler: Any) -> Any:
+    return lambda rank: {"dataset": Documents(ROWS), "sampler": sampler(rank)}
+
+
+def stream(samples: Callable[[Rank], Any]) -> Any:
+    return lambda rank: {"dataset": Stream(lambda: texts(samples(rank)))}
+
+
+SAME: dict[str, tuple[Callable[[Rank], dict[str, Any]], str]] = {
+    "sequential": (stock(lambda rank: SequentialSampler(range(ROWS))), "SequentialSampler"),
+    "random, one seed": (
+        stock(lambda rank: RandomSampler(range(ROWS), generator=seeded(1))),
+        "RandomSampler",
+    ),
+    "random, seeds of ranks": (
+        stock(lambda rank: RandomSampler(range(ROWS), generator=seeded(rank.rank))),
+        "RandomSampler",
+    ),
+    "random over many rows, seeds of ranks": (
+        lambda rank: {
+            "dataset": Documents(20_000),
+            "sampler": RandomSampler(range(20_000), generator=seeded(rank.rank)),
+        },
+        "RandomSampler",
+    ),
+    "subset": (
+        stock(lambda rank: SubsetRandomSampler(range(40), generator=seeded(1))),
+        "SubsetRandomSampler",
+    ),
+    "weighted": (
+        stock(lambda rank: WeightedRandomSampler([1.0] * ROWS, 90, generator=seeded(1))),
+        "WeightedRandomSampler",
+    ),
+    "range": (stock(lambda rank: range(ROWS)), "range"),
+    "class": (stock(lambda rank: Shuffled()), "Shuffled"),
+    "stream": (stream(lambda rank: range(ROWS)), "Stream"),
+    "stream, workers": (
+        lambda rank: {"dataset": Split(), "num_workers": 2},
+        "Split",
+    ),
+    "duplicates, too": (stream(lambda rank: [i % 11 for i in range(ROWS)]), "Stream"),
+}
+
+
+class Split(IterableDataset):
+    """Shared by workers, not by ranks."""
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = torch.utils.data.get_worker_info()
+        return texts(range(worker.id, ROWS, worker.num_workers))
+
+
+OTHER: dict[str, Callable[[Rank], dict[str, Any]]] = {
+    "distributed": stock(distributed),
+    "shared": lambda rank: {
+        "dataset": Documents(ROWS),
+        "sampler": RandomSampler(range(ROWS), generator=seeded(1)),
+        "shard_sampler": True,
+    },
+    "few rows, repeated": lambda rank: {
+        "dataset": Documents(5),
+        "sampler": DistributedSampler(range(5), rank.world_size, rank.rank),
+    },
+    "weighted, seeds of ranks": stock(
+        lambda rank: WeightedRandomSampler([1.0] * ROWS, 90, generator=seeded(rank.rank))
+    ),
+    "overlapping a little": stock(lambda rank: range(20 * rank.rank, 20 * rank.rank + 40)),
+    "stream of the rank": stream(lambda rank: range(rank.rank, ROWS, rank.world_size)),
+    "stream with duplicates": stream(
+        lambda rank: [i % 9 for i in range(rank.rank, ROWS, rank.world_size)]
+    ),
+    "stream of one sample": stream(lambda rank: [7] * ROWS),
+    "stream of three samples": stream(lambda rank: [i % 3 for i in range(ROWS)]),
+    "built in": lambda rank: {"dataset": Documents(ROWS), "shuffle": True},
+    "built in, padded": lambda rank: {
+        "dataset": Documents(3),
+        "policy": evenstep.FixedBatch(2),
+    },
+}
+
+
+def warned(rank: Rank, names: list[str]) -> Any:
+    log, found = listen(), {}
+    for name in names:
+        options = SAME[name][0](rank) if name in SAME else OTHER[name](rank)
+        loader = evenstep.DataLoader(**{"policy": EVEN, **options})
+        log.clear()
+        for _ in range(2):
+            for _ in zip(range(3), loader):
+                pass
+        loader.close()
+        found[name] = [line for line in log if "same rows" in line]
+    return found
+
+
+def test_ranks_that_train_on_the_same_rows_are_warned_of_once(tmp_path) -> None:
+    first, second = run(warned, 2, list(SAME), folder=tmp_path, within=120)
+    for name, (_, kind) in SAME.items():
+        (line,) = first[name]
+        assert "ranks 0, 1 train on the same rows" in line
+        assert f" {kind} yields the same to each" in line
+        assert not second[name]
+
+
+def test_ranks_with_rows_of_their_own_are_not_warned_of(tmp_path) -> None:
+    for found in run(warned, 2, list(OTHER), folder=tmp_path, within=120):
+        assert found == {name: [] for name in OTHER}
+
+
+def half_alike(rank: Rank) -> Any:
+    """Two of four ranks have the same rows."""
+    log = listen()
+    own = (
+        range(ROWS)
+        if rank.rank in (1, 2)
+        else range(1000 * (rank.rank + 1), 1000 * rank.rank + 1060)
+    )
+    rows_of(evenstep.DataLoader(Documents(5000), sampler=own, batch_size=4))
+    return [line for line in log if "same rows" in line]
+
+
+def test_the_ranks_that_are_alike_are_named(tmp_path) -> None:
+    said = run(half_alike, 4, folder=tmp_path, within=60)
+    assert "ranks 1, 2 train on the same rows" in said[0][0]
+    assert said[1:] == [[]] * 3
+
+
+def remedies(rank: Rank) -> Any:
+    log = listen()
+    sampler = RandomSampler(range(ROWS), generator=seeded(1))
+    shared = evenstep.DataLoader(Documents(ROWS), sampler=sampler, policy=EVEN, shard_sampler=True)
+    every = itertools.islice(range(ROWS), rank.rank, None, rank.world_size)
+    split = evenstep.DataLoader(Stream(lambda: texts(every)), policy=EVEN)
+    return rows_of(shared)[0], rows_of(split)[0], log
+
+
+def test_what_the_warning_advises_deals_each_row_to_one_rank(tmp_path) -> None:
+    ranks = run(remedies, 2, folder=tmp_path)
+    for way in range(2):
+        assert sorted(chain(found[way] for found in ranks)) == list(range(ROWS))
+    assert not [line for found in ranks for line in found[2] if "same rows" in line]
+
+
+def context_parallel_peers(rank: Rank) -> Any:
+    """Ranks 0 and 1, and 2 and 3, share what they train on, as they are meant to."""
+    log = listen()
+    policy = evenstep.WorkloadPacking(256, micro_batches=1, context_parallel=2)
+    for dataset, options in (
+        (Documents(ROWS), {"sampler": range(rank.rank // 2, ROWS, 2)}),
+        (Stream(lambda: texts(range(rank.rank // 2, ROWS, 2))), {}),
+    ):
+        loader = evenstep.DataLoader(dataset, policy=policy, **options)
+        assert sum(step.samples for _, step in loader.steps())
+        loader.close()
+    alike = len([line for line in log if "same rows" in line])
+    loader = evenstep.DataLoader(Documents(ROWS), policy=policy, sampler=range(ROWS))
+    list(loader.steps())
+    return alike, [line for line in log if "same rows" in line]
+
+
+def test_context_parallel_peers_are_one_rank(tmp_path) -> None:
+    said = run(context_parallel_peers, 4, folder=tmp_path, within=90)
+    assert [alike for alike, _ in said] == [0] * 4
+    assert "ranks 0, 1 train on the same rows" in said[0][1][0]
+    assert [lines for _, lines in said[1:]] == [[]] * 3

@@ -1,0 +1,312 @@
+"""What is tried of a job before it starts leaves no trace in the trainer, and in no worker."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from open_handles import KINDS, NEEDS, Handle, Socket
+from ranks import Rank, run
+from torch.utils.data import DataLoader, Dataset
+
+import evenstep
+from evenstep.loader.learning import probe
+from row_collate import Collate
+
+POLICY = evenstep.Even(max_tokens=1024)
+UPDATE = {"policy": POLICY, "update_tokens": 4000}
+
+
+class Rows:
+    """A collate function that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, samples: list[dict[str, torch.Tensor]]) -> dict[str, Any]:
+        self.calls += 1
+        return evenstep.PadCollator()(samples)
+
+
+def check(dataset: Handle, loader: evenstep.DataLoader, collate_fn: Rows | None = None) -> None:
+    """Every sample comes once, with its own bytes; and the trainer's objects are as they were."""
+    before = copy.copy(vars(dataset))
+    asked, got = [], []
+    for batch, _ in loader.steps():
+        asked += batch["asked"].tolist()
+        got += batch["got"].tolist()
+    loader.close()
+    assert sorted(asked) == list(range(len(dataset)))
+    assert got == asked
+    assert vars(dataset) == before
+    assert collate_fn is None or collate_fn.calls == 0
+
+
+def made(kind: str, folder: Path, size: int) -> Handle:
+    if kind in NEEDS:
+        pytest.importorskip(NEEDS[kind])
+    return KINDS[kind](folder, size)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_handle_is_opened_by_the_workers_alone(kind: str, tmp_path: Path) -> None:
+    server = Socket.serve(tmp_path) if kind == "socket" else None
+    try:
+        dataset, collate_fn = made(kind, tmp_path, 2000), Rows()
+        loader = evenstep.DataLoader(
+            dataset, **UPDATE, collate_fn=collate_fn, num_workers=2, shuffle=True
+        )
+        check(dataset, loader, collate_fn)
+    finally:
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+
+OPTIONS = [
+    {"policy": POLICY},
+    {"policy": POLICY, "collate_fn": Rows()},
+    UPDATE,
+    {**UPDATE, "collate_fn": Rows()},
+    {"batch_size": 32},
+]
+
+
+def check_all(options: dict[str, Any], method: str | None, folder: Path, size: int) -> None:
+    dataset = made("unmarked", folder, size)
+    loader = evenstep.DataLoader(
+        dataset,
+        num_workers=1 if method == "spawn" else 4,  # slow to start
+        shuffle=True,
+        multiprocessing_context=method,
+        **options,
+    )
+    check(dataset, loader)
+
+
+@pytest.mark.parametrize(
+    ("options", "method", "size"),
+    [
+        (OPTIONS[1], None, 10_000),
+        (OPTIONS[3], None, 10_000),
+        (OPTIONS[3], "fork", 10_000),
+        (OPTIONS[3], "spawn", 500),
+    ],
+)
+def test_ten_thousand_samples_hold_their_own_bytes(
+    options: dict[str, Any], method: str | None, size: int, tmp_path: Path
+) -> None:
+    check_all(options, method, tmp_path, size)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("method", [None, "fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_forty_thousand_do_however_they_are_read(
+    options: dict[str, Any], method: str | None, tmp_path: Path
+) -> None:
+    check_all(options, method, tmp_path, 40_000)
+
+
+def test_through_wrap(tmp_path: Path) -> None:
+    dataset, collate_fn = made("descriptor", tmp_path, 4000), Rows()
+    theirs = DataLoader(dataset, batch_size=8, num_workers=2, shuffle=True, collate_fn=collate_fn)
+    check(dataset, evenstep.wrap(theirs, **UPDATE), collate_fn)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_the_trainer_draws_is_what_it_would_have_drawn(workers: int, tmp_path: Path) -> None:
+    class Drawn(Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 400
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"input_ids": [1] * (1 + int(torch.randint(0, 50, ()))), "of": index}
+
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    loader = evenstep.DataLoader(Drawn(), **UPDATE, num_workers=workers)
+    loader.learn()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert sorted(i for batch, _ in loader.steps() for i in batch["of"].tolist()) == [*range(400)]
+
+
+class Slow(Dataset):  # type: ignore[type-arg]
+    """Notes who reads what."""
+
+    def __init__(self, folder: Path, seconds: float = 0.0) -> None:
+        self.folder = folder
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        with open(self.folder / f"{os.getpid()}", "a") as file:
+            file.write(f"{index}\n")
+        time.sleep(self.seconds)
+        return {"input_ids": [1] * (1 + index % 50)}
+
+
+def test_slow_samples_are_measured_by_all_workers(tmp_path: Path) -> None:
+    loader = evenstep.DataLoader(Slow(tmp_path, 0.01), **UPDATE, num_workers=4)
+    loader.learn()
+    readers = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
+    assert len(readers) == 5  # one for the first samples, and then all
+    assert len({index for read in readers.values() for index in read}) == 256
+    assert str(os.getpid()) not in readers
+    assert not [one for one in psutil.Process().children(True) if str(one.pid) in readers]
+
+
+def test_what_is_learned_does_not_depend_on_the_workers(tmp_path: Path) -> None:
+    found = []
+    for workers, seconds in ((0, 0.0), (1, 0.0), (3, 0.01)):
+        loader = evenstep.DataLoader(Slow(tmp_path, seconds), **UPDATE, num_workers=workers)
+        loader.learn()
+        found.append(loader.learned)
+    assert found[0] is not None
+    assert found[0].accumulate == 8
+    assert found == [found[0]] * 3
+
+
+class Hanging(Slow):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        super().__getitem__(index)
+        time.sleep(600)
+        raise AssertionError
+
+
+def test_a_sample_that_hangs_is_an_error_and_no_process_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PATIENCE", 2.0)
+    loader = evenstep.DataLoader(Hanging(tmp_path), **UPDATE, num_workers=1)
+    with pytest.raises(evenstep.LoaderDiedError, match=r"within 2 seconds; .* raise timeout=0"):
+        loader.steps()
+    (reader,) = (int(path.name) for path in tmp_path.iterdir())
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(reader).wait(10)  # it ends with its parent
+
+
+class Deadly(Slow):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def test_a_worker_that_dies_is_an_error_that_says_so(tmp_path: Path) -> None:
+    loader = evenstep.DataLoader(Deadly(tmp_path), **UPDATE, num_workers=1)
+    with pytest.raises(evenstep.LoaderDiedError, match=r"before the first step: .* worker"):
+        loader.steps()
+
+
+def test_what_is_said_meanwhile_is_said_in_the_trainer(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("PIL")
+    rows = [{"text": "abc" * (1 + i % 5), "images": list(range(i % 3))} for i in range(40)]
+    with caplog.at_level(logging.INFO, "evenstep"):
+        loader = evenstep.DataLoader(rows, policy=POLICY, collate_fn=Collate(), num_workers=1)
+        loader.learn()
+    assert "pixels are made before batches are planned" in caplog.text
+
+
+# What ranks agree on
+
+RNG = np.random.default_rng()
+"""Of the user's own: evenstep does not seed it."""
+
+
+class Augmented(Dataset):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        return 600
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        length = int(np.clip(RNG.lognormal(3, 1), 2, 400))
+        return {"input_ids": torch.ones(length, dtype=torch.int64), "of": index}
+
+
+def augmented(workers: int) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        Augmented(), policy=evenstep.Even(512), update_tokens=2000, shuffle=True,
+        num_workers=workers,
+    )  # fmt: skip
+
+
+def train_and_resume(rank: Rank, workers: int) -> tuple[Any, list[int]]:
+    global RNG
+    RNG = np.random.default_rng(rank.rank)
+    loader, seen = augmented(workers), []
+    for batch, step in (steps := loader.steps()):
+        seen += [] if step.filler else batch["of"].tolist()
+        if step.ends_update and step.step > 6:
+            break
+    state, sizes = loader.state_dict(), (loader.sized_policy, loader.accumulate)
+    steps.close()
+    loader.close()
+    again = augmented(workers)
+    again.load_state_dict(state)
+    again.learn()
+    assert (again.sized_policy, again.accumulate) == sizes
+    for batch, step in again.steps():
+        seen += [] if step.filler else batch["of"].tolist()
+    again.close()
+    return sizes, seen
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_lengths_that_never_repeat_train_and_resume_on_two_ranks(
+    tmp_path: Path, workers: int
+) -> None:
+    (first, one), (second, two) = run(train_and_resume, 2, workers, folder=tmp_path, within=90)
+    assert first == second
+    assert sorted(one + two) == list(range(600))
+
+
+class FirstRankOnly(Slow):
+    """Only the first rank's processes may read before the pass begins."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        super().__init__(folder)
+        self.rank = rank
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self.rank:
+            raise AssertionError("another rank reads")
+        return super().__getitem__(index)
+
+
+def learn(rank: Rank, folder: Path, bad: bool) -> Any:
+    dataset: Any = Deadly(folder) if bad else FirstRankOnly(folder, rank.rank)
+    loader = evenstep.DataLoader(dataset, **UPDATE, collate_fn=Rows(), num_workers=1)
+    if rank.rank:
+        with pytest.raises(evenstep.ConfigurationError, match=r"loader\.learn\(\) on all ranks"):
+            _ = loader.accumulate
+    loader.learn()
+    return loader.accumulate, loader.sized_policy
+
+
+def test_the_first_rank_learns_for_all(tmp_path: Path) -> None:
+    (folder := tmp_path / "read").mkdir()
+    first, second = run(learn, 2, folder, False, folder=tmp_path, within=60)
+    assert first == second
+
+
+def test_a_first_rank_that_fails_is_an_error_on_all(tmp_path: Path) -> None:
+    def failing(rank: Rank, folder: Path) -> str:
+        with pytest.raises(evenstep.EvenstepError) as caught:
+            learn(rank, folder, True)
+        return str(caught.value)
+
+    (folder := tmp_path / "read").mkdir()
+    first, second = run(failing, 2, folder, folder=tmp_path, within=60)
+    assert "before the first step" in first
+    assert second == f"rank 0 failed: LoaderDiedError: {first}"
