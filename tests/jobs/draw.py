@@ -119,6 +119,7 @@ def _masks(job: dict[str, Any]) -> tuple[str, ...]:
     if kind.media or job["policy"] == "planned":
         return ("none", "ones")
     left = kind.relative and kind.labeled != "own"
+    left &= job["entry"] != "trainer" or job["labels"] != "none"
     return ("none", "ones", "right", *["left"] * left)
 
 
@@ -161,8 +162,8 @@ def _renames(job: dict[str, Any]) -> bool:
     """Whether labels may have another name, as of one class for each sample."""
     kind = KINDS[job["kind"]]
     suits = kind.labeled == "sample" and kind.padded and job["form"] in MAPPINGS
-    suits &= job["collate"] != "own"
-    return suits and (job["entry"] != "trainer" or job["collate"].startswith("hf"))
+    suits &= job["collate"] not in ("own", "hf default")  # which take one name, or numbers only
+    return suits and (job["entry"] != "trainer" or job["collate"] == "hf padding")
 
 
 def _bad(job: dict[str, Any]) -> tuple[str, ...]:
