@@ -216,7 +216,7 @@ def test_sparse_labels_are_refused():
 def test_labels_without_tokens_to_compare_them_with_ask_how_they_are_read(sample, options):
     assert supervised_of(sample, 3) == (2, FIRST | UNKNOWN)
     with pytest.raises(
-        ConfigurationError, match="sample 17 has .*labels='causal' .*labels='every'"
+        ConfigurationError, match=r"sample 17 has .*labels='causal' .*labels='every'"
     ):
         measured(sample, **options)
     assert measured(sample, **options, labels="causal")[1] == 2

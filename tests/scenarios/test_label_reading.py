@@ -338,7 +338,7 @@ def late_loader(**options: Any) -> evenstep.DataLoader:
 def train_until_the_proof(rank: Rank) -> Any:
     loader = late_loader()
     states, seen = [], []
-    with pytest.raises((SampleError, PeerError)) as caught:
+    with pytest.raises((SampleError, PeerError)) as caught:  # noqa: PT012
         for _, step in loader.steps():
             seen += step.indices
             states.append(loader.state_dict())

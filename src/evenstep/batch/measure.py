@@ -172,8 +172,8 @@ class Measure:
     """False takes samples without tokens, too, unless there is a `length_fn`. Their length is the
     number of their supervised labels, or 1 where they have none that can be counted."""
     labels: str | None = None
-    """How the model reads labels, one of `evenstep.plan.label_reading.READINGS`; None if the samples are
-    to show it."""
+    """How the model reads labels, one of `evenstep.plan.label_reading.READINGS`; None if the
+    samples are to show it."""
     trim: Trim | None = None
     """Cuts off the padding that samples come with."""
 

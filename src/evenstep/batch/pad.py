@@ -51,8 +51,8 @@ class PadCollator:
     """
 
     side: str = "right"
-    """Where the padding goes: "right" or "left". Waveforms, and beside tokens what is not as long as
-    these, such as the labels of encoder-decoders, are padded on the right, as their models want.
+    """Where the padding goes: "right" or "left". Waveforms, and beside tokens what is not as long
+    as these, such as the labels of encoder-decoders, are padded on the right, as their models want.
     On the left, a model that shifts labels would predict a row's first one from padding: a loader
     whose ``labels`` says so sets it to -100."""
     pad_token_id: int = 0

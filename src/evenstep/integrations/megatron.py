@@ -93,6 +93,7 @@ class MicroBatchIterator:
         self._tokens: int | None = None
         chunks = 2 * self._context_parallel if self._context_parallel > 1 else None
         options.setdefault("collate_fn", PackCollator(pad_documents_to_multiple_of=chunks))
+        taken: dict[str, Any] = {"shuffle": True, "labels": "causal"} | options
         group = parallel_state.get_data_parallel_group()
         self.loader = DataLoader(
             dataset,
@@ -101,7 +102,7 @@ class MicroBatchIterator:
             accumulate=num_microbatches if policy.micro_batches == 1 else 1,
             loss_scaling="none",
             group=group,
-            **{"shuffle": True, "labels": "causal"} | options,
+            **taken,
         )
         self._stream = UpdateStream(self.loader, num_microbatches, group=group)
         self._micro_batches = iter(self._stream)

@@ -106,8 +106,8 @@ class Notices:
             logger.warning(
                 "update %d of epoch %d has no supervised token on any rank, so it trains on "
                 "nothing: its samples (%s on this rank's last step) have no label but -100. If "
-                "truncation cuts off what follows the prompts, allow longer samples, or leave those "
-                "without labels out of the dataset. No further update like it is named: "
+                "truncation cuts off what follows the prompts, allow longer samples, or leave "
+                "those without labels out of the dataset. No further update like it is named: "
                 "StepInfo.global_supervised_tokens is 0 in all of its steps",
                 step.update,
                 step.epoch,

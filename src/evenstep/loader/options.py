@@ -104,7 +104,7 @@ class SampleCounts:
 
     tokens: Callable[[Any], int] | None = None
     """Returns its tokens."""
-    supervised: Callable[[Any], int] | None = None
+    supervised: Callable[[Any], Any] | None = None
     """Returns its supervised tokens, which contribute to the loss."""
     patches: Callable[[Any], int | Sequence[int]] | None = None
     """Returns its vision patches, or those of each of its images."""

@@ -147,7 +147,7 @@ class Tokenizer:
 
     pad_token_id, mask_token_id, mask_token, padding_side = PAD, MASK, "[MASK]", "right"
     model_input_names = ("input_ids", "attention_mask")
-    deprecation_warnings: dict[str, bool] = {}
+    deprecation_warnings: dict[str, bool] = {}  # noqa: RUF012
 
     def __init__(self, side: str = "right") -> None:
         self.padding_side = side

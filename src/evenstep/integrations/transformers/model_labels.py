@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenstep.batch.pack import PackCollator
@@ -18,7 +18,7 @@ _NOT_SHIFTING = re.compile("For(Token|Sequence|Image|Video|Audio|AudioFrame)Clas
 _MASKED, _CTC = re.compile("ForMaskedLM$"), re.compile("ForCTC$")
 
 
-def label_options(trainer: Any, given: dict[str, Any]) -> dict[str, Any]:
+def label_options(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The loader's ``labels`` and ``loss_scaling``, as far as the model's class says them.
 
     Args:
@@ -30,7 +30,7 @@ def label_options(trainer: Any, given: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if trainer.compute_loss_func is None and (labels := _labels(trainer)) is not None:
         found["labels"] = labels
-    config = getattr(trainer.model, "config", None)
+    config: Any = getattr(trainer.model, "config", None)
     if _is(trainer.model, _CTC) and "loss_scaling" not in given:
         if getattr(config, "ctc_loss_reduction", "mean") != "mean":
             raise ConfigurationError(
@@ -68,7 +68,7 @@ def _labels(trainer: Any) -> str | None:
         return "causal"
     # Some of these models take their loss without shifting, or both ways: their samples show it.
     forward = _forward(model, _SHIFTING)
-    code = getattr(inspect.unwrap(forward), "__code__", None) if forward is not None else None
+    code: Any = getattr(inspect.unwrap(forward), "__code__", None) if forward is not None else None
     shifts = code is not None and "loss_function" in code.co_names
     return "causal" if shifts and "decoder_input_ids" not in code.co_varnames else None
 
@@ -82,6 +82,7 @@ def _forward(model: Any, kind: re.Pattern[str]) -> Callable[..., Any] | None:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     for each in type(base).__mro__:
         if kind.search(each.__name__):
-            found: Callable[..., Any] = each.__dict__.get("forward", each.forward)
+            kept: Any = each
+            found: Callable[..., Any] = kept.__dict__.get("forward", kept.forward)
             return found
     return None
