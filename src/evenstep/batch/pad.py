@@ -55,8 +55,8 @@ class PadCollator:
     """
 
     side: str = "right"
-    """Where the padding goes: "right" or "left". Waveforms, and beside tokens what is not as long as
-    these, such as the labels of encoder-decoders, are padded on the right, as their models want."""
+    """Where the padding goes: "right" or "left". Waveforms, and beside tokens what is not as long,
+    such as the labels of encoder-decoders, are padded on the right, as their models want."""
     pad_token_id: int = 0
     """Pads ``input_ids``, bare sequences and the first element of tuples."""
     label_fields: tuple[str, ...] = LABEL_FIELDS
