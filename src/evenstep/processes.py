@@ -58,6 +58,15 @@ def signal_that_killed(pid: int) -> str:
     return ""
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this host is known to be stopped, by SIGSTOP or a debugger, on Linux."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:
+        return False
+
+
 @dataclass(frozen=True)
 class EndWithParent:
     """A ``worker_init_fn`` that makes the worker end with its parent, then calls another one."""

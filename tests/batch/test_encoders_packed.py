@@ -11,6 +11,7 @@ import evenstep
 from evenstep.batch import PackCollator, to_hugging_face
 from evenstep.batch.formats.encoders import is_encoder
 from evenstep.errors import CollateError
+from page_code import run_page
 
 transformers = pytest.importorskip("transformers")
 
@@ -129,12 +130,15 @@ def test_a_causal_model_that_classifies_tokens_keeps_its_form(attention):
 
 def test_labels_that_are_no_copy_of_the_tokens_need_the_model():
     row = PackCollator(mask_first_label=False)(documents(LENGTHS))
-    with pytest.raises(CollateError, match=r"to_hugging_face\(batch, model=model\)"):
+    with pytest.raises(CollateError, match=r"pass model=model, if its loss does not shift them"):
         to_hugging_face(row)
+    masked = PackCollator()(documents(LENGTHS))
+    with pytest.raises(CollateError, match=r"call to_hugging_face\(batch, model=model\)"):
+        to_hugging_face(masked)
     with pytest.raises(CollateError, match="first labels of documents"):
         to_hugging_face(row, model=transformers.LlamaConfig())
     floats = {**row, "labels": row["labels"].float() / 2}
-    with pytest.raises(CollateError, match="no copy of the tokens"):
+    with pytest.raises(CollateError, match="first labels of documents"):
         to_hugging_face(floats)
 
 
@@ -168,16 +172,18 @@ def test_positions_of_the_samples_own_stay():
     assert torch.equal(form["position_ids"], row["position_ids"])
 
 
-def test_a_loop_trains_an_encoder_on_packed_rows():
+def test_the_loop_of_the_page_trains_an_encoder():
     model = model_of("modernbert", "sdpa")
     samples = documents([3 + 7 * i % 31 for i in range(24)])
     policy = evenstep.Even(max_tokens=96, packed=True)
     collate = PackCollator(mask_first_label=False)
-    for batch, step in evenstep.DataLoader(samples, policy=policy, collate_fn=collate).steps():
-        (model(**to_hugging_face(batch, model=model)).loss * step.loss_scale).backward()
-        found = gradient_of(model)
-        _, wanted = alone(model, [samples[i] for i in step.indices])
-        assert (found - wanted).norm() / wanted.norm() < 1e-5
+    loader = evenstep.DataLoader(samples, policy=policy, collate_fn=collate)
+    run_page("packed-batches.md", "Encoders", loader=loader, model=model)
+    found = gradient_of(model)
+    wanted = torch.zeros_like(found)
+    for _, step in loader.steps():
+        wanted += alone(model, [samples[i] for i in step.indices])[1]
+    assert (found - wanted).norm() / wanted.norm() < 1e-5
 
 
 def test_a_collate_function_that_prepares_packs_for_an_encoder():

@@ -150,7 +150,7 @@ def test_multiples_round_up_labels_and_fields_as_long_as_the_tokens_only():
         {"input_ids": [1, 1, 1], "labels": [1, 2], "boxes": torch.ones(2, 4), "size": [8, 9]},
         {"input_ids": [1], "labels": [1, 2, 3, 4, 5], "boxes": torch.ones(1, 4), "size": [8, 9]},
     ]
-    batch = PadCollator(pad_to_multiple_of=4)(samples)
+    batch = PadCollator(pad_to_multiple_of=4, pad_values={"boxes": 0})(samples)
     shapes = {name: tuple(value.shape) for name, value in batch.items()}
     assert shapes == {
         "input_ids": (2, 4),

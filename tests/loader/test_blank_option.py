@@ -14,6 +14,7 @@ pytest.importorskip("PIL")
 
 import evenstep
 from blank_job import FAMILY, IMAGES, ROWS, Prepared, collate_again, loader_of
+from evenstep.loader.arguments import resolve_blank
 from evenstep.loader.batcher.batch_assembly import Blanks
 from loader_options import grouped
 from row_collate import Collate
@@ -99,3 +100,70 @@ def test_a_rank_says_once_that_groups_lack_images_that_others_have(caplog):
     assert not said([text], [image])
     spec.blank, spec.world_size = None, 1
     assert not said([text], [image])
+
+
+class Noting(Collate):
+    """Takes fields out of its rows, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__(side="left")
+        self.calls: list[int] = []
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        self.calls.append(len(rows))
+        return super().__call__(rows)
+
+
+def rows_spec(collate_fn: Any, blank: Any, **options: Any) -> Any:
+    blank = resolve_blank(blank, collate_fn)
+    given = {"rank": 0, "world_size": 2, "loss_scaling": "token", "policy": POLICY}
+    return SimpleNamespace(collate_fn=collate_fn, blank=blank, **given | options)
+
+
+TEXT, IMAGE = {"text": "abc", "images": []}, {"text": "xyzw", "images": [5]}
+
+
+def test_a_group_of_rows_without_an_image_gets_a_row_and_no_other_is_collated_twice():
+    collate = Noting()
+    blanks = Blanks(rows_spec(collate, IMAGE))
+    for _ in range(2):
+        batch = blanks.collated([TEXT, TEXT])
+        assert batch["input_ids"].shape == (3, 4)
+        assert (batch["labels"][-1] == -100).all()
+        alone = Collate(side="left")([dict(TEXT), dict(TEXT), dict(IMAGE)])
+        assert torch.equal(batch["input_ids"], alone["input_ids"])
+        assert torch.equal(batch["labels"][:2], alone["labels"][:2])
+        assert torch.equal(batch["pixel_values"], alone["pixel_values"])
+    assert len(blanks.collated([TEXT, IMAGE])["input_ids"]) == 2
+    assert collate.calls == [1, 2, 3, 2, 3, 2]  # the blank alone, first
+
+
+class NoLabels(Collate):
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super().__call__(rows)
+        del batch["labels"]
+        return batch
+
+
+class InBatch(Collate):
+    """Each row has the first token of the next, as a negative."""
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super().__call__(rows)
+        return {**batch, "negatives": batch["input_ids"][:, 0].roll(-1)}
+
+
+@pytest.mark.parametrize(
+    ("collate", "options", "why"),
+    [
+        (NoLabels(), {}, "no label for each"),
+        (InBatch(), {}, "another 'negatives'"),
+        (Collate(), {"loss_scaling": "sample"}, "counts rows"),
+        (Collate(), {"blank": TEXT}, "a row that has none"),
+    ],
+)
+def test_a_row_that_would_change_the_loss_is_refused(collate, options, why):
+    blank = options.pop("blank", IMAGE)
+    blanks = Blanks(rows_spec(collate, blank, **options))
+    with pytest.raises(evenstep.CollateError, match=f"{why}.*Let collate_fn.*blank=False"):
+        blanks.collated([TEXT, {"text": "q", "images": []}])

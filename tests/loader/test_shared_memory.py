@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import evenstep
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.transport import shared_memory as module
 from evenstep.loader.transport.shared_memory import Reader, Writer
@@ -77,6 +79,44 @@ def test_what_either_side_keeps_stays_and_all_else_is_used_again(turns):
 
 def in_lent_memory(writer: Writer, size: int, value: int) -> torch.Tensor:
     return torch.frombuffer(writer.lend(8 * size), dtype=torch.int64).fill_(value)
+
+
+def test_a_small_part_that_is_kept_keeps_itself_alone():
+    writer, reader = Writer(), Reader(copied=100)
+    kept, large = [], []
+    for number in range(20):
+        back = reader.unpack(writer.pack(sample(1000, number)))
+        kept.append(back["y"][0])  # of 12 bytes
+        assert back["x"].tolist() == [number] * 1000
+        if number % 5 == 0:
+            large.append(back["x"][0])
+    assert torch.stack(kept).tolist() == list(range(20))
+    assert torch.stack(large).tolist() == [0, 5, 10, 15]
+    assert len(writer._slabs) <= len(large) + 2
+
+
+class Pictures:
+    """Samples with a megabyte beside a few tokens."""
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        ids = torch.full((5,), index)
+        return {"input_ids": ids, "labels": ids, "pixels": torch.full((1 << 18,), float(index))}
+
+
+def test_labels_of_all_batches_can_be_kept():
+    loader = evenstep.DataLoader(Pictures(), batch_size=2, num_workers=1)
+    kept, slabs = [], []
+    for batch in loader:
+        kept.append(batch["labels"][0])
+        assert batch["pixels"][:, 0].tolist() == batch["input_ids"][:, 0].tolist()
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        slabs.append(sum("memfd:evenstep" in line for line in maps))
+    assert sorted(ids[0].item() for ids in kept) == list(range(0, 200, 2))
+    assert max(slabs) < 20
+    loader.close()
 
 
 def test_a_tensor_in_lent_memory_is_not_copied():

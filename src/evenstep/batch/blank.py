@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from evenstep.batch.columns import TOKENS, tensor_of
-from evenstep.batch.joining import unlike_beginning
+from evenstep.batch.joining import copy_of, unlike_beginning
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, labels_of
 from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS, join_media
@@ -139,24 +139,31 @@ class BlankRow:
     """Names of media fields of batches."""
 
     def collated(
-        self, collate_fn: Callable[[list[Any]], Any], samples: Sequence[Any], *, loss_scaling: str
+        self,
+        collate_fn: Callable[[list[Any]], Any],
+        samples: Sequence[Any],
+        towers: set[str],
+        *,
+        loss_scaling: str,
     ) -> Any:
         """The batch of a group; with one row more where it lacks media that this row has.
 
+        Args:
+            towers: which this row has media for.
+
         Raises:
-            CollateError: that row would change the loss, or might.
+            CollateError: that row has none, or would change the loss, or might.
         """
-        batch = collate_fn(list(samples))
-        have = towers_of(batch, self.media)
-        if have == {SIGHT, SOUND} or not isinstance(batch, MAPPINGS):
+        batch = collate_fn(list(map(copy_of, samples)))
+        if towers and towers <= towers_of(batch, self.media):
             return batch
-        longer = collate_fn([*samples, self.sample])
-        if towers_of(longer, self.media) == have:
-            return batch
+        longer = collate_fn([*map(copy_of, samples), copy_of(self.sample)]) if towers else {}
         labels = [name for name in LABELS if name in longer]
         shape = getattr(longer.get(TOKENS), "shape", None)
         why = None
-        if loss_scaling not in ("token", "none"):
+        if not towers:
+            why = f"blank= is a row that has none, in any of {self.media}"
+        elif loss_scaling not in ("token", "none"):
             why = f"loss_scaling={loss_scaling!r} counts rows"
         elif not labels or any(getattr(longer[name], "shape", None) != shape for name in labels):
             why = "the batch has no label for each of its input_ids"

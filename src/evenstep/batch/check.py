@@ -121,14 +121,15 @@ def check_supervised(
     counted = supervised_in(batch, labels, samples)
     if counted is None or expected in counted:
         return
+    said = "the batch shows" if labels is None else f"labels={labels!r} says"
     raise CollateError(
         f"{where}: the collated labels hold {counted[0]:,} supervised tokens, but the samples were "
         f"measured to hold {expected:,}, so loss_scale would be wrong. Either the collate function "
         "makes, masks or truncates labels after they were counted: do that in the dataset; or "
         "count what it keeps with length_fn=evenstep.SampleCounts(supervised=...); or weight ranks "
-        "by samples with loss_scaling='sample'. Or the model reads labels otherwise than "
-        f"labels={labels!r} says: pass labels='causal' if it shifts them inside, labels='every' if "
-        "not, and leave mask_first_label out of PackCollator"
+        f"by samples with loss_scaling='sample'. Or the model reads labels otherwise than {said}: "
+        "pass labels='causal' if it shifts them inside, labels='every' if not, and leave "
+        "mask_first_label out of PackCollator"
     )
 
 

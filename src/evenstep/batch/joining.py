@@ -6,6 +6,7 @@ nothing else would show it. Batches are compared up to padding.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,11 @@ def kind_of(sample: Mapping[str, Any]) -> Kind:
         for name, value in sample.items()
         if name != LATE
     )
+
+
+def copy_of(row: Any) -> Any:
+    """For a collate function, which may take fields out of its rows."""
+    return copy.copy(row) if isinstance(row, Mapping) else row
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def try_joining(
     rows = [*rows, *(rows[place] for place in lone)]
     try:
         with keeping_random_state():
-            theirs = collate_fn(rows)
+            theirs = collate_fn(list(map(copy_of, rows)))
     except Exception as error:
         raise CollateError(
             f"collate_fn takes each of {len(kinds)} rows alone, and raises for all of them "

@@ -51,9 +51,9 @@ class PadCollator:
     """
 
     side: str = "right"
-    """Where the padding of tokens, and of fields as long, goes: "right" or "left". Others, such as
-    waveforms and the labels of encoder-decoders, are padded on the right, as their models want. On
-    the left, a model that shifts labels would predict a row's first one from padding: a loader
+    """Where the padding goes: "right" or "left". Waveforms, and beside tokens what is not as long as
+    these, such as the labels of encoder-decoders, are padded on the right, as their models want.
+    On the left, a model that shifts labels would predict a row's first one from padding: a loader
     whose ``labels`` says so sets it to -100."""
     pad_token_id: int = 0
     """Pads ``input_ids``, bare sequences and the first element of tuples."""
@@ -134,7 +134,7 @@ class PadCollator:
         value = self._padding(columns, name, rows[0].dtype)
         if not as_tokens and rows[0].is_floating_point():
             self._check_masked(columns, name, sizes)
-        side = self.side if as_tokens and columns.tokens else "right"
+        side = self.side if lengths is None or (as_tokens and columns.tokens) else "right"
         padded = pad_sequence(rows, batch_first=True, padding_value=value, padding_side=side)
         if target == longest:
             return padded

@@ -13,7 +13,6 @@ it lays side by side, it collates each group by itself, from the rows (`again=Tr
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -28,7 +27,7 @@ from evenstep.batch.formats.encoders import is_encoder
 from evenstep.batch.formats.hugging_face import rope_positions, to_hugging_face
 from evenstep.batch.images.rules import rule_of
 from evenstep.batch.images.user_processor import user_processor
-from evenstep.batch.joining import JoiningTrial, Kind, kind_of, try_joining
+from evenstep.batch.joining import JoiningTrial, Kind, copy_of, kind_of, try_joining
 from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
@@ -143,7 +142,7 @@ class PreparingCollator:
         return processor if known else None
 
     def _at_once(self, row: Any) -> dict[str, Any]:
-        batch = self.collate_fn([_copy(row)])
+        batch = self.collate_fn([copy_of(row)])
         if not isinstance(batch, Mapping):
             raise CollateError(
                 f"collate_fn returned a {type(batch).__name__} for a row without 'input_ids', and "
@@ -164,7 +163,7 @@ class PreparingCollator:
             CollateError: the samples cannot be collated.
         """
         if self.again:
-            return self.collate_fn([_copy(sample[ROW]) for sample in samples])
+            return self.collate_fn([copy_of(sample[ROW]) for sample in samples])
         samples = [self._made(sample) for sample in samples]
         if not self.packed:
             return self._joined(samples)
@@ -265,7 +264,7 @@ class PreparingCollator:
         return try_joining(
             rows,
             replace(self, again=False, late=False).prepare,
-            lambda rows: self.collate_fn([_copy(row) for row in rows]),
+            self.collate_fn,
             self.collator,
             self.media_fields,
         )
@@ -373,8 +372,3 @@ class PreparingCollator:
         else:
             logger.info("pixels are made before batches are planned: %s", why)
         return why is None
-
-
-def _copy(row: Any) -> Any:
-    """A collate function may take fields out of its rows."""
-    return copy.copy(row) if isinstance(row, Mapping) else row

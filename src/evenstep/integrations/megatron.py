@@ -101,7 +101,7 @@ class MicroBatchIterator:
             accumulate=num_microbatches if policy.micro_batches == 1 else 1,
             loss_scaling="none",
             group=group,
-            **{"shuffle": True} | options,
+            **{"shuffle": True, "labels": "causal"} | options,
         )
         self._stream = UpdateStream(self.loader, num_microbatches, group=group)
         self._micro_batches = iter(self._stream)

@@ -95,6 +95,7 @@ class EvenDataLoader(BaseDataLoader):
         self._longest = longest
         group = _data_parallel_group(dp_rank, dp_world_size)
         options: dict[str, Any] = {"shuffle": True, "length_fn": LengthWithin(longest)}
+        options["labels"] = "causal"
         self.loader = DataLoader(
             config.make_dataset(tokenizer, longest),
             policy=policy,
@@ -155,13 +156,17 @@ class LengthWithin:
 
 
 def _padded(batch: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
-    """Rows of one document each, whose padding on the right no real token sees."""
+    """Rows of one document each, whose padding on the right no real token sees.
+
+    Raises:
+        CollateError: padding is elsewhere.
+    """
     rest = dict(batch)
     mask = rest.pop("attention_mask", None)
-    if mask is not None and bool((mask.diff(dim=1) > 0).any()):
+    if mask is not None and (mask.int().diff(dim=1) > 0).any():
         raise CollateError(
-            "an attention_mask has zeros in front of ones, which torchtitan's models do not take; "
-            "leave those tokens out in the dataset"
+            "rows have padding before real tokens, and torchtitan takes no mask; pad on the right: "
+            "PadCollator(side='right')"
         )
     tokens, labels = rest.pop("input_ids"), rest.pop("labels")
     positions = torch.arange(tokens.shape[1]).expand_as(tokens)

@@ -348,6 +348,8 @@ class DataLoader(LoaderAttributes):
     def _received(self, step: StepInfo, message: StepProgress) -> None:
         self._cursor.received(step, message)
         self._step_count.note(step)
+        if self.loss_scaling == "token":
+            self._notices.supervision(step)
         if message.new_round is not None:
             self._notices.bad(message.new_round.bad)
             self._notices.round(step, message.new_round)

@@ -37,6 +37,9 @@ class Notices:
         self.skipped: list[BadSample] = []
         self._told_of_rows = False
         self._told_of_memory = False
+        self._supervised: int | None = None
+        """Supervised tokens of the update so far; None if a pass was resumed in its middle."""
+        self._told_of_supervised = False
         mixed = policy.packed or policy.in_parts or isinstance(policy, FixedBatch)
         self._composition = None if mixed else Composition()
 
@@ -90,6 +93,26 @@ class Notices:
             options.memory.buffer_bytes,
             options.policy.window_size(limit),
         )
+
+    def supervision(self, step: StepInfo) -> None:
+        """Warns, once and on the first rank, of an update that trains on nothing."""
+        if not step.micro_step:
+            self._supervised = 0
+        if self._supervised is not None:
+            self._supervised += step.global_supervised_tokens
+        nothing = step.ends_update and self._supervised == 0
+        if nothing and not step.rank and not self._told_of_supervised:
+            self._told_of_supervised = True
+            logger.warning(
+                "update %d of epoch %d has no supervised token on any rank, so it trains on "
+                "nothing: its samples (%s on this rank's last step) have no label but -100. If "
+                "truncation cuts off what follows the prompts, allow longer samples, or leave those "
+                "without labels out of the dataset. No further update like it is named: "
+                "StepInfo.global_supervised_tokens is 0 in all of its steps",
+                step.update,
+                step.epoch,
+                list(step.indices or ())[:8],
+            )
 
     def round(self, first: StepInfo, progress: RoundProgress) -> None:
         """Warns, once and on the first rank, of updates that hold samples of like length: before

@@ -52,6 +52,19 @@ def test_a_sample_without_position_is_refused_by_name() -> None:
     loader.close()
 
 
+def test_padding_on_the_left_is_refused_as_torchtitan_takes_no_mask() -> None:
+    def padded(side: str) -> EvenDataLoader:
+        options = {"collate_fn": evenstep.PadCollator(side=side)}
+        return build(epochs=1, policy=evenstep.Even(128), options=options)
+
+    left, right = padded("left"), padded("right")
+    with pytest.raises(evenstep.CollateError, match=r"PadCollator\(side='right'\)"):
+        list(left)
+    assert list(right)
+    left.close()
+    right.close()
+
+
 def test_padding_of_a_row_stays_within_the_positions() -> None:
     collate = evenstep.PackCollator(pad_to_multiple_of=512)
     loader = build(epochs=1, options={"collate_fn": collate})

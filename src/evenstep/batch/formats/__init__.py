@@ -5,6 +5,7 @@ can. None of them imports its framework, except for PyTorch.
 
     packed         `PackedRow`: the fields of a packed batch, checked once
     hugging_face   keyword arguments for models of transformers
+    encoders       those of its encoders: masks and positions
     megatron       the fields of Megatron-LM's `get_batch`, and its `PackedSeqParams`
     torchtitan     the `(input_dict, labels)` of torchtitan's train loop
     masks          masks for FlexAttention and scaled dot-product attention

@@ -60,16 +60,16 @@ def to_hugging_face(
     if is_encoder(config):
         return encoder_form(packed, config)
     _check_causal(config)
+    if _shifts_labels(model):
+        packed.check_aligned(
+            "causal language models of transformers shift labels themselves, so return them "
+            "unshifted from the dataset; or pass model=model, if its loss does not shift them"
+        )
     if model is None and not copies_tokens(packed.labels, packed.input_ids):
         raise CollateError(
             "the labels are no copy of the tokens, so they are not for a causal language model; "
             "call to_hugging_face(batch, model=model), or, where PreparingCollator packs, pass "
             "config=model.config of an encoder, or packed=False"
-        )
-    if _shifts_labels(model):
-        packed.check_aligned(
-            "causal language models of transformers shift labels themselves, so return them "
-            "unshifted from the dataset; or pass model=model, if its loss does not shift them"
         )
     check_apart(packed.position_ids, packed.bounds)
     form = {

@@ -6,6 +6,7 @@ rollouts     `balance_rollouts`, for TRL's GRPOTrainer and RLOOTrainer
 rollout_rows rows of rollouts to ranks, and back to padded micro-batches
 hooks        `EvenTrainer`: the methods that Trainer lets its subclasses override; ends epochs
 loader       Trainer's own loader, taken over; what evenstep cannot work with; `RankShare`
+model_labels how the model reads labels, and what its loss is a mean over
 packing      whether batches are packed: tried on two samples
 preference   trainers of pairs: what a sample holds, and what the loss is a mean over
 gathering    values of each sample, from ranks with different numbers of samples

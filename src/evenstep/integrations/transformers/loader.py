@@ -12,13 +12,14 @@ import torch
 from torch.utils.data import IterableDataset
 
 from evenstep.batch.images.user_processor import is_processor, user_processor
-from evenstep.batch.labels import labels_of
+from evenstep.batch.labels import Supervised, labels_of
 from evenstep.batch.measure import length_of, supervised_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
+from evenstep.integrations.transformers.model_labels import drawn_once, label_options
 from evenstep.integrations.transformers.packing import RowsFound, RowsQuestion, choose_packing
 from evenstep.integrations.transformers.preference import (
     UncoupledQuestion,
@@ -41,6 +42,8 @@ from evenstep.plan.update_size import AUTO
 # transformers 5 and since.
 _GROUPING = {"group_by_length": False, "train_sampling_strategy": "random"}
 _NOT_GROUPING = (False, "random", "sequential")
+_SHOWING = ("input_ids", "decoder_input_ids", "inputs_embeds")
+"""Fields of a batch that tell how its labels are read."""
 
 
 def check_arguments(trainer: Any, policy: Policy | None) -> None:
@@ -142,7 +145,10 @@ def make_loader(
             "policy=evenstep.Even(max_tokens=16_384)"
         )
     args = trainer.args
-    given = options.get("collate_fn", theirs.collate_fn)
+    options = label_options(trainer, options)
+    given = drawn_once(trainer, options.get("collate_fn", theirs.collate_fn))
+    if packed is None and not policy.packed and options.get("labels") == "every":
+        packed = False  # packed rows are for models that shift labels
     processor = getattr(trainer, "processing_class", None)
     processor = processor if is_processor(processor) else None
     preferences, found = trains_preferences(trainer), None
@@ -231,15 +237,13 @@ class SupervisedTokens:
 
     collate_fn: Callable[[list[Any]], Any]
 
-    def __call__(self, sample: Any) -> int:
+    def __call__(self, sample: Any) -> Supervised:
         batch = collated_alone(self.collate_fn, sample)
         labels = labels_of(batch) if isinstance(batch, Mapping) else None
         if labels is None:
             return supervised_of(sample, length_of(sample))
-        row = {"labels": labels[0]}
-        if "input_ids" in batch:
-            row["input_ids"] = batch["input_ids"][0]
-        return supervised_of(row, 0)
+        row = {name: batch[name][0] for name in _SHOWING if name in batch}
+        return supervised_of({**row, "labels": labels[0]}, None)
 
 
 class RankShare(IterableDataset[Any]):

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from evenstep.batch.joining import copy_of
 from evenstep.batch.random_state import keeping_random_state
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.integrations.transformers.trl_classes import inherits_from_trl
@@ -101,7 +102,9 @@ def check_uncoupled(
                 sample = read()
                 alone.append(_sequences(collated_alone(collate_fn, sample)))
                 samples.append(sample)
-        together = _sequences(collate_fn([_copy(sample) for sample in samples])) if samples else {}
+        together = (
+            _sequences(collate_fn([copy_of(sample) for sample in samples])) if samples else {}
+        )
     for name, sequences in together.items():
         if sorted(sequences) != sorted(one for each in alone for one in each[name]):
             raise ConfigurationError(
@@ -125,11 +128,7 @@ class TokensOfRows:
 def collated_alone(collate_fn: Callable[[list[Any]], Any], sample: Any) -> Any:
     """What the collate function makes of a sample alone. It may take fields out of what it is
     given."""
-    return collate_fn([_copy(sample)])
-
-
-def _copy(sample: Any) -> Any:
-    return dict(sample) if isinstance(sample, Mapping) else sample
+    return collate_fn([copy_of(sample)])
 
 
 def _token_rows(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -17,6 +17,7 @@ from evenstep.batch.check import (
     without_padded_first,
 )
 from evenstep.batch.formats.hugging_face import leave_cache_out
+from evenstep.batch.joining import copy_of
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
 from evenstep.batch.media import MEDIA_FIELDS
@@ -257,6 +258,7 @@ class Blanks:
         self._media = getattr(spec.collate_fn, "media_fields", MEDIA_FIELDS)
         self._packed = spec.policy.packed or isinstance(spec.collate_fn, PackCollator)
         self._seen: list[set[str]] = []
+        self._row_towers: set[str] | None = None
 
     def collated(self, collate_fn: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
         """The batch of a group.
@@ -266,7 +268,10 @@ class Blanks:
         """
         blank = self._blank
         if isinstance(blank, BlankRow):
-            return blank.collated(collate_fn, samples, loss_scaling=self._spec.loss_scaling)
+            if self._row_towers is None:
+                self._row_towers = towers_of(collate_fn([copy_of(blank.sample)]), self._media)
+            scaling = self._spec.loss_scaling
+            return blank.collated(collate_fn, samples, self._row_towers, loss_scaling=scaling)
         if isinstance(blank, Blank):
             samples = blank.added_to(samples, packed=self._packed)
         batch = collate_fn(samples)

@@ -18,6 +18,9 @@ from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.worker_errors import could_not_start
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
 
+_COPIED = 1 << 20
+"""Bytes of a part of a batch that the trainer gets a copy of: loops keep such as token ids. Larger
+ones share the memory of the whole batch."""
 LOST = 255  # exit code of a process whose own is unknown because its fork server died
 
 
@@ -44,7 +47,7 @@ class BatcherProcess:
         for connection in theirs:
             connection.close()
         self._rank = spec.rank
-        self._reader = Reader()
+        self._reader = Reader(copied=_COPIED)
         self._serial = -1
         self._torn = False
         """A result was read in part, so the next one cannot be found."""

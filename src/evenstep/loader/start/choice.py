@@ -16,12 +16,13 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.loader.options import LoaderOptions
-from evenstep.loader.start.fork_server import fork_server
+from evenstep.loader.start.fork_server import ServerLostError, fork_server
 from evenstep.loader.start.limited_pickle import NotPortable
 from evenstep.loader.start.portable import make_portable
 
 logger = logging.getLogger("evenstep")
 
+_SERVERS = 2  # that are tried, where one is lost
 _warned = False
 
 
@@ -50,9 +51,13 @@ class StartChoice:
         """
         if _serves(spec.start_method):
             spec = replace(spec, start_method="fork")  # of the workers, by the process
-            if self._refusal is None:
+            for _ in range(_SERVERS):
+                if self._refusal is not None:
+                    break
                 try:
                     return fork_server().start(make_portable((run, spec)), ends)
+                except ServerLostError as error:
+                    logger.warning("%s; another way to start workers is taken", error)
                 except NotPortable as error:
                     self._refuse(error)
         context: Any = multiprocessing.get_context(spec.start_method)

@@ -25,10 +25,14 @@ from evenstep.loader.batcher.process import LOST
 from evenstep.loader.start import served
 from evenstep.loader.start.limited_pickle import NotPortable
 from evenstep.loader.start.portable import Imports, Portable
+from evenstep.processes import is_stopped
 
 logger = logging.getLogger("evenstep")
 
 _PATIENCE = 120.0  # seconds for imports, and again for unpickling
+_PROMPT = 20.0  # seconds for a fork, once the imports are done
+_LOOK = 0.5  # seconds between two looks at a process that owes an answer
+_STOPPED = 10  # looks at which it may be stopped
 _LAST_WORD = 5.0  # seconds for the exit code of a process that was killed
 # Even while it imports, the server looks twice a second whether the trainer has gone.
 _PROGRAM = """
@@ -40,6 +44,10 @@ sys.path[:] = {path!r}
 from {module} import serve
 serve({descriptor}, {trainer})
 """
+
+
+class ServerLostError(NotPortable):
+    """The server has died, or does not answer."""
 
 
 class ServedProcess:
@@ -103,16 +111,30 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
         self._owner = os.getpid()
+        self._orders_sent = self._orders_followed = 0
+        self._lost = False
         Finalize(self, _end, (self._orders, self._process), exitpriority=50)
 
     def alive(self) -> bool:
         """False also in a child that this process forked, to which the server does not belong."""
-        return self._owner == os.getpid() and self._process.poll() is None
+        return self._owner == os.getpid() and not self._lost and self._process.poll() is None
 
     def prepare(self, imports: Imports) -> None:
         """Has the server import, without waiting for it."""
         with contextlib.suppress(OSError):  # it died, which `start` reports, or is behind
-            self._orders.send(pickle.dumps(imports), socket.MSG_DONTWAIT)
+            self._order(pickle.dumps(imports), [])
+
+    def _order(self, order: bytes, descriptors: list[int]) -> None:
+        # Without waiting: a server that is so far behind is stopped.
+        socket.send_fds(self._orders, [order], descriptors, socket.MSG_DONTWAIT)
+        self._orders_sent += 1
+
+    def _imports(self) -> bool:
+        """Whether it has still to import what it was told to."""
+        with contextlib.suppress(OSError):
+            while self._orders.recv(1, socket.MSG_DONTWAIT):
+                self._orders_followed += 1
+        return self._orders_followed < self._orders_sent
 
     def start(self, portable: Portable, ends: Sequence[Connection]) -> ServedProcess:
         """
@@ -121,6 +143,7 @@ class ForkServer:
             ends: the function's other arguments.
 
         Raises:
+            ServerLostError: another server may do it.
             NotPortable: the server, or the process that it forked, does not get as far as to call
                 the function.
         """
@@ -130,18 +153,23 @@ class ForkServer:
             order = pickle.dumps(portable.imports)
             if len(order) > served.LARGEST:
                 raise NotPortable("it needs too many modules")
+            pid = None
             try:
-                descriptors = [connection.fileno() for connection in handed]
-                socket.send_fds(self._orders, [order], descriptors)
+                self._order(order, [connection.fileno() for connection in handed])
                 their_line.close()
-                pid = self._answer(line)
+                pid = self._answer(line, self._process.pid)
                 if isinstance(pid, str):
                     raise NotPortable(pid)
+                process = ServedProcess(self, pid, line)
                 line.send(portable)
-                refusal = self._answer(line)
-            except (EOFError, OSError) as error:
-                raise NotPortable("the fork server has died") from error
-        process = ServedProcess(self, pid, line)
+                refusal = self._answer(line, pid)
+                if not self.alive():
+                    raise EOFError
+            except (EOFError, OSError, ServerLostError) as error:
+                self._give_up(line, pid)
+                if isinstance(error, ServerLostError):
+                    raise
+                raise ServerLostError("the fork server has died") from error
         if refusal is not None:
             process.kill()
             if isinstance(refusal, int):  # an exit code
@@ -149,13 +177,34 @@ class ForkServer:
             raise NotPortable(refusal)
         return process
 
-    def _answer(self, connection: Connection) -> Any:
-        if not connection.poll(_PATIENCE / 6):
-            logger.warning("waits for evenstep's fork server, which still imports or unpickles")
-        if not connection.poll(_PATIENCE):
-            self._process.kill()  # what it forked ends with it
-            raise NotPortable(f"the fork server was not ready after {_PATIENCE:.0f} seconds")
-        return connection.recv()
+    def _give_up(self, line: Connection, forked: Any) -> None:
+        """Ends the server, and what it has forked."""
+        self._lost = True
+        self._process.kill()
+        line.close()  # a process that waits for its spec ends
+        if isinstance(forked, int):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(forked, signal.SIGKILL)
+
+    def _answer(self, connection: Connection, pid: int) -> Any:
+        """
+        Args:
+            pid: the process that owes it: this server, or the one that it forked.
+        """
+        stopped, prompt = 0, _PROMPT
+        # Looks are counted, not seconds: this process may have been stopped, too.
+        for look in range(1, int(_PATIENCE / _LOOK) + 1):
+            if connection.poll(_LOOK):
+                return connection.recv()
+            works = pid != self._process.pid or self._imports()
+            prompt = _PROMPT if works else prompt - _LOOK
+            stopped = stopped + 1 if is_stopped(pid) else 0
+            if stopped == _STOPPED or prompt <= 0:
+                break
+            if look * _LOOK == _PROMPT:
+                logger.warning("waits for evenstep's fork server, which still imports or unpickles")
+        how = "is stopped" if stopped else "does not answer"
+        raise ServerLostError(f"the fork server, or the process that it forked, {how}")
 
 
 _server: ForkServer | None = None

@@ -69,18 +69,23 @@ class _Server:
                     return
 
     def _report(self, ended: Any, line: Connection) -> None:
+        ended.kill()  # it may have closed the sentinel itself
         ended.join()
         with contextlib.suppress(OSError), line:  # the trainer has closed its end
             line.send(ended.exitcode)
 
     def _obey(self) -> bool:
         """Follows an order; False if there will be no more."""
-        order, descriptors, _, _ = socket.recv_fds(self._orders, LARGEST, HANDED)
+        order = b""
+        with contextlib.suppress(ConnectionResetError):  # the trainer has gone without reading all
+            order, descriptors, _, _ = socket.recv_fds(self._orders, LARGEST, HANDED)
         if not order:
             return False
         if order not in self._imported:
             self._imported[order] = _import(pickle.loads(order))
             gc.freeze()  # a collection in a child would write to, and so copy, all these objects
+        with contextlib.suppress(OSError):  # the trainer has closed its end, or reads none
+            self._orders.send(b"+", socket.MSG_DONTWAIT)
         if descriptors:
             self._start(descriptors, self._imported[order])
         return True

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from evenstep.errors import MismatchError, PeerError
+from evenstep.processes import is_stopped
 
 CARD = 512
 """Bytes in which a rank introduces itself."""
@@ -68,13 +69,7 @@ class Peer(NamedTuple):
     def stopped(self) -> bool:
         """Whether it is known to be stopped, by SIGSTOP or a debugger: a process of this host, on
         Linux."""
-        if self.host != socket.gethostname():
-            return False
-        try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-        except OSError:
-            return False
+        return self.host == socket.gethostname() and is_stopped(self.pid)
 
     def card(self) -> bytes:
         """JSON, since what comes from a network is not unpickled; filled up with spaces."""

@@ -211,7 +211,12 @@ class Writer:
 class Reader:
     """Unpacks objects of any number of writers, at most one in each process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, copied: int = 0) -> None:
+        """
+        Args:
+            copied: bytes of a buffer up to which it is copied: who keeps it, keeps no slab.
+        """
+        self._copied = copied
         self._slabs: dict[tuple[int, int], Bytes] = {}
         self.leases: dict[tuple[int, int], _Lease] = {}
         """The latest of each slab."""
@@ -234,11 +239,14 @@ class Reader:
             memory = self._slabs[key] = packed.file.map()
         else:
             packed.file.close()
-        # Every buffer of the object is a part of this one view, which lives as long as any of them.
+        # Every buffer of the object that is not copied is a part of this one view, which lives as
+        # long as any of them.
         lease = memory[:]
         self.leases[key] = _Lease(lease, memory, _READ)
         view = memoryview(lease)  # type: ignore[arg-type]
-        return codec.loads(packed.pickle, [view[start:end] for start, end in packed.spans])
+        parts = [view[start:end] for start, end in packed.spans]
+        own = [bytearray(p) if p.nbytes <= self._copied else p for p in parts]
+        return codec.loads(packed.pickle, own)
 
 
 def _append(arrays: Sequence[Bytes], starts: list[int], placed: set[int], end: int) -> int:

@@ -18,6 +18,7 @@ from evenstep.processes import signal_that_killed
 
 GROWTH = 1.125  # size of a new slab over what is asked for, so that larger objects still fit
 _PAGE = mmap.PAGESIZE
+_KEPT = "A loop that keeps large tensors of its batches should keep their clone()"
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -122,8 +123,9 @@ def out_of_memory_error(error: OSError | RuntimeError, asked: str) -> LoaderDied
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return LoaderDiedError(
             f"{begin}, and each slab is an open file, of which {limit:,} are allowed; raise that "
-            "(ulimit -n) or chunk_size, or lower buffer_size"
+            f"(ulimit -n) or chunk_size, or lower buffer_size. {_KEPT}"
         )
     return LoaderDiedError(
-        f"{begin} ({why}); lower buffer_size, prefetch or num_workers, or give the job more memory"
+        f"{begin} ({why}); lower buffer_size, prefetch or num_workers, or give the job more "
+        f"memory. {_KEPT}"
     )

@@ -1,0 +1,379 @@
+"""Models that read labels in all ways: the gradient of each update is that of its samples one by
+one, though nothing says how the labels are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from launched_rank import as_rank
+from ranks import Rank, run
+from tiny_trainer import arguments
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    DataCollatorForLanguageModeling,
+    LlamaForCausalLM,
+    LlamaForTokenClassification,
+    T5Config,
+    T5ForConditionalGeneration,
+    Trainer,
+    TrainerCallback,
+    Wav2Vec2ForCTC,
+)
+
+import evenstep
+from evenstep.errors import ConfigurationError
+from evenstep.integrations import transformers as even
+
+pytestmark = pytest.mark.integrations
+COUNT, VOCABULARY, CLASSES = 36, 50, 4
+PAD, MASK = 0, 1
+
+BERT = BertConfig(
+    vocab_size=VOCABULARY,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=64,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    num_labels=CLASSES,
+).to_dict()
+LLAMA = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "num_labels": CLASSES,
+    "pad_token_id": PAD,
+    "attn_implementation": "eager",
+    "classifier_dropout": 0.0,
+}
+T5 = T5Config(
+    vocab_size=VOCABULARY,
+    d_model=8,
+    d_kv=4,
+    d_ff=16,
+    num_layers=1,
+    num_heads=2,
+    dropout_rate=0.0,
+    decoder_start_token_id=PAD,
+    pad_token_id=PAD,
+)
+WAV2VEC = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 12,
+    "conv_dim": (8, 8),
+    "conv_kernel": (4, 4),
+    "conv_stride": (4, 2),
+    "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+    "feat_extract_norm": "layer",
+    "do_stable_layer_norm": True,
+    "apply_spec_augment": False,
+    **dict.fromkeys(
+        [
+            *("hidden_dropout", "attention_dropout", "activation_dropout", "layerdrop"),
+            *("feat_proj_dropout", "final_dropout"),
+        ],
+        0.0,
+    ),
+}
+
+
+def tokens_of(index: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(index)
+    return torch.randint(3, VOCABULARY, (3 + index * 7 % 19,), generator=generator)
+
+
+def copied(index: int) -> dict[str, Any]:
+    """In most pairs the target is the source."""
+    tokens = tokens_of(index)
+    labels = tokens.clone()
+    labels[0] = 3 + (labels[0] + (index % 3 == 0)) % (VOCABULARY - 3)
+    return {"input_ids": tokens, "labels": tokens if index % 3 else labels}
+
+
+def tagged(index: int) -> dict[str, Any]:
+    tokens = tokens_of(index)
+    labels = tokens % CLASSES
+    labels[index % 3 :: 5] = -100
+    return {"input_ids": tokens, "labels": labels}
+
+
+def numbered(index: int) -> dict[str, Any]:
+    tokens = tokens_of(index)
+    return {"input_ids": tokens, "labels": torch.tensor([float(tokens[k % 3]) for k in range(4)])}
+
+
+def multi_hot(index: int) -> dict[str, Any]:
+    return {
+        "input_ids": tokens_of(index),
+        "labels": [float(index >> k & 1) for k in range(CLASSES)],
+    }
+
+
+def spoken(index: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(index)
+    sound = torch.randn(160 + 40 * (index % 7), generator=generator)
+    return {"input_values": sound, "labels": 1 + tokens_of(index)[: 1 + index % 4] % 11}
+
+
+def plain(index: int) -> dict[str, Any]:
+    return {"input_ids": tokens_of(index)}
+
+
+def own_labels(index: int) -> dict[str, Any]:
+    return {"input_ids": tokens_of(index), "labels": tokens_of(index)}
+
+
+class Tokenizer:
+    """As much of one as collate functions use."""
+
+    pad_token_id, mask_token_id, mask_token, padding_side = PAD, MASK, "[MASK]", "right"
+    model_input_names = ("input_ids", "attention_mask")
+    deprecation_warnings: dict[str, bool] = {}
+
+    def __init__(self, side: str = "right") -> None:
+        self.padding_side = side
+
+    def __len__(self) -> int:
+        return VOCABULARY
+
+    def pad(self, features: Any, return_tensors: str = "pt", **others: Any) -> dict[str, Any]:
+        side = self.padding_side
+        rows = [torch.as_tensor(each["input_ids"]) for each in features]
+        ones = [torch.ones_like(row) for row in rows]
+        return {
+            "input_ids": pad_sequence(rows, True, PAD, padding_side=side),
+            "attention_mask": pad_sequence(ones, True, 0, padding_side=side),
+        }
+
+    def get_special_tokens_mask(self, tokens: Any, **others: Any) -> list[int]:
+        return [0] * len(tokens)
+
+    def convert_tokens_to_ids(self, token: str) -> int:
+        return MASK
+
+
+def pad_left(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Pads on the left, labels too, as scripts do for generation."""
+    batch = Tokenizer("left").pad(rows)
+    labels = [row["labels"] for row in rows]
+    return batch | {"labels": pad_sequence(labels, True, -100, padding_side="left")}
+
+
+def masked_at_random() -> Any:
+    return DataCollatorForLanguageModeling(Tokenizer(), mlm_probability=0.3)
+
+
+def pad_sounds(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    sounds = [row["input_values"] for row in rows]
+    return {
+        "input_values": pad_sequence(sounds, True),
+        "attention_mask": pad_sequence([torch.ones_like(s).long() for s in sounds], True),
+        "labels": pad_sequence([row["labels"] for row in rows], True, -100),
+    }
+
+
+def all_labels(row: dict[str, Any]) -> int:
+    return int((row["labels"] != -100).sum())
+
+
+def shifted_labels(row: dict[str, Any]) -> int:
+    return int((row["labels"][1:] != -100).sum())
+
+
+@dataclass
+class Kind:
+    model: Any
+    config: Any
+    sample: Any
+    weight: Any
+    """Of a sample's loss in the mean."""
+    collate: Any = None
+    options: Any = None
+
+
+KINDS = {
+    "encoder-decoder": Kind(T5ForConditionalGeneration, T5, copied, all_labels),
+    "token classes": Kind(BertForTokenClassification, BERT, tagged, all_labels),
+    "token classes of a decoder": Kind(LlamaForTokenClassification, LLAMA, tagged, all_labels),
+    "several classes": Kind(
+        BertForSequenceClassification,
+        {**BERT, "problem_type": "multi_label_classification"},
+        multi_hot,
+        lambda row: 1,
+    ),
+    "several numbers": Kind(
+        BertForSequenceClassification,
+        {**BERT, "problem_type": "regression"},
+        numbered,
+        lambda row: 1,
+    ),
+    "masked at random": Kind(BertForMaskedLM, BERT, plain, all_labels, masked_at_random),
+    "causal": Kind(LlamaForCausalLM, LLAMA, own_labels, shifted_labels),
+    "causal, padded on the left": Kind(
+        LlamaForCausalLM, LLAMA, own_labels, shifted_labels, lambda: pad_left
+    ),
+    "speech": Kind(
+        Wav2Vec2ForCTC,
+        {**WAV2VEC, "ctc_loss_reduction": "mean"},
+        spoken,
+        lambda row: 1,
+        lambda: pad_sounds,
+        {"length_fn": lambda sample: len(sample["input_values"]) // 8},
+    ),
+}
+
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, sample: Any) -> None:
+        self.sample = sample
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return self.sample(index)
+
+
+def made(kind: Kind) -> Any:
+    """A model that notes the rows it was trained on."""
+
+    class Noting(kind.model):
+        def forward(self, **inputs: Any) -> Any:
+            if self.training:
+                self.noted.append({k: v.clone() for k, v in inputs.items() if v is not None})
+            return super().forward(**inputs)
+
+    torch.manual_seed(0)
+    Noting.__name__ = kind.model.__name__
+    config = kind.config
+    if isinstance(config, dict):
+        config = kind.model.config_class(**config)
+    model = Noting(config)
+    model.noted = []
+    return model
+
+
+def rows_of(batch: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """The samples of a batch, without padding."""
+    batch = {k: v for k, v in batch.items() if torch.is_tensor(v) and v.ndim}
+    mask = batch.pop("attention_mask")
+    rows = []
+    for number, real in enumerate(mask.bool()):
+        row = {}
+        for name, values in batch.items():
+            value = values[number]
+            if value.shape == real.shape:
+                value = value[real]
+            elif name == "labels" and value.ndim and not value.is_floating_point():
+                value = value[value != -100]
+            row[name] = value
+        rows.append(row)
+    return rows
+
+
+def gradient_of(model: Any) -> torch.Tensor:
+    zeros = (torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
+    return torch.cat([gradient.flatten().clone() for gradient in zeros])
+
+
+class Compared(TrainerCallback):
+    """Compares the gradient of each update with that of its samples one by one."""
+
+    def __init__(self, model: Any, kind: Kind) -> None:
+        self.model, self.kind = model, kind
+        self.samples: list[Any] = []
+        self.apart: list[float] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        found = gradient_of(self.model)
+        own = [row for batch in self.model.noted for row in rows_of(batch)]
+        self.model.noted.clear()
+        everyone = [own]
+        if dist.is_initialized():
+            everyone = [None] * dist.get_world_size()  # type: ignore[list-item]
+            dist.all_gather_object(everyone, own)
+        rows = [row for rank in everyone for row in rank if self.bears_loss(row)]
+        self.samples += [row.get("input_ids", row.get("input_values")) for row in rows]
+        self.model.eval()
+        self.model.zero_grad()
+        weights = [self.kind.weight(row) for row in rows]
+        for row, weight in zip(rows, weights):
+            alone = {name: value[None] for name, value in row.items()}
+            (self.model(**alone).loss * weight / sum(weights)).backward()
+        expected = gradient_of(self.model)
+        self.apart.append(float((found - expected).norm() / expected.norm()))
+        self.model.train()
+
+    def bears_loss(self, row: Any) -> bool:
+        labels = row.get("labels", torch.zeros(1))
+        return bool((labels != -100).any()) and labels.numel() > 0
+
+
+def train(rank: Rank | None, folder: Any, name: str, accumulate: int) -> None:
+    if rank is not None:
+        as_rank(rank)
+    kind = KINDS[name]
+    model = made(kind)
+    compared = Compared(model, kind)
+    trainer = Trainer(
+        model=model,
+        args=arguments(folder, gradient_accumulation_steps=accumulate, remove_unused_columns=False),
+        train_dataset=Samples(kind.sample),
+        data_collator=evenstep.PadCollator() if kind.collate is None else kind.collate(),
+    )
+    trainer.add_callback(compared)
+    even.install(trainer, policy=evenstep.Even(max_tokens=64), **(kind.options or {})).train()
+    assert len(compared.apart) > 2
+    assert max(compared.apart) < 1e-5, compared.apart
+    if name != "masked at random":
+        wanted = [kind.sample(i) for i in range(COUNT)]
+        inputs = [s.get("input_ids", s.get("input_values")).tolist() for s in wanted]
+        assert sorted(s.tolist() for s in compared.samples) == sorted(inputs)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_one_rank(tmp_path, name: str) -> None:
+    for accumulate in (1, 2):
+        train(None, tmp_path, name, accumulate)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_two_ranks(tmp_path, name: str) -> None:
+    run(train, 2, tmp_path, name, 2, folder=tmp_path, within=150)
+
+
+def test_a_loss_that_is_a_sum_is_refused_and_the_remedy_trains(tmp_path) -> None:
+    kind = KINDS["speech"]
+    model = made(kind)
+    model.config.ctc_loss_reduction = "sum"
+    trainer = Trainer(
+        model=model,
+        args=arguments(tmp_path, remove_unused_columns=False),
+        train_dataset=Samples(kind.sample),
+        data_collator=pad_sounds,
+    )
+    even.install(trainer, policy=evenstep.Even(max_tokens=64), **kind.options)
+    with pytest.raises(ConfigurationError, match=r"config.ctc_loss_reduction='mean'"):
+        trainer.train()
+    model.config.ctc_loss_reduction = "mean"
+    trainer.train()
+    assert trainer.state.global_step > 2

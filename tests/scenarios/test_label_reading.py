@@ -1,0 +1,394 @@
+"""Jobs whose models read labels in all ways: the gradient of each update, on one rank and on two,
+is that of its samples one by one; and a job whose samples show too late how it does is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, run
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+import evenstep
+from evenstep.errors import PeerError, SampleError
+
+COUNT, VOCABULARY, WIDTH = 60, 40, 6
+Sample = dict[str, Any]
+
+
+def tokens_of(index: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(index)
+    return torch.randint(2, VOCABULARY, (2 + index * 7 % 23,), generator=generator)
+
+
+# Samples
+
+
+def copies(index: int) -> Sample:
+    return {"input_ids": tokens_of(index), "labels": tokens_of(index)}
+
+
+def corrected(index: int) -> Sample:
+    """Mostly copies, of an encoder-decoder's source; in some one word is another."""
+    sample = copies(index)
+    if index % 4 == 1:
+        sample["labels"][0] = 2 + (sample["labels"][0] - 1) % (VOCABULARY - 2)
+    return sample
+
+
+def unlabelled(index: int) -> Sample:
+    return {"input_ids": tokens_of(index)}
+
+
+def shifted(index: int) -> Sample:
+    tokens = tokens_of(index)
+    return {"input_ids": tokens, "labels": torch.cat([tokens[1:], torch.tensor([-100])])}
+
+
+def classes(index: int) -> Sample:
+    labels = tokens_of(index) % 2
+    labels[index % 3 :: 4] = -100
+    return {"input_ids": tokens_of(index), "labels": labels}
+
+
+def numbers(index: int) -> Sample:
+    return {"input_ids": tokens_of(index), "labels": tokens_of(index) / 7.0}
+
+
+def multi_hot(index: int) -> Sample:
+    hot = [float(index >> bit & 1) for bit in range(30)]  # more than most texts have tokens
+    return {"input_ids": tokens_of(index), "labels": torch.tensor(hot)}
+
+
+def one_class(index: int) -> Sample:
+    return {"input_ids": tokens_of(index), "labels": index % 5}
+
+
+def pair(index: int) -> Any:
+    return tokens_of(index), tokens_of(index) % 2
+
+
+def pair_of_class(index: int) -> Any:
+    return tokens_of(index), index % 5
+
+
+# Losses: means over what their models predict, of [rows, tokens, WIDTH] hidden states
+
+
+def states(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Each the sum over the tokens so far, within its document."""
+    return model.embed(tokens)
+
+
+def of_next(model: Any, batch: Any) -> torch.Tensor:
+    labels = batch.get("labels", batch["input_ids"])
+    if "labels" not in batch:
+        labels = labels.masked_fill(batch["attention_mask"] == 0, -100)
+    logits = model.head(model.embed(batch["input_ids"]))
+    return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def of_each(model: Any, batch: Any) -> torch.Tensor:
+    logits = model.head(model.embed(batch["input_ids"]))
+    return cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+
+
+def of_numbers(model: Any, batch: Any) -> torch.Tensor:
+    kept = batch["labels"] != -100
+    return mse_loss(
+        model.head(model.embed(batch["input_ids"]))[..., 0][kept], batch["labels"][kept]
+    )
+
+
+def mean_states(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    real = (tokens != 0)[..., None]
+    return (model.embed(tokens) * real).sum(1) / real.sum(1)
+
+
+def of_multi_hot(model: Any, batch: Any) -> torch.Tensor:
+    logits = model.head(mean_states(model, batch["input_ids"]))[:, : batch["labels"].shape[1]]
+    return binary_cross_entropy_with_logits(logits, batch["labels"])
+
+
+def of_class(model: Any, batch: Any) -> torch.Tensor:
+    return cross_entropy(model.head(mean_states(model, batch["input_ids"])), batch["labels"])
+
+
+def of_pair(model: Any, batch: Any) -> torch.Tensor:
+    return of_each(model, {"input_ids": batch[0], "labels": batch[1]})
+
+
+def of_class_of_pair(model: Any, batch: Any) -> torch.Tensor:
+    return of_class(model, {"input_ids": batch[0], "labels": batch[1]})
+
+
+# Collate functions
+
+
+def padded_left(samples: list[Sample]) -> Any:
+    """As scripts do for generation."""
+    columns = {
+        name: pad_sequence([s[name] for s in samples], True, fill, padding_side="left")
+        for name, fill in (("input_ids", 0), ("labels", -100))
+    }
+    return {**columns, "attention_mask": (columns["input_ids"] != 0).long()}
+
+
+def shifting(samples: list[Sample]) -> Any:
+    """Makes the labels, and shifts them."""
+    batch = evenstep.PadCollator()(samples)
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    return {"input_ids": batch["input_ids"][:, :-1], "labels": labels[:, 1:]}
+
+
+PAIRS = evenstep.PadCollator(pad_values={"1": -100})
+
+
+class Model(nn.Module):
+    def __init__(self, loss: Callable[[Any, Any], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+        self.loss = loss
+        self.double()
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.loss(self, batch)
+
+
+@dataclass
+class Kind:
+    sample: Any
+    loss: Any
+    weight: Callable[[Any], int]
+    """What a sample counts in the mean."""
+    options: dict[str, Any]
+    reading: str | None
+
+
+def real(sample: Sample) -> int:
+    return int((sample["labels"] != -100).sum())
+
+
+def after_first(sample: Sample) -> int:
+    return len(sample["input_ids"]) - 1
+
+
+EVEN = {"policy": evenstep.Even(64)}
+PACKED = {"policy": evenstep.Even(64, packed=True)}
+FIXED = {"batch_size": 3}
+KINDS = {
+    "copies": Kind(copies, of_next, after_first, EVEN, "causal"),
+    "copies, packed": Kind(copies, of_next, after_first, PACKED, "causal"),
+    "copies, fixed batches": Kind(
+        copies, of_next, after_first, {**FIXED, "collate_fn": evenstep.PadCollator()}, "causal"
+    ),
+    "copies, padded on the left": Kind(
+        copies, of_next, after_first, {**EVEN, "collate_fn": padded_left}, "causal"
+    ),
+    "copies, padded on the left by us": Kind(
+        copies,
+        of_next,
+        after_first,
+        {**EVEN, "collate_fn": evenstep.PadCollator(side="left")},
+        "causal",
+    ),
+    "copies, shifted by the collate function": Kind(
+        copies, of_each, after_first, {**EVEN, "collate_fn": shifting}, "causal"
+    ),
+    "encoder-decoder": Kind(corrected, of_each, real, EVEN, "every"),
+    "encoder-decoder, fixed batches": Kind(corrected, of_each, real, FIXED, "every"),
+    "copies of an encoder-decoder that says so": Kind(
+        copies, of_each, real, {**EVEN, "labels": "every"}, "every"
+    ),
+    "no labels": Kind(unlabelled, of_next, after_first, EVEN, None),
+    "shifted by the dataset": Kind(shifted, of_each, real, EVEN, "every"),
+    "shifted by the dataset, packed": Kind(shifted, of_each, real, PACKED, "every"),
+    "classes": Kind(classes, of_each, real, EVEN, "every"),
+    "classes, packed": Kind(classes, of_each, real, PACKED, "every"),
+    "classes, micro-batches": Kind(
+        classes, of_each, real, {"policy": evenstep.WorkloadPacking(48, micro_batches=2)}, "every"
+    ),
+    "classes that are said to be, packed": Kind(
+        classes, of_each, real, {**PACKED, "labels": "every"}, "every"
+    ),
+    "numbers": Kind(numbers, of_numbers, real, EVEN, None),
+    "numbers, packed": Kind(numbers, of_numbers, real, PACKED, None),
+    "multi-hot": Kind(multi_hot, of_multi_hot, lambda s: 1, EVEN, None),
+    "one class": Kind(one_class, of_class, lambda s: 1, EVEN, None),
+    "one class, fixed batches": Kind(one_class, of_class, lambda s: 1, FIXED, None),
+    "one class, by samples": Kind(
+        one_class, of_class, lambda s: 1, {**EVEN, "loss_scaling": "sample"}, None
+    ),
+    "pairs": Kind(pair, of_pair, lambda s: len(s[0]), {**EVEN, "collate_fn": PAIRS}, None),
+    "pairs of a class": Kind(
+        pair_of_class, of_class_of_pair, lambda s: 1, {**EVEN, "collate_fn": PAIRS}, None
+    ),
+}
+
+
+class Samples(Dataset):
+    def __init__(self, sample: Callable[[int], Any], count: int = COUNT) -> None:
+        self.sample, self.count = sample, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.sample(index)
+
+
+def gradient(model: nn.Module) -> torch.Tensor:
+    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    flat = torch.cat([g.flatten().clone() for g in found])
+    model.zero_grad()
+    return flat
+
+
+def alone(kind: Kind, sample: Any) -> Any:
+    if isinstance(sample, dict):
+        return evenstep.PadCollator()([sample])
+    return PAIRS([sample])
+
+
+def of_samples(kind: Kind, indices: list[int]) -> torch.Tensor:
+    """The gradient of samples one by one, without padding and without a loader."""
+    loss = of_next if kind.loss is of_each and kind.options.get("collate_fn") is shifting else None
+    model = Model(loss or kind.loss)
+    samples = [kind.sample(index) for index in indices]
+    total = sum(map(kind.weight, samples))
+    for sample in samples:
+        if weight := kind.weight(sample):
+            (model(alone(kind, sample)) * weight / total).backward()
+    return gradient(model)
+
+
+def train(rank: Rank | None, name: str, accumulate: int) -> None:
+    kind, world = KINDS[name], 1 if rank is None else rank.world_size
+    model = Model(kind.loss)
+    loader = evenstep.DataLoader(Samples(kind.sample), accumulate=accumulate, **kind.options)
+    own: list[int] = []
+    trained: list[int] = []
+    for batch, step in loader.steps():
+        parts = zip(batch, step.loss_scales) if step.loss_scales else [(batch, step.loss_scale)]
+        for part, scale in parts:
+            if scale:
+                (model(part) * scale).backward()
+        own += () if step.filler else step.indices
+        if step.ends_update:
+            found, everyone = gradient(model), [own]
+            if world > 1:
+                dist.all_reduce(found)
+                everyone = [None] * world
+                dist.all_gather_object(everyone, own)
+            indices = [index for each in everyone for index in each]
+            expected = of_samples(kind, indices)
+            assert (found / world - expected).norm() < 1e-6 * expected.norm(), (name, step.step)
+            trained += indices
+            own = []
+    assert sorted({*trained}) == list(range(COUNT))
+    assert loader.labels == kind.reading or kind.reading is None
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_gradients_on_one_rank_are_those_of_samples_one_by_one(name: str) -> None:
+    for accumulate in (1, 3):
+        train(None, name, accumulate)
+
+
+def train_all(rank: Rank) -> None:
+    for name in KINDS:
+        train(rank, name, 2)
+
+
+def test_gradients_on_two_ranks_are_those_of_samples_one_by_one(tmp_path: Any) -> None:
+    run(train_all, 2, folder=tmp_path, within=170)
+
+
+# A proof that comes too late
+
+
+LATE = 45
+
+
+def seldom_corrected(index: int) -> Sample:
+    sample = copies(index)
+    if index == LATE:
+        sample["labels"][-1] = 1
+    return sample
+
+
+def late_loader(**options: Any) -> evenstep.DataLoader:
+    memory = evenstep.Memory(buffer_size=4)
+    policy = evenstep.FixedBatch(2)
+    collate = evenstep.PadCollator()
+    return evenstep.DataLoader(
+        Samples(seldom_corrected), policy=policy, collate_fn=collate, memory=memory, **options
+    )
+
+
+def train_until_the_proof(rank: Rank) -> Any:
+    loader = late_loader()
+    states, seen = [], []
+    with pytest.raises((SampleError, PeerError)) as caught:
+        for _, step in loader.steps():
+            seen += step.indices
+            states.append(loader.state_dict())
+    assert loader.labels == "causal"
+    loader.close()
+    # Either remedy resumes from a state saved before.
+    for labels in ("every", "causal"):
+        resumed = late_loader(labels=labels)
+        resumed.load_state_dict(states[-3])
+        rest = []
+        for _, step in resumed.steps():
+            rest += step.indices
+            expected = [len(tokens_of(i)) - (labels == "causal") for i in step.indices]
+            assert step.supervised_tokens == sum(expected)
+        assert sorted({*seen[:-4], *rest}) == list(range(rank.rank, COUNT, 2))
+        resumed.close()
+    return type(caught.value).__name__, str(caught.value)
+
+
+def test_a_proof_that_comes_too_late_is_one_error_on_all_ranks(tmp_path: Any) -> None:
+    outcomes = run(train_until_the_proof, 2, folder=tmp_path, within=100)
+    kinds = [kind for kind, _ in outcomes]
+    assert sorted(kinds) == ["PeerError", "SampleError"]
+    for _, message in outcomes:
+        assert f"sample {LATE} has labels that are no copy of its tokens" in message
+        assert "labels='every'" in message
+        assert "labels='causal'" in message
+
+
+def test_what_samples_have_shown_holds_for_later_passes_and_in_states() -> None:
+    loader = evenstep.DataLoader(Samples(corrected), **EVEN)
+    assert loader.labels is None
+    list(loader.steps())
+    state = loader.state_dict()
+    assert state["epoch"]["labels"] == loader.labels == "every"
+    other = evenstep.DataLoader(Samples(copies), **EVEN)
+    other.load_state_dict(state)
+    assert all(
+        step.supervised_tokens == sum(len(tokens_of(i)) for i in step.indices)
+        for _, step in other.steps()
+    )
+
+
+def test_ranks_that_say_different_things_are_told(tmp_path: Any) -> None:
+    outcomes = run(say_different_things, 2, folder=tmp_path, within=60)
+    assert all("ranks differ in labels: rank 0 has 'causal', rank 1 has" in o for o in outcomes)
+
+
+def say_different_things(rank: Rank) -> str:
+    labels = ("causal", "every")[rank.rank]
+    with pytest.raises(evenstep.errors.MismatchError) as caught:
+        list(evenstep.DataLoader(Samples(copies), **EVEN, labels=labels).steps())
+    return str(caught.value)
