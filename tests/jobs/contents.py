@@ -209,4 +209,5 @@ def _bounds(batch: dict[str, Any]) -> list[int] | None:
         return None
     while places.ndim > 1:
         places = places[0]
-    return [*(places == 0).nonzero().flatten().tolist(), len(places)]
+    begins = (places.diff() <= 0).nonzero().flatten() + 1
+    return [0, *begins.tolist(), len(places)]

@@ -21,7 +21,7 @@ from jobs.forms import examples_of
 from jobs.job import Job
 from jobs.kinds import KINDS, shifted_loss
 from jobs.refusals import expected_refusal, expected_warning
-from jobs.training import Update, doubled, gradient_of, model_of, train
+from jobs.training import Update, doubled, gradient_of, train
 
 logger = logging.getLogger("evenstep")
 CLOSE = 1e-5
@@ -44,7 +44,7 @@ class Result:
 @cache
 def gradients_of(kind: str, labels: str, seed: int) -> tuple[torch.Tensor, ...]:
     """Of the loss of each sample alone, times its weight."""
-    model, loss_of = model_of(kind), KINDS[kind].loss
+    model, loss_of = KINDS[kind].model(), KINDS[kind].loss
     if labels == "shifted":
         loss_of = shifted_loss
     gradients = []

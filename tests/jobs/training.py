@@ -26,7 +26,7 @@ HAS_LABELS_OPTION = "labels" in inspect.signature(evenstep.DataLoader).parameter
 
 @cache
 def model_of(kind: str) -> Any:
-    """No job changes it."""
+    """Is not trained, but computes gradients for any number of jobs."""
     return KINDS[kind].model()
 
 
@@ -81,7 +81,9 @@ def train(job: Job, folder: Path) -> list[Update]:
         Wrong: a batch does not hold what the dataset gave.
         EvenstepError: evenstep refuses the job.
     """
-    model = model_of(job.kind)
+    # A trainer may leave something behind in a model, and a job that failed, gradients.
+    model = KINDS[job.kind].model() if job.entry == "trainer" else model_of(job.kind)
+    model.zero_grad(set_to_none=True)
     examples = examples_of(job.kind, job.labels, job.seed)
     contents = Contents(job, examples)
     if job.entry == "trainer":
