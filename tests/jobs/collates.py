@@ -87,8 +87,10 @@ def collate_of(job: Job, model: Any) -> Any:
             pad_to_multiple_of=8 if name == "pad 8" else None,
             pad_values={"1": -100} if job.form == "tuple" else {},
         )
-    if name == "rows":
+    if name.startswith("rows"):
         made = kind.collate_rows or Preparing()
+        if name == "rows prepared":
+            return evenstep.PreparingCollator(collate_fn=made)
         if kind.labeled == "own" and job.policy != "fixed batch":
             return evenstep.PreparingCollator(collate_fn=made)  # length_fn counts what it makes
         if job.packed and (kind.media or not kind.causal) and job.entry != "trainer":

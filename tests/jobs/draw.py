@@ -126,7 +126,7 @@ def _masks(job: dict[str, Any]) -> tuple[str, ...]:
 def _collates(job: dict[str, Any]) -> list[str]:
     kind, form, by_trainer = KINDS[job["kind"]], job["form"], job["entry"] == "trainer"
     if form == "row":
-        return ["rows"]
+        return ["rows", *["rows prepared"] * (job["policy"] == "fixed batch" and not by_trainer)]
     if job["kind"] == "perceptron":
         return ["none", "torch"]
     if job["packed"]:
@@ -139,7 +139,7 @@ def _collates(job: dict[str, Any]) -> list[str]:
         return ["pad"]  # which is told what pads the labels
     else:
         found = ["none", "pad", "pad 8"]
-        if job["kind"] == "wav2vec2" and job["policy"] == "fixed batch":
+        if (job["kind"] == "wav2vec2" or form == "bare") and job["policy"] == "fixed batch":
             found.remove("none")  # torch's collate function takes no unequal lengths
         left = kind.relative and kind.labeled != "own"
         found += ["pad left"] * left

@@ -10,7 +10,16 @@ from jobs.kinds import KINDS
 
 Rule = tuple[str, Callable[[Job], bool]]
 
-REFUSALS: list[Rule] = []
+REFUSALS: list[Rule] = [
+    (  # labels that the collate function makes, where it is not known to prepare samples
+        r"count what it keeps with length_fn=evenstep.SampleCounts\(supervised=",
+        lambda job: job.collate == "rows" and job.policy == "fixed batch",
+    ),
+    (  # their lengths are those of the collate function's batches of one, with padding
+        r"padded already .* turn padding off in the tokenizer",
+        lambda job: job.packed and job.mask in ("left", "right") and job.entry == "trainer",
+    ),
+]
 """Text of the error, and of which jobs."""
 
 WARNINGS: list[Rule] = [
