@@ -188,7 +188,9 @@ def test_a_sample_for_a_decoder_proves_that_nothing_is_shifted_inside():
     assert supervised_of(sample, 2) == (1, FIRST | UNSHIFTED)
 
 
-@pytest.mark.parametrize("labels", [["a", "b"], {"boxes": 1}, [0.5, float("nan")], [[1], ["a"]], []])
+@pytest.mark.parametrize(
+    "labels", [["a", "b"], {"boxes": 1}, [0.5, float("nan")], [[1], ["a"]], []]
+)
 def test_labels_that_cannot_be_counted_ask_for_their_number(labels):
     sample = {"input_ids": [1, 2], "labels": labels}
     with pytest.raises(SampleError, match=r"sample 17: its labels .*SampleCounts\(supervised="):
@@ -213,7 +215,9 @@ def test_sparse_labels_are_refused():
 )
 def test_labels_without_tokens_to_compare_them_with_ask_how_they_are_read(sample, options):
     assert supervised_of(sample, 3) == (2, FIRST | UNKNOWN)
-    with pytest.raises(ConfigurationError, match="sample 17 has .*labels='causal' .*labels='every'"):
+    with pytest.raises(
+        ConfigurationError, match=r"sample 17 has .*labels='causal' .*labels='every'"
+    ):
         measured(sample, **options)
     assert measured(sample, **options, labels="causal")[1] == 2
     assert measured(sample, **options, labels="every")[1] == 3

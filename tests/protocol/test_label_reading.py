@@ -1,4 +1,4 @@
-"""Labels: how models read them is decided once, by all ranks' samples, before anything is counted."""
+"""How models read labels is decided once, by all ranks' samples, before anything is counted."""
 
 from __future__ import annotations
 

@@ -263,7 +263,9 @@ GOOD = ProposalHead(False, False, 10, 5, 40, 0)
 def test_a_proposal_of_what_cannot_be_is_refused(flags, counts, said):
     numbers = np.zeros(2, np.int64)
     good = encode_proposal(GOOD, numbers)
-    bad = PROPOSAL_LAYOUT.pack(*flags, *counts, *[0] * (6 - len(counts))) + (b"" if flags[0] else bytes(16))
+    bad = PROPOSAL_LAYOUT.pack(*flags, *counts, *[0] * (6 - len(counts))) + (
+        b"" if flags[0] else bytes(16)
+    )
     with pytest.raises(DamagedMessageError, match=f"rank 1 sent a damaged proposal .*{said}"):
         proposals([good, bad])
 

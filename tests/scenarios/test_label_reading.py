@@ -102,7 +102,9 @@ def of_each(model: Any, batch: Any) -> torch.Tensor:
 
 def of_numbers(model: Any, batch: Any) -> torch.Tensor:
     kept = batch["labels"] != -100
-    return mse_loss(model.head(model.embed(batch["input_ids"]))[..., 0][kept], batch["labels"][kept])
+    return mse_loss(
+        model.head(model.embed(batch["input_ids"]))[..., 0][kept], batch["labels"][kept]
+    )
 
 
 def mean_states(model: Any, tokens: torch.Tensor) -> torch.Tensor:
@@ -226,9 +228,7 @@ KINDS = {
     "one class, by samples": Kind(
         one_class, of_class, lambda s: 1, {**EVEN, "loss_scaling": "sample"}, None
     ),
-    "pairs": Kind(
-        pair, of_pair, lambda s: len(s[0]), {**EVEN, "collate_fn": PAIRS}, None
-    ),
+    "pairs": Kind(pair, of_pair, lambda s: len(s[0]), {**EVEN, "collate_fn": PAIRS}, None),
     "pairs of a class": Kind(
         pair_of_class, of_class_of_pair, lambda s: 1, {**EVEN, "collate_fn": PAIRS}, None
     ),
@@ -337,11 +337,16 @@ def late_loader(**options: Any) -> evenstep.DataLoader:
 
 def train_until_the_proof(rank: Rank) -> Any:
     loader = late_loader()
-    states, seen = [], []
-    with pytest.raises((SampleError, PeerError)) as caught:
+    states: list[Any] = []
+    seen: list[Any] = []
+
+    def train_on() -> None:
         for _, step in loader.steps():
-            seen += step.indices
+            seen.extend(step.indices)
             states.append(loader.state_dict())
+
+    with pytest.raises((SampleError, PeerError)) as caught:
+        train_on()
     assert loader.labels == "causal"
     loader.close()
     # Either remedy resumes from a state saved before.

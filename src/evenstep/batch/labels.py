@@ -82,7 +82,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
 
 
 def are_integers(values: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether a sequence holds integers alone; several times cheaper than to make an array of it."""
+    """Whether a sequence holds integers alone. Several times cheaper than to make an array."""
     try:
         return isinstance(sum(values), (int, np.integer))
     except TypeError:

@@ -155,7 +155,7 @@ class Measure:
 
     length_fn: Callable[[Any], int] | None = None
     """Sample -> tokens; None is `length_of`."""
-    supervised_fn: Callable[[Any], int] | None = None
+    supervised_fn: Callable[[Any], int | Supervised] | None = None
     """Sample -> supervised tokens; None is `supervised_of`."""
     patches_fn: Callable[[Any], int | Sequence[int]] | None = None
     """Sample -> vision patches, or those of each of its images; None is `media_of`."""
@@ -165,8 +165,8 @@ class Measure:
     """False takes samples without tokens, too, unless there is a `length_fn`. Their length is the
     number of their supervised labels, or 1 where they have none that can be counted."""
     labels: str | None = None
-    """How the model reads labels, one of `evenstep.plan.label_reading.READINGS`; None if the samples are
-    to show it."""
+    """How the model reads labels, one of `evenstep.plan.label_reading.READINGS`; None if samples
+    are to show it."""
 
     def __post_init__(self) -> None:
         for name in ("length_fn", "supervised_fn", "patches_fn"):

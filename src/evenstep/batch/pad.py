@@ -102,9 +102,9 @@ class PadCollator:
                 batch[name] = listed(values)
             else:
                 batch[name] = self._collate(columns, name, rows, lengths)
-        if lengths is not None:
-            if self.attention_mask and columns.extensible and "attention_mask" not in batch:
-                batch["attention_mask"] = self._attention_mask(lengths)
+        masks = self.attention_mask and columns.extensible and "attention_mask" not in batch
+        if lengths is not None and masks:
+            batch["attention_mask"] = self._attention_mask(lengths)
         return columns.rebuild(batch)
 
     def _collate(

@@ -101,7 +101,8 @@ class MicroBatchIterator:
             accumulate=num_microbatches if policy.micro_batches == 1 else 1,
             loss_scaling="none",
             group=group,
-            **{"shuffle": True, "labels": "causal"} | options,
+            labels=options.pop("labels", "causal"),
+            **{"shuffle": True} | options,
         )
         self._stream = UpdateStream(self.loader, num_microbatches, group=group)
         self._micro_batches = iter(self._stream)

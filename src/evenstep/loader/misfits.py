@@ -42,9 +42,7 @@ def _failing(
 ) -> dict[int, BaseException]:
     """By position, what `collate` raises for groups; the first ones, if time runs out."""
     found: dict[int, BaseException] = {}
-    for place, group in itertools.takewhile(
-        lambda _: time.monotonic() < until, enumerate(groups)
-    ):
+    for place, group in itertools.takewhile(lambda _: time.monotonic() < until, enumerate(groups)):
         try:
             collate(group)
         except Exception as error:

@@ -33,7 +33,7 @@ class Notices:
         self.skipped: list[BadSample] = []
         self._told_of_memory = False
         self._supervised: int | None = None
-        """Supervised tokens of the update so far; None if a pass was resumed in its middle."""
+        """Supervised tokens of the update so far; None where a pass began in its middle."""
         self._told_of_supervised = False
         mixed = policy.packed or policy.in_parts or isinstance(policy, FixedBatch)
         self._composition = None if mixed else Composition()
@@ -73,7 +73,7 @@ class Notices:
             logger.warning(
                 "update %d of epoch %d has no supervised token on any rank, so it trains on "
                 "nothing: its samples (%s on this rank's last step) have no label but -100. If "
-                "truncation cuts off what follows the prompts, allow longer samples, or leave those "
+                "truncation cuts off what follows the prompts, allow longer samples or leave those "
                 "without labels out of the dataset. No further update like it is named: "
                 "StepInfo.global_supervised_tokens is 0 in all of its steps",
                 step.update,

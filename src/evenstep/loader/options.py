@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch.utils.data import IterableDataset
 
 from evenstep.batch.blank import Blank
+from evenstep.batch.labels import Supervised
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
 from evenstep.batch.prepare import PreparingCollator
@@ -102,7 +103,7 @@ class SampleCounts:
 
     tokens: Callable[[Any], int] | None = None
     """Returns its tokens."""
-    supervised: Callable[[Any], int] | None = None
+    supervised: Callable[[Any], int | Supervised] | None = None
     """Returns its supervised tokens, which contribute to the loss."""
     patches: Callable[[Any], int | Sequence[int]] | None = None
     """Returns its vision patches, or those of each of its images."""

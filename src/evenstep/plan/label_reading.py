@@ -7,10 +7,10 @@
   causal models whose data set has shifted the labels.
 
 The two differ only in samples whose first label is not -100. Of these, an aligned copy of the
-tokens (``labels[i] == input_ids[i]`` wherever it is not -100) fits both; any other labels prove that
-nothing is shifted inside. So ranks count such samples of both kinds in their windows. As soon as
-there are any, one that proves it decides for "every", else it is "causal", on all ranks alike and
-for the rest of the job.
+tokens (``labels[i] == input_ids[i]`` wherever it is not -100) fits both; any other labels prove
+that nothing is shifted inside. So ranks tell each other how many samples of either kind are in
+their windows. As soon as there is any, a proof decides for "every", else it is "causal", on all
+ranks alike and for the rest of the job.
 """
 
 from __future__ import annotations

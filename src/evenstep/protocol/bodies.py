@@ -87,7 +87,9 @@ class ProposalHeads:
         """Heads whose supervised tokens are counted as models read labels."""
         if labels != "every":
             return self
-        return replace(self, supervised=self.supervised + self.first, first=np.zeros_like(self.first))
+        return replace(
+            self, supervised=self.supervised + self.first, first=np.zeros_like(self.first)
+        )
 
     @cached_property
     def mean_supervised(self) -> Float64Array:

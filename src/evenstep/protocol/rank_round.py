@@ -76,7 +76,7 @@ class RankRound:
         )
         self._proposal = self._policy.propose(window)
         held = len(window), int(supervised.sum()), int(lengths.sum())
-        counted = [np.count_nonzero(shows & bit) for bit in (FIRST, UNSHIFTED)]
+        counted = [int(np.count_nonzero(shows & bit)) for bit in (FIRST, UNSHIFTED)]
         head = ProposalHead(False, False, *held, room, *counted)
         return head, self._proposal.message
 

@@ -18,8 +18,8 @@ from evenstep.plan.label_reading import FIRST, read_labels
 
 COLUMNS = ("length", "supervised", "patches", "images", "patch_pairs", "shows")
 """What a window holds of each sample: tokens, supervised tokens, vision patches, images (and videos
-and sounds), the sum over images of their squared patches, and bits of what its labels show of how models
-read them."""
+and sounds), the sum over images of their squared patches, and bits of what its labels show: see
+`evenstep.plan.label_reading`."""
 
 
 def read_columns(columns: Int64Array, labels: str | None) -> Int64Array:

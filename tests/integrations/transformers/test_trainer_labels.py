@@ -19,15 +19,12 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     DataCollatorForLanguageModeling,
-    DataCollatorForSeq2Seq,
-    LlamaConfig,
     LlamaForCausalLM,
     LlamaForTokenClassification,
     T5Config,
     T5ForConditionalGeneration,
     Trainer,
     TrainerCallback,
-    Wav2Vec2Config,
     Wav2Vec2ForCTC,
 )
 
@@ -125,7 +122,10 @@ def numbered(index: int) -> dict[str, Any]:
 
 
 def multi_hot(index: int) -> dict[str, Any]:
-    return {"input_ids": tokens_of(index), "labels": [float(index >> k & 1) for k in range(CLASSES)]}
+    return {
+        "input_ids": tokens_of(index),
+        "labels": [float(index >> k & 1) for k in range(CLASSES)],
+    }
 
 
 def spoken(index: int) -> dict[str, Any]:
@@ -147,10 +147,10 @@ class Tokenizer:
 
     pad_token_id, mask_token_id, mask_token, padding_side = PAD, MASK, "[MASK]", "right"
     model_input_names = ("input_ids", "attention_mask")
-    deprecation_warnings: dict[str, bool] = {}
 
     def __init__(self, side: str = "right") -> None:
         self.padding_side = side
+        self.deprecation_warnings: dict[str, bool] = {}
 
     def __len__(self) -> int:
         return VOCABULARY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenstep.batch.pack import PackCollator
@@ -18,7 +18,7 @@ _NOT_SHIFTING = re.compile("For(Token|Sequence|Image|Video|Audio|AudioFrame)Clas
 _MASKED, _CTC = re.compile("ForMaskedLM$"), re.compile("ForCTC$")
 
 
-def label_options(trainer: Any, given: dict[str, Any]) -> dict[str, Any]:
+def label_options(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The loader's ``labels`` and ``loss_scaling``, as far as the model's class says them.
 
     Args:
@@ -30,11 +30,11 @@ def label_options(trainer: Any, given: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if trainer.compute_loss_func is None and (labels := _labels(trainer)) is not None:
         found["labels"] = labels
-    config = getattr(trainer.model, "config", None)
     if _is(trainer.model, _CTC) and "loss_scaling" not in given:
-        if getattr(config, "ctc_loss_reduction", "mean") != "mean":
+        reduction = trainer.model.config.ctc_loss_reduction
+        if reduction != "mean":
             raise ConfigurationError(
-                f"ctc_loss_reduction={config.ctc_loss_reduction!r} sums the losses of a batch, so "
+                f"ctc_loss_reduction={reduction!r} sums the losses of a batch, so "
                 "they depend on how many samples it has, and evenstep's batches have different "
                 "numbers of them; set model.config.ctc_loss_reduction='mean' and scale the "
                 "learning rate"
@@ -68,9 +68,10 @@ def _labels(trainer: Any) -> str | None:
         return "causal"
     # Some of these models take their loss without shifting, or both ways: their samples show it.
     forward = _forward(model, _SHIFTING)
-    code = getattr(inspect.unwrap(forward), "__code__", None) if forward is not None else None
-    shifts = code is not None and "loss_function" in code.co_names
-    return "causal" if shifts and "decoder_input_ids" not in code.co_varnames else None
+    code = None if forward is None else getattr(inspect.unwrap(forward), "__code__", None)
+    if code is None or "decoder_input_ids" in code.co_varnames:
+        return None
+    return "causal" if "loss_function" in code.co_names else None
 
 
 def _is(model: Any, kind: re.Pattern[str]) -> bool:
@@ -82,6 +83,6 @@ def _forward(model: Any, kind: re.Pattern[str]) -> Callable[..., Any] | None:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     for each in type(base).__mro__:
         if kind.search(each.__name__):
-            found: Callable[..., Any] = each.__dict__.get("forward", each.forward)
+            found: Callable[..., Any] | None = getattr(each, "forward", None)
             return found
     return None

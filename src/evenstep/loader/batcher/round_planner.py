@@ -229,8 +229,8 @@ class RoundPlanner:
 def _contradiction(number: int, index: Any) -> SampleError:
     name = f"sample number {number}" if index is None else f"sample {index!r}"
     return SampleError(
-        f"{name} has labels that are no copy of its tokens, as models take that do not shift labels "
-        "inside, and samples before it were counted as for models that do; pass labels='every', or "
+        f"{name} has labels that are no copy of its tokens, as of models that do not shift labels "
+        "inside, and samples before it were counted as of models that do; pass labels='every', or "
         "labels='causal' if the model shifts them all the same. Either resumes from a state saved "
         "before"
     )

@@ -58,7 +58,9 @@ def resumption(
     _check_job(loaded.job, job)
     buffer_size = options.memory.buffer_size
     same = same_windows(options.policy, loaded.job["buffer_size"], buffer_size)
-    same &= None in (readings := {options.measure.labels, progress.start.labels}) or len(readings) < 2
+    same &= (
+        None in (readings := {options.measure.labels, progress.start.labels}) or len(readings) < 2
+    )
     if not same or any(loaded.job.get(name) != job.get(name) for name in _UPDATE):
         progress = progress.with_new_windows()
     epochs.check(progress, buffer_size)

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from evenstep.arrays import Int64Array
 from evenstep.batch.check import supervised_in, without_padded_first
 from evenstep.batch.labels import IGNORE_INDEX
