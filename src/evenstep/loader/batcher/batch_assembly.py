@@ -105,15 +105,21 @@ def make_step(
         return without_padded_first(batch, labels)
 
     batches: list[Any] = []
-    begin = 0
+    begin, numbers = 0, planned.members.tolist()
     for row in rows:
-        names = list(indices[begin : (begin := begin + len(row.samples))])
+        end = begin + len(row.samples)
+        names = (
+            [f"number {n}" for n in numbers[begin:end]]
+            if spec.iterable
+            else [repr(index) for index in indices[begin:end]]
+        )
+        begin = end
         try:
             batches.append(collated(row.samples or fillers.pop()))
         except BaseException as error:
             shared = policy.dynamic  # the samples are those of other ranks too
             found = {} if shared else misfits(collated, row.samples)
-            explained = _explained(error, found, names, f"{where}, samples {names}")
+            explained = _explained(error, found, names, f"{where}, samples [{', '.join(names)}]")
             if explained is error:
                 raise
             raise explained from error
@@ -164,7 +170,7 @@ def make_step(
 
 
 def _explained(
-    error: BaseException, misfits: Mapping[int, BaseException], names: Sequence[Any], where: str
+    error: BaseException, misfits: Mapping[int, BaseException], names: Sequence[str], where: str
 ) -> BaseException:
     """
     Args:
