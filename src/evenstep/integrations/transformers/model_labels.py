@@ -30,7 +30,6 @@ def label_options(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if trainer.compute_loss_func is None and (labels := _labels(trainer)) is not None:
         found["labels"] = labels
-    config: Any = getattr(trainer.model, "config", None)
     if _is(trainer.model, _CTC) and "loss_scaling" not in given:
         reduction = trainer.model.config.ctc_loss_reduction
         if reduction != "mean":
