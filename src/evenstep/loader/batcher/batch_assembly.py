@@ -126,7 +126,7 @@ def make_step(
     totals = planned.totals
     for batch, row in zip(batches, rows):
         packed = policy.packed or len(row.samples) > 1
-        leave_cache_out(batch, packed=packed, first=planned.index == spec.rank == 0)
+        leave_cache_out(batch, packed=packed, first=epoch == planned.index == spec.rank == 0)
         if spec.loss_scaling == "token" and row.samples:
             check_supervised(batch, row.supervised, where, labels, len(row.samples))
         if policy.packed and policy.limit is not None:
