@@ -181,7 +181,7 @@ def _explained(
     if len(misfits) == 1:
         ((place, cause),) = misfits.items()
         return SampleError(
-            f"sample {names[place]!r} cannot be collated, alone or with others: "
+            f"sample {names[place]} cannot be collated, alone or with others: "
             f"{described(cause)}; fix it, exclude its index from the sampler, or let "
             "faults=evenstep.Faults(skip_bad_samples=...) leave out so many samples. It came in "
             f"{where}"
