@@ -42,7 +42,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "batch",
         "context_parallel",
         "data",
-        "files",
         "plan",
         "processes",
         "protocol",

@@ -88,7 +88,7 @@ def test_a_rank_says_once_that_groups_lack_images_that_others_have(caplog):
         blanks = Blanks(spec)
         with caplog.at_level(logging.WARNING, "evenstep"):
             for group in groups:
-                assert len(blanks.collated(group)["input_ids"]) == len(group)
+                assert len(blanks.collated(spec.collate_fn, group)["input_ids"]) == len(group)
         return caplog.messages
 
     assert not said([text], [text])
@@ -127,14 +127,14 @@ def test_a_group_of_rows_without_an_image_gets_a_row_and_no_other_is_collated_tw
     collate = Noting()
     blanks = Blanks(rows_spec(collate, IMAGE))
     for _ in range(2):
-        batch = blanks.collated([TEXT, TEXT])
+        batch = blanks.collated(collate, [TEXT, TEXT])
         assert batch["input_ids"].shape == (3, 4)
         assert (batch["labels"][-1] == -100).all()
         alone = Collate(side="left")([dict(TEXT), dict(TEXT), dict(IMAGE)])
         assert torch.equal(batch["input_ids"], alone["input_ids"])
         assert torch.equal(batch["labels"][:2], alone["labels"][:2])
         assert torch.equal(batch["pixel_values"], alone["pixel_values"])
-    assert len(blanks.collated([TEXT, IMAGE])["input_ids"]) == 2
+    assert len(blanks.collated(collate, [TEXT, IMAGE])["input_ids"]) == 2
     assert collate.calls == [1, 2, 3, 2, 3, 2]  # the blank alone, first
 
 
@@ -166,4 +166,4 @@ def test_a_row_that_would_change_the_loss_is_refused(collate, options, why):
     blank = options.pop("blank", IMAGE)
     blanks = Blanks(rows_spec(collate, blank, **options))
     with pytest.raises(evenstep.CollateError, match=f"{why}.*Let collate_fn.*blank=False"):
-        blanks.collated([TEXT, {"text": "q", "images": []}])
+        blanks.collated(collate, [TEXT, {"text": "q", "images": []}])

@@ -192,7 +192,7 @@ def test_a_damaged_image_ends_the_epoch_with_its_name_and_can_be_skipped_at_once
     whole = file_of(7 * number + 1)
     (tmp_path / f"{number}-1.jpg").write_bytes(whole[:-100])
     with pytest.raises(
-        evenstep.CollateError, match=rf"sample {number}: image 1 of 2 \(.*late=False"
+        evenstep.SampleError, match=rf"sample {number}: image 1 of 2 \(.*late=False"
     ):
         batches(loader_of(data, skip_bad_samples=3, num_workers=1))
     at_once = loader_of(data, late=False, skip_bad_samples=3, num_workers=1)

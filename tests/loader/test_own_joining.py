@@ -163,6 +163,7 @@ def test_groups_are_the_functions_own(kind, workers: int, caplog) -> None:
     data, collate = Rows(), kind()
     with caplog.at_level(logging.WARNING, "evenstep"):
         loader = evenstep.DataLoader(data, policy=POLICY, collate_fn=collate, num_workers=workers)
+        loader.learn()
     (said,) = caplog.messages
     assert "collates every group, from its rows" in said
     check_epoch(loader, collate, data.rows)
@@ -198,7 +199,10 @@ def test_rows_of_a_kind_that_was_not_tried_are_no_samples_to_skip(
     options: dict[str, Any] = {"policy": POLICY, "num_workers": workers}
     options["faults"] = evenstep.Faults(skip_bad_samples=skipped)
     loader = evenstep.DataLoader(data, collate_fn=collate, **options)
-    if loader.collate_fn.again:
+    loader.learn()
+    assert loader.learned is not None
+    assert loader.learned.collate is not None
+    if loader.learned.collate["again"]:
         check_epoch(loader, collate, data.rows)
         return
     with pytest.raises(evenstep.EvenstepError, match=r"use PreparingCollator\(.*again=True"):
@@ -211,7 +215,7 @@ def test_packed_rows_are_refused_by_the_policy() -> None:
     pytest.importorskip("transformers")
     packed = evenstep.Even(max_tokens=64, packed=True)
     with pytest.raises(evenstep.CollateError, match=r"again=True.*Even\(packed=False\)"):
-        evenstep.DataLoader(Rows(), policy=packed, collate_fn=SideBySide())
+        evenstep.DataLoader(Rows(), policy=packed, collate_fn=SideBySide()).learn()
 
 
 class Shortest(Text):
@@ -237,7 +241,7 @@ def test_labels_that_depend_on_the_group_are_refused_and_the_remedy_works(
 ) -> None:
     data, collate = Rows(), kind()
     with pytest.raises(evenstep.CollateError, match=r"another 'labels'.*again=True.*'sample'"):
-        evenstep.DataLoader(data, policy=POLICY, collate_fn=collate)
+        evenstep.DataLoader(data, policy=POLICY, collate_fn=collate).learn()
     again = evenstep.PreparingCollator(collate_fn=collate, again=True)
     loader = evenstep.DataLoader(data, policy=POLICY, collate_fn=again, loss_scaling=loss_scaling)
     numbers = []

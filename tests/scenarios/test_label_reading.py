@@ -340,7 +340,7 @@ def train_until_the_proof(rank: Rank) -> Any:
     states, seen = [], []
     with pytest.raises((SampleError, PeerError)) as caught:  # noqa: PT012
         for _, step in loader.steps():
-            seen += step.indices
+            seen.extend(step.indices)
             states.append(loader.state_dict())
     assert loader.labels == "causal"
     loader.close()

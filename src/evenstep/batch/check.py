@@ -42,14 +42,17 @@ def check_rows(batch: Any, samples: int) -> None:
     """
     Args:
         batch: what the collate function returned. Passes unless it is a tensor, or has several,
-            which all have as many rows, and one of them a number for each.
+            which all have as many rows, and one of them a number for each. A list of as many values
+            as there are samples may be these samples, and passes.
         samples: that it was given.
 
     Raises:
         CollateError: it has fewer rows than samples.
     """
-    values = batch.values() if _is_mapping(batch) else batch
-    values = list(values) if isinstance(batch, (Mapping, tuple, list)) else [batch]
+    if isinstance(batch, (tuple, list)):
+        values = [] if len(batch) == samples else list(batch)
+    else:
+        values = list(batch.values()) if isinstance(batch, Mapping) else [batch]
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.ndim]
     rows = {len(tensor) for tensor in tensors}
     if len(rows) == 1 and min(rows) < samples and any(tensor.ndim == 1 for tensor in tensors):

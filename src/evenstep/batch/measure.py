@@ -162,7 +162,7 @@ class Measure:
 
     length_fn: Callable[[Any], int] | None = None
     """Sample -> tokens; None is `length_of`."""
-    supervised_fn: Callable[[Any], int] | None = None
+    supervised_fn: Callable[[Any], int | Supervised] | None = None
     """Sample -> supervised tokens; None is `supervised_of`."""
     patches_fn: Callable[[Any], int | Sequence[int]] | None = None
     """Sample -> vision patches, or those of each of its images; None is `media_of`."""

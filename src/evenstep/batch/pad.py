@@ -122,7 +122,9 @@ class PadCollator:
         longest = max((size for size in sizes if size is not None), default=0)
         target = longest
         as_tokens = sizes == lengths and name not in self.per_sample_fields
-        if as_tokens or (name in self.label_fields and rows[0].ndim):
+        # Numbers that are no ids are a vector for each sample, and no sequence.
+        ids = rows[0].ndim > 0 and not rows[0].is_floating_point()
+        if as_tokens or (name in self.label_fields and ids):
             target = self._rounded(longest)
         if target == longest and all(row.shape == rows[0].shape for row in rows):
             return stack(rows)

@@ -38,7 +38,7 @@ class Notices:
         self._told_of_rows = False
         self._told_of_memory = False
         self._supervised: int | None = None
-        """Supervised tokens of the update so far; None if a pass was resumed in its middle."""
+        """Supervised tokens of the update so far; None where a pass began in its middle."""
         self._told_of_supervised = False
         mixed = policy.packed or policy.in_parts or isinstance(policy, FixedBatch)
         self._composition = None if mixed else Composition()

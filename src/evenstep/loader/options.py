@@ -70,9 +70,11 @@ class Faults:
     """
 
     skip_bad_samples: int = 0
-    """Samples that each rank may skip in an epoch because the dataset raises for them, they have no
-    tokens, or they are too long. The loader logs each one and keeps it in `DataLoader.skipped`. One
-    more is an error. An iterable dataset that raises has ended, so this is always an error."""
+    """Samples that each rank may skip in an epoch because the dataset raises for them or returns
+    None, they cannot be counted, or they are too long; or cannot be collated, for which workers try
+    ``collate_fn`` on copies of them, unless it prepares the samples. The loader logs each one and
+    keeps it in `DataLoader.skipped`. One more is an error. An iterable dataset that raises has
+    ended, so this is always an error."""
     warn_after: float | None = 20.0
     """Seconds that a rank waits for its next batch before the logger "evenstep" warns which rank it
     waits for and what that rank does. The next warnings follow after twice, four times and so on as

@@ -151,6 +151,7 @@ class Tokenizer:
 
     def __init__(self, side: str = "right") -> None:
         self.padding_side = side
+        self.deprecation_warnings: dict[str, bool] = {}
 
     def __len__(self) -> int:
         return VOCABULARY

@@ -30,11 +30,11 @@ def label_options(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if trainer.compute_loss_func is None and (labels := _labels(trainer)) is not None:
         found["labels"] = labels
-    config: Any = getattr(trainer.model, "config", None)
     if _is(trainer.model, _CTC) and "loss_scaling" not in given:
-        if getattr(config, "ctc_loss_reduction", "mean") != "mean":
+        reduction = trainer.model.config.ctc_loss_reduction
+        if reduction != "mean":
             raise ConfigurationError(
-                f"ctc_loss_reduction={config.ctc_loss_reduction!r} sums the losses of a batch, so "
+                f"ctc_loss_reduction={reduction!r} sums the losses of a batch, so "
                 "they depend on how many samples it has, and evenstep's batches have different "
                 "numbers of them; set model.config.ctc_loss_reduction='mean' and scale the "
                 "learning rate"

@@ -74,7 +74,7 @@ class RowsQuestion:
         calls = few_rows(dataset)
         pair, why = None, ""
         try:
-            pair = _pair(self.collate_fn, [read() for read in calls])
+            pair = _pair(self.collate_fn, calls)
         except _Padded as reason:
             why = str(reason)
         return RowsFound(
@@ -137,13 +137,19 @@ def _find(trainer: Any, policy: Even, found: RowsFound) -> tuple[bool, str]:
         return False, f"{reason}. even.install(..., packed=True) packs them"
 
 
-def _pair(collate_fn: Callable[[list[Any]], Any], rows: Sequence[Any]) -> list[list[int]]:
+def _pair(
+    collate_fn: Callable[[list[Any]], Any], calls: Sequence[Callable[[], Any]]
+) -> list[list[int]]:
     """The tokens of the two longest of some samples.
+
+    Args:
+        calls: that return rows.
 
     Raises:
         _Padded: such samples are not packed, whatever the model is.
     """
     try:
+        rows = [read() for read in calls]
         alone = PreparingCollator(collate_fn=collate_fn, late=False, packed=True)
         samples = [alone.prepare(row) for row in rows]
         _check_samples(samples)

@@ -105,22 +105,28 @@ def make_step(
         return without_padded_first(batch, labels)
 
     batches: list[Any] = []
-    begin = 0
+    begin, numbers = 0, planned.members.tolist()
     for row in rows:
-        names = list(indices[begin : (begin := begin + len(row.samples))])
+        end = begin + len(row.samples)
+        names = (
+            [f"number {n}" for n in numbers[begin:end]]
+            if spec.iterable
+            else [repr(index) for index in indices[begin:end]]
+        )
+        begin = end
         try:
             batches.append(collated(row.samples or fillers.pop()))
         except BaseException as error:
             shared = policy.dynamic  # the samples are those of other ranks too
             found = {} if shared else misfits(collated, row.samples)
-            explained = _explained(error, found, names, f"{where}, samples {names}")
+            explained = _explained(error, found, names, f"{where}, samples [{', '.join(names)}]")
             if explained is error:
                 raise
             raise explained from error
     totals = planned.totals
     for batch, row in zip(batches, rows):
         packed = policy.packed or len(row.samples) > 1
-        leave_cache_out(batch, packed=packed, first=planned.index == spec.rank == 0)
+        leave_cache_out(batch, packed=packed, first=epoch == planned.index == spec.rank == 0)
         if spec.loss_scaling == "token" and row.samples:
             check_supervised(batch, row.supervised, where, labels, len(row.samples))
         if policy.packed and policy.limit is not None:
@@ -164,7 +170,7 @@ def make_step(
 
 
 def _explained(
-    error: BaseException, misfits: Mapping[int, BaseException], names: Sequence[Any], where: str
+    error: BaseException, misfits: Mapping[int, BaseException], names: Sequence[str], where: str
 ) -> BaseException:
     """
     Args:
@@ -175,7 +181,7 @@ def _explained(
     if len(misfits) == 1:
         ((place, cause),) = misfits.items()
         return SampleError(
-            f"sample {names[place]!r} cannot be collated, alone or with others: "
+            f"sample {names[place]} cannot be collated, alone or with others: "
             f"{described(cause)}; fix it, exclude its index from the sampler, or let "
             "faults=evenstep.Faults(skip_bad_samples=...) leave out so many samples. It came in "
             f"{where}"
