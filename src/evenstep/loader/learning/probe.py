@@ -11,6 +11,7 @@ import contextlib
 import gc
 import logging
 import multiprocessing
+import pickle
 import signal
 import time
 import traceback
@@ -100,7 +101,7 @@ def _answer(probe: Probe, process: Any, line: Connection) -> Any:
         alive = process.is_alive()  # before reading: what it sent before it died still counts
         with contextlib.suppress(EOFError):
             if line.poll(_POLL_SECONDS if alive else 0):
-                result = line.recv()
+                result = pickle.loads(line.recv_bytes())
                 if isinstance(result, BatcherFailure):
                     result.reraise()
                 if isinstance(result, _Result):
@@ -136,10 +137,10 @@ def run_probe(probe: Probe, line: Connection) -> None:
             function: Callable[[Any, Any], Any], dataset: Any, items: Sequence[Any], workers: int
         ) -> Iterator[Any]:
             for result in _in_workers(probe, function, dataset, items, workers):
-                line.send(result.said)  # and a sign of life
+                _send(line, result.said)  # and a sign of life
                 yield result.value
 
-        line.send(_Result(probe.question(run)))
+        _send(line, _Result(probe.question(run)))
     except BaseException as error:
         if isinstance(error, Exception):
             error = explain_worker_error(error, iterable=True, num_workers=1)
@@ -148,9 +149,14 @@ def run_probe(probe: Probe, line: Connection) -> None:
                 f"trying a few samples before the first step: {described(error)}"
             )
         with contextlib.suppress(OSError):  # the trainer has left
-            line.send(BatcherFailure(error, traceback.format_exc()))
+            _send(line, BatcherFailure(error, traceback.format_exc()))
     finally:
         end_now()
+
+
+def _send(line: Connection, value: Any) -> None:
+    # Not by `send`: torch would leave tensors in memory that ends with this process.
+    line.send_bytes(pickle.dumps(value))
 
 
 def _here(
