@@ -164,11 +164,11 @@ def test_bfloat16_and_differentiable_labels_are_counted():
         ({"input_ids": [1, 2, 3], "labels": None}, 2),
         (torch.tensor([1, 2, 3]), 2),
         (Item([1, 2, 3]), 2),
-        (([1, 2, 3], [4, 5, 6]), 3),  # who knows what the second element is
         (([1, 2, 3], [-100, 5, 6]), 2),  # labels
         (([1, 2, 3], 4), 1),  # a class
         (([1, 2, 3], torch.tensor(4.5)), 1),
         (([1, 2, 3], "a"), 3),
+        (([1, 2, 3], {}), 3),
         (([1, 2, 3], 4, 5), 3),
         ({"image": 1}, 3),  # not known to predict tokens
         ({"input_ids": [1, 2, 3], "start_positions": 1, "end_positions": 2}, 1),  # an answer
@@ -178,9 +178,15 @@ def test_unlabelled_tokens_are_predicted_from_those_before_them(sample, expected
     assert supervised_of(sample, 3) == (expected, 0)
 
 
-def test_a_copy_of_the_tokens_in_a_tuple_is_their_labels():
+def test_a_copy_of_the_tokens_in_a_pair_is_their_labels():
     assert supervised_of(([1, 2, 3], [1, 2, 3]), 3) == (2, FIRST)
     assert supervised_of(([1, 2, 3], [4, -100, 6]), 3) == (1, FIRST | UNSHIFTED)
+
+
+@pytest.mark.parametrize("labels", [[4, 5], [4, 5, -100, -100], torch.tensor([0.0, 1.0])])
+def test_labels_of_another_length_in_a_pair_are_counted(labels):
+    """Of an encoder-decoder, or several classes."""
+    assert supervised_of(([1, 2, 3], labels), 3) == (2, UNSHIFTED)
 
 
 def test_a_sample_for_a_decoder_proves_that_nothing_is_shifted_inside():

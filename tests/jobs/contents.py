@@ -68,7 +68,8 @@ class Contents:
         for start, end in pairwise(bounds):
             part = {"packed": True}
             for name, value in batch.items():
-                if isinstance(value, torch.Tensor) and value.shape[:2] == (1, width):
+                pairs = name == "attention_mask"
+                if isinstance(value, torch.Tensor) and value.shape[:2] == (1, width) and not pairs:
                     part[name] = value[0, start:end]
             places = batch.get("position_ids")
             if places is not None and places.ndim == 2:

@@ -268,6 +268,7 @@ def blanked(random: np.random.Generator, style: str, number: int) -> Example:
     """Some tokens to predict; a few of them are shown as they are, as BERT's recipe has it."""
     tokens = text(random)
     chosen = torch.from_numpy(random.random(len(tokens)) < 0.4)
+    chosen[1:][-1:] = False  # as what ends a text
     labels = tokens.masked_fill(~chosen, -100)
     shown = torch.from_numpy(random.random(len(tokens)) < 0.3) | (number % 3 == 0)
     tokens = tokens.masked_fill(chosen & ~shown, MASK_TOKEN)

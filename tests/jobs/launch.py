@@ -34,7 +34,7 @@ def run_all(jobs: Sequence[Job], folder: Path, *, within: float = 600) -> list[R
 
 
 def on_rank(rank: ranks.Rank, jobs: Sequence[Job], folder: Path) -> list[Result]:
-    """Ends early where one of the ranks has failed in a trainer."""
+    """Ends early where one of the ranks has failed and others may wait for it."""
     made, goes_on = [], True
     for number, job in enumerate(jobs):
         if goes_on:

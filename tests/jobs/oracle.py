@@ -102,8 +102,8 @@ def run_on_rank(job: Job, folder: Path, rank: int, *, checks: bool) -> tuple[Res
     """
     os.environ.update(_as_launched(rank, job.ranks))
     updates, result = trained(job, folder)
-    if job.entry == "trainer" and result.outcome != "right":
-        # In a collective of the model, the others wait for this rank until it has ended.
+    if result.outcome != "right" and (job.entry == "trainer" or job.resumed):
+        # In a collective of the model or of another loader, the others wait until it has ended.
         return result, False
     parts: list[Any] = [None] * job.ranks
     try:

@@ -86,8 +86,7 @@ def supervised_of(sample: Any, length: int | None) -> Supervised:
       there are, since each token is predicted from those before it; with an ``attention_mask``,
       those behind the first whose mask is not 0. An answer that is marked by ``start_positions``
       counts 1.
-    - In a tuple of tokens and one more element, a number counts 1, and a sequence as long as the
-      tokens is that of their labels if it is a copy of them or holds -100. Else each token counts.
+    - In a pair of tokens and numbers, these are the labels. In any other tuple each token counts.
 
     Args:
         length: tokens of the sample; None if it has none.
@@ -140,14 +139,12 @@ def _without_labels(sample: Any, tokens: Any | None, length: int | None) -> Supe
 
 
 def _of_tuple(sample: Sequence[Any], tokens: Any, length: int) -> Supervised:
-    other = sample[1] if len(sample) == 2 else None
-    if isinstance(other, _NUMBERS) or getattr(other, "ndim", None) == 0:
-        return Supervised(1)
-    if length and _sequence_length(other) == length:
-        found = count_labels(other, length, tokens)
-        if found.read("every") < length or found.shows == FIRST:
-            return found
-    return Supervised(length)
+    if len(sample) != 2 or isinstance(sample[1], str):
+        return Supervised(length)
+    try:
+        return count_labels(sample[1], len(tokens), tokens)
+    except (TypeError, ValueError, RuntimeError):  # no numbers
+        return Supervised(length)
 
 
 def digests_of(samples: Sequence[Any]) -> Int64Array:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from evenstep.batch.formats.packed import PackedRow, copies_tokens
+from evenstep.batch.formats.packed import PackedRow
+from evenstep.batch.labels import IGNORE_INDEX
 
 _FROM_0 = (
     *("albert", "bert", "distilbert", "electra", "ernie", "eurobert", "jina_embeddings_v3"),
@@ -32,7 +33,7 @@ def is_encoder(config: Any) -> bool:
 def encoder_form(packed: PackedRow, config: Any) -> dict[str, Any]:
     """Keyword arguments for the model: ``input_ids`` and ``position_ids``, int64 [1, T];
     ``attention_mask`` float32 [1, 1, T, T], 0 where a token attends and -inf elsewhere, or one for
-    each kind of layer; ``labels``, unless they are the tokens themselves; and all other fields."""
+    each kind of layer; ``labels``, unless the samples have none; and all other fields."""
     real = _real(packed)
     positions = packed.position_ids
     if bool((positions[0, packed.bounds[:-1].long()] == 0).all()):  # counted by `PackCollator`
@@ -44,9 +45,19 @@ def encoder_form(packed: PackedRow, config: Any) -> dict[str, Any]:
         "position_ids": positions,
         "attention_mask": _masks(packed, real, config),
     }
-    if not copies_tokens(packed.labels, packed.input_ids):
+    if not _are_made(packed, real):
         form["labels"] = packed.labels
     return form
+
+
+def _are_made(packed: PackedRow, real: torch.Tensor) -> bool:
+    """Whether the labels are those that `PackCollator` makes of samples without any: all tokens but
+    the first of each document."""
+    same = packed.labels == packed.input_ids
+    first = packed.bounds[:-1].long()
+    supervised = packed.labels != IGNORE_INDEX
+    same[0, first] = ~supervised[0, first]
+    return bool((same | ~real).all() & supervised.any())
 
 
 def _real(packed: PackedRow) -> torch.Tensor:
