@@ -303,3 +303,13 @@ def test_the_collator_survives_pickling():
     again = pickle.loads(pickle.dumps(collate))
     assert again == collate
     assert again([{"x": [1]}, {"x": [1, 2]}])["x"].tolist() == [[3, 1], [1, 2]]
+
+
+def test_the_first_label_behind_padding_can_be_masked_in_batches_of_any_type():
+    pairs = [([5, 6, 7], [5, 6, 7]), ([8, 9], [8, 9])]
+    collate = PadCollator(side="left", pad_values={"1": -100}, mask_first_label=True)
+    assert collate(pairs)[1].tolist() == [[5, 6, 7], [-100, -100, 9]]
+    items = [dict(zip(("input_ids", "labels"), pair)) for pair in pairs]
+    assert collate(items)["labels"].tolist() == [[5, 6, 7], [-100, -100, 9]]
+    tags = [{"input_ids": ids, "labels": [0.5] * len(ids)} for ids, _ in pairs]
+    assert collate(tags)["labels"].tolist() == [[0.5] * 3, [-100, 0.5, 0.5]]

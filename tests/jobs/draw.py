@@ -136,7 +136,8 @@ def _collates(job: dict[str, Any]) -> list[str]:
     elif not kind.padded:
         found = ["pad", *["none"] * (job["policy"] != "fixed batch")]
     elif form == "tuple":
-        return ["pad"]  # which is told what pads the labels
+        # They are told what pads the labels.
+        return ["pad", *["pad left"] * (kind.relative and kind.labeled != "own")]
     else:
         found = ["none", "pad", "pad 8"]
         if (job["kind"] == "wav2vec2" or form == "bare") and job["policy"] == "fixed batch":

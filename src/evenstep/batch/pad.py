@@ -52,9 +52,10 @@ class PadCollator:
 
     side: str = "right"
     """Where the padding goes: "right" or "left". Waveforms, and beside tokens what is not as long
-    as these, such as the labels of encoder-decoders, are padded on the right, as their models want.
-    On the left, a model that shifts labels would predict a row's first one from padding: a loader
-    whose ``labels`` says so sets it to -100."""
+    as these, such as the labels of encoder-decoders, are padded on the right, as their models want."""
+    mask_first_label: bool = False
+    """Set the first label of a row that is padded on the left to -100: a model that shifts labels
+    would predict it from padding. A loader sets this to what its ``labels`` says."""
     pad_token_id: int = 0
     """Pads ``input_ids``, bare sequences and the first element of tuples."""
     label_fields: tuple[str, ...] = LABEL_FIELDS
@@ -109,6 +110,8 @@ class PadCollator:
                 batch[name] = listed(values)
             else:
                 batch[name] = self._collate(columns, name, rows, lengths)
+        if self.mask_first_label and lengths is not None and self.side == "left":
+            self._mask_first_labels(tensors, lengths, batch)
         masked = self.attention_mask and columns.extensible and "attention_mask" not in batch
         if masked and lengths is not None:
             side = self.side if columns.tokens else "right"
@@ -177,6 +180,16 @@ class PadCollator:
                 f"return one from the dataset, ones as long as {name!r}; or, if the model needs "
                 f"none, pass collate_fn=PadCollator(pad_values={{{name!r}: 0}})"
             )
+
+    def _mask_first_labels(
+        self, tensors: Mapping[str, Any], lengths: list[int], batch: dict[str, torch.Tensor]
+    ) -> None:
+        for name, rows in tensors.items():
+            labels = name in self.label_fields or self.pad_values.get(name) == IGNORE_INDEX
+            if labels and rows and [row.shape for row in rows] == [(length,) for length in lengths]:
+                for row, length in zip(batch[name], lengths):
+                    if length < len(row) and not row.is_floating_point():
+                        row[len(row) - length] = IGNORE_INDEX
 
     def _attention_mask(self, lengths: list[int], side: str) -> torch.Tensor:
         width = self._rounded(max(lengths))

@@ -22,6 +22,7 @@ from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
+from evenstep.batch.pad import PadCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError, SampleError, described
@@ -195,6 +196,8 @@ def _collate(collate_fn: Callable[[list[Any]], Any], labels: str | None) -> Any:
     """The collate function, in the form that suits how the model reads labels."""
     if isinstance(collate_fn, PackCollator) and collate_fn.mask_first_label is None:
         return replace(collate_fn, mask_first_label=labels != "every")
+    if isinstance(collate_fn, PadCollator):
+        return replace(collate_fn, mask_first_label=labels == "causal")
     return collate_fn
 
 
