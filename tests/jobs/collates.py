@@ -81,6 +81,9 @@ def collate_of(job: Job, model: Any) -> Any:
         return None
     if name == "pack":
         return evenstep.PackCollator(mask_first_label=job.reads == "causal")
+    if name == "pack prepared":
+        alone = evenstep.PadCollator()
+        return evenstep.PreparingCollator(collate_fn=alone, config=model.config)
     if name in ("pad", "pad left", "pad 8"):
         return evenstep.PadCollator(
             side="left" if name == "pad left" else "right",

@@ -130,7 +130,7 @@ def _collates(job: dict[str, Any]) -> list[str]:
     if job["kind"] == "perceptron":
         return ["none", "torch"]
     if job["packed"]:
-        found = ["pack"]
+        found = ["pack", *["pack prepared"] * bool(kind.media)]
         if job["labels"] != "shifted" and kind.reads == "causal":
             found += ["none", *["hf flattening"] * (form in MAPPINGS and not kind.media)]
     elif not kind.padded:
@@ -169,6 +169,8 @@ def _renames(job: dict[str, Any]) -> bool:
 
 def _bad(job: dict[str, Any]) -> tuple[str, ...]:
     if job["kind"] == "perceptron" or job["policy"] == "planned":
+        return ("none",)
+    if job["collate"] == "pack prepared":  # of which PadCollator takes anything
         return ("none",)
     return (*["none"] * 6, "None", "empty", *["raise"] * (job["data"] == "map"))
 

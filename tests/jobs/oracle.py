@@ -132,15 +132,17 @@ def first_cause(results: Sequence[Result]) -> Result:
 
 def trained(job: Job, folder: Path) -> tuple[list[Update], Result]:
     updates: list[Update] = []
+    warnings = Warnings()
     try:
-        with Warnings() as warnings:
+        with warnings:
             updates = train(job, folder)
         result = Result(job, "right", "\n".join(warnings.texts))
     except EvenstepError as error:
         text = f"{type(error).__name__}: {error}"
         result = Result(job, "refused" if expected_refusal(job, text) else "wrong", text)
     except Exception as error:
-        result = Result(job, "wrong", f"{type(error).__name__}: {error}")
+        warned = expected_warning(job, "\n".join(warnings.texts))
+        result = Result(job, "warned" if warned else "wrong", f"{type(error).__name__}: {error}")
     return updates, result
 
 

@@ -15,9 +15,13 @@ REFUSALS: list[Rule] = [
         r"count what it keeps with length_fn=evenstep.SampleCounts\(supervised=",
         lambda job: job.collate == "rows" and job.policy == "fixed batch",
     ),
-    (  # their lengths are those of the collate function's batches of one, with padding
+    (  # a trainer of masked language models draws masks where it collates each sample alone
         r"padded already .* turn padding off in the tokenizer",
-        lambda job: job.packed and job.mask in ("left", "right") and job.entry == "trainer",
+        lambda job: (job.kind, job.entry, job.collate) == ("roberta blanks", "trainer", "pack"),
+    ),
+    (  # a packed row would give them the positions of text
+        r"Pack with collate_fn=PreparingCollator\(.*, or use packed=False",
+        lambda job: job.kind == "Qwen2-VL" and job.packed and job.form != "row",
     ),
 ]
 """Text of the error, and of which jobs."""
@@ -25,7 +29,11 @@ REFUSALS: list[Rule] = [
 WARNINGS: list[Rule] = [
     (
         r"to_hugging_face\(batch, model=model\)",
-        lambda job: job.packed and job.call == "batch" and not KINDS[job.kind].causal,
+        lambda job: (
+            job.packed
+            and job.call == "batch"
+            and (not KINDS[job.kind].causal or job.kind == "Qwen2-VL")
+        ),
     )
 ]
 

@@ -52,7 +52,7 @@ class PadCollator:
 
     side: str = "right"
     """Where the padding goes: "right" or "left". Waveforms, and beside tokens what is not as long
-    as these, such as the labels of encoder-decoders, are padded on the right, as their models want."""
+    as these, such as the labels of encoder-decoders, are padded on the right, as models want it."""
     mask_first_label: bool = False
     """Set the first label of a row that is padded on the left to -100: a model that shifts labels
     would predict it from padding. A loader sets this to what its ``labels`` says."""

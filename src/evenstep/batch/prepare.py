@@ -171,12 +171,12 @@ class PreparingCollator:
             self._check_packable(samples)
         encoder = is_encoder(self.config)
         pack = PackCollator(media_fields=self.media_fields, mask_first_label=not encoder)
-        batch = to_hugging_face(pack(samples), model=self.config if encoder else None)
+        batch = pack(samples)
         places = [rope_positions(self.config, sample) for sample in samples]
         known = [place for place in places if place is not None]
         if known:
             batch["position_ids"] = torch.cat(known, dim=1)[:, None]  # [4, 1, T]
-        return batch
+        return to_hugging_face(batch, model=self.config if encoder else None)
 
     @property
     def _padder(self) -> PadCollator:

@@ -218,11 +218,13 @@ def resolve_padded_to(policy: Policy, collate_fn: Any) -> PaddedTo:
 
 
 def resolve_trim(policy: Policy, collate_fn: Any) -> Trim | None:
-    """Cuts padding off samples where evenstep collates them; others a function of the user's may
-    want as they are."""
-    if not isinstance(collate_fn, _OURS):
+    """Cuts padding off samples where evenstep collates them, or they are to be packed; others a
+    function of the user's may want as they are."""
+    ours = isinstance(collate_fn, _OURS)
+    if not (ours or policy.packed):
         return None
-    collator = PadCollator() if isinstance(collate_fn, DefaultCollator) else collate_fn
+    given = ours and not isinstance(collate_fn, DefaultCollator)
+    collator = collate_fn if given else PadCollator()
     others = {*collator.media_fields, *getattr(collator, "per_sample_fields", ())}
     return Trim(frozenset(others), packed=policy.packed)
 

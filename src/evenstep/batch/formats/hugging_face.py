@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.formats.encoders import encoder_form, is_encoder
 from evenstep.batch.formats.packed import check_apart, copies_tokens, read_packed
 from evenstep.errors import CollateError
@@ -52,7 +53,7 @@ def to_hugging_face(
     Raises:
         CollateError: not such a batch, labels that are shifted already or are not for such a
             model, a loss mask that says more than the labels, positions that do not show where
-            documents begin, or a kind of model that is not known.
+            documents begin, or are not the model's, or a kind of model that is not known.
     """
     packed = read_packed(batch)
     packed.check_loss_mask("the loss of transformers")
@@ -60,6 +61,11 @@ def to_hugging_face(
     if is_encoder(config):
         return encoder_form(packed, config)
     _check_causal(config)
+    if _places_images(packed.rest, config) and packed.position_ids.ndim == 2:
+        raise CollateError(
+            f"{_PLACES}. Pack with collate_fn=PreparingCollator(collate_fn=PadCollator(), "
+            "config=model.config), or use packed=False"
+        )
     if _shifts_labels(model):
         packed.check_aligned(
             "causal language models of transformers shift labels themselves, so return them "
@@ -112,12 +118,27 @@ def leave_cache_out(batch: Any, *, packed: bool, first: bool = False) -> None:
         return
     check_apart(batch["position_ids"], batch.get("cu_seqlens_padded", batch["cu_seqlens"]))
     labels = batch["labels"]
+    if first and _places_images(batch, None):
+        logger.warning("%s: see to_hugging_face(batch, model=model)", _PLACES)
     if first and labels.shape == tokens.shape and not copies_tokens(labels, tokens):
         logger.warning(
             "the labels of packed rows are no copy of their tokens, so the model may be no causal "
             "one. Call an encoder of transformers with to_hugging_face(batch, model=model): "
             "model(**batch) would let documents see each other"
         )
+
+
+_PLACES = (
+    "models of the Qwen-VL kind place tokens in time and space, and these packed rows, also those "
+    "without images, have the positions of text"
+)
+
+
+def _places_images(fields: Mapping[str, Any], config: Any) -> bool:
+    """Whether a model has positions of its own; by the fields, where it is not known."""
+    if config is None:
+        return any(name in fields for name in ("mm_token_type_ids", *VISION_GRIDS))
+    return _shell(type(config)) is not None
 
 
 def _check_causal(config: Any) -> None:

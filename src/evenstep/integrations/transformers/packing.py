@@ -19,6 +19,7 @@ from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.random_state import keeping_random_state
+from evenstep.batch.trim import Trim
 from evenstep.errors import ConfigurationError, described
 from evenstep.integrations.rank_values import by_rank_0
 from evenstep.loader.learning.probe import Run
@@ -212,7 +213,7 @@ def _packs(collate_fn: Callable[[list[Any]], Any], rows: Sequence[Callable[[], A
     if len(rows) < 2:
         return False
     try:
-        pair = [row() for row in rows[:2]]
+        pair = [Trim(packed=True)(row()) for row in rows[:2]]  # as a packing loader does
         # A collate function may take fields out of its rows.
         tokens = [len(unbatch(collate_fn([copy.copy(row)]))["input_ids"]) for row in pair]
         together = collate_fn([copy.copy(row) for row in pair])
