@@ -18,10 +18,6 @@ SEED = int(os.environ.get("EVENSTEP_SOAK_SEED", "0"))
 AT_A_TIME = 200
 
 
-@pytest.mark.xfail(
-    reason="not mended yet: prepared Qwen2-VL samples packed, tuples of several labels or of "
-    "encoder-decoders, padded samples under a packing collator of transformers or of Trainer"
-)
 @pytest.mark.timeout(400)
 def test_each_job_trains_rightly_or_is_refused(tmp_path: Path) -> None:
     results = run_all(list(covering(1000, 150, ranks=2)), tmp_path)
