@@ -15,7 +15,7 @@ pytest.importorskip("PIL")
 import evenstep
 from blank_job import FAMILY, IMAGES, ROWS, Prepared, collate_again, loader_of
 from evenstep.loader.arguments import resolve_blank
-from evenstep.loader.batcher.batch_assembly import Blanks
+from evenstep.loader.batcher.batch_assembly import GroupCollate
 from loader_options import grouped
 from row_collate import Collate
 
@@ -79,16 +79,21 @@ def test_other_values_are_refused(options, why):
 
 def test_a_rank_says_once_that_groups_lack_images_that_others_have(caplog):
     spec: Any = SimpleNamespace(
-        rank=1, world_size=2, blank=None, collate_fn=evenstep.PadCollator(), policy=POLICY
+        rank=1,
+        world_size=2,
+        blank=None,
+        collate_fn=evenstep.PadCollator(),
+        policy=POLICY,
+        loss_scaling="token",
     )
     text, image = {"input_ids": [1]}, {"input_ids": [1], "pixel_values": torch.ones(1, 1)}
 
     def said(*groups: list[Any]) -> list[str]:
         caplog.clear()
-        blanks = Blanks(spec)
+        group_collate = GroupCollate(spec)
         with caplog.at_level(logging.WARNING, "evenstep"):
             for group in groups:
-                assert len(blanks.collated(spec.collate_fn, group)["input_ids"]) == len(group)
+                assert len(group_collate(group)["input_ids"]) == len(group)
         return caplog.messages
 
     assert not said([text], [text])
@@ -125,16 +130,16 @@ TEXT, IMAGE = {"text": "abc", "images": []}, {"text": "xyzw", "images": [5]}
 
 def test_a_group_of_rows_without_an_image_gets_a_row_and_no_other_is_collated_twice():
     collate = Noting()
-    blanks = Blanks(rows_spec(collate, IMAGE))
+    group_collate = GroupCollate(rows_spec(collate, IMAGE))
     for _ in range(2):
-        batch = blanks.collated(collate, [TEXT, TEXT])
+        batch = group_collate([TEXT, TEXT])
         assert batch["input_ids"].shape == (3, 4)
         assert (batch["labels"][-1] == -100).all()
         alone = Collate(side="left")([dict(TEXT), dict(TEXT), dict(IMAGE)])
         assert torch.equal(batch["input_ids"], alone["input_ids"])
         assert torch.equal(batch["labels"][:2], alone["labels"][:2])
         assert torch.equal(batch["pixel_values"], alone["pixel_values"])
-    assert len(blanks.collated(collate, [TEXT, IMAGE])["input_ids"]) == 2
+    assert len(group_collate([TEXT, IMAGE])["input_ids"]) == 2
     assert collate.calls == [1, 2, 3, 2, 3, 2]  # the blank alone, first
 
 
@@ -164,6 +169,6 @@ class InBatch(Collate):
 )
 def test_a_row_that_would_change_the_loss_is_refused(collate, options, why):
     blank = options.pop("blank", IMAGE)
-    blanks = Blanks(rows_spec(collate, blank, **options))
+    group_collate = GroupCollate(rows_spec(collate, blank, **options))
     with pytest.raises(evenstep.CollateError, match=f"{why}.*Let collate_fn.*blank=False"):
-        blanks.collated(collate, [TEXT, {"text": "q", "images": []}])
+        group_collate([TEXT, {"text": "q", "images": []}])

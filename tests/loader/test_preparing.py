@@ -85,9 +85,9 @@ def test_every_row_comes_once_and_like_the_functions_own_batch(kind, workers, ag
 
 
 def test_packed_groups():
-    pytest.importorskip("transformers")
+    config = pytest.importorskip("transformers").LlamaConfig()
     policy = evenstep.Even(max_tokens=64, packed=True)
-    collate_fn = evenstep.PreparingCollator(collate_fn=Collate(), config=object())
+    collate_fn = evenstep.PreparingCollator(collate_fn=Collate(), config=config)
     loader = evenstep.DataLoader(Rows(), policy=policy, collate_fn=collate_fn)
     numbers = []
     for batch in loader:

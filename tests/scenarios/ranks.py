@@ -12,6 +12,7 @@ import faulthandler
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import sys
 import tempfile
@@ -93,12 +94,15 @@ class Job:
             prepare: called on every rank before the ranks connect.
         """
         self._folder = folder
-        self._temporary = folder / "tmp"
-        self._temporary.mkdir()
+        # Not in the folder: the name of a socket has at most 107 characters.
+        self._temporary = Path(tempfile.mkdtemp(prefix="es-"))
         self._shared_before = shared_memory()
         context = multiprocessing.get_context("fork")
         self._processes = [
-            context.Process(target=_main, args=(function, rank, world_size, args, folder, prepare))
+            context.Process(
+                target=_main,
+                args=(function, rank, world_size, args, folder, self._temporary, prepare),
+            )
             for rank in range(world_size)
         ]
 
@@ -113,6 +117,7 @@ class Job:
         for process in self._processes:
             process.kill()  # it may not have a session yet
             process.join()
+        shutil.rmtree(self._temporary)
 
     def pid(self, rank: int) -> int:
         pid = self._processes[rank].pid
@@ -231,6 +236,7 @@ def _main(
     world_size: int,
     args: tuple[Any, ...],
     folder: Path,
+    temporary: Path,
     prepare: Callable[[Rank], None] | None,
 ) -> None:
     os.setsid()
@@ -240,7 +246,7 @@ def _main(
     os.dup2(log.fileno(), 2)
     faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a test before may have left that of Ray
-    tempfile.tempdir = os.environ["TMPDIR"] = str(folder / "tmp")
+    tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
     torch.set_num_threads(1)
     value, error = None, ("", "", "")
     here = Rank(rank, world_size, folder)

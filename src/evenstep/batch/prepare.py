@@ -169,14 +169,13 @@ class PreparingCollator:
             return self._joined(samples)
         if any(name in sample for sample in samples for name in self.media_fields):
             self._check_packable(samples)
-        encoder = is_encoder(self.config)
-        pack = PackCollator(media_fields=self.media_fields, mask_first_label=not encoder)
-        batch = pack(samples)
+        first = not is_encoder(self.config)
+        batch = PackCollator(media_fields=self.media_fields, mask_first_label=first)(samples)
         places = [rope_positions(self.config, sample) for sample in samples]
         known = [place for place in places if place is not None]
         if known:
             batch["position_ids"] = torch.cat(known, dim=1)[:, None]  # [4, 1, T]
-        return to_hugging_face(batch, model=self.config if encoder else None)
+        return to_hugging_face(batch, model=self.config)
 
     @property
     def _padder(self) -> PadCollator:

@@ -341,7 +341,7 @@ class DataLoader(LoaderAttributes):
                 "loss_scaling": self.loss_scaling,
                 "shuffle": self.shuffle,
                 "drop_last": self.drop_last,
-                "blank": bool(blank),
+                "blank": None if self._options.blank is None else bool(blank),
             },
         )
 
@@ -501,14 +501,13 @@ class DataLoader(LoaderAttributes):
         if self._known(ranks) is not None:
             return
         question = self._question(ranks)
-        if not question.asks:
-            learned = question.learned(JobAnswer())
-        else:
 
-            def find() -> bytes:
-                return question.learned(self._runtime.ask(question)).to_bytes()
+        def find() -> bytes:
+            answer = self._runtime.ask(question) if question.asks else JobAnswer()
+            return question.learned(answer).to_bytes()
 
-            learned = Learned.from_bytes(from_first_rank(exchange, find))
+        # Even where there is nothing to ask: options of other ranks may differ by mistake.
+        learned = Learned.from_bytes(from_first_rank(exchange, find))
         self._learned = self._options, learned
 
     def _question(self, ranks: int) -> JobQuestion:
@@ -526,15 +525,18 @@ class DataLoader(LoaderAttributes):
     def _learned_options(self) -> LoaderOptions:
         """The options, with what was found of the job."""
         ranks = self.world_size
-        if self._known(ranks) is None:
-            if ranks > 1 and self._question(ranks).asks:
-                raise ConfigurationError(
-                    "samples are tried to find this out, and ranks agree on it when the first "
-                    "pass begins; read it after that, or call loader.learn() on all ranks before"
-                )
-            self.learn()
         learned = self._known(ranks)
-        assert learned is not None
+        if learned is None and not (question := self._question(ranks)).asks:
+            learned = question.learned(JobAnswer())
+        elif learned is None and ranks > 1:
+            raise ConfigurationError(
+                "samples are tried to find this out, and ranks agree on it when the first pass "
+                "begins; read it after that, or call loader.learn() on all ranks before"
+            )
+        elif learned is None:
+            self.learn()
+            learned = self._known(ranks)
+            assert learned is not None
         return learned.applied_to(self._options)
 
     # Ending

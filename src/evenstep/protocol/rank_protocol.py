@@ -144,7 +144,7 @@ class RankProtocol:
             "round to begin with": self.rounds,
             "step to begin with": self.steps,
             "sample to deal next": start.next_entry,
-            "labels": start.labels,
+            "use of labels": start.labels,
             "pad_to_multiple_of": [padded_to.samples, padded_to.rows],
             **(options or {}),
         }

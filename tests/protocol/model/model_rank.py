@@ -28,6 +28,7 @@ from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.options import Faults, Memory
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.resume.sample_order import DealtOrder
+from evenstep.plan.padded_to import NO_MULTIPLE
 
 
 class _Waits(Exception):
@@ -51,6 +52,7 @@ class Rank:
             faults=Faults(exhausted=job.exhausted),
             accumulate=job.accumulate,
             seed=0,
+            padded_to=NO_MULTIPLE,
             compared={},
         )
         self.job, self.number = job, start.rank

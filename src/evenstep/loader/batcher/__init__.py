@@ -17,7 +17,7 @@ in which a sample meets them, with the thread that runs each file:
     round_planner       plan: samples -> messages to and from all ranks -> planned steps
     whole_updates       plan: holds steps back until all of their update are planned
     batch_assembly      collate: a planned step and its samples -> the batch and its `StepInfo`;
-                        `Blanks`: images for groups without any
+                        `GroupCollate`: with images for groups without any
     filler_sample       intake, plan and collate: the sample that zero-loss steps are run with
     progress            deliver: what the trainer learns with each step, for its checkpoints
     ports               plan, collate and deliver: pipes and credits between batcher and trainer

@@ -73,7 +73,7 @@ def make_step(
     indices: tuple[Any, ...],
     *,
     filler_sample: Callable[[], Any],
-    blanks: Blanks,
+    collate: GroupCollate,
     seeds: bool,
 ) -> tuple[StepInfo, Any]:
     """Collates, checks, shards and scales one step.
@@ -82,7 +82,7 @@ def make_step(
         rows: this rank's micro-batches.
         indices: dataset indices of all samples that this rank has read, in order.
         filler_sample: makes a sample for a filler step.
-        blanks: of groups without images.
+        collate: the collate function.
         seeds: seed this process by the step, so that what ``collate_fn`` draws at random is a
             function of the step. False where the process is the trainer's own.
 
@@ -91,7 +91,7 @@ def make_step(
     """
     planned, policy = of_update.planned, spec.policy
     labels = planned.round.start.labels
-    collate = _collate(spec.collate_fn, labels)
+    collate.suit(labels)
     if spec.measure.labels is None and labels == "causal":
         labels = None  # the batch shows whether the collate function has shifted them
     if seeds:
@@ -100,7 +100,7 @@ def make_step(
     fillers = _fillers(rows, filler_sample)
 
     def collated(samples: list[Any]) -> Any:
-        batch = blanks.collated(collate, samples)
+        batch = collate(samples)
         if spec.loss_scaling != "none":
             check_rows(batch, len(samples))
         return without_padded_first(batch, labels)
@@ -142,7 +142,7 @@ def make_step(
         total=total,
     )
     if policy.peers > 1 or policy.dynamic:
-        batches, supervised = _own_shards(spec, collate, batches, rows)
+        batches, supervised = _own_shards(spec, collate.function, batches, rows)
         if spec.loss_scaling == "token":
             tokens = of_update.totals.supervised_tokens
             scale = shard_loss_scale(sum(supervised), tokens, policy.peers * spec.world_size)
@@ -190,15 +190,6 @@ def _explained(
     if isinstance(error, EvenstepError):
         return CollateError(f"{where}: {error}") if isinstance(error, CollateError) else error
     return CollateError(f"{where}: collate_fn raised {described(error)}")
-
-
-def _collate(collate_fn: Callable[[list[Any]], Any], labels: str | None) -> Any:
-    """The collate function, in the form that suits how the model reads labels."""
-    if isinstance(collate_fn, PackCollator) and collate_fn.mask_first_label is None:
-        return replace(collate_fn, mask_first_label=labels != "every")
-    if isinstance(collate_fn, PadCollator):
-        return replace(collate_fn, mask_first_label=labels == "causal")
-    return collate_fn
 
 
 def _fillers(rows: list[Row], filler_sample: Callable[[], Any]) -> list[list[Any]]:
@@ -256,34 +247,48 @@ def _own_shards(
     return shards, supervised
 
 
-class Blanks:
-    """Adds the loader's blank. Without one, says so once a group lacks what others have, since the
-    ranks then wait for each other without a word."""
+class GroupCollate:
+    """The collate function of a loader, with its blank for groups without images. Where there is no
+    blank, it says so once a group lacks what others have, since ranks then wait for each other
+    without a word."""
 
     def __init__(self, spec: LoaderSpec) -> None:
-        self._spec = spec
-        several = spec.world_size > 1
-        self._blank = spec.blank if several else False
+        self.function: Callable[[list[Any]], Any] = spec.collate_fn
+        self._given = spec.collate_fn
+        self._labels: str | None = None
+        self._rank, self._scaling = spec.rank, spec.loss_scaling
+        self._blank = spec.blank if spec.world_size > 1 else False
         self._media = getattr(spec.collate_fn, "media_fields", MEDIA_FIELDS)
         self._packed = spec.policy.packed or isinstance(spec.collate_fn, PackCollator)
         self._seen: list[set[str]] = []
         self._row_towers: set[str] | None = None
 
-    def collated(self, collate_fn: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    def suit(self, labels: str | None) -> None:
+        """Takes the form of the function for models that read labels like this."""
+        given = self._given
+        if self._labels == labels and self.function is not given:
+            return
+        self._labels = labels
+        if isinstance(given, PackCollator) and given.mask_first_label is None:
+            self.function = replace(given, mask_first_label=labels != "every")
+        elif isinstance(given, PadCollator):
+            self.function = replace(given, mask_first_label=labels == "causal")
+
+    def __call__(self, samples: list[Any]) -> Any:
         """The batch of a group.
 
         Raises:
             CollateError: see `Blank.added_to` and `BlankRow.collated`.
         """
-        blank = self._blank
+        blank, collate = self._blank, self.function
         if isinstance(blank, BlankRow):
             if self._row_towers is None:
-                self._row_towers = towers_of(collate_fn([copy_of(blank.sample)]), self._media)
-            scaling = self._spec.loss_scaling
-            return blank.collated(collate_fn, samples, self._row_towers, loss_scaling=scaling)
+                self._row_towers = towers_of(collate([copy_of(blank.sample)]), self._media)
+            scaling = self._scaling
+            return blank.collated(collate, samples, self._row_towers, loss_scaling=scaling)
         if isinstance(blank, Blank):
             samples = blank.added_to(samples, packed=self._packed)
-        batch = collate_fn(samples)
+        batch = collate(samples)
         if blank is None:
             self._note(towers_of(batch, self._media))
         return batch
@@ -299,6 +304,6 @@ class Blanks:
                 "the encoder, ranks without may wait for ever for those with; give them a blank "
                 "one, by evenstep.DataLoader(blank=): a processor, a prepared sample with one or, "
                 "where collate_fn takes rows, a row with one; or, if no rank waits, blank=False",
-                self._spec.rank,
+                self._rank,
                 " and ".join(sorted(lacking)),
             )

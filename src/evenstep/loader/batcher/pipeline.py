@@ -36,7 +36,7 @@ from evenstep.errors import (
     PeerError,
     described,
 )
-from evenstep.loader.batcher.batch_assembly import Blanks, make_step, rows_of
+from evenstep.loader.batcher.batch_assembly import GroupCollate, make_step, rows_of
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.index_feed import IndexFeed
@@ -85,7 +85,7 @@ class EpochRun:
         alone = self._protocol.has_no_window
         self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
         self._filler_sample = FillerSample()
-        self._blanks = Blanks(spec)
+        self._group_collate = GroupCollate(spec)
         self._checks = ChunkChecks(spec, epoch, self._filler_sample)
         self._worker_states = (
             WorkerStateLog(max(spec.num_workers, 1), epoch.worker_states) if spec.iterable else None
@@ -294,7 +294,7 @@ class EpochRun:
                     rows,
                     indices,
                     filler_sample=self._filler_sample.sample,
-                    blanks=self._blanks,
+                    collate=self._group_collate,
                     seeds=self._seeds,
                 )
         except EvenstepError:

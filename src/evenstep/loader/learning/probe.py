@@ -155,8 +155,12 @@ def run_probe(probe: Probe, line: Connection) -> None:
 
 
 def _send(line: Connection, value: Any) -> None:
-    # Not by `send`: torch would leave tensors in memory that ends with this process.
-    line.send_bytes(pickle.dumps(value))
+    line.send_bytes(_packed(value))
+
+
+def _packed(value: Any) -> bytes:
+    # torch would send tensors as memory that ends with this process.
+    return pickle.dumps(value)
 
 
 def _here(
@@ -184,7 +188,7 @@ def _in_workers(
     for result in loader:
         if isinstance(result, EvenstepError):
             raise result
-        yield result
+        yield pickle.loads(result)
 
 
 class _Result(NamedTuple):
@@ -206,7 +210,7 @@ class _Asked(Dataset):  # type: ignore[type-arg]
         logger.handlers, logger.propagate = [kept], False
         logger.setLevel(self._level)
         try:
-            return _Result(self._function(self.dataset, item), kept.said)
+            return _packed(_Result(self._function(self.dataset, item), kept.said))
         except EvenstepError as error:
             # As torch sends it, it would have a traceback for its message.
             return type(error)(str(error))

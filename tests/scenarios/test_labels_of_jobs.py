@@ -384,7 +384,9 @@ def test_what_samples_have_shown_holds_for_later_passes_and_in_states() -> None:
 
 def test_ranks_that_say_different_things_are_told(tmp_path: Any) -> None:
     outcomes = run(say_different_things, 2, folder=tmp_path, within=60)
-    assert all("ranks differ in labels: rank 0 has 'causal', rank 1 has" in o for o in outcomes)
+    assert all(
+        "ranks differ in use of labels: rank 0 has 'causal', rank 1 has" in o for o in outcomes
+    )
 
 
 def say_different_things(rank: Rank) -> str:
