@@ -4,7 +4,6 @@
 # the first call, or a change of pyproject.toml or the lock, installs anything.
 #
 #   make demo                       train on real text on two ranks, fixed batches against evenstep
-#   make demo-vision                the same with images: a small Qwen2-VL on photographs
 #   make test                       everything but the soak runs
 #   make learning DATA=FILE.parquet:COLUMN   held-out loss of every policy on your own text
 #   make docs                       the documentation as a site, in site/
@@ -51,22 +50,19 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
 BENCHMARKS := $(sort $(filter-out %/__main__.py %/gpu_speed.py,$(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks)))
 
-.PHONY: help install demo demo-vision learning test integrations integrations-4 matrix gpu locks dist smoke soak lint docs docs-version papers bench clean
+.PHONY: help install demo learning test integrations integrations-4 matrix gpu locks dist smoke soak lint docs docs-version papers bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: install demo demo-vision learning test integrations integrations-4 matrix gpu locks dist smoke soak lint docs docs-version papers bench clean"
+	@echo "targets: install demo learning test integrations integrations-4 matrix gpu locks dist smoke soak lint docs docs-version papers bench clean"
 
 # What several targets need that run at the same time, as they do in .ci/run.
 install: $(VENV)/.installed-lint $(VENV)/.installed-docs $(VENV)/.installed-test
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/evenstep demo
-
-demo-vision: $(VENV)/.installed-demo-vision
-	$(BIN)/evenstep demo-vision
 
 # Several files with a space between them; finished runs are kept in out/learning.
 learning: $(VENV)/.installed-demo
@@ -160,7 +156,6 @@ $(VENV)/.made:
 # What mypy says depends on which optional packages it finds, so lint installs all of the suite's.
 $(VENV)/.installed-lint: EXTRAS = test,lint
 $(VENV)/.installed-demo: EXTRAS = demo
-$(VENV)/.installed-demo-vision: EXTRAS = demo-vision
 $(VENV)/.installed-docs: EXTRAS = docs
 $(VENV)/.installed-test: EXTRAS = test
 $(VENV)/.installed-bench: EXTRAS = bench

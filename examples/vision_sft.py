@@ -4,8 +4,8 @@ Trainer on two ranks, and batches of a token budget instead of a batch size.
     torchrun --nproc-per-node 2 examples/vision_sft.py
     torchrun --nproc-per-node 2 examples/vision_sft.py OUT Qwen/Qwen2.5-VL-3B-Instruct FILE.parquet
 
-The first trains a tiny Qwen2-VL on photographs of scikit-image (pip install 'evenstep[demo-vision]'
-accelerate). The second loads a checkpoint, and rows with columns ``images`` and ``messages``.
+The first trains a tiny Qwen2-VL on photographs: see photographs.py beside this file. The second
+loads a checkpoint, and rows with columns ``images`` and ``messages``.
 
 The only evenstep lines are the import and `install`: it calls the collate function on each row
 alone, in worker processes, and forms batches once it knows how many tokens a row has become.
@@ -46,10 +46,10 @@ class Collate:
 def load(name: str | None, file: str | None) -> tuple[Any, Any, Any]:
     """Model, processor and rows."""
     if name is None:
-        from evenstep_demos.vision import collate, crops, model
+        import photographs
 
-        processor = collate.processor()
-        return model.VisionLanguageModel(processor).model, processor, crops.Crops(range(400))
+        processor = photographs.processor()
+        return photographs.model(processor), processor, photographs.Crops(400)
     import datasets
 
     rows = datasets.load_dataset("parquet", data_files=file, split="train")

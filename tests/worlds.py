@@ -335,7 +335,6 @@ def visible(step: PlannedStep) -> tuple:
         totals.padded_tokens.tolist(),
         totals.supervised_tokens.tolist(),
         totals.cost.tolist(),
-        step.mean_supervised.tolist(),
         step.filler,
     )
 

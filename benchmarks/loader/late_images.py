@@ -90,7 +90,7 @@ class Collate:
     """As trainers do it: tokens and pixels of all rows, and labels for their text."""
 
     def __init__(self) -> None:
-        from evenstep_demos.vision.collate import processor
+        from examples.photographs import processor
 
         self.processor = processor(patch=14, max_pixels=1280 * 28 * 28)
 

@@ -1,7 +1,6 @@
 """The demos: commands of ``evenstep`` that show on real text and real processes what it gains.
 
     text/      ``evenstep demo``: a small GPT, with fixed batches and with `evenstep.Even`
-    vision/    ``evenstep demo-vision``: a small Qwen2-VL on photographs, in the same two ways
     models.py  the small transformers that they train
     ranks.py   rank processes on this machine
 

@@ -46,19 +46,10 @@ def test_sample_scaling_turns_the_mean_over_ranks_into_the_mean_over_samples(gro
     assert averaged == pytest.approx(np.concatenate(losses).mean(), rel=1e-12)
 
 
-def test_approximate_scaling_estimates_tokens_from_the_means_before_alignment():
-    step = totals([2, 4], [99, 1])
-    assert loss_scale(step, 0, "approximate", mean_supervised=[10.0, 5.0]) == pytest.approx(1.0)
-    exact = totals([2, 4], [20, 12])
-    assert loss_scale(exact, 1, "approximate", mean_supervised=[10, 3]) == pytest.approx(
-        loss_scale(exact, 1, "token")
-    )
-
-
 @pytest.mark.parametrize("mode", LOSS_SCALING)
 def test_a_filler_weighs_nothing_in_every_mode(mode):
     step = totals([3, 0], [12, 0])
-    scales = [loss_scale(step, rank, mode, mean_supervised=[4.0, 9.0]) for rank in (0, 1)]
+    scales = [loss_scale(step, rank, mode) for rank in (0, 1)]
     assert scales == [1.0 if mode == "none" else 2.0, 0.0]
 
 
@@ -75,12 +66,10 @@ def test_a_rank_without_supervised_tokens_adds_a_gradient_of_exactly_zero():
     assert torch.equal(logits.grad, torch.zeros(6, 5))
 
 
-def test_unknown_modes_and_missing_means_are_refused():
+def test_unknown_modes_are_refused():
     step = totals([1], [1])
     with pytest.raises(ConfigurationError, match=r"'tokens' must be one of .*'token'"):
         loss_scale(step, 0, "tokens")
-    with pytest.raises(ConfigurationError, match="mean_supervised="):
-        loss_scale(step, 0, "approximate")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +77,6 @@ def test_unknown_modes_and_missing_means_are_refused():
     [
         ("token", (0.4, 1.2)),
         ("sample", (1.2, 0.4)),
-        ("approximate", (1.2, 0.4)),
         ("none", (1.6, 1.6)),
     ],
 )

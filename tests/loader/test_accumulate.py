@@ -74,7 +74,7 @@ def test_micro_batches_of_all_steps_of_an_update_are_weighed_together() -> None:
         assert all(sum(s.loss_scales) == pytest.approx(s.loss_scale) for s in update)
 
 
-@pytest.mark.parametrize(("mode", "buffer_size"), [("approximate", 9), ("token", 40)])
+@pytest.mark.parametrize(("mode", "buffer_size"), [("sample", 9), ("token", 40)])
 def test_epochs_resume_exactly_at_and_inside_updates(mode, buffer_size) -> None:
     options = {"buffer_size": buffer_size, "loss_scaling": mode}
     assert assert_exact_resume(lambda: make(4, **options), epochs=2) > 30

@@ -29,19 +29,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from evenstep.arrays import Float64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_one_of
 
 if TYPE_CHECKING:  # the protocol is more than a process that makes batches needs
     from evenstep.protocol.receipts import StepTotals
 
-LOSS_SCALING = ("token", "sample", "approximate", "none")
+LOSS_SCALING = ("token", "sample", "none")
 """The modes of `loss_scale`."""
 
 _REDUCTIONS = ("mean", "sum")
@@ -53,30 +49,21 @@ class LossTotals:
 
     samples: int = 0
     supervised_tokens: int = 0
-    estimated_tokens: float = 0.0
-    """Supervised tokens as "approximate" estimates them."""
 
     @classmethod
-    def of(cls, totals: StepTotals, mean_supervised: npt.ArrayLike) -> LossTotals:
-        """Of one step; arguments as for `loss_scale`."""
-        return cls(
-            int(totals.samples.sum()),
-            int(totals.supervised_tokens.sum()),
-            float(_estimated(totals, mean_supervised).sum()),
-        )
+    def of(cls, totals: StepTotals) -> LossTotals:
+        """Of one step."""
+        return cls(int(totals.samples.sum()), int(totals.supervised_tokens.sum()))
 
     def __add__(self, other: LossTotals) -> LossTotals:
         return LossTotals(
             self.samples + other.samples,
             self.supervised_tokens + other.supervised_tokens,
-            self.estimated_tokens + other.estimated_tokens,
         )
 
-    def counted(self, mode: str) -> float:
+    def counted(self, mode: str) -> int:
         """The sum that `mode` divides by; not for "none"."""
-        if mode == "token":
-            return self.supervised_tokens
-        return self.samples if mode == "sample" else self.estimated_tokens
+        return self.supervised_tokens if mode == "token" else self.samples
 
 
 def loss_scale(
@@ -84,8 +71,7 @@ def loss_scale(
     rank: int,
     mode: str = "token",
     *,
-    mean_supervised: npt.ArrayLike | None = None,
-    total: float | None = None,
+    total: int | None = None,
 ) -> float:
     """The factor for this rank's loss.
 
@@ -93,10 +79,7 @@ def loss_scale(
         totals: what each rank trains on in this step.
         rank: this rank.
         mode: "token" is exact: W * t_r / T. "sample" is W * n_r / N with n counting samples, right
-            for a loss that is a mean over samples. "approximate" is ODB's: t_r estimated as n_r
-            times `mean_supervised`. "none" is 1, however many steps an update has.
-        mean_supervised: [ranks] mean supervised tokens per sample of each rank's groups before
-            alignment; needed for "approximate".
+            for a loss that is a mean over samples. "none" is 1, however many steps an update has.
         total: T or N of all steps of the update; None where the step is an update by itself.
 
     Returns:
@@ -104,33 +87,16 @@ def loss_scale(
         every rank where nothing is counted anywhere.
 
     Raises:
-        ConfigurationError: an unknown mode, or "approximate" without `mean_supervised`.
+        ConfigurationError: an unknown mode.
     """
     if mode == "none":
         return 1.0 if totals.samples[rank] else 0.0
-    if mode == "token":
-        counts: npt.NDArray[Any] = totals.supervised_tokens
-    elif mode == "sample":
-        counts = totals.samples
-    elif mode == "approximate":
-        if mean_supervised is None:
-            raise ConfigurationError(
-                "mode='approximate' needs mean_supervised=, the mean supervised tokens per sample "
-                "of each rank"
-            )
-        counts = _estimated(totals, mean_supervised)
-    else:
+    if mode not in LOSS_SCALING:
         raise ConfigurationError(f"loss scaling {mode!r} must be one of {LOSS_SCALING}")
+    counts = totals.supervised_tokens if mode == "token" else totals.samples
     if total is None:
-        total = float(counts.sum())
+        total = int(counts.sum())
     return float(len(counts) * counts[rank] / total) if total else 0.0
-
-
-def _estimated(totals: StepTotals, mean_supervised: npt.ArrayLike) -> Float64Array:
-    """[ranks] supervised tokens, estimated from the number of samples."""
-    means = np.asarray(mean_supervised, dtype=np.float64)
-    estimated: Float64Array = means * totals.samples
-    return estimated
 
 
 def micro_batch_scales(

@@ -116,7 +116,7 @@ class DataLoader(LoaderAttributes):
             sample never counts. "every": it does not, as encoder-decoders and token classifiers, or
             the dataset has shifted them. None lets the samples show it, once for all ranks: see
             `evenstep.plan.label_reading`.
-        loss_scaling: "token" (exact), "approximate", "sample" or "none"; see
+        loss_scaling: "token" (exact), "sample" or "none"; see
             `evenstep.batch.loss_scale`.
         step_log: a file to which the first rank adds a line for each step: what it took and held.
             ``evenstep report`` and ``evenstep watch`` show it.

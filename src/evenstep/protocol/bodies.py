@@ -10,13 +10,12 @@ import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import BoolArray, Float64Array, Int64Array
+from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import MismatchError
 from evenstep.protocol.wire import (
     DOCUMENTS,
@@ -90,11 +89,6 @@ class ProposalHeads:
         return replace(
             self, supervised=self.supervised + self.first, first=np.zeros_like(self.first)
         )
-
-    @cached_property
-    def mean_supervised(self) -> Float64Array:
-        """Supervised tokens of a sample."""
-        return self.supervised / np.maximum(self.samples, 1)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.shared_step import SharedStep
 from evenstep.protocol.receipts import RoundTotals, StepTotals
@@ -24,8 +24,6 @@ class SettledRound:
     steps: Int64Array
     """[steps + 1] offsets of each step's groups."""
     totals: RoundTotals
-    mean_supervised: Float64Array
-    """[ranks] mean supervised tokens of the samples in each rank's window."""
     shared: SharedStep | None = None
     """The one step of the round, where groups of ranks share documents."""
 
@@ -70,11 +68,6 @@ class PlannedStep:
     def totals(self) -> StepTotals:
         """What each rank trains on in this step."""
         return self.round.totals.step(self.index_in_round)
-
-    @property
-    def mean_supervised(self) -> Float64Array:
-        """[ranks] mean supervised tokens of the samples in each rank's window."""
-        return self.round.mean_supervised
 
     @property
     def filler(self) -> bool:

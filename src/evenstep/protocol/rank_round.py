@@ -33,7 +33,7 @@ class RankRound:
         self._rooms = rounded_up(start.columns[0], padded_to.samples)
         """[samples] tokens of each as policies see them."""
         self._proposal: Proposal | None = None
-        self._mean_supervised = np.zeros(world_size)
+        self._world_size = world_size
         self.groups = Groups.empty()
         """This rank's groups of arrival numbers, once settled."""
         self._steps: Int64Array = np.zeros(1, np.int64)
@@ -77,7 +77,7 @@ class RankRound:
             epoch=epoch,
             round=start.round,
             step=start.step,
-            ranks=len(self._mean_supervised),
+            ranks=self._world_size,
             seen_lengths=start.seen_lengths,
         )
         self._proposal = self._policy.propose(window)
@@ -106,7 +106,6 @@ class RankRound:
         Raises:
             InvariantError: the policy cannot make a plan of these messages, or makes a wrong one.
         """
-        self._mean_supervised = heads.mean_supervised
         try:
             if self._policy.dynamic:
                 self._shared = self._policy.share(messages)
@@ -149,8 +148,6 @@ class RankRound:
         if self._shared is not None:
             # What ranks train on; the other totals are of what they read.
             totals = replace(totals, cost=self._shared.costs[:, None])
-        settled = SettledRound(
-            self.start, self.groups, self._steps, totals, self._mean_supervised, self._shared
-        )
+        settled = SettledRound(self.start, self.groups, self._steps, totals, self._shared)
         first = self.start.step
         return [PlannedStep(index, settled) for index in range(first, first + len(totals))]

@@ -76,7 +76,7 @@ def even_batches(task: Task, max_tokens: int, seed: int, waits: list[float]) -> 
     """One epoch of evenstep's DataLoader with its default policy; see `fixed_batches`."""
     loader = evenstep.DataLoader(
         task.training,
-        policy=evenstep.Even(max_tokens=max_tokens, cost=task.cost),
+        policy=evenstep.Even(max_tokens=max_tokens),
         collate_fn=task.collate,
         shuffle=True,
         seed=seed,

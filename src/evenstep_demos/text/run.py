@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.data import Subset
@@ -19,7 +17,6 @@ from evenstep_demos.text.budget import ACCUMULATE, TrainingOptions, choose
 from evenstep_demos.text.corpus import read_parquet, read_standard_library
 from evenstep_demos.text.prepared_text import describe_lengths, prepare
 from evenstep_demos.text.result import figures_of_both, panels_of, table_of
-from evenstep_demos.text.task import Task
 from evenstep_demos.text.train import REPEATS, train_both
 
 VOCABULARY = 1024
@@ -28,14 +25,19 @@ VOCABULARY = 1024
 def run_demo(
     options: TrainingOptions, *, data: Path | None, column: str, out: Path, as_json: bool
 ) -> None:
-    """Reads, tokenizes and trains; see `compare`.
+    """Trains with fixed batches and with `Even`, prints the result, and writes ``step_times.png``
+    and ``result.json``.
 
     Args:
         data: a Parquet file with one document a row; None takes the standard library.
         column: the column of `data` that holds the text.
+        out: the folder of both files.
+        as_json: print a JSON object instead of a table.
 
     Raises:
         ConfigurationError: the text cannot be used, or there is too little of it.
+        RankFailedError: a rank failed; no process is left.
+        ImportError: something of ``evenstep[demo]`` is not installed.
     """
     note("reading text and training a tokenizer on it")
     if data is None:
@@ -57,36 +59,6 @@ def run_demo(
         "too_long": too_long,
         "held_out": held_out,
     }
-    compare(options, task, facts=facts, samples="documents", out=out, as_json=as_json)
-
-
-def _model(seed: int) -> PaddedGPT:
-    torch.manual_seed(seed)
-    return PaddedGPT(vocab_size=VOCABULARY, hidden_size=96, layers=1)
-
-
-def compare(
-    options: TrainingOptions,
-    task: Task,
-    *,
-    facts: Mapping[str, Any],
-    samples: str,
-    out: Path,
-    as_json: bool,
-) -> None:
-    """Trains with fixed batches and with `Even`, prints the result, and writes ``step_times.png``
-    and ``result.json``.
-
-    Args:
-        facts: about the data, for the result.
-        samples: what the samples are called.
-        out: the folder of both files.
-        as_json: print a JSON object instead of a table.
-
-    Raises:
-        RankFailedError: a rank failed; no process is left.
-        ImportError: something of ``evenstep[demo]`` is not installed.
-    """
     out.mkdir(parents=True, exist_ok=True)
     ranks = options.world_size
     count = min(options.samples, len(task.lengths)) // ranks * ranks  # so that each is dealt once
@@ -94,7 +66,7 @@ def compare(
     lengths = describe_lengths(task.lengths)
     choice = choose(task.lengths, options)
     note(
-        f"{count:,} {samples} to train on, their lengths median {lengths['median']:,.0f}, mean "
+        f"{count:,} documents to train on, their lengths median {lengths['median']:,.0f}, mean "
         f"{lengths['mean']:,.0f}, 95th percentile {lengths['p95']:,.0f}, longest "
         f"{lengths['max']:,.0f} tokens, coefficient of variation {lengths['cv']:.2f}\n"
         f"training on {ranks} ranks, {REPEATS} times each: fixed batches of {choice.batch_size}, "
@@ -103,8 +75,8 @@ def compare(
     trained = run_ranks(train_both, ranks, (options.seed, choice, task), note)[0]
     picture = out / "step_times.png"
     result = {
-        "corpus": dict(facts),
-        "samples": samples,
+        "corpus": facts,
+        "samples": "documents",
         "lengths": lengths,
         "options": {
             **asdict(options),
@@ -125,3 +97,8 @@ def compare(
     else:
         print(table_of(result))
     note(f"picture: {picture}\nfigures: {out / 'result.json'}")
+
+
+def _model(seed: int) -> PaddedGPT:
+    torch.manual_seed(seed)
+    return PaddedGPT(vocab_size=VOCABULARY, hidden_size=96, layers=1)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
-
-from evenstep.cost import Cost, PaddedTokenCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +27,3 @@ class Task:
     them."""
     model: Callable[[int], torch.nn.Module]
     """Seed -> a model before training. Called, it returns the mean loss per supervised token."""
-    cost: Cost = field(default_factory=PaddedTokenCost)
-    """What evenstep makes equal between ranks."""
-
-    @classmethod
-    def measured(cls, training: Any, held_out: Any, **others: Any) -> Task:
-        """The task of raw rows, whose tokens are counted by collating each of them."""
-        counts = [
-            np.array([others["collate"]([rows[i]])["input_ids"].shape[1] for i in range(len(rows))])
-            for rows in (training, held_out)
-        ]
-        return cls(
-            training=training,
-            lengths=counts[0],
-            held_out=held_out,
-            held_out_lengths=counts[1],
-            **others,
-        )

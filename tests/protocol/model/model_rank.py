@@ -271,7 +271,6 @@ class Rank:
         totals = planned.totals
         common = (
             [getattr(totals, name).tolist() for name in totals.__dataclass_fields__],
-            planned.mean_supervised.tolist(),
             step.totals,
             step.ends_update,
         )

@@ -138,7 +138,6 @@ def make_step(
         totals,
         spec.rank,
         spec.loss_scaling,
-        mean_supervised=planned.mean_supervised,
         total=total,
     )
     if policy.peers > 1 or policy.dynamic:

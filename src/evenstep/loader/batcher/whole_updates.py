@@ -55,7 +55,7 @@ class WholeUpdates:
             progress: None for a step that the trainer has received before. It counts, but is not
                 collated.
         """
-        self.totals += LossTotals.of(planned.totals, planned.mean_supervised)
+        self.totals += LossTotals.of(planned.totals)
         if progress is not None:
             self._held.append((planned, progress))
         return [] if (planned.index + 1) % self._accumulate else self.end()
