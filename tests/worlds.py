@@ -60,7 +60,7 @@ KEEPING = st.one_of(
         st.integers(30, 200),
         max_steps_per_round=st.one_of(st.none(), st.integers(1, 4)),
         max_wait=st.integers(0, 3),
-        emission_order=st.sampled_from(["aligned", "flip-balanced"]),
+        spread=st.booleans(),
     ),
     st.builds(Even, st.integers(30, 200), max_wait=st.integers(0, 3), packed=st.booleans()),
     st.builds(

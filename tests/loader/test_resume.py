@@ -33,7 +33,6 @@ POLICIES = {
     "even": evenstep.Even(512),
     "even, packed": evenstep.Even(512, packed=True),
     "workload": evenstep.WorkloadPacking(250, micro_batches=2, thresholds=(100, 200)),
-    "flipped": evenstep.TokenBudget(300, emission_order="flip-rank-round"),
 }
 
 

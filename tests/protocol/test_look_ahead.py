@@ -19,7 +19,7 @@ BUDGETS = st.builds(
     TokenBudget,
     st.integers(30, 200),
     max_wait=st.integers(0, 3),
-    emission_order=st.sampled_from(["aligned", "flip-rank-round", "flip-balanced"]),
+    spread=st.booleans(),
 )
 """Policies that plan all that they can of a window."""
 

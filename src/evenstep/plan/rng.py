@@ -18,7 +18,6 @@ class RandomStream(enum.IntEnum):
 
     SIMULATED_LENGTHS = 0
     TOKEN_BUDGET_ORDER = 1
-    TOKEN_BUDGET_FLIP = 2
     SIMULATED_SHARDS = 3
     EVEN_ORDER = 4
     LENGTH_GROUPED_ORDER = 5

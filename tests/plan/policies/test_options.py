@@ -103,7 +103,6 @@ REFUSED: list[tuple[type[Policy], dict[str, Any], str]] = [
     (TokenBudget, {"max_tokens": 100, "max_wait": -1}, "max_wait=-1 must be at least 0"),
     (TokenBudget, {"max_tokens": 100, "max_wait": None}, "max_wait=None must be an integer"),
     (TokenBudget, {"max_tokens": 100, "max_wait": 1.5}, "max_wait=1.5 must be an integer"),
-    (TokenBudget, {"max_tokens": 100, "emission_order": "random"}, "emission_order='random' must"),
     (Even, {"max_tokens": 10, "max_patches": 0}, "max_patches=0"),
     (Even, {"max_tokens": 10, "max_wait": -1}, "max_wait=-1"),
     (Even, {"max_tokens": 100, "target_tokens": 0}, "target_tokens=0 must"),

@@ -28,7 +28,6 @@ from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
 from evenstep.plan.policies.sequence_packing import SequencePacking
-from evenstep.plan.policies.token_budget import EMISSION_ORDERS
 from plan_world import Turn, play
 
 TOKEN_BUDGETS = st.builds(
@@ -38,7 +37,7 @@ TOKEN_BUDGETS = st.builds(
     max_patches=st.none() | st.integers(1, 30),
     max_steps_per_round=st.none() | st.integers(1, 8),
     max_wait=st.integers(0, 5),
-    emission_order=st.sampled_from(EMISSION_ORDERS),
+    spread=st.booleans(),
 )
 FIXED_BATCHES = st.builds(FixedBatch, st.integers(1, 8), drop_last=st.booleans())
 LANGUAGE = TransformerCost(layers=2, hidden_size=8, heads=2, ffn_size=16)
@@ -211,7 +210,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 from plan_world import play
 from evenstep.plan import TokenBudget
-policy = TokenBudget(300, max_steps_per_round=3, emission_order="flip-rank-round")
+policy = TokenBudget(300, max_steps_per_round=3)
 sources = [[1 + (37 * i * (r + 1)) % 290 for i in range(40)] for r in range(3)]
 rounds = play(policy, sources, buffer_size=16, seed=5, epoch=2)
 print(json.dumps([[turn.emitted for turn in turns.values()] for turns in rounds]))

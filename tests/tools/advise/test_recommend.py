@@ -81,7 +81,7 @@ def test_a_number_out_of_range_is_named(name: str, value: int) -> None:
             max_wait=3,
             cost=TransformerCost(layers=2, hidden_size=8, heads=2, ffn_size=16, causal=False),
         ),
-        TokenBudget(max_tokens=100, emission_order="flip-balanced"),
+        TokenBudget(max_tokens=100, spread=False),
         FixedBatch(batch_size=4, drop_last=True),
     ],
 )

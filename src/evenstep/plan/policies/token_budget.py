@@ -12,7 +12,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
-from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
+from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.groups.spread import like_costs, mean_lengths, spread
@@ -26,7 +26,6 @@ _QUANTILES = 16
 """Of the costs of a rank's groups, which tell all ranks what the steps cost."""
 _LIKE = 0.02
 """Share by which the costs of steps may differ that exchange groups."""
-EMISSION_ORDERS = ("aligned", "flip-rank-epoch", "flip-rank-round", "flip-balanced")
 
 
 @dataclass(frozen=True)
@@ -49,15 +48,10 @@ class TokenBudget(Policy):
     ones. As each round plans at least one group, every sample is emitted within
     ``max_wait + window size`` rounds, and within ``max_wait + 1`` where the overdue groups fit in
     one round."""
-    emission_order: str = field(default="aligned", kw_only=True)
-    """Order of a round's groups. "aligned" shuffles all ranks alike, so groups of like length meet.
-    "flip-rank-epoch", "flip-rank-round" and "flip-balanced" emit the reverse of that order on
-    ranks drawn once per epoch, drawn per round, or on every other rank: long groups on some ranks
-    then meet short ones on others, at the price of more imbalance."""
     spread: bool = field(default=True, kw_only=True)
     """Among the steps of a round that cost about the same on all ranks, each rank deals its groups
-    so that long and short ones meet, as in a random batch: see `evenstep.plan.groups.spread`. Only
-    where `emission_order` is "aligned"; the others mix lengths at a price. False is the paper."""
+    so that long and short ones meet, as in a random batch: see `evenstep.plan.groups.spread`. False
+    is the paper: groups of like length meet, in random order."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
 
     def __post_init__(self) -> None:
@@ -69,7 +63,6 @@ class TokenBudget(Policy):
             max_steps_per_round=self.max_steps_per_round,
         )
         check_at_least(0, max_wait=self.max_wait)
-        check_one_of(EMISSION_ORDERS, emission_order=self.emission_order)
 
     @property
     def max_length(self) -> int | None:
@@ -95,16 +88,12 @@ class TokenBudget(Policy):
             max_patches=self.max_patches,
         )
         message = np.array([len(groups), len(window)], np.int64)
-        if self._spreads:
+        if self.spread:
             shapes = groups.shapes(window.lengths, window.vision)
             costs = np.sort(self.cost(shapes, packed=False))[::-1]
             levels = (2 * np.arange(_QUANTILES) + 1) * len(costs) // (2 * _QUANTILES)
             message = np.concatenate([message, costs[levels].astype(np.float64).view(np.int64)])
         return Proposal(message, groups, window)
-
-    @property
-    def _spreads(self) -> bool:
-        return self.spread and self.emission_order == "aligned"
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
         window = proposal.window
@@ -116,13 +105,9 @@ class TokenBudget(Policy):
             overdue = rounds_overdue(proposal.groups, window.ages, self.max_wait)
         groups, _ = align(proposal.groups, target, overdue)
         draw = generator(window.seed, window.epoch, window.round, RandomStream.TOKEN_BUDGET_ORDER)
-        if self._spreads:
+        if self.spread:
             return Plan(groups.take(self._spread(groups, window, messages, rank, draw)))
-        order = draw.permutation(target)
-        if self._flips(window, rank):
-            # Reversed before the common shuffle: position i is still the same step on all ranks.
-            order = target - 1 - order
-        return Plan(groups.take(order))
+        return Plan(groups.take(draw.permutation(target)))
 
     def _spread(
         self,
@@ -149,19 +134,3 @@ class TokenBudget(Policy):
             draw=draw,
         )
         return costliest[order]
-
-    def _flips(self, window: Window, rank: int) -> bool:
-        if self.emission_order == "aligned":
-            return False
-        if self.emission_order == "flip-rank-epoch":
-            draw = generator(window.seed, window.epoch, rank, RandomStream.TOKEN_BUDGET_FLIP)
-        elif self.emission_order == "flip-rank-round":
-            draw = generator(
-                window.seed, window.epoch, window.round, rank, RandomStream.TOKEN_BUDGET_FLIP
-            )
-        else:
-            draw = generator(
-                window.seed, window.epoch, window.round, RandomStream.TOKEN_BUDGET_FLIP
-            )
-            return bool((int(draw.integers(2)) + rank) % 2)
-        return bool(draw.integers(2))
