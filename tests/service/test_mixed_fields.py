@@ -36,7 +36,7 @@ def packed_without_score(samples: Sequence[Mapping[str, Any]]) -> Any:
     return PackCollator()([{k: v for k, v in s.items() if k != "score"} for s in samples])
 
 
-def job_of(chat: Any, collate: Any, web: Any = plain) -> es.Job:
+def job_of(chat: Any, collate: Any, web: Any = plain, **options: Any) -> es.Job:
     table = [{"id": 100 * k, "length": 4 + k % 5} for k in range(60)]
     given = {"web": web, "chat": chat}
     return new_job(
@@ -45,6 +45,7 @@ def job_of(chat: Any, collate: Any, web: Any = plain) -> es.Job:
         strategy=balanced,
         max_tokens=60,
         collate=collate,
+        **options,
     )
 
 
@@ -74,6 +75,24 @@ def test_every_batch_has_labels_and_those_of_each_sample(collate: str) -> None:
                 seen.add(source)
             assert int((batch["labels"][:, 1:] != -100).sum()) == supervised
     assert seen == {"web", "chat"}
+
+
+def with_shifted_labels(row: Mapping[str, Any]) -> dict[str, Any]:
+    sample = with_labels(row)
+    return {**sample, "labels": [*sample["labels"][1:], -100]}
+
+
+def test_samples_without_labels_get_shifted_ones_where_the_others_are() -> None:
+    job = job_of(with_shifted_labels, "pack", measures=es.MeasureOptions(labels="every"))
+    with es.start(job, backend="local") as service:
+        taken = steps_of(service.client(0), 8)
+    for batches, step in taken:
+        for batch, ids, supervised in zip(batches, step.sample_ids, step.supervised, strict=True):
+            for (tokens, labels), (source, _, index) in zip(rows_of(batch), ids, strict=True):
+                row = {"id": 100 * index, "length": 4 + index % 5}
+                chat = with_shifted_labels(row)["labels"]
+                assert labels == ([*tokens[1:], -100] if source == "web" else chat)
+            assert int((batch["labels"] != -100).sum()) == supervised
 
 
 @pytest.mark.parametrize("collate", ["pack", "pad"])

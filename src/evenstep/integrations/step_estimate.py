@@ -42,14 +42,22 @@ def estimate_steps(loader: DataLoader) -> StepEstimate | None:
     Raises:
         EvenstepError: on all ranks, that a sample cannot be read or measured.
     """
-    try:
-        return StepEstimate(len(loader), 0.0)
-    except TypeError:
-        samples = loader.epoch_samples
-    if samples is None or isinstance(loader.dataset, IterableDataset):
+    steps, samples = by_rank_0(lambda: _known(loader), EvenstepError)
+    if steps is not None:
+        return StepEstimate(steps, 0.0)
+    if samples is None:
         return None
     loader.learn()
     return StepEstimate(*by_rank_0(lambda: _estimated(loader, samples), EvenstepError))
+
+
+def _known(loader: DataLoader) -> tuple[int | None, int | None]:
+    """Steps and samples of an epoch, where they are known: samplers may differ between ranks."""
+    try:
+        return len(loader), None
+    except TypeError:
+        streamed = isinstance(loader.dataset, IterableDataset)
+        return None, None if streamed else loader.epoch_samples
 
 
 def _estimated(loader: DataLoader, samples: int) -> tuple[int, float]:

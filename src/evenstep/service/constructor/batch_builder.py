@@ -96,7 +96,13 @@ def build(
                 shardings.append(None)
                 continue
         where = f"micro-batch {k} of bucket {bucket} in step {plan.step}"
-        batch = collated(job.collator, [samples[row] for row in rows.tolist()], table, where)
+        chosen = [samples[row] for row in rows.tolist()]
+        if isinstance(job.collator, PadCollator) and all(
+            labels_of(each) is None for each in chosen
+        ):
+            # As others in the job may have labels.
+            chosen = [with_own_labels(each, shifted=job.labels == "every") for each in chosen]
+        batch = collated(job.collator, chosen, table, where)
         batch = without_padded_first(batch, job.labels)
         leave_cache_out(batch, packed=isinstance(job.collator, PackCollator) or len(rows) > 1)
         _check_supervised(job, batch, table, where)
@@ -121,8 +127,6 @@ def collated(collate: Any, samples: Sequence[Any], table: SampleTable, where: st
         CollateError: the function raised.
     """
     try:
-        if isinstance(collate, PadCollator) and all(labels_of(each) is None for each in samples):
-            samples = [with_own_labels(each) for each in samples]  # as others in the job may have
         return collate(samples)
     except KeyboardInterrupt:
         raise
