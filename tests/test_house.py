@@ -78,7 +78,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "evenstep",
         "batch",
         "cli",
-        "cost",
         "plan",
         "tools",
     ),

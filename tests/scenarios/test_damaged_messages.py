@@ -44,10 +44,11 @@ def trains(rank: Rank, at: int, victims: Sequence[int], change) -> None:
 @pytest.mark.parametrize(
     ("at", "kind", "change", "victims"),
     [
-        (0, "hello of round 0", damaged, (0, 1)),
-        (3, "proposal of round 1", damaged, (0,)),
-        (4, "receipt of round 1", damaged, (1,)),
-        (4, "receipt of round 1", lied, (0, 1)),
+        (0, "account of the job of round 0", damaged, (0, 1)),
+        (1, "hello of round 0", damaged, (0, 1)),
+        (4, "proposal of round 1", damaged, (0,)),
+        (5, "receipt of round 1", damaged, (1,)),
+        (5, "receipt of round 1", lied, (0, 1)),
     ],
 )
 def test_damage_is_named_by_every_rank(tmp_path: Path, victims, at, kind, change) -> None:

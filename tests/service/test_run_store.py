@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
@@ -151,11 +152,14 @@ def calls_of(function: Callable[[], None]) -> int:
         nonlocal calls
         calls += event == "call"
 
+    gc.collect()
+    gc.disable()  # it calls finalizers of others
     sys.setprofile(count)
     try:
         function()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 

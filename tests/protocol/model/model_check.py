@@ -133,7 +133,7 @@ def _check_updates(job: Job, notes: Notes, first: int) -> None:
         *_, totals, ends_update = notes.common[step]
         begin = step - step % job.accumulate
         update = range(max(begin, first), min(begin + job.accumulate, end))
-        if any(notes.common[other][2] != totals for other in update):
+        if any(notes.common[other][-2] != totals for other in update):
             raise Found(job.name, f"step {step} has other totals than its update", [])
         counted = sum(sum(notes.common[other][0][0]) for other in update)
         if begin >= first and totals.samples != counted:

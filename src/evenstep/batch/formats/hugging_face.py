@@ -152,10 +152,16 @@ def _check_causal(config: Any) -> None:
         MODEL_FOR_CAUSAL_LM_MAPPING,
         MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
         MODEL_FOR_MASKED_LM_MAPPING,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     )
 
     kind = type(config)
-    causal = kind in MODEL_FOR_CAUSAL_LM_MAPPING or kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    causal = (
+        kind in MODEL_FOR_CAUSAL_LM_MAPPING
+        or kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        # Of those that are encoder-decoders, see below.
+        or kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    )
     if kind in MODEL_FOR_MASKED_LM_MAPPING:
         causal = getattr(config, "is_decoder", False)
     bidirectional = (

@@ -37,13 +37,17 @@ def from_first_rank(exchange: RankExchange, find: Callable[[], bytes]) -> bytes:
     exchange.begin(session)
     try:
         body = b"" if place.number else find()
-        ours.send((_SERIAL, wire.encode(wire.LEARNED, body, rank=place.number, round=0)))
-        while not ours.poll(_POLL_SECONDS):
-            if session.over.is_set():
-                raise session.broken or exchange.failure or PeerError("the exchange has ended")
-        _, messages, _ = ours.recv()
+        try:
+            ours.send((_SERIAL, wire.encode(wire.LEARNED, body, rank=place.number, round=0)))
+            while not ours.poll(_POLL_SECONDS):
+                if session.over.is_set():
+                    raise EOFError
+            _, messages, _ = ours.recv()
+            ours.send((_SERIAL, b""))
+        except (EOFError, OSError) as error:
+            ended = PeerError("the exchange between ranks has ended")
+            raise session.broken or exchange.failure or ended from error
         bodies = wire.open_all(messages, wire.LEARNED, 0, rank=place.number, epoch=0)
-        ours.send((_SERIAL, b""))
         while not session.over.wait(_POLL_SECONDS):
             pass
         return bytes(bodies[0])

@@ -42,7 +42,7 @@ EPOCH_SCHEMA = {
     "round": COUNT,
     "step": COUNT,
     "received": COUNT,
-    "update": {"samples": COUNT, "supervised_tokens": COUNT, "estimated_tokens": float},
+    "update": {"samples": COUNT, "supervised_tokens": COUNT},
     "window_size": (COUNT, None),
     "window_limit": (COUNT, None),
     "labels": (range(0), None, *READINGS),
@@ -80,8 +80,6 @@ def check_epoch(epoch: Mapping[str, Any]) -> None:
         ValueError: values that fit `EPOCH_SCHEMA` contradict each other.
     """
     stream, next_entry = epoch["stream"], epoch["next_entry"]
-    estimated = epoch["update"]["estimated_tokens"]
-    require(estimated >= 0, "epoch.update.estimated_tokens", estimated)
     if stream is None:
         require(next_entry is None, "epoch.next_entry", next_entry)
         return
