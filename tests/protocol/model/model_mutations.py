@@ -150,16 +150,6 @@ def stops_while_all_ranks_have_samples(right):
     return wrong
 
 
-@mutation("three ranks", RankRound, "settle")
-def knows_only_its_own_supervised_tokens(right):
-    def wrong(self, heads, messages, *, rank, buffer):
-        own = np.where(np.arange(len(heads.supervised)) == rank, heads.supervised, 0)
-        known = replace(heads, supervised=own)
-        return right(self, known, messages, rank=rank, buffer=buffer)
-
-    return wrong
-
-
 @mutation("updates of 2 steps", WholeUpdates, "add")
 def hands_out_a_step_before_its_update_is_whole(right):
     return lambda self, planned, progress: right(self, planned, progress) or self.end()
