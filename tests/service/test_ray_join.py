@@ -28,7 +28,8 @@ import json, pathlib
 import evenstep.service as es
 
 path = pathlib.Path(__file__).with_name("rows.jsonl")
-path.write_text("".join(json.dumps({"input_ids": [1] * 8}) + "\\n" for _ in range(64)))
+if not path.exists():  # each role imports this, and a file may not change while it is read
+    path.write_text("".join(json.dumps({"input_ids": [1] * 8}) + "\\n" for _ in range(64)))
 
 
 def strategy(graph, mesh, step):
