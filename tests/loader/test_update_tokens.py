@@ -164,7 +164,7 @@ class Counted(Documents):
         {"update_tokens": None},
         {"update_tokens": "auto", "policy": evenstep.Even(1024, packed=True)},
         {"update_tokens": "auto", "policy": evenstep.TokenBudget(1024)},
-        {"update_tokens": 4096, "policy": evenstep.Even(1024, packed=True)},
+        {"update_tokens": 4096, "policy": evenstep.SequencePacking(1024)},
     ],
 )
 def test_no_sample_is_read_where_lengths_change_nothing(options: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from evenstep.cost import FittedCost, VisionLanguageCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.even import Even
+from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policy import Policy
 
 AUTO = "auto"
@@ -119,7 +120,7 @@ def least_tokens(policy: Policy) -> int:
     the policy has such a cost."""
     cost = policy.cost
     language = cost.language if isinstance(cost, VisionLanguageCost) else cost
-    if isinstance(language, FittedCost) and language.per_token > 0:
+    if isinstance(language, FittedCost) and language.per_group > 0 < language.per_token:
         return max(1, int(_OVERHEAD * language.per_group / language.per_token))
     return LEAST_TOKENS
 
@@ -131,10 +132,16 @@ class _Held:
         known = lengths is not None and len(lengths) > 0
         self._ranks = ranks
         self._lengths = np.asarray(lengths, np.int64) if known else None
+        self._times = self._lengths
+        """[samples] what each takes of a group's tokens."""
+        self._packed = policy.packed
         limit = policy.limit
         batch_size: int | None = getattr(policy, "batch_size", None)
-        if isinstance(policy, Even) and not policy.packed:
+        if isinstance(policy, Even):
             self.limit = policy.target_tokens or policy.max_tokens
+            if self._lengths is not None:
+                times = counts(policy.cost, self._lengths, packed=policy.packed)
+                self._times = np.minimum(times, policy.max_tokens)
         elif limit is not None:
             self.limit = limit.max_tokens
             if policy.packed:
@@ -160,23 +167,26 @@ class _Held:
         are not: so on W ranks there are W times as many such steps as a rank has long samples,
         until there is nothing left to match them with.
         """
-        if self._lengths is None:
+        if self._lengths is None or self._times is None:
             return target
-        long = self._lengths[self._lengths > target]
-        short = self._lengths[self._lengths <= target]
-        all_tokens, long_tokens = int(self._lengths.sum()), int(long.sum())
+        all_tokens = int(self._lengths.sum())
+        if self._packed:
+            return max(1, target * all_tokens // int(self._times.sum()))
+        fits = self._times <= target
+        long, short = self._lengths[~fits], self._lengths[fits]
+        long_tokens = int(long.sum())
         rest = all_tokens - self._ranks * long_tokens
         if rest <= 0:
             return max(1, long_tokens // max(len(long), 1))
         # Groups of one length, in units of 2 ** -32.
-        groups = int((_ONE // (target // short)).sum()) * rest // int(short.sum())
+        groups = int((_ONE // (target // self._times[fits])).sum()) * rest // int(short.sum())
         return max(1, all_tokens * _ONE // (groups + self._ranks * len(long) * _ONE))
 
     def matches(self, target: int) -> bool:
         """Whether there are enough short samples to match those that are longer than `target`."""
-        if self._lengths is None:
+        if self._lengths is None or self._times is None:
             return True
-        long = int(self._lengths[self._lengths > target].sum())
+        long = int(self._lengths[self._times > target].sum())
         return self._ranks * long <= int(self._lengths.sum())
 
     def smallest(self, tokens: int) -> int:

@@ -34,7 +34,7 @@ from evenstep.integrations import accelerate as even
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize("accumulate", [1, 3, None])
+@pytest.mark.parametrize("accumulate", [1, 4, None])
 def test_every_update_on_two_ranks_is_that_of_one_batch(
     tmp_path: Path, accumulate: int | None
 ) -> None:

@@ -21,6 +21,7 @@ from evenstep.loader.options import LoaderOptions
 from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
 from evenstep.loader.workers.seeding import epoch_seed
+from evenstep.plan.policies.even import Even
 from evenstep.plan.update_size import UpdateSize, nothing_to_choose
 
 _LENGTHS, _PREPARED_LENGTHS = 256, 64
@@ -78,7 +79,8 @@ class JobQuestion:
         sized = options.update_tokens is not None and not nothing_to_choose(
             options.policy, options.update_tokens, ranks
         )
-        measures = sized and known is None and not (options.policy.packed or options.iterable)
+        by_length = isinstance(options.policy, Even) or not options.policy.packed
+        measures = sized and known is None and by_length and not options.iterable
         rows = asks_rows(options, ranks)
         few = _PREPARED_LENGTHS if rows or options.prepare is not None else _LENGTHS
         return cls(

@@ -1,13 +1,15 @@
 """`Even`, the default policy: equal cost on every rank in every step.
 
 ```
-even                  the options, and the round of packed groups
+even                  the options
 padded_round          the round of padded groups: the oldest runs of all ranks are the targets
 sorted_window         the samples of a window by length; the limits of a group
 padded_runs           padded groups that cost their target
 last_runs             all that is left at the end, in padded groups: each meets a step's target
 padded_end            the same, cut evenly: for a single rank, and for costs of two parts
-fill_packed           packed groups that are full and cost their target
+timed                 samples as long as the time they take
+packed_round          the round of packed groups
+fill_packed           packed groups that are full
 drain_packed          all that is left at the end, in packed groups
 ```
 
@@ -16,7 +18,7 @@ With a cost of two parts, language and vision:
 ```
 two_part_round        the round of padded groups: targets of both parts
 two_part_runs         padded groups that cost their target in both
-fill_two_parts        packed groups that cost their target in both parts
+fill_two_parts        packed groups that are full and cost their target for the vision tower
 exchanges             two samples exchanged, for either form
 ```
 """

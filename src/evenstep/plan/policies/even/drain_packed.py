@@ -1,7 +1,7 @@
 """All of a window in packed groups: what `Even(packed=True)` does when there is no choice left.
 
 At the end of an epoch nothing can stay behind, so every rank packs all that it has, in as many
-groups as the rank that needs most. Each rank's groups cost as nearly the same as can be.
+groups as the rank that needs most. Each rank's groups are as nearly of one length as can be.
 
 Invariant: every sample of the window is in one group, and no group of several samples breaks the
 memory limit.
@@ -15,15 +15,16 @@ from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import MemoryLimit
 from evenstep.plan.groups.alignment import align
 from evenstep.plan.groups.groups import Groups
+from evenstep.plan.policies.even.fill_two_parts import level_parts
 from evenstep.plan.policy import Window
 
 _EXCESSES = 0.001 * 2.0 ** np.arange(10)
-"""By how much a group may cost more than the mean, where a fuller packing has to be looked for."""
+"""By how much a group may be longer than the mean, where a fuller packing has to be looked for."""
 
 
-def next_fit(window: Window, limit: MemoryLimit) -> Groups:
+def next_fit(times: Int64Array, window: Window, limit: MemoryLimit) -> Groups:
     """Cuts a window, in order of arrival, wherever the next sample would not fit."""
-    needs, limits = _needs(window, limit)
+    needs, limits = _needs(times, window, limit)
     sums = np.concatenate([np.zeros((len(needs), 1)), np.cumsum(needs, axis=1)], axis=1)
     ends = [0]
     while ends[-1] < len(window):
@@ -36,52 +37,49 @@ def next_fit(window: Window, limit: MemoryLimit) -> Groups:
     return Groups(np.arange(len(window), dtype=np.int64), np.array(ends, np.int64))
 
 
-def first_fit(window: Window, limit: MemoryLimit) -> Groups:
+def first_fit(times: Int64Array, window: Window, limit: MemoryLimit) -> Groups:
     """Puts each sample, the longest first, into the first group with room for it."""
-    needs, limits = _needs(window, limit)
-    return _first_fit(needs, limits, np.argsort(-window.lengths, kind="stable"))
+    needs, limits = _needs(times, window, limit)
+    return _first_fit(needs, limits, np.argsort(-times, kind="stable"))
 
 
 def share_out(
+    times: Int64Array,
     window: Window,
-    added: Float64Array,
     groups: Groups,
     steps: int,
     limit: MemoryLimit,
     *,
-    vision: Float64Array | None = None,
+    vision: Float64Array,
 ) -> Groups:
     """All of a window, if possible, in as many groups as steps.
 
     Args:
-        vision: [samples] cost of each for the vision tower, to be shared out besides.
-        added: [samples] what each sample adds to the cost of a group.
+        times: [samples] what each counts: see `timed`.
         groups: `first_fit` of this window.
         steps: at least 1 and at most the number of samples.
+        vision: [samples] cost of each for the vision tower, to be shared out besides.
 
     Returns:
-        As many groups as steps, the one that costs most first. All of the window, unless it needs
-        more groups than that.
+        As many groups as steps, the longest first. All of the window, unless it needs more groups
+        than that.
     """
     if len(groups) > steps:
         made = align(groups, steps)[0]
     else:
-        needs, limits = _needs(window, limit)
-        order = np.argsort(-added, kind="stable")
+        needs, limits = _needs(times, window, limit)
+        order = np.argsort(-times, kind="stable")
         shared = None
-        if vision is not None and vision.any():
-            # First by the vision tower's cost, largest first; the language model's is then brought
-            # level with samples without images.
-            both = np.stack([added, vision])
-            part = (vision > 0).astype(np.int64)
-            shared = _level_parts(needs, limits, np.lexsort(-both), both, part, steps)
+        if vision.any():
+            label = level_parts(needs, limits, vision, steps)
+            shared = None if label is None else Groups.by_label(label, order)
         if shared is None:
-            shared = _level(needs, limits, order, added, steps)
+            shared = _level(needs, limits, order, steps)
         if shared is None:
-            shared = _capped(needs, limits, order, added, steps) or groups
+            shared = _capped(needs, limits, order, steps) or groups
         made = align(shared, steps)[0]
-    costs = np.add.reduceat(added[made.members], made.offsets[:-1])
-    return made.take(np.argsort(-costs, kind="stable"))
+    taken = np.add.reduceat(times[made.members], made.offsets[:-1])
+    return made.take(np.argsort(-taken, kind="stable"))
 
 
 def limited(window: Window, limit: MemoryLimit) -> tuple[list[Int64Array], list[int]]:
@@ -94,12 +92,15 @@ def limited(window: Window, limit: MemoryLimit) -> tuple[list[Int64Array], list[
     return rows, limits
 
 
-def _needs(window: Window, limit: MemoryLimit) -> tuple[Float64Array, Float64Array]:
+def _needs(
+    times: Int64Array, window: Window, limit: MemoryLimit
+) -> tuple[Float64Array, Float64Array]:
     """[limits, samples] how much each sample takes of each limit, and [limits] the limits.
 
     A single sample above a limit fits a group by itself, where it takes all of each limit.
     """
     rows, limits = limited(window, limit)
+    rows[0] = times  # at least its tokens
     bounds = np.array(limits, np.float64)
     needs = np.array(rows, np.float64)
     needs[:, (needs > bounds[:, None]).any(axis=0)] = bounds[:, None]
@@ -107,51 +108,32 @@ def _needs(window: Window, limit: MemoryLimit) -> tuple[Float64Array, Float64Arr
 
 
 def _level(
-    needs: Float64Array, limits: Float64Array, order: Int64Array, added: Float64Array, steps: int
+    needs: Float64Array, limits: Float64Array, order: Int64Array, steps: int
 ) -> Groups | None:
-    """Places each sample in the group that costs least and has room; None if one has no room."""
-    return _level_parts(needs, limits, order, added[None], np.zeros(len(order), np.int64), steps)
-
-
-def _level_parts(
-    needs: Float64Array,
-    limits: Float64Array,
-    order: Int64Array,
-    added: Float64Array,
-    part: Int64Array,
-    steps: int,
-) -> Groups | None:
-    """Places each sample in the group that costs least, in one part of the cost, and has room; None
-    if one has no room.
-
-    Args:
-        added: [parts, samples] what each sample adds.
-        part: [samples] by which part each is placed.
-    """
+    """Places each sample in the shortest group that has room; None if none has."""
     left = np.repeat(limits[:, None], steps, axis=1)
-    costs = np.zeros((len(added), steps))
     group = np.empty(len(order), np.int64)
     for position in order.tolist():
         need = needs[:, position]
         room = (left >= need[:, None]).all(axis=0)
-        open_costs = np.where(room, costs[part[position]], np.inf)
-        chosen = int(open_costs.argmin())
-        if open_costs[chosen] == np.inf:
+        open_room = np.where(room, left[0], -1.0)
+        chosen = int(open_room.argmax())
+        if open_room[chosen] < 0:
             return None
         group[position] = chosen
-        costs[:, chosen] += added[:, position]
         left[:, chosen] -= need
     return Groups.by_label(group, order)
 
 
 def _capped(
-    needs: Float64Array, limits: Float64Array, order: Int64Array, added: Float64Array, steps: int
+    needs: Float64Array, limits: Float64Array, order: Int64Array, steps: int
 ) -> Groups | None:
-    """First fit with a cost limit too, the lowest tried under which the steps are enough."""
-    rows = np.concatenate([needs, added[None]])
-    lowest = max(float(added.sum()) / steps, float(added.max()))
+    """First fit with a lower limit of tokens, the lowest tried under which the steps are enough."""
+    lowest = max(float(needs[0].sum()) / steps, float(needs[0].max()))
     for excess in _EXCESSES:
-        groups = _first_fit(rows, np.append(limits, lowest * (1 + excess)), order)
+        capped = limits.copy()
+        capped[0] = min(lowest * (1 + excess), limits[0])
+        groups = _first_fit(needs, capped, order)
         if len(groups) <= steps:
             return groups
     return None

@@ -22,54 +22,35 @@ A round takes an eighth of the window, so that there is always a choice. At the 
 ranks place all that they have in equally many steps: see `last_runs`. Where ranks share one stream,
 they are dealt samples on demand, so that they hold equal cost then.
 
-Packed groups are formed likewise, by other means. Any samples may lie in one group, so full groups
-can cost nearly the same, except those with the longest samples. Each rank sends quantiles of the
-most even costs that full groups of its window can have, from which the targets follow;
-`fill_packed` makes groups that hold `max_tokens` and cost their target. A round takes half the
-window, and what is left at the end is packed at once, in as many groups as the rank with most of it
-needs: see `drain_packed`.
+Packed groups are formed by other means: any samples may lie in one group, so all are full and cost
+the same: see `packed_round`. A round takes half the window, and what is left at the end is packed
+at once, in as many groups as the rank with most of it needs: see `drain_packed`.
+
+Everywhere a sample is as long as the time that it takes: see `timed`.
 
 No sample waits for ever: see `Even.max_wait`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from evenstep.arrays import Float64Array, Int64Array
-from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost, VisionLanguageCost
+from evenstep.arrays import Int64Array
+from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.policies.even.drain_packed import first_fit, next_fit, share_out
-from evenstep.plan.policies.even.fill_packed import (
-    CostSplit,
-    PackedStepFiller,
-    even_costs,
-    even_sums,
-)
-from evenstep.plan.policies.even.fill_two_parts import TwoPartFiller
+from evenstep.plan.policies.even.packed_round import PackedRound
 from evenstep.plan.policies.even.padded_round import PaddedRound
-from evenstep.plan.policies.even.sorted_window import vision_costs
 from evenstep.plan.policies.even.two_part_round import TwoPartRound
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
-_QUANTILES = 16
 _WINDOW = 96
 """Groups that a window should hold: with fewer there is less choice, and more padding."""
 _PADDED_WAIT, _PACKED_WAIT = 32, 5
 """Rounds after which a sample is emitted for certain."""
-
-# Columns of a message of packed groups.
-_STEPS, _GROUPS, _SAMPLES, _EXHAUSTED, _TOTAL, _COSTS = range(6)
-_VISION = _COSTS + _QUANTILES
-"""The vision part's quantiles, where the cost has two parts."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +74,9 @@ class Even(Policy):
     32, or 5 where `packed`: a round takes an eighth of the window, or half of it, so that is about
     four windows, or three; and as the oldest go first, in practice no sample waits 3 rounds more.
     Much lower values cannot be kept, as a window lasts 8 rounds, or 2."""
-    cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
-    """The cost that is made equal; of a `VisionLanguageCost`, each of its parts. The memory limits
-    hold besides."""
+    cost: Cost = field(default=UNKNOWN_MODEL, kw_only=True)
+    """The time that is made equal; of a `VisionLanguageCost` in padded groups, that of each part.
+    The memory limits hold besides."""
     packed: bool = field(default=False, kw_only=True)
     """Groups are collated without padding, as `PackCollator` does: any samples go together, fill
     `max_tokens`, and cost what ``cost(shapes, packed=True)`` says."""
@@ -152,14 +133,13 @@ class Even(Policy):
         return options
 
     def propose(self, window: Window) -> Proposal:
-        if self.packed:
-            return self._propose_packed(window)
-        return self._round().propose(window)
+        made = self._packed_round() if self.packed else self._round()
+        return made.propose(window)
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
         if not self.packed:
             return self._round().settle(proposal.window, messages, rank)
-        groups = self._settle_packed(proposal, messages)
+        groups = self._packed_round().settle(proposal, messages)
         window = proposal.window
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
         return Plan(groups.take(draw.permutation(len(groups))))
@@ -169,6 +149,9 @@ class Even(Policy):
         if self.max_wait is None:
             return _PACKED_WAIT if self.packed else _PADDED_WAIT
         return self.max_wait
+
+    def _packed_round(self) -> PackedRound:
+        return PackedRound(cost=self.cost, limit=self.limit, max_wait=self._due)
 
     def _round(self) -> PaddedRound:
         options: dict[str, Any] = {
@@ -183,96 +166,3 @@ class Even(Policy):
         if self.max_images is None and not isinstance(self.cost, VisionLanguageCost):
             return PaddedRound(**options)
         return TwoPartRound(**options)
-
-    @property
-    def _language(self) -> Cost:
-        """The part of the cost that the lengths of samples decide."""
-        return self.cost.language if isinstance(self.cost, VisionLanguageCost) else self.cost
-
-    def _propose_packed(self, window: Window) -> Proposal:
-        cut = first_fit if window.exhausted else next_fit
-        groups = cut(window, self.limit)
-        full = self._full_groups(window)
-        split = CostSplit.of(window.lengths, self._language)
-        count = min(math.ceil(full), len(window))
-        costs = even_costs(split, float(window.lengths.sum()) / full, count)
-        numbers = [max(1, int(full / 2)), len(groups), len(window), int(window.exhausted)]
-        message = _message(numbers, split.added.sum(), costs)
-        if isinstance(self.cost, VisionLanguageCost):
-            parts = even_sums(vision_costs(window, self.cost), count)
-            message = np.concatenate([message, _quantiles(parts).view(np.int64)])
-        return Proposal(message, groups, window)
-
-    def _full_groups(self, window: Window) -> float:
-        """How many groups the samples of a window make if all are as full as a limit allows."""
-        full = float(window.lengths.sum()) / self.max_tokens
-        if window.patches is not None and self.max_patches is not None:
-            counted = np.minimum(window.patches, self.max_patches)  # one above it stays alone
-            full = max(full, float(counted.sum()) / self.max_patches)
-        if window.images is not None and self.max_images is not None:
-            counted = np.minimum(window.images, self.max_images)
-            full = max(full, float(counted.sum()) / self.max_images)
-        return full
-
-    def _settle_packed(self, proposal: Proposal, messages: Int64Array) -> Groups:
-        window = proposal.window
-        active = messages[messages[:, _GROUPS] > 0]
-        split = CostSplit.of(window.lengths, self._language)
-        vision = vision_costs(window, self.cost)
-        if active[:, _EXHAUSTED].all():
-            steps = min(int(active[:, _GROUPS].max()), int(active[:, _SAMPLES].min()))
-            return share_out(
-                window,
-                split.added,
-                proposal.groups,
-                steps,
-                self.limit,
-                vision=vision,
-            )
-        # Where patches are the tighter limit, no group should take more than its share of tokens.
-        tokens = math.ceil(float(window.lengths.sum()) / self._full_groups(window))
-        limit = replace(self.limit, max_tokens=min(tokens, self.max_tokens))
-        targets = _targets(active)
-        filler = PackedStepFiller(limit=limit, max_wait=self._due)
-        if isinstance(self.cost, VisionLanguageCost):
-            wanted = _spaced(_reals(active[:, _VISION:]), len(targets))
-            filler = TwoPartFiller(limit=limit, max_wait=self._due, vision=vision, wanted=wanted)
-        return filler.fill(window, split, targets)
-
-
-def _message(numbers: list[int], total: float, costs: Float64Array) -> Int64Array:
-    """
-    Args:
-        numbers: columns up to `_TOTAL`.
-        total: cost of all samples of the rank.
-        costs: [groups] sorted; their quantiles are sent.
-    """
-    reals = np.concatenate([[total], _quantiles(costs)])
-    return np.concatenate([np.array(numbers, np.int64), reals.view(np.int64)])
-
-
-def _quantiles(costs: Float64Array) -> Float64Array:
-    """[quantiles] of [groups] sorted costs."""
-    quantiles: Float64Array = costs[
-        (2 * np.arange(_QUANTILES) + 1) * len(costs) // (2 * _QUANTILES)
-    ]
-    return quantiles
-
-
-def _reals(columns: Int64Array) -> Float64Array:
-    """[ranks, k] real numbers, which travel as the bits of integers."""
-    reals: Float64Array = np.ascontiguousarray(columns).view(np.float64)
-    return reals
-
-
-def _spaced(quantiles: Float64Array, steps: int) -> Float64Array:
-    """[steps] evenly spaced quantiles of all ranks' costs, largest first."""
-    pool = np.sort(quantiles, axis=None)[::-1]
-    spaced: Float64Array = pool[(2 * np.arange(steps) + 1) * len(pool) // (2 * steps)].copy()
-    return spaced
-
-
-def _targets(messages: Int64Array) -> Float64Array:
-    """[steps] evenly spaced quantiles of all ranks' costs, largest first."""
-    steps = int(min(messages[:, _STEPS].min(), messages[:, _SAMPLES].min()))
-    return _spaced(_reals(messages[:, _COSTS:_VISION]), steps)

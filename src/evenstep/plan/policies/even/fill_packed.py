@@ -1,14 +1,11 @@
-"""Packed groups that hold, and cost, as much as is asked for: how `Even(packed=True)` fills a step.
+"""Packed groups that are full: how `Even(packed=True)` fills a step.
 
-A packed group is any set of samples within the budget, so there is room for two aims at once: to
-fill the budget, and to cost what the groups of the other ranks cost. A full group of short samples
-costs least; every longer sample in it adds an *excess* over what its tokens would cost if they came
-in short samples. A step is therefore given by its tokens and by the excess it has room for, and
-filled in three parts: an *anchor*, which must go now or has room in few other steps; a *run* of the
-oldest samples; and a *pair* from the rest of the window that makes tokens and cost come out even.
+Any samples may lie in a packed group, and as samples count in time (see `timed`), every full group
+takes as long. A group is filled in three parts: an *anchor*, the oldest sample or one that must go
+now; a *run* of the oldest samples; and a *pair* from the rest of the window that fills it.
 
-Invariant: every target gets one group, of at least one sample; no group of several samples breaks
-the memory limit.
+Invariant: there are as many groups as steps, each of at least one sample; no group of several
+samples breaks the memory limit.
 """
 
 from __future__ import annotations
@@ -18,10 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenstep.arrays import BoolArray, Float64Array, Int64Array, prefix_sums
-from evenstep.cost import Cost, GroupShapes, MemoryLimit
+from evenstep.arrays import BoolArray, Int64Array, prefix_sums
+from evenstep.cost import MemoryLimit
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policies.even.drain_packed import limited
+from evenstep.plan.policies.even.fill_two_parts import VisionParts
 from evenstep.plan.policy import Window
 
 _STARTS = 4
@@ -31,159 +29,74 @@ _CUTS = 3
 _PAIRS = 12
 """Samples of the rest of the window that are tried as the first of the pair."""
 _SHARES = (np.arange(_PAIRS) + 0.5) / _PAIRS
-_SLACK = 1e-3
-"""Share of its target by which a step may go over it for the sake of an older sample."""
-
-# What a group loses, in shares of its target cost.
-UNFILLED = 3.0
-"""Tokens left empty count three times: they are a share of one more step on every rank, while
-cost below the target is lost on this rank in this step alone."""
-_ABOVE = 1.0
-"""Cost above the target counts this much more than cost below it: all other ranks wait for it."""
-_SKIPPED = 2e-4
-"""For each older sample that the run passes over: decides between groups that are equally good."""
+_SKIPPED = 5e-5
+"""Share of a group that may stay empty for each older sample that its run passes over."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CostSplit:
-    """A cost, taken apart: a packed group costs ``fixed`` plus what each sample adds."""
-
-    fixed: float
-    added: Float64Array
-    """[samples] what each adds."""
-    per_token: float
-    """Cost of a token in a sample of median length."""
-    excess: Float64Array
-    """[samples] what each adds beyond ``per_token`` times its length; negative for short ones."""
-
-    @classmethod
-    def of(cls, lengths: Int64Array, cost: Cost) -> CostSplit:
-        single = np.asarray(cost(GroupShapes.of_equals(1, lengths), packed=True), np.float64)
-        median = np.sort(lengths)[len(lengths) // 2 : len(lengths) // 2 + 1]
-        one, two = (float(cost(GroupShapes.of_equals(n, median), packed=True)[0]) for n in (1, 2))
-        fixed = min(max(2 * one - two, 0.0), one)
-        added = single - fixed
-        per_token = (one - fixed) / float(median[0])
-        excess = added - per_token * lengths
-        # Where cost is proportional to tokens, what rounding leaves is not an excess.
-        excess[np.abs(excess) <= 1e-9 * single] = 0.0
-        return cls(fixed=fixed, added=added, per_token=per_token, excess=excess)
-
-
-def even_costs(split: CostSplit, tokens: float, groups: int) -> Float64Array:
-    """Costs of groups of these samples if they are as even as they can be.
-
-    The longest samples come to lie in different groups. Those whose excess is above the mean of
-    what is left for the other groups make theirs cost more; the others share the rest evenly: the
-    excesses 9, 4, 1, 1, 0 become 9, 4, 2 in three groups.
+def fill(
+    times: Int64Array,
+    window: Window,
+    targets: Int64Array,
+    above: int,
+    limit: MemoryLimit,
+    *,
+    max_wait: int,
+    parts: VisionParts | None,
+) -> Groups:
+    """Fills one step after the other.
 
     Args:
-        split: cost of the samples.
-        tokens: tokens of each group.
-        groups: at least 1 and at most the number of samples.
+        times: [samples] what each counts: see `timed`.
+        window: at least as many samples as steps.
+        targets: [steps] what each step's group should count, largest first.
+        above: samples that count more are dear, and steps that do are for them.
+        limit: of the memory of groups of several samples.
+        max_wait: rounds after which a sample has to go.
+        parts: what groups should cost the vision tower, of a cost of two parts.
 
     Returns:
-        [groups] largest first.
+        One group for each step.
     """
-    return even_sums(split.excess, groups) + split.fixed + split.per_token * tokens
-
-
-def even_sums(values: Float64Array, groups: int) -> Float64Array:
-    """[groups] sums of the values, shared out as evenly as `even_costs` says, largest first."""
-    values = np.sort(values)[::-1]
-    largest = values[:groups]
-    # [groups] with the g largest in groups by themselves, what the others share.
-    others = np.arange(groups, 0, -1)
-    rest = values.sum() - np.concatenate([[0.0], np.cumsum(largest[:-1])])
-    level = (rest / others).min()
-    sums: Float64Array = np.maximum(largest, level)
-    return sums
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedStepFiller:
-    """Fills steps with groups that are full and cost their targets."""
-
-    limit: MemoryLimit
-    """Of groups of several samples. A group should hold all of `max_tokens`."""
-    max_wait: int
-
-    def fill(self, window: Window, split: CostSplit, targets: Float64Array) -> Groups:
-        """Fills one step after the other, the costliest target first.
-
-        Args:
-            window: at least as many samples as targets.
-            split: cost of the samples of the window.
-            targets: [steps] cost that each step's group should come close to, largest first.
-
-        Returns:
-            One group for each target, in their order.
-        """
-        count, excess = len(window), split.excess
-        samples = PackedSamples.of(window, split, self.limit)
-        room = targets - split.fixed - split.per_token * self.limit.max_tokens  # [steps] for excess
-        slack = _SLACK * float(targets.max())
-        anchors = self._overdue(window, excess, room)
-        by_length = np.argsort(window.lengths, kind="stable")
-        free = np.ones(count, bool)
-        free[list(anchors.values())] = False
-        # No run of the oldest needs more.
-        longest_run = _STARTS + 4 * math.ceil(
-            self.limit.max_tokens * count / int(window.lengths.sum())
-        )
-        made: list[Int64Array] = []
-        for step in range(len(targets)):
-            anchor = anchors.get(step, -1)
-            if anchor < 0:
-                old = np.flatnonzero(free)
-                anchor = _anchor(old, excess[old], float(room[step]), slack)
-                free[anchor] = False
-            # Whatever the anchor takes, the shorter half of the samples may go with it.
-            spare = max(float(room[step] - excess[anchor]), 0.0) + slack
-            small = free & (excess <= spare)
-            group = samples.complete(
-                anchor,
-                np.flatnonzero(small)[:longest_run],
-                by_length,
-                free,
-                gap=float(targets[step] - split.fixed - split.added[anchor]),
-                target=float(targets[step]),
-                most=count - sum(map(len, made)) - (len(targets) - step - 1),
-            )
+    count, steps = len(window), len(targets)
+    samples = PackedSamples.of(times, window, limit)
+    by_length = np.argsort(times, kind="stable")
+    free = np.ones(count, bool)
+    due = window.ages >= max_wait
+    dear = by_length[::-1][: np.count_nonzero(times > above)]
+    dear = dear[np.argsort(~due[dear], kind="stable")]  # those that have to go, then the dearest
+    first = int(np.count_nonzero(targets > above))
+    anchors = dear[:first][np.argsort(-times[dear[:first]], kind="stable")].tolist()
+    # Those left over wait for dear samples of other ranks, unless nothing else is there.
+    spare = dear[first:].tolist()
+    free[dear] = False
+    waiting = np.flatnonzero(free & due)[: steps - len(anchors)].tolist()
+    free[waiting] = False
+    # No run of the oldest needs more.
+    longest_run = _STARTS + 4 * math.ceil(int(targets.max()) * count / int(times.sum()))
+    made: list[Int64Array] = []
+    for step, target in enumerate(targets.tolist()):
+        if step < len(anchors):
+            anchor = anchors[step]
+        elif waiting:
+            anchor = waiting.pop(0)
+        else:
+            anchor = int(free.argmax()) if free.any() else spare.pop(0)
+        free[anchor] = False
+        old = np.flatnonzero(free)
+        later = len(waiting) + len(spare) + max(len(anchors) - step - 1, 0)
+        most = 1 + len(old) - max(steps - step - 1 - later, 0)
+        group = samples.complete(anchor, target, old[:longest_run], by_length, free, most=most)
+        free[group] = False
+        if parts is not None:
+            free[group[1:]] = True
+            others = by_length[free[by_length]]
+            others = others[~np.isin(others, group)]
+            limits = np.append(target, samples.limits)
+            group = parts.exchanged(group, others, samples.needs[:, :-1], limits, step)
             free[group] = False
-            group = self.refined(group, samples, by_length, free, target=targets[step], step=step)
-            free[group] = False
-            made.append(group)
-            by_length = by_length[free[by_length]]
-        return Groups.of(made)
-
-    def refined(
-        self,
-        group: Int64Array,
-        samples: PackedSamples,
-        by_length: Int64Array,
-        free: BoolArray,
-        *,
-        target: float,
-        step: int,
-    ) -> Int64Array:
-        """The group, or what else comes of it; gives back to `free` what is no longer in it.
-
-        Args:
-            group: positions of its samples, the anchor first.
-            target: cost of the step, which is number `step`.
-        """
-        return group
-
-    def _overdue(self, window: Window, excess: Float64Array, room: Float64Array) -> dict[int, int]:
-        """Step -> position of a sample that has to go in it: the cheapest that has room for it."""
-        overdue = np.flatnonzero(window.ages >= self.max_wait)[: len(room)]
-        chosen: dict[int, int] = {}
-        for position in overdue[np.argsort(-excess[overdue], kind="stable")].tolist():
-            open_steps = [step for step in range(len(room)) if step not in chosen]
-            fitting = [step for step in open_steps if room[step] >= excess[position]]
-            chosen[fitting[-1] if fitting else open_steps[0]] = position
-        return chosen
+        made.append(group)
+        by_length = by_length[free[by_length]]
+    return Groups.of(made)
 
 
 @dataclass(frozen=True)
@@ -191,28 +104,26 @@ class PackedSamples:
     """The samples of a window; the last column stands for no sample."""
 
     needs: Int64Array
-    """[limits, samples + 1] tokens of each, and patches where they are limited; 0 for no sample."""
-    added: Float64Array
-    """[samples + 1] cost that each adds; 0 for no sample."""
+    """[1 + limits, samples + 1] what each counts, its tokens, and its patches where they are
+    limited; 0 for no sample."""
     limits: Int64Array
-    """[limits] what a group holds."""
+    """[limits] what a group holds, but for what it counts."""
 
     @classmethod
-    def of(cls, window: Window, split: CostSplit, limit: MemoryLimit) -> PackedSamples:
+    def of(cls, times: Int64Array, window: Window, limit: MemoryLimit) -> PackedSamples:
         rows, limits = limited(window, limit)
-        needs = np.zeros((len(rows), len(window) + 1), np.int64)
-        needs[:, :-1] = rows
-        return cls(needs, np.append(split.added, 0.0), np.array(limits, np.int64))
+        needs = np.zeros((1 + len(rows), len(window) + 1), np.int64)
+        needs[:, :-1] = [times, *rows]
+        return cls(needs, np.array(limits, np.int64))
 
     def complete(
         self,
         anchor: int,
+        target: int,
         old: Int64Array,
         by_length: Int64Array,
         free: BoolArray,
         *,
-        gap: float,
-        target: float,
         most: int,
     ) -> Int64Array:
         """The anchor, and the run and the pair that go best with it.
@@ -231,24 +142,22 @@ class PackedSamples:
             25               35   35
             10               50   50;  35 12
 
-        Four candidates fill the group: 20 25 10 5, 25 10 5 12 8, 25 35 and 10 50. The one whose
-        cost is closest to the target is taken, and of equals the one that passes over the fewest
-        older samples.
+        Four candidates fill the group: 20 25 10 5, 25 10 5 12 8, 25 35 and 10 50. The one that
+        passes over the fewest older samples is taken.
 
         Args:
-            old: [samples] positions of free samples that the step has room for, oldest first.
+            target: what the group should count.
+            old: [samples] positions of free samples, oldest first.
             by_length: [samples] positions, shortest first; all that are free, and others.
             free: [window] whether a sample may be taken.
-            gap: cost that is missing when the step has the anchor alone.
-            target: cost of the step.
             most: samples that the group may hold.
         """
         alone = np.array([anchor], np.int64)
-        left = self.limits - self.needs[:, anchor]  # [limits]
+        left = np.append(target, self.limits) - self.needs[:, anchor]  # [1 + limits]
         if left.min() < 0:
             return alone
         old = old[(self.needs[:, old] <= left[:, None]).all(axis=0)]
-        runs = _oldest_runs(self.needs[:, old], self.added[old], left, gap, most)
+        runs = _oldest_runs(self.needs[:, old], left, most)
         # The samples that are in no run and fit, shortest first; then no sample.
         rest = free.copy()
         rest[old[: runs.ends.max()]] = False
@@ -258,16 +167,16 @@ class PackedSamples:
         pool, none = np.append(pool, len(free)), len(pool)
         # All below: [runs, pairs].
         first, second = _pairs(self.needs[0][pool], runs.left[0])
-        needs, added = self.needs[:, pool], self.added[pool]
-        missing = (runs.left[0][:, None] - needs[0][first] - needs[0][second]) / self.limits[0]
-        off = runs.gap[:, None] - added[first] - added[second]
-        if target > 0:  # else nothing costs anything
-            off /= target
-        score = _score(missing, off, runs.starts)
+        needs = self.needs[:, pool]
+        for need, limit in zip(needs[1:], runs.left[1:]):
+            over = need[first] > limit[:, None]
+            first = np.where(over, none, first)
+            over = need[first] + need[second] > limit[:, None]
+            second = np.where(over, none, second)
+        score = (runs.left[0][:, None] - needs[0][first] - needs[0][second]) / target
+        score += _SKIPPED * runs.starts[:, None]
         size = 1 + (runs.ends - runs.starts)[:, None] + (first < none) + (second < none)
         score[size > most] = np.inf
-        for need, limit in zip(needs[1:], runs.left[1:]):
-            score[need[first] + need[second] > limit[:, None]] = np.inf
         run, pair = divmod(int(score.argmin()), _PAIRS)
         if score[run, pair] == np.inf:
             return alone
@@ -283,37 +192,25 @@ class _Runs:
     ends: Int64Array
     left: Int64Array
     """[limits, runs] what the run leaves of each limit."""
-    gap: Float64Array
-    """[runs] cost that is missing when the step has the anchor and the run."""
 
 
-def _oldest_runs(
-    needs: Int64Array, added: Float64Array, left: Int64Array, gap: float, most: int
-) -> _Runs:
+def _oldest_runs(needs: Int64Array, left: Int64Array, most: int) -> _Runs:
     """From each of the first samples on, the longest run that fits, and shorter ones.
 
     Args:
         needs: [limits, samples] oldest first.
-        added: [samples] cost that each adds.
         left: [limits] what the anchor leaves of each limit.
-        gap: cost that is missing when the step has the anchor alone.
         most: samples that the group may hold.
     """
     held = np.array([prefix_sums(row) for row in needs])  # [limits, samples + 1]
-    costs = prefix_sums(added)
-    starts = np.arange(min(_STARTS, len(added)) or 1)
+    starts = np.arange(min(_STARTS, needs.shape[1]) or 1)
     ends = np.searchsorted(held[0], held[0][starts] + left[0], side="right") - 1
     for row, limit in zip(held[1:], left[1:]):
         ends = np.minimum(ends, np.searchsorted(row, row[starts] + limit, side="right") - 1)
     starts = np.repeat(starts, _CUTS)
     ends = np.maximum((ends[:, None] - np.arange(_CUTS)).reshape(-1), starts)
     ends = np.minimum(ends, starts + most - 1)
-    return _Runs(
-        starts=starts,
-        ends=ends,
-        left=left[:, None] - held[:, ends] + held[:, starts],
-        gap=gap - costs[ends] + costs[starts],
-    )
+    return _Runs(starts, ends, left[:, None] - held[:, ends] + held[:, starts])
 
 
 def _pairs(lengths: Int64Array, left: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -336,27 +233,3 @@ def _pairs(lengths: Int64Array, left: Int64Array) -> tuple[Int64Array, Int64Arra
     second -= second == first
     second[second < 0] = none
     return first, second
-
-
-def _score(missing: Float64Array, off: Float64Array, skipped: Int64Array) -> Float64Array:
-    """[runs, pairs] what each candidate loses.
-
-    Args:
-        missing: [runs, pairs] share of the tokens that is left empty.
-        off: [runs, pairs] share of the target by which the cost is below it, or negative above.
-        skipped: [runs] older samples that the run passes over.
-    """
-    lost = UNFILLED * missing + np.abs(off) + _ABOVE * np.maximum(-off, 0)
-    return lost + _SKIPPED * skipped[:, None]
-
-
-def _anchor(old: Int64Array, excess: Float64Array, room: float, slack: float) -> int:
-    """The sample that takes most of the room, if that is over half of it; else the oldest that
-    fits. If none fits, the one with least excess."""
-    fits = excess <= room + slack
-    largest = int(np.where(fits, excess, -np.inf).argmax())
-    if excess[largest] > room + slack:
-        return int(old[excess.argmin()])
-    if excess[largest] > max(room / 2, slack):
-        return int(old[largest])
-    return int(old[fits.argmax()])

@@ -20,6 +20,8 @@ from evenstep.plan.policies.even.padded_runs import ROUNDING, UNDER
 
 OVER = 32.0
 """How much cost above the target counts: all other ranks wait."""
+_FLOAT32 = 1e-6
+"""Share by which costs may be too low, as ranks tell each other."""
 _LEAST = 1e-300
 """In place of a cost of 0."""
 _HALVINGS, _EXCHANGES = 14, 500
@@ -65,7 +67,8 @@ def targets_of(costs: Float64Array, totals: Float64Array, *, least: int, most: i
         least, most: steps that memory asks for, and for which each rank has a sample.
     """
     pool = np.sort(costs, axis=None)[::-1]
-    steps = max(least, math.ceil(float(totals.max()) / max(float(pool.mean()), _LEAST)))
+    held = float(totals.max()) / max(float(pool.mean()), _LEAST)
+    steps = max(least, math.ceil(held * (1 - _FLOAT32)))
     steps = min(steps, most)
     return pool[(2 * np.arange(steps) + 1) * len(pool) // (2 * steps)].astype(np.float64)
 

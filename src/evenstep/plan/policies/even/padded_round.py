@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from evenstep.plan.policies.even.sorted_window import (
     RunLimits,
     SortedWindow,
 )
+from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policy import Plan, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
@@ -97,8 +98,8 @@ class PaddedRound:
         samples = SortedWindow.of(window, self.cost)
         steps = self._steps(window)
         urgency = self._urgency(samples, window)
-        # A run is proposed for its tokens; its cost follows.
-        runs = self._urgent_runs(samples.in_tokens(urgency), min(steps, MOST_RUNS))
+        # A run is proposed for its time; its cost follows.
+        runs = self._urgent_runs(self._timed(samples, urgency), min(steps, MOST_RUNS))
         single, each = samples.costs[:, runs.members[runs.offsets[1:] - 1]]
         costs = single + (runs.sizes - 1) * each
         highest = np.maximum.reduceat(urgency[runs.members], runs.offsets[:-1])
@@ -134,7 +135,7 @@ class PaddedRound:
         fewer of its length make a group: a few long samples have few possible costs, and seldom fit
         a target, while short ones fit any. Without this, long samples would pile up and be trained
         on last. How much it adds depends on what has piled up: see `drift`."""
-        lengths = samples.numbers[LENGTH]
+        lengths = counts(self.cost, samples.numbers[LENGTH], packed=False)
         together = self.target_tokens // lengths
         others = min(window.ranks, _MANY) - 1
         # One that is longer than a group should be is a step by itself, and better meets others.
@@ -149,7 +150,8 @@ class PaddedRound:
     def _steps(self, window: Window) -> int:
         """Steps that this rank would make of a window: a share of what it holds, and whole updates
         if it holds one."""
-        held = float(np.minimum(window.lengths, self.target_tokens).sum()) / self.target_tokens
+        times = counts(self.cost, window.lengths, packed=False)
+        held = float(np.minimum(times, self.target_tokens).sum()) / self.target_tokens
         if window.patches is not None and self.max_patches is not None:
             counted = np.minimum(window.patches, self.max_patches)  # one above it stays alone
             held = max(held, float(counted.sum()) / self.max_patches)
@@ -239,8 +241,13 @@ class PaddedRound:
             due=due,
         )
 
+    def _timed(self, samples: SortedWindow, ages: Int64Array) -> SortedWindow:
+        return samples.timed(counts(self.cost, samples.numbers[LENGTH], packed=False), ages)
+
     def _last(self, samples: SortedWindow, max_tokens: int) -> LastSamples:
-        return LastSamples.of(samples, max_tokens, self.max_patches, self.max_images)
+        timed = self._timed(samples, samples.numbers[AGE])
+        timed = replace(timed, costs=samples.costs)
+        return LastSamples.of(timed, max_tokens, self.max_patches, self.max_images)
 
     def _alone(self, samples: SortedWindow, window: Window, draw: np.random.Generator) -> Groups:
         """The round of a single rank whose updates have several steps: all that the window holds.

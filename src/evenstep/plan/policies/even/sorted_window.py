@@ -62,11 +62,11 @@ class SortedWindow:
         numbers, costs = self.numbers.take(places, axis=1), self.costs.take(places, axis=1)
         return SortedWindow(numbers, costs, self.vision[places])
 
-    def in_tokens(self, ages: Int64Array) -> SortedWindow:
-        """The same samples with other ages, where a group costs its padded tokens."""
+    def timed(self, times: Int64Array, ages: Int64Array) -> SortedWindow:
+        """The same samples with other ages, as long as the time they take: see `timed`."""
         numbers = self.numbers.copy()
-        numbers[AGE] = ages
-        lengths = numbers[LENGTH].astype(np.float64)
+        numbers[LENGTH], numbers[AGE] = times, ages
+        lengths = times.astype(np.float64)
         return SortedWindow(numbers, np.stack([lengths, lengths]), self.vision)
 
     def cost_of(self, group: Int64Array) -> float:

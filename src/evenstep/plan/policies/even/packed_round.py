@@ -1,0 +1,136 @@
+"""A round of packed groups: what a rank proposes, and the steps that all ranks settle on.
+
+Any samples may lie in a packed group, so all groups are full and take the same time. A *dear*
+sample takes longer than any such group. Steps for dear samples come first: these wait until all
+ranks have one, but for one rank in `_MATCHED`, and meet in the order of their times. A rank that
+has none fills its group to the same time, as far as memory allows.
+
+Where samples take much longer than their tokens, groups that are full in memory take longer than
+those of short samples. Then the time of a full group is larger, and fewer samples are dear.
+
+All numbers are integers.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.cost import Cost, MemoryLimit, VisionLanguageCost
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.policies.even.drain_packed import first_fit, next_fit, share_out
+from evenstep.plan.policies.even.fill_packed import fill
+from evenstep.plan.policies.even.fill_two_parts import (
+    VisionParts,
+    vision_quantiles,
+    vision_targets,
+)
+from evenstep.plan.policies.even.sorted_window import vision_costs
+from evenstep.plan.policies.even.timed import counts
+from evenstep.plan.policy import Proposal, Window
+
+_MOST_DEAR = 32
+"""Long samples that a rank tells of."""
+_MATCHED = 8
+_FULL = (7, 8)
+"""Time of a full group, as a share of what its tokens take in samples of all lengths."""
+
+
+class _Column(enum.IntEnum):
+    """Columns of a message."""
+
+    STEPS = 0
+    GROUPS = 1
+    """That all of the window makes; 0 in the row of a rank that has nothing left."""
+    SAMPLES = 2
+    EXHAUSTED = 3
+    """1 if the rank's source has ended, else 0."""
+    FULL = 4
+    """What a group should count."""
+    OVERDUE = 5
+    """Samples that have to go and may be dear."""
+    LONG = 6
+    """[32] what the longest samples count that count more than ``max_tokens``; then 0."""
+
+
+_VISION = _Column.LONG + _MOST_DEAR
+"""Columns behind those: [16] bits of `vision_quantiles`, where the cost has two parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedRound:
+    """Plans a round of `Even`, whose options it has."""
+
+    cost: Cost
+    limit: MemoryLimit
+    max_wait: int
+
+    def propose(self, window: Window) -> Proposal:
+        times = counts(self.cost, window.lengths, packed=True)
+        cut = first_fit if window.exhausted else next_fit
+        groups = cut(times, window, self.limit)
+        most = self.limit.max_tokens
+        mixed = _FULL[0] * most * int(times.sum()) // (_FULL[1] * int(window.lengths.sum()))
+        full = max(most, mixed)
+        held = int(np.minimum(times, full).sum())
+        made = max(held / full, self._full_by_images(window))
+        overdue = int(np.count_nonzero((times > most) & (window.ages >= self.max_wait)))
+        message = np.zeros(_VISION, np.int64)
+        message[: _Column.LONG] = [
+            max(1, int(made / 2)),
+            len(groups),
+            len(window),
+            int(window.exhausted),
+            # Where patches are the tighter limit, no group should take more than its share of time.
+            math.ceil(held / made),
+            overdue,
+        ]
+        long = np.sort(times[times > most])[::-1][:_MOST_DEAR]
+        message[_Column.LONG : _Column.LONG + len(long)] = long
+        if isinstance(self.cost, VisionLanguageCost):
+            vision = vision_costs(window, self.cost)
+            quantiles = vision_quantiles(vision, min(math.ceil(made), len(window)))
+            message = np.append(message, quantiles)
+        return Proposal(message, groups, window)
+
+    def _full_by_images(self, window: Window) -> float:
+        """How many groups the images of a window fill."""
+        held = 0.0
+        for row, most in (
+            (window.patches, self.limit.max_patches),
+            (window.images, self.limit.max_images),
+        ):
+            if row is not None and most is not None:
+                held = max(held, float(np.minimum(row, most).sum()) / most)  # one above is alone
+        return held
+
+    def settle(self, proposal: Proposal, messages: Int64Array) -> Groups:
+        """This rank's groups, given all ranks' messages."""
+        window = proposal.window
+        times = counts(self.cost, window.lengths, packed=True)
+        active = messages[messages[:, _Column.GROUPS] > 0]
+        samples = int(active[:, _Column.SAMPLES].min())
+        if active[:, _Column.EXHAUSTED].all():
+            steps = min(int(active[:, _Column.GROUPS].max()), samples)
+            vision = vision_costs(window, self.cost)
+            return share_out(times, window, proposal.groups, steps, self.limit, vision=vision)
+        usual = int(active[:, _Column.FULL].sum()) // len(active)
+        full = max(usual, self.limit.max_tokens)
+        long = active[:, _Column.LONG : _VISION]
+        dear = np.where(long > full, long, 0)
+        held = np.sort(np.count_nonzero(dear, axis=1))
+        wanted = max(int(held[len(held) // _MATCHED]), int(active[:, _Column.OVERDUE].max()))
+        targets = dear.max(axis=0)[: min(wanted, samples)]
+        targets = targets[targets > 0]
+        steps = max(min(int(active[:, _Column.STEPS].min()), samples), len(targets))
+        targets = np.append(targets, np.full(steps - len(targets), usual))
+        parts = None
+        if isinstance(self.cost, VisionLanguageCost):
+            each = vision_targets(active[:, _VISION:], steps)
+            parts = VisionParts(vision=vision_costs(window, self.cost), wanted=each)
+        limit, wait = self.limit, self.max_wait
+        return fill(times, window, targets, full, limit, max_wait=wait, parts=parts)
