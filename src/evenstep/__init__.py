@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from evenstep.cost import TokenCost as TokenCost
     from evenstep.cost import TransformerCost as TransformerCost
     from evenstep.cost import VisionLanguageCost as VisionLanguageCost
+    from evenstep.cost import cost_of as cost_of
     from evenstep.data import CutDocuments as CutDocuments
     from evenstep.data import PoolSortDataset as PoolSortDataset
     from evenstep.data import count_lengths as count_lengths
@@ -107,6 +108,7 @@ _HOMES = {
         "TokenCost",
         "TransformerCost",
         "VisionLanguageCost",
+        "cost_of",
     ),
     "evenstep.data": (
         "CutDocuments",

@@ -72,7 +72,7 @@ def command(
     packed: Annotated[
         bool, typer.Option("--packed", help="The model takes padding-free (varlen) batches.")
     ] = False,
-    cost: CostName = "padded-tokens",
+    cost: CostName = "usual",
     sketch: Annotated[
         int | None, typer.Option(help="Samples to draw.", show_default=f"{SAMPLE_SIZE:,}")
     ] = None,

@@ -8,6 +8,7 @@ from typing import Any
 from evenstep.cli.options import whole_number
 from evenstep.cli.output import note
 from evenstep.cost import (
+    UNKNOWN_MODEL,
     Cost,
     FittedCost,
     PaddedTokenCost,
@@ -19,7 +20,7 @@ from evenstep.errors import ConfigurationError
 
 
 def parse_cost(text: str) -> Cost:
-    """A cost from ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...``,
+    """A cost from ``usual``, ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...``,
     ``transformer:LANGUAGE+VISION`` with the fields of both, ``calibration:FILE`` or
     ``calibration:LANGUAGE.json+VISION.json``.
 
@@ -29,6 +30,8 @@ def parse_cost(text: str) -> Cost:
         ConfigurationError: the cost is unknown, its fields are wrong, or its file cannot be read.
     """
     name, _, settings = text.partition(":")
+    if text == "usual":
+        return UNKNOWN_MODEL
     if text == "padded-tokens":
         return PaddedTokenCost()
     if text == "tokens":
@@ -41,8 +44,8 @@ def parse_cost(text: str) -> Cost:
         language, _, vision = settings.partition("+")
         return _both(_calibration(language), _calibration(vision) if vision else None)
     raise ConfigurationError(
-        f"unknown cost {text!r}; known are padded-tokens, tokens, transformer:FIELD=VALUE,..., "
-        "transformer:LANGUAGE+VISION, calibration:FILE.json and "
+        f"unknown cost {text!r}; known are usual, padded-tokens, tokens, "
+        "transformer:FIELD=VALUE,..., transformer:LANGUAGE+VISION, calibration:FILE.json and "
         "calibration:LANGUAGE.json+VISION.json"
     )
 

@@ -199,7 +199,7 @@ def _simulate(
             show_default=f"the whole file; {_SAMPLES_PER_RANK:,} from a distribution",
         ),
     ] = None,
-    cost: CostName = "padded-tokens",
+    cost: CostName = "usual",
     vision: Annotated[
         str | None,
         typer.Option(

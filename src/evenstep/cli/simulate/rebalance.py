@@ -36,7 +36,7 @@ def command(
     ] = False,
     samples: Annotated[int, typer.Option(help="Sequences of each rank in an update.")] = 32,
     steps: Annotated[int, typer.Option(help="Updates, at most.")] = 5,
-    cost: CostName = "padded-tokens",
+    cost: CostName = "usual",
     plot: Annotated[
         Path | None, typer.Option(help="PNG file for a picture of all micro-batches.")
     ] = None,

@@ -17,6 +17,7 @@ from evenstep.batch.measure import length_of, supervised_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
+from evenstep.cost import UNKNOWN_MODEL, cost_of
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.model_labels import drawn_once, label_options
@@ -35,6 +36,7 @@ from evenstep.loader.options import SampleCounts
 from evenstep.loader.row_order import ORDERS, given_order, of_one_rank
 from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.torch_loader import wrap
+from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import AUTO
 
@@ -144,6 +146,8 @@ def make_loader(
             "no policy decides what is in a batch; install the trainer with one, such as "
             "policy=evenstep.Even(max_tokens=16_384)"
         )
+    if isinstance(policy, Even) and policy.cost == UNKNOWN_MODEL:
+        policy = replace(policy, cost=cost_of(trainer.model))
     args = trainer.args
     options = label_options(trainer, options)
     given = drawn_once(trainer, options.get("collate_fn", theirs.collate_fn))
