@@ -11,6 +11,7 @@ import pytest
 
 import evenstep
 from evenstep.cost import UNKNOWN_MODEL, cost_of
+from evenstep.cost.of_model import ATTENTION_RATE
 from evenstep.plan.policies.even.timed import counts
 
 
@@ -53,20 +54,10 @@ MODELS = {
             vocab_size=128_256,
         ),
     ),
-    "Mixtral": (
-        58_000,
-        config(
-            num_hidden_layers=32,
-            hidden_size=4096,
-            num_attention_heads=32,
-            num_key_value_heads=8,
-            intermediate_size=14_336,
-            vocab_size=32_000,
-            num_local_experts=8,
-            num_experts_per_tok=2,
-        ),
-    ),
 }
+LLAMA = MODELS["Llama 3 8B"][1]
+EXPERTS = {"vocab_size": 32_000, "num_local_experts": 8, "num_experts_per_tok": 2}
+MODELS["Mixtral"] = 58_000, config(**vars(LLAMA) | EXPERTS)
 
 
 @pytest.mark.parametrize(("tokens", "model"), MODELS.values(), ids=MODELS)
@@ -91,12 +82,29 @@ def test_a_token_meets_the_parameters_of(kind: str, options: Any, parameters: fl
     assert cost_of(made).per_token / 6 == pytest.approx(parameters, rel=0.03)
 
 
+@pytest.mark.parametrize("experts", [0, 8])
+def test_operations_are_those_of_a_transformer_cost(experts: int) -> None:
+    made = config(**vars(LLAMA) | (EXPERTS if experts else {}))
+    counted = evenstep.TransformerCost(
+        layers=32,
+        hidden_size=4096,
+        heads=32,
+        kv_heads=8,
+        ffn_size=14_336,
+        vocab_size=made.vocab_size,
+        experts=experts,
+        top_k=2 if experts else 0,
+    )
+    cost = cost_of(made)
+    assert cost.per_token == pytest.approx(counted.per_token)
+    assert cost.per_pair == pytest.approx(counted.per_pair / ATTENTION_RATE)
+
+
 def test_layers_with_a_window_cost_no_pairs() -> None:
-    whole = MODELS["Llama 3 8B"][1]
     kinds = ["sliding_attention"] * 24 + ["full_attention"] * 8
-    windows = config(**vars(whole) | {"sliding_window": 1024, "layer_types": kinds})
-    assert cost_of(windows).per_pair == pytest.approx(cost_of(whole).per_pair / 4)
-    assert 1.03 < cost_of(windows).per_token / cost_of(whole).per_token < 1.06
+    windows = config(**vars(LLAMA) | {"sliding_window": 1024, "layer_types": kinds})
+    assert cost_of(windows).per_pair == pytest.approx(cost_of(LLAMA).per_pair / 4)
+    assert 1.03 < cost_of(windows).per_token / cost_of(LLAMA).per_token < 1.06
 
 
 def test_an_unknown_model_has_the_usual_cost_and_is_told_of(

@@ -32,27 +32,25 @@ NAMES = ["ultrachat", "llava", "sharegpt4o", "mm-mix"]
 def run(policy: Policy, name: str, *, ranks: int = 8, samples: int = 3000) -> SimulationResult:
     lengths = np.minimum(sample_lengths(name, ranks * samples, seed=3), MAX_TOKENS)
     shards = deal(ranks * samples, ranks, seed=3)
-    return simulate(
-        policy,
-        [lengths[s] for s in shards],
-        identities=shards,
-        buffer_size=512,
-        cost=getattr(policy, "cost", UNKNOWN_MODEL) if policy.packed else UNKNOWN_MODEL,
-    )
+    return simulate(policy, [lengths[s] for s in shards], identities=shards, buffer_size=512)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str) -> None:
-    even, budget = (run(policy(MAX_TOKENS), name) for policy in (Even, TokenBudget))
+@pytest.mark.parametrize("cost", [PaddedTokenCost(), UNKNOWN_MODEL], ids=["tokens", "time"])
+def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str, cost: Cost) -> None:
+    even, budget = (run(policy(MAX_TOKENS, cost=cost), name) for policy in (Even, TokenBudget))
     assert even.missing == even.duplicates == even.undelivered == 0
     assert even.filler_steps <= 8  # equal shares run out together
     assert even.imbalance - 1 < 0.2 * (budget.imbalance - 1)
     assert even.padding < 1.1 * budget.padding
     assert even.efficiency > budget.efficiency
-    # Samples of sharegpt4o are as long as a group.
-    assert even.composition > (0.7 if name == "sharegpt4o" else 0.8)
+    # In time, the longest samples of sharegpt4o take longer than any group of short ones.
+    dear = name == "sharegpt4o" and cost is UNKNOWN_MODEL
+    assert even.composition > (0.7 if dear else 0.8)
+    if cost is UNKNOWN_MODEL:
+        return  # a group that is full of time holds fewer tokens
     # Where long samples are many, steps that suit them on some ranks are smaller on all.
-    least = 0.85 if name == "sharegpt4o" else 0.9
+    least = 0.85 if name == "sharegpt4o" else 0.95
     assert even.samples_per_step > least * budget.samples_per_step
 
 

@@ -159,12 +159,11 @@ def _check_causal(config: Any) -> None:
     causal = (
         kind in MODEL_FOR_CAUSAL_LM_MAPPING
         or kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-        # Of those that are encoder-decoders, see below.
         or kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     )
     if kind in MODEL_FOR_MASKED_LM_MAPPING:
         causal = getattr(config, "is_decoder", False)
-    bidirectional = (
+    bidirectional = (  # such as the encoder-decoders of the third kind
         getattr(config, "is_encoder_decoder", False)
         or getattr(config, "use_bidirectional_attention", False)
         or not getattr(config, "is_causal", True)

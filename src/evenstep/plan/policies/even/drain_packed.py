@@ -15,7 +15,6 @@ from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import MemoryLimit
 from evenstep.plan.groups.alignment import align
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.policies.even.fill_two_parts import level_parts
 from evenstep.plan.policy import Window
 
 _EXCESSES = 0.001 * 2.0 ** np.arange(10)
@@ -68,15 +67,11 @@ def share_out(
         made = align(groups, steps)[0]
     else:
         needs, limits = _needs(times, window, limit)
-        order = np.argsort(-times, kind="stable")
-        shared = None
-        if vision.any():
-            label = level_parts(needs, limits, vision, steps)
-            shared = None if label is None else Groups.by_label(label, order)
+        shared = _level(needs, limits, vision, steps)
+        if shared is None and vision.any():
+            shared = _level(needs, limits, np.zeros(len(vision)), steps)
         if shared is None:
-            shared = _level(needs, limits, order, steps)
-        if shared is None:
-            shared = _capped(needs, limits, order, steps) or groups
+            shared = _capped(needs, limits, np.argsort(-times, kind="stable"), steps) or groups
         made = align(shared, steps)[0]
     taken = np.add.reduceat(times[made.members], made.offsets[:-1])
     return made.take(np.argsort(-taken, kind="stable"))
@@ -108,19 +103,24 @@ def _needs(
 
 
 def _level(
-    needs: Float64Array, limits: Float64Array, order: Int64Array, steps: int
+    needs: Float64Array, limits: Float64Array, vision: Float64Array, steps: int
 ) -> Groups | None:
-    """Places each sample in the shortest group that has room; None if none has."""
+    """Places each sample in a group that has room: where the vision tower's cost is least, largest
+    first; those without any then where time is least. None if one has no room."""
     left = np.repeat(limits[:, None], steps, axis=1)
+    both = np.stack([needs[0], vision])
+    costs = np.zeros((2, steps))
+    order = np.lexsort(-both)
     group = np.empty(len(order), np.int64)
     for position in order.tolist():
         need = needs[:, position]
         room = (left >= need[:, None]).all(axis=0)
-        open_room = np.where(room, left[0], -1.0)
-        chosen = int(open_room.argmax())
-        if open_room[chosen] < 0:
+        open_costs = np.where(room, costs[int(vision[position] > 0)], np.inf)
+        chosen = int(open_costs.argmin())
+        if open_costs[chosen] == np.inf:
             return None
         group[position] = chosen
+        costs[:, chosen] += both[:, position]
         left[:, chosen] -= need
     return Groups.by_label(group, order)
 

@@ -75,8 +75,8 @@ class Even(Policy):
     four windows, or three; and as the oldest go first, in practice no sample waits 3 rounds more.
     Much lower values cannot be kept, as a window lasts 8 rounds, or 2."""
     cost: Cost = field(default=UNKNOWN_MODEL, kw_only=True)
-    """The time that is made equal; of a `VisionLanguageCost` in padded groups, that of each part.
-    The memory limits hold besides."""
+    """The time that is made equal; of a `VisionLanguageCost`, that of each part. The memory limits
+    hold besides."""
     packed: bool = field(default=False, kw_only=True)
     """Groups are collated without padding, as `PackCollator` does: any samples go together, fill
     `max_tokens`, and cost what ``cost(shapes, packed=True)`` says."""

@@ -98,31 +98,3 @@ class VisionParts:
             most=_EXCHANGES,
         )
         return made
-
-
-def level_parts(
-    needs: Float64Array, limits: Float64Array, vision: Float64Array, steps: int
-) -> Int64Array | None:
-    """[samples] the group of each sample of a window, of all in as many groups as steps; None if
-    one has no room. Those with vision cost go where it is least, the others where time is.
-
-    Args:
-        needs: [limits, samples] what each takes of each limit, time first.
-        limits: [limits] of a group.
-        vision: [samples] cost of each.
-    """
-    left = np.repeat(limits[:, None], steps, axis=1)
-    costs = np.zeros((2, steps))
-    group = np.empty(len(vision), np.int64)
-    both = np.stack([needs[0], vision])
-    for position in np.lexsort(-both).tolist():
-        need = needs[:, position]
-        room = (left >= need[:, None]).all(axis=0)
-        open_costs = np.where(room, costs[int(vision[position] > 0)], np.inf)
-        chosen = int(open_costs.argmin())
-        if open_costs[chosen] == np.inf:
-            return None
-        group[position] = chosen
-        costs[:, chosen] += both[:, position]
-        left[:, chosen] -= need
-    return group

@@ -43,7 +43,7 @@ def levels(last: LastSamples, target_tokens: int, ranks: int, quantiles: int) ->
     begins, sizes = cuts[:full], np.diff(cuts)[:full]
     single, each = last.costs[:, begins]
     costs = single + (sizes - 1) * each
-    long = last.lengths[begins] > target_tokens
+    long = last.times[begins] > target_tokens
     weights = (single / np.maximum(costs, _LEAST)) ** 2
     total, in_long = float(costs.sum()), float(costs[long].sum())
     if long.any() and float(costs[~long].sum()) > 0:
@@ -108,7 +108,7 @@ def _filled(
 ) -> Int64Array:
     """[steps, 2] begin and size of the run of each target."""
     samples = len(last.positions)
-    running = np.concatenate([[0], np.cumsum(last.lengths)])
+    running = np.concatenate([[0], np.cumsum(last.times)])
     runs = np.zeros((len(targets), 2), np.int64)
     free = np.arange(len(targets))
     begin = 0
@@ -144,7 +144,7 @@ def _exchanged(
 ) -> Int64Array:
     """[steps] the run that each target has once no two could change places to lose less."""
     begins, sizes = runs.T
-    running = np.concatenate([[0], np.cumsum(last.lengths)])
+    running = np.concatenate([[0], np.cumsum(last.times)])
     single, each = last.costs[:, begins]
     middles = 1 - (running[begins] + running[begins + sizes]) / (2 * running[-1])
     missing = 1 - (single + (sizes - 1) * each)[:, None] / targets

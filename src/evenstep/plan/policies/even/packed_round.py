@@ -8,7 +8,7 @@ has none fills its group to the same time, as far as memory allows.
 Where samples take much longer than their tokens, groups that are full in memory take longer than
 those of short samples. Then the time of a full group is larger, and fewer samples are dear.
 
-All numbers are integers.
+Ranks tell each other integers, and the bits of the vision tower's costs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class PackedRound:
             len(window),
             int(window.exhausted),
             # Where patches are the tighter limit, no group should take more than its share of time.
-            math.ceil(held / made),
+            min(math.ceil(held / made), full),
             overdue,
         ]
         long = np.sort(times[times > most])[::-1][:_MOST_DEAR]

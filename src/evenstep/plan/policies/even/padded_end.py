@@ -17,9 +17,9 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policies.even.padded_runs import ROUNDING
 from evenstep.plan.policies.even.sorted_window import (
     IMAGES,
-    LENGTH,
     PATCHES,
     POSITION,
+    TIME,
     SortedWindow,
 )
 
@@ -32,8 +32,8 @@ class LastSamples:
 
     positions: Int64Array
     """[samples] in the window."""
-    lengths: Int64Array
-    """[samples]"""
+    times: Int64Array
+    """[samples] what each counts: see `timed`."""
     costs: Float64Array
     """[2, samples] as `SortedWindow.costs`."""
     room: Int64Array
@@ -50,7 +50,7 @@ class LastSamples:
         numbers = samples.numbers[:, ::-1]
         count = len(samples)
         begins = np.arange(count)
-        room = np.minimum(max_tokens // numbers[LENGTH], count - begins)
+        room = np.minimum(max_tokens // numbers[TIME], count - begins)
         for row, limit in ((PATCHES, max_patches), (IMAGES, max_images)):
             if limit is None:
                 continue
@@ -60,7 +60,7 @@ class LastSamples:
         costs = np.ascontiguousarray(samples.costs[:, ::-1])
         return cls(
             positions=numbers[POSITION],
-            lengths=numbers[LENGTH],
+            times=numbers[TIME],
             costs=costs,
             room=np.maximum(room, 1),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,12 +17,11 @@ from evenstep.plan.policies.even.padded_end import LastSamples
 from evenstep.plan.policies.even.padded_runs import WISH, take_runs
 from evenstep.plan.policies.even.sorted_window import (
     AGE,
-    LENGTH,
     POSITION,
+    TIME,
     RunLimits,
     SortedWindow,
 )
-from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policy import Plan, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
@@ -96,10 +95,10 @@ class PaddedRound:
     def propose(self, window: Window) -> Proposal:
         """The runs with the most urgent samples of this rank."""
         samples = SortedWindow.of(window, self.cost)
-        steps = self._steps(window)
+        steps = self._steps(samples, window)
         urgency = self._urgency(samples, window)
         # A run is proposed for its time; its cost follows.
-        runs = self._urgent_runs(self._timed(samples, urgency), min(steps, MOST_RUNS))
+        runs = self._urgent_runs(samples.timed(urgency), min(steps, MOST_RUNS))
         single, each = samples.costs[:, runs.members[runs.offsets[1:] - 1]]
         costs = single + (runs.sizes - 1) * each
         highest = np.maximum.reduceat(urgency[runs.members], runs.offsets[:-1])
@@ -135,23 +134,24 @@ class PaddedRound:
         fewer of its length make a group: a few long samples have few possible costs, and seldom fit
         a target, while short ones fit any. Without this, long samples would pile up and be trained
         on last. How much it adds depends on what has piled up: see `drift`."""
-        lengths = counts(self.cost, samples.numbers[LENGTH], packed=False)
-        together = self.target_tokens // lengths
+        times = samples.numbers[TIME]
+        together = self.target_tokens // times
         others = min(window.ranks, _MANY) - 1
         # One that is longer than a group should be is a step by itself, and better meets others.
         head_start = np.where(together > 0, _HEAD_START // np.maximum(together, 1), 0)
-        after = np.cumsum(lengths)
-        place = (after - lengths / 2) / after[-1]
+        after = np.cumsum(times)
+        place = (after - times / 2) / after[-1]
         correction = _CORRECTION * min(max(_CORRECTED * drift(window), -1.0), 1.0)
         ahead = head_start * (others / (_MANY - 1)) + correction * place
         urgency: Int64Array = 16 * samples.numbers[AGE] + np.maximum(ahead, 0).astype(np.int64)
         return urgency
 
-    def _steps(self, window: Window) -> int:
+    def _steps(self, samples: SortedWindow, window: Window) -> int:
         """Steps that this rank would make of a window: a share of what it holds, and whole updates
         if it holds one."""
-        times = counts(self.cost, window.lengths, packed=False)
-        held = float(np.minimum(times, self.target_tokens).sum()) / self.target_tokens
+        held = (
+            float(np.minimum(samples.numbers[TIME], self.target_tokens).sum()) / self.target_tokens
+        )
         if window.patches is not None and self.max_patches is not None:
             counted = np.minimum(window.patches, self.max_patches)  # one above it stays alone
             held = max(held, float(counted.sum()) / self.max_patches)
@@ -241,13 +241,8 @@ class PaddedRound:
             due=due,
         )
 
-    def _timed(self, samples: SortedWindow, ages: Int64Array) -> SortedWindow:
-        return samples.timed(counts(self.cost, samples.numbers[LENGTH], packed=False), ages)
-
     def _last(self, samples: SortedWindow, max_tokens: int) -> LastSamples:
-        timed = self._timed(samples, samples.numbers[AGE])
-        timed = replace(timed, costs=samples.costs)
-        return LastSamples.of(timed, max_tokens, self.max_patches, self.max_images)
+        return LastSamples.of(samples, max_tokens, self.max_patches, self.max_images)
 
     def _alone(self, samples: SortedWindow, window: Window, draw: np.random.Generator) -> Groups:
         """The round of a single rank whose updates have several steps: all that the window holds.

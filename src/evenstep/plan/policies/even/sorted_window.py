@@ -8,11 +8,12 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes, VisionLanguageCost
+from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policy import Window
 
 FLAT = 1e-12
 """Share of a sample's cost below which what the next one adds is rounding."""
-LENGTH, POSITION, AGE, PATCHES, IMAGES = range(5)
+LENGTH, TIME, POSITION, AGE, PATCHES, IMAGES = range(6)
 """Rows of `SortedWindow.numbers`."""
 SINGLE, EACH = range(2)
 """Rows of `SortedWindow.costs`."""
@@ -23,7 +24,8 @@ class SortedWindow:
     """The samples of a window, shortest first; samples of equal length in order of arrival."""
 
     numbers: Int64Array
-    """[5, samples] length, position in the window, rounds waited, and patches and images or 0."""
+    """[6, samples] length, the time that it takes (see `timed`), position in the window, rounds
+    waited, and patches and images or 0."""
     costs: Float64Array
     """[2, samples] cost of a group of one such sample, and what each further one adds: the
     language part of a cost of two parts."""
@@ -37,8 +39,9 @@ class SortedWindow:
         keys = (window.lengths << 32) + np.arange(count)
         keys.sort()
         order = keys & 0xFFFFFFFF
-        numbers = np.zeros((5, count), np.int64)
+        numbers = np.zeros((6, count), np.int64)
         numbers[LENGTH] = keys >> 32
+        numbers[TIME] = counts(cost, numbers[LENGTH], packed=False)
         numbers[POSITION] = order
         numbers[AGE] = window.ages[order]
         for row, counted in ((PATCHES, window.patches), (IMAGES, window.images)):
@@ -62,11 +65,11 @@ class SortedWindow:
         numbers, costs = self.numbers.take(places, axis=1), self.costs.take(places, axis=1)
         return SortedWindow(numbers, costs, self.vision[places])
 
-    def timed(self, times: Int64Array, ages: Int64Array) -> SortedWindow:
-        """The same samples with other ages, as long as the time they take: see `timed`."""
+    def timed(self, ages: Int64Array) -> SortedWindow:
+        """The same samples with other ages, as long as the time they take."""
         numbers = self.numbers.copy()
-        numbers[LENGTH], numbers[AGE] = times, ages
-        lengths = times.astype(np.float64)
+        numbers[LENGTH], numbers[AGE] = numbers[TIME], ages
+        lengths = numbers[TIME].astype(np.float64)
         return SortedWindow(numbers, np.stack([lengths, lengths]), self.vision)
 
     def cost_of(self, group: Int64Array) -> float:
