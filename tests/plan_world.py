@@ -54,6 +54,7 @@ def play(
     late_end: bool = False,
     seed: int = 0,
     epoch: int = 0,
+    accumulate: int = 1,
 ) -> Iterator[dict[int, Turn]]:
     """Runs an epoch; every round yields the turns of the ranks that still had samples.
 
@@ -65,12 +66,13 @@ def play(
         late_end: a rank learns that its source has ended only when it asks for a sample too many.
         seed: seed of the epoch's orders.
         epoch: number of the epoch.
+        accumulate: steps of an update.
     """
     lengths = [np.array(source, np.int64) for source in sources]
     counts = [np.array(p, np.int64) for p in patches] if patches else lengths
     held = [np.empty(0, np.int64) for _ in sources]
     ages = [np.empty(0, np.int64) for _ in sources]
-    read = [0] * len(sources)
+    read, steps = [0] * len(sources), 0
     for number in range(sum(map(len, sources)) + 1):
         size = policy.window_size_at(buffer_size, number)
         proposals: dict[int, Proposal] = {}
@@ -91,6 +93,9 @@ def play(
                         seed=seed,
                         epoch=epoch,
                         round=number,
+                        accumulate=accumulate,
+                        step=steps,
+                        ranks=len(sources),
                     )
                 )
         if not proposals:
@@ -109,5 +114,6 @@ def play(
             older = np.zeros(len(stays), np.int64)
             older[slice(None) if plan.waited is None else plan.waited] = 1
             held[rank], ages[rank] = held[rank][stays], (ages[rank] + older)[stays]
+        steps += max(turn.steps for turn in turns.values())
         yield turns
     raise AssertionError("more rounds than samples: some round planned nothing")

@@ -52,6 +52,8 @@ class StepInfo:
     ends_update: bool = True
     """Whether the optimizer steps after this one; also after the last of an epoch, whose last
     update may have fewer than `accumulate` steps."""
+    sync: str = "step"
+    """When ranks wait for each other: see `Even.sync`."""
     context_rank: int = 0
     """Which shard of every micro-batch this is, where context-parallel ranks share them. Loss
     scales are those of the shard: for gradients averaged over all ranks of both kinds."""

@@ -3,6 +3,7 @@ last log."""
 
 from __future__ import annotations
 
+from evenstep.arrays import Float64Array
 from evenstep.batch.composition import Composition
 from evenstep.batch.step_info import StepInfo
 
@@ -13,6 +14,8 @@ class StepValues:
     def __init__(self) -> None:
         self.tokens = 0
         """Real tokens of all ranks since the beginning."""
+        # By part, costs of the ranks in an update that has not ended, where ranks wait at its end.
+        self._open: dict[str, Float64Array] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -31,16 +34,20 @@ class StepValues:
         self._images += step.global_images
         self._patches += step.global_patches
         for name, sums in self._costs.items():
-            costs = getattr(step.totals, name)
-            sums[0] += float(costs.max())
-            sums[1] += float(costs.mean())
+            costs = getattr(step.totals, name) + self._open.pop(name, 0.0)
+            if step.sync == "update" and not step.ends_update:
+                self._open[name] = costs
+            else:
+                sums[0] += float(costs.max())
+                sums[1] += float(costs.mean())
         self._composition.add(step)
 
     def take(self) -> dict[str, float]:
         """The values since the last call, by name; empty if there was no step.
 
         - ``padding``: 1 - real tokens / tokens as computed
-        - ``imbalance``: largest cost of a rank over the mean cost, summed over steps
+        - ``imbalance``: largest cost of a rank over the mean cost, summed over steps; over updates
+          that have ended where ranks wait at their end
         - ``composition``: see `evenstep.Composition`; of updates that have ended
         - ``tokens``: real tokens since the beginning, ``tokens_per_step`` since the last call
         - ``images_per_step``, ``patches_per_step``: where there were images that are counted

@@ -122,6 +122,9 @@ class Policy(abc.ABC):
     packed: bool = False
     """Whether groups are collated without padding."""
 
+    sync: str = "step"
+    """When ranks wait for each other: in every "step", or at the end of an "update"."""
+
     micro_batches: int = 1
     """Groups of a step that a rank trains on one after the other, before one optimizer step. Where
     it is more than 1, a batch is a list of that many collated groups."""

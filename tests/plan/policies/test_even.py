@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -127,10 +129,14 @@ def test_the_order_of_steps_tells_nothing_of_length(packed: bool) -> None:
     assert abs(correlation) < 3 / np.sqrt(len(ranks))
 
 
-def ages_when_emitted(policy: Policy, sources: list[list[int]], buffer_size: int) -> list[int]:
+def ages_when_emitted(
+    policy: Policy, sources: list[list[int]], buffer_size: int, accumulate: int = 1
+) -> list[int]:
     """Rounds that each sample of each rank waited."""
     waited, first_seen = [], [dict[int, int]() for _ in sources]
-    for number, turns in enumerate(play(policy, sources, buffer_size=buffer_size)):
+    for number, turns in enumerate(
+        play(policy, sources, buffer_size=buffer_size, accumulate=accumulate)
+    ):
         for rank, turn in turns.items():
             for arrival in turn.arrivals.tolist():
                 first_seen[rank].setdefault(arrival, number)
@@ -158,7 +164,8 @@ FLAT = {"per-group": PER_GROUP, "per-longest": per_longest, "nothing": nothing}
     st.integers(1, 40),
     st.integers(0, 4),
     st.sampled_from([0.3, 1.0, 2.0]),
-    st.booleans(),
+    st.sampled_from([{}, {"packed": True}, {"packed": True, "sync": "update"}]),
+    st.integers(1, 7),
     st.sampled_from([None, *FLAT.values()]),
 )
 def test_no_sample_waits_longer_than_promised(
@@ -167,7 +174,8 @@ def test_no_sample_waits_longer_than_promised(
     buffer_size: int,
     max_wait: int,
     spread: float,
-    packed: bool,
+    options: dict[str, Any],
+    accumulate: int,
     cost: Cost | None,
 ) -> None:
     draw = np.random.default_rng(seed)
@@ -175,9 +183,9 @@ def test_no_sample_waits_longer_than_promised(
         np.exp(draw.normal(3, spread, draw.integers(0, 150))).astype(int).clip(1, 400).tolist()
         for _ in range(ranks)
     ]
-    usual = MODEL if packed else PaddedTokenCost()
-    policy = Even(400, max_wait=max_wait, packed=packed, cost=cost or usual)
-    waited = ages_when_emitted(policy, sources, buffer_size)
+    usual = MODEL if options else PaddedTokenCost()
+    policy = Even(400, max_wait=max_wait, cost=cost or usual, **options)
+    waited = ages_when_emitted(policy, sources, buffer_size, accumulate)
     assert max(waited, default=0) <= max_wait + buffer_size
 
 

@@ -168,6 +168,8 @@ def make_loader(
             question = RowsQuestion(dataset=theirs.dataset, collate_fn=given)
             found = RowsFound(**_asked(theirs, options, question.answer))
         policy, collate_fn = choose_packing(trainer, policy, packed, given, None if ours else found)
+    if isinstance(policy, Even) and policy.packed and waits_at_updates(trainer):
+        policy = replace(policy, sync="update")
     options = {**options, "collate_fn": collate_fn}
     taken: dict[str, Any] = {
         "seed": args.seed if args.data_seed is None else args.data_seed,
@@ -194,6 +196,14 @@ def make_loader(
         # It draws for the whole job: Accelerate would deal its batches to the ranks.
         taken["shard_sampler"] = not of_one_rank(sampler)
     return wrap(theirs, policy=policy, **{**taken, **options})
+
+
+def waits_at_updates(trainer: Any) -> bool:
+    """Whether ranks wait for each other at the end of an update alone: DDP under ``no_sync``."""
+    accelerator = trainer.accelerator
+    each = accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)
+    sharded = any(hasattr(weights, "full_tensor") for weights in trainer.model.parameters())
+    return accelerator.distributed_type.value.startswith("MULTI_") and not each and not sharded
 
 
 def _asked(theirs: Any, options: Mapping[str, Any], question: Callable[[Run], Any]) -> Any:

@@ -32,7 +32,10 @@ def measure(
     steps, rounds = ranks[0].protocol.steps, ranks[0].protocol.rounds
     emitted = [_emitted(rank, policy, cost) for rank in ranks]
     costs = np.stack([one.costs for one in emitted], axis=1)  # [steps, ranks]
-    largest, mean = costs.max(axis=1, initial=0.0), costs.mean(axis=1)  # [steps]
+    waits = costs  # [steps or updates, ranks] between one wait and the next
+    if policy.sync == "update" and steps:
+        waits = np.add.reduceat(costs, np.arange(0, steps, accumulate))
+    largest, mean = waits.max(axis=1, initial=0.0), waits.mean(axis=1)
     real = sum(one.tokens for one in emitted)
     computed = sum(one.computed_tokens for one in emitted)
     useful = sum(one.useful_cost for one in emitted)

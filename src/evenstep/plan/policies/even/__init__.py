@@ -9,6 +9,7 @@ last_runs             all that is left at the end, in padded groups: each meets 
 padded_end            the same, cut evenly: for a single rank, and for costs of two parts
 timed                 samples as long as the time they take
 packed_round          the round of packed groups
+packed_anchors        what packed groups should count, and the samples they are made around
 fill_packed           packed groups that are full
 drain_packed          all that is left at the end, in packed groups
 ```

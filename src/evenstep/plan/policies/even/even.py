@@ -80,6 +80,12 @@ class Even(Policy):
     packed: bool = field(default=False, kw_only=True)
     """Groups are collated without padding, as `PackCollator` does: any samples go together, fill
     `max_tokens`, and cost what ``cost(shapes, packed=True)`` says."""
+    sync: str = field(default="step", kw_only=True)
+    """When ranks wait for each other: in every "step", as under FSDP or ZeRO-3, or at the end of an
+    "update", as under DDP with ``no_sync`` or ZeRO-1. With "update", which is for packed groups,
+    those that a rank has in an update take as long together as any other rank's: it may have
+    samples that take longer than a full group, and none waits for its like. Hugging Face's Trainer
+    is given what its job does."""
     spread: bool = field(default=True, kw_only=True)
     """Padded groups of like cost are dealt out so that a step holds long and short samples, as a
     random batch does: see `evenstep.plan.groups.spread`. False lets like lengths meet."""
@@ -94,6 +100,11 @@ class Even(Policy):
             max_images=self.max_images,
         )
         check_at_least(0, max_wait=self.max_wait)
+        if self.sync not in ("step", "update") or (self.sync == "update" and not self.packed):
+            raise ConfigurationError(
+                f"sync={self.sync!r} must be 'step', or 'update' for packed groups; leave it out, "
+                "or give packed=True"
+            )
         if self.target_tokens is not None and (self.packed or self.target_tokens > self.max_tokens):
             raise ConfigurationError(
                 f"target_tokens={self.target_tokens} must be at most max_tokens="
@@ -128,8 +139,9 @@ class Even(Policy):
 
     def options(self) -> Mapping[str, Any]:
         options = dict(super().options())
-        if self.max_images is None:
-            del options["max_images"]  # states that were saved before it was an option lack it
+        for name, usual in (("max_images", None), ("sync", "step")):
+            if options[name] == usual:
+                del options[name]  # states that were saved before it was an option lack it
         return options
 
     def propose(self, window: Window) -> Proposal:
@@ -139,10 +151,9 @@ class Even(Policy):
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
         if not self.packed:
             return self._round().settle(proposal.window, messages, rank)
-        groups = self._packed_round().settle(proposal, messages)
         window = proposal.window
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
-        return Plan(groups.take(draw.permutation(len(groups))))
+        return Plan(self._packed_round().settle(proposal, messages, draw))
 
     @property
     def _due(self) -> int:
@@ -151,7 +162,7 @@ class Even(Policy):
         return self.max_wait
 
     def _packed_round(self) -> PackedRound:
-        return PackedRound(cost=self.cost, limit=self.limit, max_wait=self._due)
+        return PackedRound(cost=self.cost, limit=self.limit, max_wait=self._due, sync=self.sync)
 
     def _round(self) -> PaddedRound:
         options: dict[str, Any] = {

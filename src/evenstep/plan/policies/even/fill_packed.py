@@ -1,8 +1,10 @@
 """Packed groups that are full: how `Even(packed=True)` fills a step.
 
 Any samples may lie in a packed group, and as samples count in time (see `timed`), every full group
-takes as long. A group is filled in three parts: an *anchor*, the oldest sample or one that must go
-now; a *run* of the oldest samples; and a *pair* from the rest of the window that fills it.
+takes as long. A group is filled in three parts: an *anchor*, see `packed_anchors`; a *run* of the
+oldest samples; and a *pair* from the rest of the window that fills it.
+
+Where the groups of an update count together, each makes up for what those before it missed.
 
 Invariant: there are as many groups as steps, each of at least one sample; no group of several
 samples breaks the memory limit.
@@ -17,9 +19,9 @@ import numpy as np
 
 from evenstep.arrays import BoolArray, Int64Array, prefix_sums
 from evenstep.cost import MemoryLimit
-from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policies.even.drain_packed import limited
 from evenstep.plan.policies.even.fill_two_parts import VisionParts
+from evenstep.plan.policies.even.packed_anchors import Anchors, PackedParts
 from evenstep.plan.policy import Window
 
 _STARTS = 4
@@ -36,67 +38,54 @@ _SKIPPED = 5e-5
 def fill(
     times: Int64Array,
     window: Window,
-    targets: Int64Array,
-    above: int,
+    parts: PackedParts,
     limit: MemoryLimit,
     *,
     max_wait: int,
-    parts: VisionParts | None,
-) -> Groups:
-    """Fills one step after the other.
+    vision: VisionParts | None,
+) -> list[Int64Array]:
+    """Fills one group after the other.
 
     Args:
         times: [samples] what each counts: see `timed`.
-        window: at least as many samples as steps.
-        targets: [steps] what each step's group should count, largest first.
-        above: samples that count more are dear, and steps that do are for them.
+        window: at least as many samples as groups.
+        parts: what groups should count.
         limit: of the memory of groups of several samples.
         max_wait: rounds after which a sample has to go.
-        parts: what groups should cost the vision tower, of a cost of two parts.
+        vision: what groups should cost the vision tower, of a cost of two parts.
 
     Returns:
-        One group for each step.
+        [groups] positions in the window, part after part.
     """
-    count, steps = len(window), len(targets)
+    count, groups = len(window), int(parts.sizes.sum())
     samples = PackedSamples.of(times, window, limit)
     by_length = np.argsort(times, kind="stable")
-    free = np.ones(count, bool)
-    due = window.ages >= max_wait
-    dear = by_length[::-1][: np.count_nonzero(times > above)]
-    dear = dear[np.argsort(~due[dear], kind="stable")]  # those that have to go, then the dearest
-    first = int(np.count_nonzero(targets > above))
-    anchors = dear[:first][np.argsort(-times[dear[:first]], kind="stable")].tolist()
-    # Those left over wait for dear samples of other ranks, unless nothing else is there.
-    spare = dear[first:].tolist()
-    free[dear] = False
-    waiting = np.flatnonzero(free & due)[: steps - len(anchors)].tolist()
-    free[waiting] = False
+    anchors = Anchors.of(times, window, parts, by_length, max_wait=max_wait)
+    free = anchors.free
     # No run of the oldest needs more.
-    longest_run = _STARTS + 4 * math.ceil(int(targets.max()) * count / int(times.sum()))
+    longest_run = _STARTS + 4 * math.ceil(int(parts.targets.max()) * count / int(times.sum()))
     made: list[Int64Array] = []
-    for step, target in enumerate(targets.tolist()):
-        if step < len(anchors):
-            anchor = anchors[step]
-        elif waiting:
-            anchor = waiting.pop(0)
-        else:
-            anchor = int(free.argmax()) if free.any() else spare.pop(0)
-        free[anchor] = False
-        old = np.flatnonzero(free)
-        later = len(waiting) + len(spare) + max(len(anchors) - step - 1, 0)
-        most = 1 + len(old) - max(steps - step - 1 - later, 0)
-        group = samples.complete(anchor, target, old[:longest_run], by_length, free, most=most)
-        free[group] = False
-        if parts is not None:
-            free[group[1:]] = True
-            others = by_length[free[by_length]]
-            others = others[~np.isin(others, group)]
-            limits = np.append(target, samples.limits)
-            group = parts.exchanged(group, others, samples.needs[:, :-1], limits, step)
+    for size, target in zip(parts.sizes.tolist(), parts.targets.tolist()):
+        chosen = anchors.take(size, target, parts.least)
+        left = target
+        for number, anchor in enumerate(chosen):
+            goal = max(int(times[anchor]), left // (size - number))
+            old = np.flatnonzero(free)
+            reserved = anchors.reserved + size - number - 1
+            most = 1 + len(old) - max(groups - len(made) - 1 - reserved, 0)
+            group = samples.complete(anchor, goal, old[:longest_run], by_length, free, most=most)
             free[group] = False
-        made.append(group)
-        by_length = by_length[free[by_length]]
-    return Groups.of(made)
+            if vision is not None:
+                free[group[1:]] = True
+                others = by_length[free[by_length]]
+                others = others[~np.isin(others, group)]
+                limits = np.append(goal, samples.limits)
+                group = vision.exchanged(group, others, samples.needs[:, :-1], limits, len(made))
+                free[group] = False
+            left -= int(times[group].sum())
+            made.append(group)
+            by_length = by_length[free[by_length]]
+    return made
 
 
 @dataclass(frozen=True)

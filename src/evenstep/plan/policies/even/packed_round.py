@@ -2,11 +2,15 @@
 
 Any samples may lie in a packed group, so all groups are full and take the same time. A *dear*
 sample takes longer than any such group. Steps for dear samples come first: these wait until all
-ranks have one, but for one rank in `_MATCHED`, and meet in the order of their times. A rank that
+ranks have one, but for one rank in `_UNMATCHED`, and meet in the order of their times. A rank that
 has none fills its group to the same time, as far as memory allows.
 
 Where samples take much longer than their tokens, groups that are full in memory take longer than
 those of short samples. Then the time of a full group is larger, and fewer samples are dear.
+
+Where ranks wait at the end of an update alone, all its groups count together: a dear sample meets
+smaller groups of its own rank, and only one that takes nearly as long as an update has to wait for
+others.
 
 Ranks tell each other integers, and the bits of the vision tower's costs.
 """
@@ -29,15 +33,21 @@ from evenstep.plan.policies.even.fill_two_parts import (
     vision_quantiles,
     vision_targets,
 )
+from evenstep.plan.policies.even.packed_anchors import PackedParts
+from evenstep.plan.policies.even.padded_round import updates_order
 from evenstep.plan.policies.even.sorted_window import vision_costs
 from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policy import Proposal, Window
 
 _MOST_DEAR = 32
 """Long samples that a rank tells of."""
-_MATCHED = 8
-_FULL = (7, 8)
-"""Time of a full group, as a share of what its tokens take in samples of all lengths."""
+_UNMATCHED = 4
+"""One in so many ranks may lack a dear sample in a step for these."""
+_LEAST = 8
+"""Share of a full group that is left to each of the others of an update with a dear sample."""
+_FULL, _FULL_OF_SEVERAL = 14, 13
+"""Time of a full group, in sixteenths of what its tokens take in samples of all lengths; and that
+of several in an update, among which dear samples may be more, since each update has few."""
 
 
 class _Column(enum.IntEnum):
@@ -68,13 +78,16 @@ class PackedRound:
     cost: Cost
     limit: MemoryLimit
     max_wait: int
+    sync: str
+    """See `Even.sync`."""
 
     def propose(self, window: Window) -> Proposal:
         times = counts(self.cost, window.lengths, packed=True)
         cut = first_fit if window.exhausted else next_fit
         groups = cut(times, window, self.limit)
         most = self.limit.max_tokens
-        mixed = _FULL[0] * most * int(times.sum()) // (_FULL[1] * int(window.lengths.sum()))
+        share = _FULL if window.accumulate == 1 else _FULL_OF_SEVERAL
+        mixed = share * most * int(times.sum()) // (16 * int(window.lengths.sum()))
         full = max(most, mixed)
         held = int(np.minimum(times, full).sum())
         made = max(held / full, self._full_by_images(window))
@@ -108,29 +121,65 @@ class PackedRound:
                 held = max(held, float(np.minimum(row, most).sum()) / most)  # one above is alone
         return held
 
-    def settle(self, proposal: Proposal, messages: Int64Array) -> Groups:
-        """This rank's groups, given all ranks' messages."""
+    def settle(self, proposal: Proposal, messages: Int64Array, draw: np.random.Generator) -> Groups:
+        """This rank's groups in the order in which they are emitted, given all ranks' messages.
+
+        Args:
+            draw: in the same state on all ranks.
+        """
         window = proposal.window
         times = counts(self.cost, window.lengths, packed=True)
         active = messages[messages[:, _Column.GROUPS] > 0]
         samples = int(active[:, _Column.SAMPLES].min())
         if active[:, _Column.EXHAUSTED].all():
             steps = min(int(active[:, _Column.GROUPS].max()), samples)
-            vision = vision_costs(window, self.cost)
-            return share_out(times, window, proposal.groups, steps, self.limit, vision=vision)
-        usual = int(active[:, _Column.FULL].sum()) // len(active)
-        full = max(usual, self.limit.max_tokens)
-        long = active[:, _Column.LONG : _VISION]
-        dear = np.where(long > full, long, 0)
-        held = np.sort(np.count_nonzero(dear, axis=1))
-        wanted = max(int(held[len(held) // _MATCHED]), int(active[:, _Column.OVERDUE].max()))
-        targets = dear.max(axis=0)[: min(wanted, samples)]
-        targets = targets[targets > 0]
-        steps = max(min(int(active[:, _Column.STEPS].min()), samples), len(targets))
-        targets = np.append(targets, np.full(steps - len(targets), usual))
-        parts = None
+            towers = vision_costs(window, self.cost)
+            left = share_out(times, window, proposal.groups, steps, self.limit, vision=towers)
+            return left.take(updates_order(steps, window, draw))
+        steps = min(int(active[:, _Column.STEPS].min()), samples)
+        if steps >= 2 * window.accumulate:
+            steps -= (window.step + steps) % window.accumulate
+        sizes, order = self._divided(steps, window, draw)
+        parts = self._parts(active, sizes)
+        vision = None
         if isinstance(self.cost, VisionLanguageCost):
-            each = vision_targets(active[:, _VISION:], steps)
-            parts = VisionParts(vision=vision_costs(window, self.cost), wanted=each)
-        limit, wait = self.limit, self.max_wait
-        return fill(times, window, targets, full, limit, max_wait=wait, parts=parts)
+            each = vision_targets(active[:, _VISION:], int(sizes.sum()))
+            vision = VisionParts(vision=vision_costs(window, self.cost), wanted=each)
+        filled = fill(times, window, parts, self.limit, max_wait=self.max_wait, vision=vision)
+        return Groups.of(filled).take(order)
+
+    def _divided(
+        self, steps: int, window: Window, draw: np.random.Generator
+    ) -> tuple[Int64Array, Int64Array]:
+        """[parts] steps of each, the largest first; and [steps] which is emitted at each place."""
+        k = window.accumulate if self.sync == "update" else 1
+        if k == 1:
+            return np.ones(steps, np.int64), updates_order(steps, window, draw)
+        first = min(-window.step % k, steps)
+        whole, last = divmod(steps - first, k)
+        emitted = np.array([first, *[k] * whole, last], np.int64)
+        emitted = emitted[emitted > 0]
+        places = np.lexsort((draw.random(len(emitted)), -emitted))
+        sizes = emitted[places]
+        steps_of = np.split(np.arange(steps), np.cumsum(sizes)[:-1])
+        return sizes, np.concatenate([steps_of[part] for part in np.argsort(places).tolist()])
+
+    def _parts(self, active: Int64Array, sizes: Int64Array) -> PackedParts:
+        """What the groups of each part should count.
+
+        Args:
+            active: [ranks, k] messages of the ranks that have samples.
+        """
+        usual = int(active[:, _Column.FULL].sum()) // len(active)
+        others = int(sizes[0]) - 1
+        least = usual // _LEAST
+        above = max(usual * (others + 1) - others * least, self.limit.max_tokens)
+        long = active[:, _Column.LONG : _VISION]
+        dear = np.where(long > above, long, 0)
+        held = np.sort(np.count_nonzero(dear, axis=1))
+        wanted = max(int(held[len(held) // _UNMATCHED]), int(active[:, _Column.OVERDUE].max()))
+        tops = dear.max(axis=0)[: min(wanted, np.count_nonzero(sizes == sizes[0]))]
+        tops = tops[tops > 0]
+        targets = usual * sizes
+        targets[: len(tops)] = tops + others * least
+        return PackedParts(sizes=sizes, targets=targets, above=above, dear=len(tops), least=least)

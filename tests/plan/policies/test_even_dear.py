@@ -1,0 +1,98 @@
+"""`Even` over documents some of which take longer than any full group: they meet their like, or
+where ranks wait at the end of an update, smaller groups of their own rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.cost import FittedCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan import Even
+from evenstep.tools.simulate import SimulationResult, deal, simulate
+
+CONTEXT = 32_768
+COST = FittedCost(per_group=1000.0, per_token=1.0, per_pair=1 / 17_000)
+
+
+def documents(count: int, seed: int = 0) -> np.ndarray:
+    """Lengths like those of files of code. Those that take longer than a full group are one in 60,
+    and a third of the time."""
+    drawn = np.exp(np.random.default_rng(seed).normal(6.8, 1.5, count))
+    return np.minimum(drawn, CONTEXT).astype(np.int64).clip(16)
+
+
+def run(sync: str, *, accumulate: int, ranks: int = 8) -> SimulationResult:
+    lengths = documents(ranks * 3000)
+    policy = Even(CONTEXT, packed=True, cost=COST, sync=sync)
+    shards = [lengths[shard] for shard in deal(len(lengths), ranks)]
+    return simulate(policy, shards, accumulate=accumulate)
+
+
+def imbalance_but_for_the_end(costs: np.ndarray) -> float:
+    """Ranks whose shares are fixed have unlike work left in the end, whatever is planned."""
+    most = costs[: len(costs) * 4 // 5]
+    return float(most.max(axis=1).sum() / most.mean(axis=1).sum())
+
+
+@pytest.mark.parametrize("accumulate", [2, 4])
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_updates_take_as_long_on_every_rank_where_ranks_wait_at_their_end(
+    accumulate: int, ranks: int
+) -> None:
+    found = run("update", accumulate=accumulate, ranks=ranks)
+    assert found.missing == found.duplicates == found.undelivered == 0
+    assert found.imbalance < 1.03
+    updates = np.add.reduceat(found.costs, np.arange(0, found.steps, accumulate))
+    assert imbalance_but_for_the_end(updates) < 1.012
+    # The steps of an update are not even, which is what makes room for long documents.
+    assert imbalance_but_for_the_end(found.costs) > 1.05
+    if accumulate == 4:  # of two steps, the longest documents still fill most of one update
+        assert found.composition > 0.93
+
+
+def test_steps_with_long_documents_are_spread_over_updates() -> None:
+    one, four = (run("step", accumulate=k) for k in (1, 4))
+    assert imbalance_but_for_the_end(one.costs) < 1.07
+    assert imbalance_but_for_the_end(four.costs) < 1.06
+    assert one.composition < 0.5
+    assert four.composition > 0.93
+
+
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 5),
+    st.integers(1, 60),
+    st.integers(1, 9),
+    st.sampled_from(["step", "update"]),
+    st.booleans(),
+)
+def test_each_document_is_in_one_group_that_fits_in_memory(
+    seed: int, ranks: int, buffer_size: int, accumulate: int, sync: str, images: bool
+) -> None:
+    draw = np.random.default_rng(seed)
+    shards = []
+    for _ in range(ranks):
+        length = np.exp(draw.normal(3, 1.5, draw.integers(0, 120))).astype(np.int64).clip(1, 400)
+        patches = draw.integers(0, 90, len(length))
+        shards.append(np.stack([length, patches, patches > 0, patches**2]) if images else length)
+    if not any(shard.size for shard in shards):
+        return
+    policy = Even(
+        400,
+        packed=True,
+        sync=sync,
+        max_patches=80 if images else None,
+        cost=FittedCost(per_group=0.0, per_token=1.0, per_pair=1 / 100),
+    )
+    # The protocol refuses a group of several samples above a limit.
+    found = simulate(policy, shards, buffer_size=buffer_size, accumulate=accumulate)
+    assert found.missing == found.duplicates == found.undelivered == 0
+
+
+@pytest.mark.parametrize("options", [{"sync": "update"}, {"sync": "epoch", "packed": True}])
+def test_what_ranks_wait_for_is_a_step_or_an_update_of_packed_groups(options: dict) -> None:
+    with pytest.raises(ConfigurationError, match="'step', or 'update' for packed groups"):
+        Even(400, **options)
