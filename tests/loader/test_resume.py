@@ -32,6 +32,7 @@ POLICIES = {
     "few steps a round": evenstep.TokenBudget(300, max_steps_per_round=2),
     "even": evenstep.Even(512),
     "even, packed": evenstep.Even(512, packed=True),
+    "even, updates": evenstep.Even(512, packed=True, sync="update"),
     "workload": evenstep.WorkloadPacking(250, micro_batches=2, thresholds=(100, 200)),
 }
 
@@ -42,6 +43,7 @@ def test_every_policy_resumes_exactly_after_every_step(policy) -> None:
         return evenstep.DataLoader(
             Documents(50, prompts=True),
             policy=policy,
+            accumulate=3 if policy.sync == "update" else 1,
             shuffle=True,
             seed=7,
             memory=evenstep.Memory(buffer_size=20),

@@ -93,10 +93,12 @@ def llama(attention: str, hidden: int = 256) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def train(folder: Any, model: Any, collator: Any = None, **options: Any) -> tuple[Trainer, Rows]:
+def train(
+    folder: Any, model: Any, collator: Any = None, accumulate: int = 1, **options: Any
+) -> tuple[Trainer, Rows]:
     trainer = Trainer(
         model=model,
-        args=arguments(folder),
+        args=arguments(folder, gradient_accumulation_steps=accumulate),
         train_dataset=SAMPLES,
         data_collator=collator or DataCollatorForSeq2Seq(tokenizer(), return_tensors="pt"),
     )
@@ -149,12 +151,15 @@ def register() -> None:
     AttentionMaskInterface.register("by_boundaries", lambda *args, **options: None)
 
 
-def packs(rank: Rank | None, folder: Any, attention: str) -> None:
+def packs(rank: Rank | None, folder: Any, attention: str, accumulate: int = 1) -> None:
     if rank is not None:
         as_rank(rank)
     register()
     model = llama(attention)
-    _, told = train(folder, model)
+    trainer, told = train(folder, model, accumulate=accumulate)
+    # DDP reduces gradients at the end of an update.
+    sync = trainer.callback_handler.train_dataloader.loader.policy.sync
+    assert sync == ("step" if rank is None else "update")
     assert all(len(row["input_ids"]) == 1 for rows in told.rows for row in rows)
     check(model, told)
 
@@ -171,7 +176,7 @@ def test_packed_where_the_model_can(attention: str, tmp_path: Any, caplog: Any) 
 
 
 def test_packed_on_two_ranks(tmp_path: Any) -> None:
-    run(packs, 2, tmp_path, "sdpa", folder=tmp_path, within=150)
+    run(packs, 2, tmp_path, "sdpa", 3, folder=tmp_path, within=150)
 
 
 @pytest.mark.integrations

@@ -144,4 +144,4 @@ def test_options_are_plain_values_and_name_every_field(name: str) -> None:
     options = policy.options()
     assert json.loads(json.dumps(options)) == options
     left_out = {field.name for field in dataclasses.fields(policy)} - set(options)  # type: ignore[arg-type]
-    assert left_out <= {"max_images"}  # which older states lack
+    assert left_out <= {"max_images", "sync"}  # which older states lack

@@ -134,7 +134,7 @@ def register(app: typer.Typer) -> None:
 def _command(policy: str) -> Callable[..., None]:
     """`_simulate` for one policy, with the options that the policy uses and no others."""
     takes = POLICIES[policy].takes
-    unused = {"max_tokens", "target_tokens", "batch_size", "spread"} - set(takes)
+    unused = {"max_tokens", "target_tokens", "batch_size", "spread", "sync"} - set(takes)
     if "lengths" in takes:
         # An epoch planned offline has equally many groups on all ranks: none is exhausted early.
         unused |= {"exhausted", "vision"}
@@ -175,6 +175,10 @@ def _simulate(
             help="Let short, middle and long samples meet in a step, or in an update.",
             show_default="yes, but not for pool-sort",
         ),
+    ] = None,
+    sync: Annotated[
+        str | None,
+        typer.Option(help="When ranks wait for each other: step or update.", show_default="step"),
     ] = None,
     buffer_size: BufferSize = "auto",
     exhausted: Annotated[
@@ -238,6 +242,7 @@ def _simulate(
             lengths=Lengths(drawn),
             target_tokens=target_tokens,
             spread=spread,
+            sync=sync,
         )
     )
     steps = resolve_accumulate(accumulate, update_tokens)

@@ -31,7 +31,8 @@ class PolicyOptions:
     """Lengths of the whole data set, for policies that plan offline."""
     target_tokens: int | None = None
     spread: bool | None = None
-    """None is the policy's default."""
+    """None is the policy's default, here and below."""
+    sync: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class NamedPolicy:
 
 POLICIES: Mapping[str, NamedPolicy] = {
     "even": NamedPolicy(Even, ("max_tokens", "target_tokens", "spread")),
-    "even-packed": NamedPolicy(partial(Even, packed=True), ("max_tokens",)),
+    "even-packed": NamedPolicy(partial(Even, packed=True), ("max_tokens", "sync")),
     "token-budget": NamedPolicy(TokenBudget, ("max_tokens", "spread")),
     "pool-sort": NamedPolicy(PoolSort, ("batch_size", "spread")),
     "fixed-batch": NamedPolicy(FixedBatch, ("batch_size",)),
