@@ -26,7 +26,7 @@ _COUNTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepInfo:
-    """One step on one rank. Two are equal where all values are."""
+    """One step on one rank. Two are equal where all values are but what was measured."""
 
     epoch: int
     step: int
@@ -54,6 +54,10 @@ class StepInfo:
     update may have fewer than `accumulate` steps."""
     sync: str = "step"
     """When ranks wait for each other: see `Even.sync`."""
+    imbalance_measured: float | None = None
+    """`imbalance` in the time that this run's steps were measured to take; where ranks wait at the
+    end of an update, of its steps so far. None until enough steps were measured, and where their
+    times tell nothing. See `evenstep.loader.step_clock`."""
     context_rank: int = 0
     """Which shard of every micro-batch this is, where context-parallel ranks share them. Loss
     scales are those of the shard: for gradients averaged over all ranks of both kinds."""
@@ -194,6 +198,7 @@ class StepInfo:
             "loss_scale": self.loss_scale,
             "loss_scales": list(self.loss_scales),
             "imbalance": self.imbalance,
+            "imbalance_measured": self.imbalance_measured,
             "text_imbalance": self.text_imbalance,
             "vision_imbalance": self.vision_imbalance,
             "padding": self.padding,
@@ -226,6 +231,7 @@ class StepInfo:
             "padded_tokens": self.global_padded_tokens,
             "cost": self.global_cost,
             "imbalance": self.imbalance,
+            "imbalance_measured": self.imbalance_measured,
             **vision,
             "ends_update": self.ends_update,
             "moments": {each.name: float(getattr(moments, each.name)) for each in fields(moments)},
@@ -235,7 +241,9 @@ class StepInfo:
         # Not generated, because comparing the totals gives arrays.
         if not isinstance(other, StepInfo):
             return NotImplemented
-        return self.to_dict(per_rank=True) == other.to_dict(per_rank=True)
+        mine, theirs = (one.to_dict(per_rank=True) for one in (self, other))
+        del mine["imbalance_measured"], theirs["imbalance_measured"]  # no two runs take as long
+        return mine == theirs
 
     __hash__ = None  # type: ignore[assignment]
 

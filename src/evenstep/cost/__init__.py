@@ -14,6 +14,7 @@ shapes            `GroupShapes`
 models            costs of one part: `PaddedTokenCost`, `TransformerCost` and others
 vision_language   `VisionLanguageCost`: a language model and a vision tower, balanced apart
 fitting           `fit`: a cost from measured times
+step_times        a cost from how long the steps of a run took
 of_model          `cost_of`: a cost from a model's configuration
 memory_limit      `MemoryLimit`
 ```

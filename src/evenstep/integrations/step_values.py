@@ -23,6 +23,7 @@ class StepValues:
         self._images = self._patches = 0
         # Costs by part: largest and mean of the ranks, summed over steps.
         self._costs = {name: [0.0, 0.0] for name in ("cost", "text_cost", "vision_cost")}
+        self._measured: list[float] = []
         self._composition = Composition()
 
     def add(self, step: StepInfo) -> None:
@@ -40,6 +41,8 @@ class StepValues:
             else:
                 sums[0] += float(costs.max())
                 sums[1] += float(costs.mean())
+        if step.imbalance_measured is not None and (step.sync == "step" or step.ends_update):
+            self._measured.append(step.imbalance_measured)
         self._composition.add(step)
 
     def take(self) -> dict[str, float]:
@@ -48,6 +51,7 @@ class StepValues:
         - ``padding``: 1 - real tokens / tokens as computed
         - ``imbalance``: largest cost of a rank over the mean cost, summed over steps; over updates
           that have ended where ranks wait at their end
+        - ``imbalance_measured``: see `StepInfo.imbalance_measured`; mean, once it is known
         - ``composition``: see `evenstep.Composition`; of updates that have ended
         - ``tokens``: real tokens since the beginning, ``tokens_per_step`` since the last call
         - ``images_per_step``, ``patches_per_step``: where there were images that are counted
@@ -62,6 +66,8 @@ class StepValues:
             "tokens": self.tokens,
             "tokens_per_step": self._tokens / self._steps,
         }
+        if self._measured:
+            values["imbalance_measured"] = sum(self._measured) / len(self._measured)
         if self._images:
             values["images_per_step"] = self._images / self._steps
             values["patches_per_step"] = self._patches / self._steps

@@ -44,6 +44,7 @@ from evenstep.loader.resume.state import to_dict
 from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.row_order import resolve_batch_sampler
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
+from evenstep.loader.step_clock import StepClock
 from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.trainers import check_caller, refuse_trainers
 from evenstep.loader.transport.cp_peers import GroupPlace
@@ -218,6 +219,7 @@ class DataLoader(LoaderAttributes):
         self.generator = generator
         self._batch_sampler = batch_sampler
         self._run_log = step_log
+        self._clock: StepClock | None = None
         self._notices = Notices(policy)
         self._group: Any = group
         self._chunk_size_given = memory.chunk_size is not None
@@ -298,6 +300,7 @@ class DataLoader(LoaderAttributes):
                 epoch=epoch,
                 pin_memory=self.pin_memory and torch.cuda.is_available(),
                 run_log=self._log_of_pass(exchange.place),
+                clock=self._clock_of(exchange.place),
                 received=self._received,
                 ended=self._ended,
             )
@@ -325,6 +328,15 @@ class DataLoader(LoaderAttributes):
             return None
         about = {"run": "loader", "ranks": place.world_size, "counted": "all ranks"}
         return RunLog(self._run_log, {**about, "policy": self.policy.fingerprint})
+
+    def _clock_of(self, place: GroupPlace) -> StepClock | None:
+        """None where there is nobody to wait for, or a step is not one group of text."""
+        policy = self.policy
+        if place.world_size == 1 or policy.in_parts or policy.peers > 1 or policy.counts_patches:
+            return None
+        if self._clock is None:
+            self._clock = StepClock(policy, place.rank)
+        return self._clock
 
     def _spec(self, place: GroupPlace) -> LoaderSpec:
         options = self._learned_options

@@ -25,6 +25,7 @@ from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
+from evenstep.loader.step_clock import StepClock
 from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Session
@@ -52,6 +53,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         epoch: EpochSpec,
         pin_memory: bool,
         run_log: RunLog | None,
+        clock: StepClock | None,
         received: Callable[[StepInfo, StepProgress], None],
         ended: Callable[[EpochEnd], None],
     ) -> None:
@@ -60,6 +62,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             loader: the loader of this pass. It is kept because a loader without references closes
                 itself.
             run_log: logs the steps of this pass.
+            clock: measures how long they take.
             received: called with every step just before it is yielded.
             ended: called once all ranks have yielded all steps.
         """
@@ -70,6 +73,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._feeder = feeder
         self._pin_memory = pin_memory
         self._run_log = run_log
+        self._clock = clock
         self._epoch = epoch
         self._received = received
         self._ended = ended
@@ -92,11 +96,15 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             raise self._outcome
         if self._run_log is not None:
             self._run_log.asked()
+        if self._clock is not None:
+            self._clock.asked()
         patience = self._exchange.patience
         patience.trainer(Doing.WAITS)
         try:
             batch, step = self._next()
             patience.trainer(Doing.WORKS, step.step)
+            if self._clock is not None:
+                step = self._clock.handed_out(step)
             if self._run_log is not None:
                 self._run_log.handed_out(step.to_line())
             return batch, step
@@ -188,6 +196,8 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                 return
             self._closed = True
         self._exchange.patience.trainer(Doing.HAS_LEFT)
+        if self._clock is not None:
+            self._clock.left()
         keep = self._keep_batcher and not isinstance(self._outcome, LoaderDiedError)
         if self._outcome is None:
             self._outcome = LoaderDiedError(

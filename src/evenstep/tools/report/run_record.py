@@ -38,7 +38,8 @@ class RunRecord:
     ranks: int
     steps: Mapping[str, Float64Array]
     """[steps] of each figure: ``wait`` and ``train`` in seconds, on the rank that wrote the log;
-    ``imbalance``, ``text_imbalance`` and ``vision_imbalance``; ``images``, ``tokens``, and
+    ``imbalance``, ``text_imbalance`` and ``vision_imbalance``; ``imbalance_measured``, 0 where it
+    is unknown; ``images``, ``tokens``, and
     ``padding``, the share of padded tokens that are padding, 0 if unknown."""
     first_waits: tuple[float, ...]
     """[passes] seconds to the first step."""
@@ -64,10 +65,13 @@ class RunRecord:
 
         A step takes as long as its costliest rank, so an average rank spends 1 - 1 / imbalance of
         it waiting for the others. Padding takes its share of tokens of the rest. Both are
-        predictions from costs and tokens, while the wait for data is measured.
+        predictions, from costs, or from what steps were measured to take, and tokens; the wait for
+        data is measured.
         """
         train = self.steps["train"]
-        ranks = train * (1 - 1 / np.maximum(self.steps["imbalance"], 1))
+        measured = self.steps["imbalance_measured"]
+        imbalance = np.where(measured > 0, measured, self.steps["imbalance"])
+        ranks = train * (1 - 1 / np.maximum(imbalance, 1))
         padding = (train - ranks) * self.steps["padding"]
         return {
             "work": train - ranks - padding,
@@ -105,6 +109,9 @@ class RunRecord:
         for name, share in self.shares.items():
             found[f"time: {LOSSES[name]}"] = f"{share:.1%}"
         found["imbalance"] = f"{mean['imbalance']:.3f}"
+        measured = self.steps["imbalance_measured"]
+        if (measured > 0).any():
+            found["imbalance, measured"] = f"{measured[measured > 0].mean():.3f}"
         if (self.steps["vision_imbalance"] > 1).any():
             found["imbalance, language model"] = f"{mean['text_imbalance']:.3f}"
             found["imbalance, vision tower"] = f"{mean['vision_imbalance']:.3f}"
@@ -179,6 +186,7 @@ def _figures(line: dict[str, Any]) -> dict[str, float]:
         "wait": float(line["wait"]),
         "train": float(line["train"]),
         "imbalance": float(line["imbalance"]),
+        "imbalance_measured": float(line.get("imbalance_measured") or 0.0),
         "text_imbalance": float(line.get("text_imbalance", line["imbalance"])),
         "vision_imbalance": float(line.get("vision_imbalance", 1.0)),
         "images": float(line.get("images", 0)),
@@ -188,7 +196,7 @@ def _figures(line: dict[str, Any]) -> dict[str, float]:
 
 
 _NAMES = (
-    *("wait", "train", "imbalance", "text_imbalance", "vision_imbalance"),
+    *("wait", "train", "imbalance", "imbalance_measured", "text_imbalance", "vision_imbalance"),
     *("images", "tokens", "padding"),
 )
 
