@@ -58,9 +58,9 @@ def check_backend(name: str, device: torch.device) -> None:
         )
     if name == "flash" and flash_function() is None:
         raise ConfigurationError(
-            "backend='flash' needs the package flash-attn from 2.1, or a PyTorch whose "
-            f"torch.nn.attention.varlen.varlen_attn takes window_size, scale and enable_gqa (this "
-            f"is {torch.__version__}); install flash-attn, or use backend='flex'"
+            "backend='flash' needs the package flash-attn from 2.1, or a PyTorch with "
+            f"torch.nn.attention.varlen (this is {torch.__version__}); install one of them, or use "
+            "backend='flex'"
         )
     if name == "flex" and not _can_flex(device):
         raise ConfigurationError(
