@@ -111,7 +111,8 @@ class Calibration:
     def fitted(self, length: int) -> float:
         """Seconds of one layer at `length`, by the fit."""
         cost = self.fits.cost(1)
-        return cost.per_group + length * (cost.per_token + length * cost.per_pair)
+        above = cost.per_group + length * (cost.per_token + length * cost.per_pair)
+        return max(sum(self.fits.floors), above)
 
     def error(self, measurement: LengthMeasurement) -> float | None:
         """Error of the fit, relative to the measurement: positive if the fit is too high."""

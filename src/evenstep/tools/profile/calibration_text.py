@@ -25,7 +25,8 @@ def calibration_text(calibration: Calibration) -> str:
     )
     coefficients = (
         f"{layers}: {cost.per_group:.3g} s per group, {cost.per_token:.3g} s per token, "
-        f"{cost.per_pair:.3g} s per squared token"
+        f"{cost.per_pair:.3g} s per squared token; at least "
+        f"{shape.layers * sum(calibration.fits.floors):.3g} s"
     )
     notes = [f"note: {note}" for note in calibration_notes(calibration)]
     return "\n".join([table, "", coefficients, _crossing(calibration), *notes])
