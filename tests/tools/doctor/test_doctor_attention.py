@@ -67,8 +67,7 @@ def test_cudnn_on_hopper_is_found_with_the_line_that_cures_it(machine: Machine) 
     assert "builds a plan for every new shape" in found.found
     assert "torch.backends.cuda.enable_cudnn_sdp(False)" in found.remedy
     machine.has(capability=(9, 0), enabled=False)
-    (found,) = attention(GPU)
-    assert (found.check, found.level) == ("attention", "ok")
+    assert not list(attention(GPU))
 
 
 @pytest.mark.parametrize(

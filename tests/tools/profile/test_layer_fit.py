@@ -56,14 +56,9 @@ def test_a_rest_that_gets_faster_with_length_does_not_hide_attention() -> None:
     assert fit_parts(LENGTHS, attention, rest).cost(1).per_pair == pytest.approx(1e-10, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [([1, 2, 4], "3 lengths were measured, and a fit needs 4"), ([1, 2, 2, 4], "ascend")],
-)
-def test_too_few_lengths_are_refused(lengths: list[int], message: str) -> None:
-    times = [1.0] * len(lengths)
-    with pytest.raises(ConfigurationError, match=message):
-        fit_parts(lengths, times, times)
+def test_too_few_lengths_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="3 lengths were measured, and a fit needs 4"):
+        fit_parts([1, 2, 4], [1.0] * 3, [1.0] * 3)
 
 
 # Launches

@@ -1,9 +1,9 @@
 """FlashAttention's variable-length kernel: all fragments of a rank in one launch, on CUDA.
 
 To the kernel a fragment is one sequence, with fewer queries than keys; see
-`evenstep.plan.sharding.varlen`. From FlashAttention 2.1 on, the causal mask of these is aligned at
-the bottom right. Keys that two fragments meet are repeated: with two chunks per rank, one from
-either end, the keys are 1 + 1 / 2C times the tokens on C ranks.
+`evenstep.plan.sharding.varlen`. Their causal mask is aligned at the bottom right. Keys that two
+fragments meet are repeated: with two chunks per rank, one from either end, the keys are 1 + 1 / 2C
+times the tokens on C ranks.
 
 The package flash-attn is used if it is installed, else PyTorch's own `varlen_attn`, which first
 took a scale in 2.11, and fewer kv heads than query heads in 2.12.
@@ -15,7 +15,6 @@ import inspect
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -66,12 +65,8 @@ def flash_function() -> VarlenAttention | None:
 
 def _of_package() -> VarlenAttention | None:
     try:
-        release = version("flash-attn")
         flash_attn_varlen_func = import_module("flash_attn").flash_attn_varlen_func
-    except (PackageNotFoundError, ImportError):
-        return None
-    major, minor = (int(part) for part in release.split(".")[:2])
-    if (major, minor) < (2, 1):  # whose causal mask is aligned at the top left
+    except (AttributeError, ImportError):
         return None
 
     def attend(*tensors_and_bounds: Any, scale: float) -> torch.Tensor:

@@ -66,10 +66,9 @@ def _crossing(calibration: Calibration) -> str:
     linear = calibration.linear
     if linear is None:
         return f"by operations, attention costs as much as the rest at {by_operations} tokens"
-    low, high = ("?" if n is None else f"{n:,.0f}" for n in calibration.linear_range)
     return (
-        f"attention costs as much as the rest at {linear:,.0f} tokens, {low} to {high} by the "
-        f"quartiles: DocumentCost(linear={round(linear)}); by operations, at {by_operations}"
+        f"attention costs as much as the rest at {linear:,.0f} tokens: "
+        f"DocumentCost(linear={round(linear)}); by operations, at {by_operations}"
     )
 
 

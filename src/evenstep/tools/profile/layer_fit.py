@@ -37,7 +37,7 @@ class PartFits:
 
     attention: tuple[float, float, float]
     rest: tuple[float, float]
-    floors: tuple[float, float]
+    floors: tuple[float, float] = (0.0, 0.0)
     """What attention and the rest take at least; 0 where no length was so short."""
 
     def cost(self, layers: int) -> FittedCost:
@@ -58,16 +58,11 @@ def fit_parts(lengths: npt.ArrayLike, attention: npt.ArrayLike, rest: npt.ArrayL
         attention, rest: [lengths] seconds at each, positive.
 
     Raises:
-        ConfigurationError: fewer than four lengths, or arrays that do not match.
+        ConfigurationError: fewer than four lengths.
     """
     length, first, second = (
         np.asarray(values, dtype=np.float64) for values in (lengths, attention, rest)
     )
-    if not (length.shape == first.shape == second.shape and (np.diff(length) > 0).all()):
-        raise ConfigurationError(
-            f"{length.shape} lengths, {first.shape} times of attention and {second.shape} of the "
-            "rest: give one time of each part for every length, and lengths that ascend"
-        )
     if len(length) < _FEWEST_LENGTHS:
         raise ConfigurationError(
             f"{len(length)} lengths were measured, and a fit needs {_FEWEST_LENGTHS}; give more "
