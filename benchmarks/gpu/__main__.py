@@ -3,7 +3,7 @@
 python -m benchmarks.gpu                     # all parts; benchmarks/gpu/results/DEVICE.json
 python -m benchmarks.gpu --only text loader --out found.json
 python -m benchmarks.gpu --page docs/gpu.md  # and the page, of all stored results
-python -m benchmarks.gpu --tiny --out tiny.json    # on the CPU, within a minute
+python -m benchmarks.gpu --tiny --out tiny.json    # on the CPU, in some minutes
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.gpu.training import time_loader
 SECONDS = {"text": 120, "many-ranks": 100, "long": 60, "loader": 60, "kernels": 200}
 """Of each part; a quarter more, for planning and to start, and it is stopped."""
 TEXTS = {"text": CHAT, "many-ranks": MANY, "long": LONG, "loader": CHAT}
-_TINY, _TINY_SECONDS = 32, 3.0
+_TINY, _TINY_SECONDS = 128, 2.0
 _START = 60.0
 
 

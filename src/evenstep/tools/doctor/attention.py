@@ -30,7 +30,7 @@ def plans_each_shape(device: torch.device) -> bool:
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    may = device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled()
+    may = device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     if not may or torch.cuda.get_device_capability(device) < (9, 0):
         return False
     with suppress(RuntimeError), torch.enable_grad():  # such as a device that is another's alone
