@@ -12,7 +12,8 @@
 #                                   out what takes minutes; ONLY=odb/table-17 runs one
 #   make integrations               trainers of other projects, in .venv-integrations
 #   make integrations-4             Trainer of transformers 4, in .venv-integrations-4
-#   make gpu                        what needs a GPU, and docs/gpu.md; without one it says so
+#   make gpu                        what needs a GPU, in ten minutes, and docs/gpu.md; without one it
+#                                   says so
 #   make locks                      all locks again, with today's releases, then every suite with them
 #   make dist                       the wheel and the source package, checked, in dist/, by uv
 #   make smoke                      the wheel in fresh environments, by uv: each of PYTHONS=, with the
@@ -48,7 +49,7 @@ PIP ?= $(BIN)/python -m pip
 # Where pip is told to look for wheels, uv looks too.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
-BENCHMARKS := $(sort $(filter-out %/__main__.py %/gpu_speed.py,$(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks)))
+BENCHMARKS := $(sort $(filter-out %/__main__.py,$(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks)))
 
 .PHONY: help install demo learning test integrations integrations-4 matrix gpu locks dist smoke soak lint docs docs-version papers bench clean
 .NOTPARALLEL:
@@ -88,8 +89,7 @@ matrix:
 	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak and not integrations" -n $(JOBS) $(BY_FILE) $(MATRIX_TESTS) $(PYTEST_ARGS)
 
 gpu: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m gpu -rs $(PYTEST_ARGS)
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=auto -m benchmarks.trainers.gpu_speed --page docs/gpu.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gpu --page docs/gpu.md
 
 # Resolved with the CUDA build of torch, so that versions suit both builds; then without the lines
 # that only this build needs: it names their versions itself.

@@ -3,6 +3,7 @@
     planning/   what policies and packers plan, how even, and how fast: no torch, no processes
     loader/     the data loader and training with it, in processes of this machine
     learning/   what the steps of each policy teach: held-out loss on the user's own text
+    gpu/        what a GPU says: steps of 8 and 64 ranks, the loader, kernels; updates docs/gpu.md
     trainers/   trainers of other projects, with their own loaders and with evenstep's
     service/    the cluster service: imbalance, memory, planning and throughput
     peers/      evenstep's loader and service beside 13 other data loaders; updates docs/peers.md

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -328,12 +327,6 @@ def test_fit_weighs_short_groups_as_much_as_long_ones() -> None:
 def test_fit_refuses_unusable_measurements(arguments: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         fit(**arguments)
-
-
-def test_fit_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(ImportError, match=r"pip install 'evenstep\[fit\]'"):
-        fit([1, 2, 3], [1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.papers.wlb.assumed_latency import assumed_latency
 from benchmarks.papers.wlb.cluster_assumptions import (
     MODELS,
     TABLE_1,
@@ -13,7 +14,6 @@ from benchmarks.papers.wlb.cluster_assumptions import (
     ClusterAssumptions,
 )
 from benchmarks.papers.wlb.step_time_model import MicroBatches, StepModel
-from evenstep.context_parallel.latency_default import default_latency
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import shard_per_document, shard_per_sequence
 from evenstep.tools.simulate.packing_run import ArrivingDocuments, Trained, run_original
@@ -158,8 +158,30 @@ def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="data=0"):
         setting(data=0)
     with pytest.raises(ConfigurationError, match="8 heads of 128, and a GPU of 7B-8K has 4"):
-        StepModel.of(setting(), latency=default_latency(heads=8))
+        StepModel.of(setting(), latency=assumed_latency(heads=8))
     model = StepModel.of(setting(data=2))
     batches = packed(*[[8192]] * 4)
     with pytest.raises(ConfigurationError, match=r"4 micro-batches, and 7B-8K takes 8"):
         model.steps(batches, model.attentions(batches)["per-document"])
+
+
+def test_the_assumed_latency_has_the_facts_of_the_paper() -> None:
+    latency = assumed_latency()
+    keys = np.full(2, 8192)
+    assert len(set(latency(np.array([16, 128]), keys))) == 1
+    throughput, _ = latency.throughput(np.array([128, 256]), keys)
+    assert throughput[1] > 1.5 * throughput[0]
+    lengths = np.arange(128, 20_000, 128)
+    both = np.stack(latency.throughput(lengths, np.full(len(lengths), 1 << 17)))
+    assert (np.diff(both) >= 0).all()
+    assert both.max() < 0.6 * 989e12
+
+
+def test_by_the_assumed_latency_short_documents_stay_uncut_and_long_ones_do_not() -> None:
+    latency = assumed_latency()
+    for lengths, better, worse in (
+        ([256] * 64, shard_per_sequence, shard_per_document),
+        ([60_000, *[500] * 60], shard_per_document, shard_per_sequence),
+    ):
+        slowest = [latency.of_ranks(make(lengths, 4)).max(axis=1) for make in (better, worse)]
+        assert (slowest[0] < slowest[1]).all()

@@ -1,5 +1,4 @@
-"""Trainers of other projects, with their own loaders and with evenstep's; and a GPU.
+"""Trainers of other projects, with their own loaders and with evenstep's.
 
-gpu_speed      `evenstep demo`'s comparison on GPUs; make gpu
 trainer_speed  tokens per second and held-out loss of Hugging Face's Trainer
 """

@@ -99,41 +99,76 @@ def test_the_flash_attention_package_is_called_by_its_signature(
 
     package = SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
     monkeypatch.setitem(sys.modules, "flash_attn", package)
-    monkeypatch.setattr(flash, "version", lambda name: "2.10.1" if name == "flash-attn" else "")
     function = flash.flash_function.__wrapped__()
     assert function is not None
     build = lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=function)  # noqa: E731
     check(build, shard_per_document([40, 3, 9], 2))
-    # Before 2.1 its mask is aligned at the top left.
-    monkeypatch.setattr(flash, "version", lambda name: "2.0.9")
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
     assert flash.flash_function.__wrapped__() is None
 
 
-def test_torchs_own_varlen_attention_is_called_by_its_signature(
-    monkeypatch: pytest.MonkeyPatch,
+def of_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False):  # type: ignore[no-untyped-def]
+    assert is_causal
+    return without_groups(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k)
+
+
+def of_2_11(  # type: ignore[no-untyped-def]
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)
+):
+    assert window_size == (-1, 0)  # causal, says its documentation
+    return without_groups(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale)
+
+
+def of_2_12(  # type: ignore[no-untyped-def]
+    query,
+    key,
+    value,
+    cu_seq_q,
+    cu_seq_k,
+    max_q,
+    max_k,
+    *,
+    scale=None,
+    window_size=(-1, -1),
+    enable_gqa=False,
+):
+    assert window_size == (-1, 0)
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    return varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale)
+
+
+def without_groups(  # type: ignore[no-untyped-def]
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=None
+) -> torch.Tensor:
+    assert query.shape[1:] == key.shape[1:] == value.shape[1:]
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale)
+
+
+@pytest.mark.parametrize("varlen_attn", [of_2_10, of_2_11, of_2_12], ids=lambda f: f.__name__)
+def test_torchs_own_varlen_attention_is_right_in_each_release_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, varlen_attn: Callable[..., torch.Tensor]
 ) -> None:
-    module = pytest.importorskip("torch.nn.attention.varlen")
-    signature = inspect.signature(module.varlen_attn)
-    if "enable_gqa" not in signature.parameters:
-        pytest.skip("the first varlen_attn cannot do it")
-    calls = []
-
-    def varlen_attn(*args: Any, **options: Any) -> torch.Tensor:
-        given_ = signature.bind(*args, **options).arguments
-        calls.append(given_)
-        assert given_["window_size"] == (-1, 0)  # causal, says its documentation
-        assert given_["enable_gqa"]
-        bounds = [given_[name] for name in ("cu_seq_q", "cu_seq_k", "max_q", "max_k")]
-        return varlen(*(given_[x] for x in ("query", "key", "value")), *bounds, given_["scale"])
-
-    varlen_attn.__signature__ = signature  # type: ignore[attr-defined]
-    monkeypatch.setattr(module, "varlen_attn", varlen_attn)
+    module = SimpleNamespace(varlen_attn=varlen_attn)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", module)
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     function = flash.flash_function.__wrapped__()
     build = lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=function)  # noqa: E731
     check(build, shard_per_document([40, 3, 9], 2))
-    assert calls
+    q, k = torch.randn(5, 2, 4), torch.randn(5, 2, 4)
+    bounds = (torch.tensor([0, 5], dtype=torch.int32),) * 2 + (5, 5)
+    for scale in (0.5, 0.3):  # the default, and another
+        torch.testing.assert_close(
+            function(q, k, k, *bounds, scale=scale), varlen(q, k, k, *bounds, scale)
+        )
+
+
+def test_the_installed_varlen_attention_has_arguments_of_a_release_that_is_tried() -> None:
+    module = pytest.importorskip("torch.nn.attention.varlen")
+    takes = set(inspect.signature(module.varlen_attn).parameters)
+    tried = [set(inspect.signature(f).parameters) for f in (of_2_10, of_2_11, of_2_12)]
+    assert any(names <= takes for names in tried)
 
 
 @eager
@@ -244,13 +279,13 @@ def test_a_back_end_that_is_not_there_is_refused_with_a_remedy(
     with pytest.raises(ConfigurationError, match=r"'flash' runs on CUDA alone.*'cpu'"):
         check_backend("flash", CPU)
     monkeypatch.setattr("evenstep.context_parallel.kernels.choice.flash_function", lambda: None)
-    with pytest.raises(ConfigurationError, match="install flash-attn, or use backend='flex'"):
+    with pytest.raises(ConfigurationError, match="install one of them, or use backend='flex'"):
         check_backend("flash", CUDA)
     monkeypatch.setattr(
         "evenstep.context_parallel.kernels.choice.find_spec",
         lambda name: None if name == "triton" else 1,
     )
-    with pytest.raises(ConfigurationError, match="package triton; install them"):
+    with pytest.raises(ConfigurationError, match="package triton on CUDA; install it"):
         check_backend("flex", CUDA)
     check_backend("flex", CPU)
     check_backend("sdpa", CUDA)

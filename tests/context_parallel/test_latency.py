@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.context_parallel.latency import BACKWARD, FORWARD, AttentionLatency, load_latency
-from evenstep.context_parallel.latency_default import default_latency
 from evenstep.errors import ConfigurationError
-from evenstep.plan.sharding import shard_per_document, shard_per_sequence
+from evenstep.plan.sharding import shard_per_document
 
 KNOWN: dict[str, Any] = {
     "heads": 2,
@@ -155,24 +154,3 @@ def test_a_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("160.0", "161.0"))
     with pytest.raises(ConfigurationError, match=r"damaged.*evenstep profile --attention"):
         load_latency(path)
-
-
-def test_the_default_has_the_facts_of_the_paper() -> None:
-    latency = default_latency()
-    assert one(latency, 16, 8192) == one(latency, 128, 8192)
-    throughput, _ = latency.throughput(np.array([128, 256]), np.array([8192, 8192]))
-    assert throughput[1] > 1.5 * throughput[0]
-    lengths = np.arange(128, 20_000, 128)
-    both = np.stack(latency.throughput(lengths, np.full(len(lengths), 1 << 17)))
-    assert (np.diff(both) >= 0).all()
-    assert both.max() < 0.6 * 989e12
-
-
-def test_short_documents_stay_uncut_and_long_ones_are_not() -> None:
-    latency = default_latency()
-    for lengths, better, worse in (
-        ([256] * 64, shard_per_sequence, shard_per_document),
-        ([60_000, *[500] * 60], shard_per_document, shard_per_sequence),
-    ):
-        slowest = [latency.of_ranks(make(lengths, 4)).max(axis=1) for make in (better, worse)]
-        assert (slowest[0] < slowest[1]).all()

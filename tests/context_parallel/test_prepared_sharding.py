@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from threaded_ranks import CPU, ThreadCollectives, on_ranks
 
 from evenstep.context_parallel import PreparedSharding, prepare
+from evenstep.context_parallel.collectives import OneRank
 from evenstep.errors import ConfigurationError, MismatchError, PeerError
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
 
@@ -68,6 +70,23 @@ def test_the_group_must_be_as_large_as_the_sharding(monkeypatch: pytest.MonkeyPa
     errors = prepared(monkeypatch, [shard_per_document(LENGTHS, 3)] * 2)
     assert [type(error) for error in errors] == [ConfigurationError] * 2
     assert "the group has 2 ranks, and the sequence is cut over 3" in str(errors[0])
+
+
+def test_a_device_without_an_index_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 3)
+    built: list[torch.device] = []
+    home = "evenstep.context_parallel.prepared_sharding"
+    monkeypatch.setattr(
+        f"{home}.kernel_of", lambda name, sharding, rank, where: built.append(where)
+    )
+    sharding = shard_per_document(LENGTHS, 1)
+    for device, index in (("cuda", 3), ("cuda:1", 1)):
+        where = torch.device(device)
+        made = PreparedSharding(sharding, OneRank(), device=where, backend="sdpa")
+        ready = prepare(sharding, device=device, backend="sdpa", check=False)
+        assert made.device == ready.device == torch.device("cuda", index)
+        assert built[-2:] == [made.device] * 2
+    assert PreparedSharding(sharding, OneRank(), device=CPU).device == CPU
 
 
 def test_without_process_groups_one_rank_is_alone_and_several_are_refused() -> None:

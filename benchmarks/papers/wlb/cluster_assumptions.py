@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenstep.context_parallel.latency_default import H100_TFLOPS
+from benchmarks.papers.wlb.assumed_latency import H100_TFLOPS
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 

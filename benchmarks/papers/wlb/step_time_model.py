@@ -23,10 +23,10 @@ from functools import cached_property
 
 import numpy as np
 
+from benchmarks.papers.wlb.assumed_latency import assumed_latency
 from benchmarks.papers.wlb.cluster_assumptions import Cluster, ClusterAssumptions
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.context_parallel.latency import AttentionLatency
-from evenstep.context_parallel.latency_default import default_latency
 from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches, share_micro_batches
@@ -105,7 +105,7 @@ class StepModel:
         cluster = cluster or Cluster()
         heads, size = setting.model.heads // setting.tensor, setting.model.head_size
         if latency is None:
-            latency = default_latency(heads=heads, head_size=size, peak_tflops=cluster.peak_tflops)
+            latency = assumed_latency(heads=heads, head_size=size, peak_tflops=cluster.peak_tflops)
         if (latency.heads, latency.head_size) != (heads, size):
             raise ConfigurationError(
                 f"the latency was measured with {latency.heads} heads of {latency.head_size}, and "

@@ -16,7 +16,6 @@ kernels/             back ends of attention, one file each: FlashAttention, Flex
 frameworks/          a sharding for the context parallelism of Megatron-LM, Transformer Engine and
                      PyTorch
 latency              how long a kernel takes for fragments: `AttentionLatency`, `load_latency`
-latency_default      `default_latency`, where nothing was measured
 ```
 
 Nothing here is imported before it is used, so that predicting needs no torch.
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from evenstep.context_parallel.dynamic_groups import DynamicGroups as DynamicGroups
     from evenstep.context_parallel.latency import AttentionLatency as AttentionLatency
     from evenstep.context_parallel.latency import load_latency as load_latency
-    from evenstep.context_parallel.latency_default import default_latency as default_latency
     from evenstep.context_parallel.prepared_sharding import PreparedSharding as PreparedSharding
     from evenstep.context_parallel.prepared_sharding import prepare as prepare
 
@@ -45,7 +43,6 @@ _HOMES = {
     ".causal_attention": ("attention",),
     ".dynamic_groups": ("DynamicGroups",),
     ".latency": ("AttentionLatency", "load_latency"),
-    ".latency_default": ("default_latency",),
     ".prepared_sharding": ("PreparedSharding", "prepare"),
 }
 __all__ = sorted(name for names in _HOMES.values() for name in names)

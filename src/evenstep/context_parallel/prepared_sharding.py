@@ -32,6 +32,8 @@ class PreparedSharding:
                 f"{collectives.ranks}"
             )
         _check_whole(sharding)
+        if device.type == "cuda" and device.index is None:  # as tensors say where they are
+            device = torch.device("cuda", torch.cuda.current_device())
         check_backend(backend, device)
         self.sharding = sharding
         self.collectives = collectives
@@ -87,17 +89,17 @@ def prepare(
         MismatchError: ranks have different shardings. On all of them.
         PeerError: another rank could not prepare its sharding, or died.
     """
-    indexed = _indexed(torch.device(device))
+    where = torch.device(device)
     collectives = collectives_of(group, sharding.ranks)
     try:
-        prepared = PreparedSharding(sharding, collectives, device=indexed, backend=backend)
+        prepared = PreparedSharding(sharding, collectives, device=where, backend=backend)
     except Exception:
         if check:
             with suppress(EvenstepError):  # the other ranks' errors matter less than this one's
-                agree(collectives, None, indexed)
+                agree(collectives, None, where)
         raise
     if check:
-        agree(collectives, sharding, indexed)
+        agree(collectives, sharding, where)
     return prepared
 
 
@@ -121,10 +123,3 @@ def _check_whole(sharding: Sharding) -> None:
             f"token {token} of the sequence is in {times[token]} fragments of the "
             f"{sharding.method} sharding; every token must be in exactly one"
         )
-
-
-def _indexed(device: torch.device) -> torch.device:
-    """The device with its index: "cuda" is the current CUDA device."""
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device

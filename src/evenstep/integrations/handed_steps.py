@@ -17,7 +17,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.fillers import scaled
+from evenstep.integrations.rank_values import ranks
 from evenstep.loader.dataloader import DataLoader
+from evenstep.tools.doctor.attention import warn_of_plans
 
 _passes: WeakKeyDictionary[Any, list[HandedSteps]] = WeakKeyDictionary()  # of each framework object
 
@@ -65,6 +67,7 @@ class HandedSteps:
             ConfigurationError: from an optimizer's ``step``: a loss before it was not scaled, or it
                 is not the end of an update.
         """
+        warn_of_plans(self._owner.device, ranks()[0])
         passes = _passes.setdefault(self._owner, [])
         hook = register_optimizer_step_post_hook(self._check)
         passes.append(self)

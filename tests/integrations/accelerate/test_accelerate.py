@@ -16,6 +16,7 @@ pytest.importorskip("accelerate")
 
 import accelerate
 from accelerate_job import accelerator_of, train
+from attention_notices import notices
 from ranks import Rank, run
 from script_jobs import torchrun
 from tiny_model import TinyModel
@@ -101,6 +102,20 @@ def loop(accelerator: Any, loader: Any, backward: Any = None, *, steps: int = 10
             optimizer.zero_grad()
         if number + 1 == steps:
             break
+
+
+def test_attention_that_is_slow_where_shapes_vary_is_told_of_once(
+    accelerator: accelerate.Accelerator,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loader = even.prepare(accelerator, loader_of())
+
+    def train() -> None:
+        for _ in range(2):
+            loop(accelerator, loader, steps=2)
+
+    assert len(notices(monkeypatch, caplog, train)) == 1
 
 
 @pytest.mark.parametrize("bare", [0, 1])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from attention_notices import notices
 
 pytest.importorskip("lightning.fabric")
 
@@ -50,6 +51,16 @@ def test_a_trainer_without_the_callback(tmp_path: Path) -> None:
     with refused(r"or Trainer\(callbacks=\[even\.StepCallback\(\)\]\)"):
         trainer.fit(Silent(), even.loader(loader_of()))
     assert trainer.global_step <= 1
+
+
+def test_attention_that_is_slow_where_shapes_vary_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train() -> None:
+        for _ in range(2):
+            even.fit(trainer_of(None, tmp_path, fast_dev_run=True), Module(), loader_of())
+
+    assert len(notices(monkeypatch, caplog, train)) == 1
 
 
 def test_other_updates_than_the_trainer_makes(tmp_path: Path) -> None:

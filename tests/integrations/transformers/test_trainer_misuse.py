@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from attention_notices import notices
 from tiny_trainer import POLICY, TellingLlama, documents, make_trainer
 from transformers import Trainer
 
@@ -44,6 +45,20 @@ def test_a_loader_for_evaluation(tmp_path) -> None:
     trainer = even.install(make_trainer(tmp_path, cls=type("Own", (Evaluated, OwnLoader), {})))
     with pytest.raises(evenstep.ConfigurationError, match="To evaluate, give it torch's"):
         trainer.evaluate()
+
+
+@pytest.mark.parametrize(("implementation", "told"), [("sdpa", 1), ("eager", 0)])
+def test_attention_that_is_slow_where_shapes_vary_is_told_of_once(
+    tmp_path, monkeypatch, caplog, implementation: str, told: int
+) -> None:
+    trainer = even.install(make_trainer(tmp_path, max_steps=1), policy=POLICY)
+    trainer.model.set_attn_implementation(implementation)
+
+    def train() -> None:
+        for _ in range(2):
+            trainer.train()
+
+    assert len(notices(monkeypatch, caplog, train)) == told
 
 
 @pytest.mark.integrations

@@ -8,7 +8,6 @@ called in every layer. It knows nothing of other ranks.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from inspect import signature
 from typing import Protocol
 
 import torch
@@ -58,15 +57,13 @@ def check_backend(name: str, device: torch.device) -> None:
         )
     if name == "flash" and flash_function() is None:
         raise ConfigurationError(
-            "backend='flash' needs the package flash-attn from 2.1, or a PyTorch whose "
-            f"torch.nn.attention.varlen.varlen_attn takes window_size, scale and enable_gqa (this "
-            f"is {torch.__version__}); install flash-attn, or use backend='flex'"
+            "backend='flash' needs the package flash-attn, or a PyTorch with "
+            f"torch.nn.attention.varlen (this is {torch.__version__}); install one of them, or use "
+            "backend='flex'"
         )
     if name == "flex" and not _can_flex(device):
         raise ConfigurationError(
-            f"backend='flex' on device {str(device)!r} needs PyTorch 2.6 (this is "
-            f"{torch.__version__}), and on CUDA the package triton; install them, or use "
-            "backend='sdpa'"
+            "backend='flex' needs the package triton on CUDA; install it, or use backend='sdpa'"
         )
 
 
@@ -108,8 +105,4 @@ def kernel_of(name: str, sharding: Sharding, rank: int, device: torch.device) ->
 
 
 def _can_flex(device: torch.device) -> bool:
-    if device.type == "cuda" and find_spec("triton") is None:
-        return False
-    from torch.nn.attention.flex_attention import BlockMask
-
-    return "seq_lengths" in signature(BlockMask.from_kv_blocks).parameters
+    return device.type != "cuda" or find_spec("triton") is not None

@@ -1,12 +1,12 @@
 """FlashAttention's variable-length kernel: all fragments of a rank in one launch, on CUDA.
 
 To the kernel a fragment is one sequence, with fewer queries than keys; see
-`evenstep.plan.sharding.varlen`. From FlashAttention 2.1 on, the causal mask of these is aligned at
-the bottom right. Keys that two fragments meet are repeated: with two chunks per rank, one from
-either end, the keys are 1 + 1 / 2C times the tokens on C ranks.
+`evenstep.plan.sharding.varlen`. Their causal mask is aligned at the bottom right. Keys that two
+fragments meet are repeated: with two chunks per rank, one from either end, the keys are 1 + 1 / 2C
+times the tokens on C ranks.
 
-The package flash-attn is used if it is installed, else PyTorch's own `varlen_attn`, if it has the
-arguments needed: PyTorch 2.12 and later.
+The package flash-attn is used if it is installed, else PyTorch's own `varlen_attn`, which first
+took a scale in 2.11, and fewer kv heads than query heads in 2.12.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import inspect
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -66,12 +65,8 @@ def flash_function() -> VarlenAttention | None:
 
 def _of_package() -> VarlenAttention | None:
     try:
-        release = version("flash-attn")
         flash_attn_varlen_func = import_module("flash_attn").flash_attn_varlen_func
-    except (PackageNotFoundError, ImportError):
-        return None
-    major, minor = (int(part) for part in release.split(".")[:2])
-    if (major, minor) < (2, 1):  # whose causal mask is aligned at the top left
+    except (AttributeError, ImportError):
         return None
 
     def attend(*tensors_and_bounds: Any, scale: float) -> torch.Tensor:
@@ -88,14 +83,23 @@ def _of_torch() -> VarlenAttention | None:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    # The first release of it had `is_causal`, and neither of the last two.
-    if not {"window_size", "scale", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters):
-        return None
+    takes = inspect.signature(varlen_attn).parameters
+    causal = {"window_size": (-1, 0)} if "window_size" in takes else {"is_causal": True}
 
-    def attend(q: torch.Tensor, k: torch.Tensor, *v_and_bounds: Any, scale: float) -> torch.Tensor:
-        grouped = q.shape[1] != k.shape[1]
-        causal = (-1, 0)
-        out = varlen_attn(q, k, *v_and_bounds, scale=scale, window_size=causal, enable_gqa=grouped)
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bounds: Any, scale: float
+    ) -> torch.Tensor:
+        options: dict[str, Any] = dict(causal)
+        shared = q.shape[1] // k.shape[1]  # query heads of a kv head
+        if "enable_gqa" in takes:
+            options["enable_gqa"] = shared > 1
+        elif shared > 1:
+            k, v = (x.repeat_interleave(shared, dim=1) for x in (k, v))
+        if "scale" in takes:
+            options["scale"] = scale
+        elif scale != q.shape[-1] ** -0.5:
+            q = q * (scale * q.shape[-1] ** 0.5)
+        out = varlen_attn(q, k, v, *bounds, **options)
         assert isinstance(out, torch.Tensor)  # a tuple only on request
         return out
 

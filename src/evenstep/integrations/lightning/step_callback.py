@@ -13,6 +13,7 @@ from evenstep.integrations.lightning.installed import Callback, LightningModule,
 from evenstep.integrations.lightning.trainer_loader import CarriedStep, LightningLoader
 from evenstep.integrations.rank_values import check_ranks
 from evenstep.integrations.step_values import StepValues
+from evenstep.tools.doctor.attention import warn_of_plans
 
 _KEY = "evenstep"  # in a checkpoint
 
@@ -50,6 +51,7 @@ class StepCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _refuse(_loaders(trainer.val_dataloaders))
         for loader in _loaders(trainer.train_dataloader):
+            warn_of_plans(trainer.strategy.root_device, trainer.global_rank)
             averaging = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
             check_ranks("Lightning", averaging, loader.loader.world_size)
             if self._resumes and self._state is None:

@@ -7,6 +7,7 @@ cgroup       the limits of a container
 folders      /dev/shm and TMPDIR
 network      loopback, the host's name, interfaces
 software     Python, torch and other packages, the encoding of text
+attention    whether PyTorch's attention is slow where shapes vary; trainers warn of it, too
 trial        a small job of two ranks, for what nobody thought of
 examination  all of these
 ```

@@ -1,4 +1,4 @@
-"""Python, torch, and the other packages that jobs use; and the encoding of what is printed."""
+"""Python, torch and its attention, the other packages that jobs use; the encoding of output."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from evenstep.errors import described
 from evenstep.tested import TESTED
+from evenstep.tools.doctor.attention import attention
 from evenstep.tools.doctor.finding import Finding
 
 _NEEDED = ("python", "torch", "numpy")
@@ -104,6 +105,8 @@ def torch_build() -> Iterator[Finding]:
         found += ", and without NCCL"
         remedy = "install a build with NCCL, or train on one GPU"
     yield Finding(check=check, found=found, remedy=remedy)
+    if usable:
+        yield from attention(torch.device("cuda"))
 
 
 def gpus(folder: str = "/dev") -> list[str]:

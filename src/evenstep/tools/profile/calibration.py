@@ -89,19 +89,8 @@ class Calibration:
     def linear(self) -> float | None:
         """Tokens of the document whose attention costs as much as everything else: the argument of
         ``DocumentCost(linear=...)``. None if attention was too fast to be measured."""
-        return _linear(self.fits)
-
-    @property
-    def linear_range(self) -> tuple[float | None, float | None]:
-        """`linear` with attention at the upper quartile of its times and the rest at the lower one,
-        and the other way round."""
-        timed = [
-            (m.length, m.attention, m.rest) for m in self.measurements if m.attention and m.rest
-        ]
-        lengths = [length for length, _, _ in timed]
-        low = fit_parts(lengths, [a.high for _, a, _ in timed], [r.low for _, _, r in timed])
-        high = fit_parts(lengths, [a.low for _, a, _ in timed], [r.high for _, _, r in timed])
-        return _linear(low), _linear(high)
+        cost = self.cost
+        return cost.per_token / cost.per_pair if cost.per_pair > 0 else None
 
     @property
     def longest(self) -> int:
@@ -111,7 +100,8 @@ class Calibration:
     def fitted(self, length: int) -> float:
         """Seconds of one layer at `length`, by the fit."""
         cost = self.fits.cost(1)
-        return cost.per_group + length * (cost.per_token + length * cost.per_pair)
+        above = cost.per_group + length * (cost.per_token + length * cost.per_pair)
+        return max(sum(self.fits.floors), above)
 
     def error(self, measurement: LengthMeasurement) -> float | None:
         """Error of the fit, relative to the measurement: positive if the fit is too high."""
@@ -136,7 +126,6 @@ class Calibration:
             "shape": asdict(self.shape),
             "coefficients": asdict(self.cost),
             "linear": self.linear,
-            "linear_range": list(self.linear_range),
             "layer_fits": {name: list(values) for name, values in asdict(self.fits).items()},
             "measurements": [
                 {**asdict(m), "fitted": self.fitted(m.length), "error": self.error(m)}
@@ -177,11 +166,6 @@ def load_calibration(path: str | os.PathLike[str]) -> FittedCost:
     calibration = read_calibration(path)
     logger.info("%s: measured on %s, %s", path, calibration.device, calibration.dtype)
     return calibration.cost
-
-
-def _linear(fits: PartFits) -> float | None:
-    cost = fits.cost(1)
-    return cost.per_token / cost.per_pair if cost.per_pair > 0 else None
 
 
 def _measurement(content: dict[str, Any]) -> LengthMeasurement:

@@ -25,7 +25,8 @@ def calibration_text(calibration: Calibration) -> str:
     )
     coefficients = (
         f"{layers}: {cost.per_group:.3g} s per group, {cost.per_token:.3g} s per token, "
-        f"{cost.per_pair:.3g} s per squared token"
+        f"{cost.per_pair:.3g} s per squared token; at least "
+        f"{shape.layers * sum(calibration.fits.floors):.3g} s"
     )
     notes = [f"note: {note}" for note in calibration_notes(calibration)]
     return "\n".join([table, "", coefficients, _crossing(calibration), *notes])
@@ -65,10 +66,9 @@ def _crossing(calibration: Calibration) -> str:
     linear = calibration.linear
     if linear is None:
         return f"by operations, attention costs as much as the rest at {by_operations} tokens"
-    low, high = ("?" if n is None else f"{n:,.0f}" for n in calibration.linear_range)
     return (
-        f"attention costs as much as the rest at {linear:,.0f} tokens, {low} to {high} by the "
-        f"quartiles: DocumentCost(linear={round(linear)}); by operations, at {by_operations}"
+        f"attention costs as much as the rest at {linear:,.0f} tokens: "
+        f"DocumentCost(linear={round(linear)}); by operations, at {by_operations}"
     )
 
 

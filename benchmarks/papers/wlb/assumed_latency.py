@@ -1,4 +1,4 @@
-"""Default latency model when none was measured: a conservative H100 + FlashAttention estimate.
+"""An assumed latency model of an H100 with FlashAttention, for papers whose machines had others.
 
 Only ratios determine which sharding is chosen. Each figure is a share of the peak of dense bf16
 products, and on the low side of published ones, most of all for short fragments, so that a sequence
@@ -29,7 +29,7 @@ _KEYS = {128: 0.5, 512: 0.75, 2048: 0.95, 8192: 1.0}
 _BACKWARD = 0.8
 
 
-def default_latency(
+def assumed_latency(
     *, heads: int = 8, head_size: int = 128, peak_tflops: float = H100_TFLOPS
 ) -> AttentionLatency:
     """Makes the model described in the module.
