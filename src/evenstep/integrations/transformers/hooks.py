@@ -31,9 +31,7 @@ class EvenTrainer(Trainer):
             resume_from_checkpoint = last_checkpoint(self.args.output_dir) or True
         checkpoint = resume_from_checkpoint
         self.even.begin(checkpoint if isinstance(checkpoint, str) else None)
-        config = getattr(self.model, "config", None)
-        if getattr(config, "_attn_implementation", None) in (None, "sdpa"):
-            warn_of_plans(self.args.device, self.args.process_index)
+        warn_of_plans(self.args.device, self.args.process_index)
         steps = self.args.gradient_accumulation_steps
         uneven = gathering_uneven(self.accelerator) if trains_preferences(self) else nullcontext()
         try:
