@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost, VisionLanguageCost
+from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
 from evenstep.errors import InvariantError, SampleError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
@@ -116,7 +116,7 @@ class Plan:
 class Policy(abc.ABC):
     """How groups are formed. Subclasses are frozen dataclasses; all state is in the window."""
 
-    cost: Cost = PaddedTokenCost()
+    cost: Cost = UNKNOWN_MODEL
     """The cost that `StepInfo.cost` and all reports of imbalance are measured in."""
 
     packed: bool = False

@@ -37,7 +37,7 @@ class Rebalancer:
     packed: bool = True
     """Whether micro-batches are rows without padding."""
     cost: Cost | None = None
-    """Of a micro-batch; None counts its tokens, with its padding."""
+    """Of a micro-batch; None is that of an unknown model: see `UNKNOWN_MODEL`."""
     multiple_of: int = 1
     """The number of micro-batches is a multiple of it, as pipelines need."""
     group: dist.ProcessGroup | None = None

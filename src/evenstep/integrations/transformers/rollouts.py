@@ -47,7 +47,7 @@ def balance_rollouts(
         max_tokens: tokens of a micro-batch, with its padding: at least the longest prompt and the
             longest completion together. `per_device_train_batch_size` no longer says how many
             rollouts a micro-batch has.
-        cost: of a micro-batch; None counts its tokens, with its padding.
+        cost: of a micro-batch; None is that of an unknown model: see `UNKNOWN_MODEL`.
 
     Returns:
         The same trainer.

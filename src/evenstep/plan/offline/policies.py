@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
+from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit
 from evenstep.errors import InvariantError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.groups import Groups
@@ -39,7 +39,7 @@ class OfflinePolicy(Policy):
     lengths: Lengths = field(kw_only=True)
     """Lengths of all samples, by dataset index: an array, or the result of
     `evenstep.read_lengths`."""
-    cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
+    cost: Cost = field(default=UNKNOWN_MODEL, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", Lengths.of(self.lengths))

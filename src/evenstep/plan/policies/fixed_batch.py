@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.cost import Cost, PaddedTokenCost
+from evenstep.cost import UNKNOWN_MODEL, Cost
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
@@ -27,7 +27,7 @@ class FixedBatch(Policy):
     batch_size: int
     drop_last: bool = field(default=False, kw_only=True)
     """Drop the last, smaller batch of each rank."""
-    cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
+    cost: Cost = field(default=UNKNOWN_MODEL, kw_only=True)
     packed: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.cost import Cost, PaddedTokenCost
+from evenstep.cost import UNKNOWN_MODEL, Cost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 from evenstep.plan.groups.groups import Groups
@@ -61,7 +61,7 @@ class PoolSort(Policy):
     length, so that its gradient is of short, middle and long samples. Without accumulation there is
     nothing to spread: batches of equally many samples cost the same only if they are equally long.
     Needs `shuffle` "batches". False is the paper."""
-    cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
+    cost: Cost = field(default=UNKNOWN_MODEL, kw_only=True)
     packed: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:

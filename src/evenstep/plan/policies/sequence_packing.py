@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
+from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
@@ -41,7 +41,7 @@ class SequencePacking(Policy):
     """After this many rounds in the window, a sample's group goes before fuller ones. As each round
     plans at least one group, every sample is emitted within ``max_wait + window size`` rounds, and
     within ``max_wait + 1`` where the overdue groups fit in one round."""
-    cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
+    cost: Cost = field(default=UNKNOWN_MODEL, kw_only=True)
     """Groups of like cost meet in a step, which matters where cost is not the number of tokens."""
 
     packed = True

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
+from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
 from evenstep.plan.groups.groups import Groups
@@ -52,7 +52,7 @@ class TokenBudget(Policy):
     """Among the steps of a round that cost about the same on all ranks, each rank deals its groups
     so that long and short ones meet, as in a random batch: see `evenstep.plan.groups.spread`. False
     is the paper: groups of like length meet, in random order."""
-    cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
+    cost: Cost = field(default=UNKNOWN_MODEL, kw_only=True)
 
     def __post_init__(self) -> None:
         check_given(max_tokens=self.max_tokens, max_wait=self.max_wait)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.cost import Cost, GroupShapes, PaddedTokenCost
+from evenstep.cost import UNKNOWN_MODEL, Cost, GroupShapes
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
@@ -51,7 +51,7 @@ def plan_rebalance(
         ranks: data-parallel ranks, at most as many as sequences.
         max_tokens: tokens that a micro-batch holds, with its padding.
         packed: whether micro-batches are rows without padding.
-        cost: the cost of a micro-batch; None counts its tokens, with its padding.
+        cost: the cost of a micro-batch; None is that of an unknown model: see `UNKNOWN_MODEL`.
         costs: [sequences] in place of `cost`, what each costs by itself; only with `packed`.
         together: [sequences] int64 ids; sequences of one id, such as the answers to one prompt, go
             to the same rank. Micro-batches are then less even.
@@ -87,7 +87,7 @@ def plan_rebalance(
     if costs is not None and (cost is not None or not packed):
         what = "cost" if cost is not None else "packed=False"
         raise ConfigurationError(f"costs= contradicts {what}; pass one of them")
-    model = PaddedTokenCost() if cost is None else cost
+    model = UNKNOWN_MODEL if cost is None else cost
     alone = GroupShapes.of_equals(1, tokens)
     each: Costs = model(alone, packed=True) if costs is None else np.asarray(costs)
     whole = whole_costs(each)
