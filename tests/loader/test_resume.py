@@ -32,7 +32,7 @@ POLICIES = {
     "few steps a round": evenstep.TokenBudget(300, max_steps_per_round=2),
     "even": evenstep.Even(512),
     "even, packed": evenstep.Even(512, packed=True),
-    "workload": evenstep.WorkloadPacking(250, micro_batches=2, thresholds=(100, 200)),
+    "workload": evenstep.WorkloadPacking(250, micro_batches=2),
 }
 
 

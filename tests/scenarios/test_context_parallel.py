@@ -28,7 +28,6 @@ def policy(sharding: str = "adaptive", context_parallel: int = 2) -> evenstep.Wo
         220,
         micro_batches=2,
         max_tokens=300,
-        thresholds=(100,),
         context_parallel=context_parallel,
         sharding=sharding,
     )
