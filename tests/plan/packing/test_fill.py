@@ -48,7 +48,7 @@ def test_outliers_that_are_not_released_wait() -> None:
 
 
 def test_documents_that_must_not_wait_come_first_whatever_they_cost() -> None:
-    assert filled([9, 9, 9, 3], 9, ages=[0, 0, 0, 5]) == [[9], [3]]
+    assert filled([9, 9, 9, 3], 9, ages=[0, 0, 0, 5]) == [[3], [9]]
 
 
 def test_something_is_planned_in_any_case() -> None:

@@ -53,7 +53,7 @@ def test_a_message_is_as_large_for_any_window() -> None:
 
 def test_a_step_without_outliers_holds_the_context_on_average() -> None:
     rng = np.random.Generator(np.random.PCG64(0))
-    lengths = rng.integers(200, 12_000, 4000)
+    lengths = rng.integers(200, 12_000, 12_000)
     policy = WorkloadPacking(CONTEXT, micro_batches=4)
     result = simulate(policy, [lengths])
     assert result.imbalance_arriving < 1.005
@@ -95,7 +95,7 @@ def test_outliers_wait_for_a_rank_that_has_none() -> None:
         waits += turn.window.ages[emitted][outlier].tolist()
         assert len(turn.plan.groups) == 2
     assert max(waits) <= 6 + 2
-    assert min(waits) >= 1
+    assert waits[0] == 6
 
 
 def test_a_window_smaller_than_a_step_and_documents_that_run_out_are_all_planned() -> None:

@@ -81,7 +81,7 @@ def command(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Documents in micro-batches of equal cost on all ranks.
+    """Documents in micro-batches of equal cost.
 
     All ranks run in this process, over one epoch. Fractions in the JSON object are fractions, not
     percent.

@@ -153,6 +153,10 @@ class WorkloadPacking(Policy):
         return too_long(sample, length, self.sharing)
 
     @property
+    def deals_on_demand(self) -> bool:
+        return self.context_parallel == 1
+
+    @property
     def window_tokens(self) -> int:
         return _WINDOW * self._budget(1)
 
