@@ -111,9 +111,7 @@ def play(
             stays = np.ones(len(held[rank]), bool)
             stays[plan.groups.members] = False
             stays[plan.dropped] = False
-            older = np.zeros(len(stays), np.int64)
-            older[slice(None) if plan.waited is None else plan.waited] = 1
-            held[rank], ages[rank] = held[rank][stays], (ages[rank] + older)[stays]
+            held[rank], ages[rank] = held[rank][stays], ages[rank][stays] + 1
         steps += max(turn.steps for turn in turns.values())
         yield turns
     raise AssertionError("more rounds than samples: some round planned nothing")

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.window_packing import cut_at_windows
+from benchmarks.papers.wlb.window_packing import cut_at_windows
 from evenstep.tools.simulate import sample_lengths
 
 Int64Array = npt.NDArray[np.int64]

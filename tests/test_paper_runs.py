@@ -6,9 +6,9 @@ import numpy as np
 
 from benchmarks.lib.corpus import Tokens
 from benchmarks.papers.overlord.constructors import LOADERS, SHARED, measured
+from benchmarks.papers.wlb.packing_run import ArrivingDocuments, run_fixed_length
 from benchmarks.papers.wlb.packing_windows import COST, samples_of
 from benchmarks.papers.wlb.positions import CONTEXT, dropped
-from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_fixed_length
 
 
 def test_training_sees_every_token_that_a_packer_has_placed_once() -> None:

@@ -13,10 +13,10 @@ from benchmarks.papers.wlb.cluster_assumptions import (
     Cluster,
     ClusterAssumptions,
 )
+from benchmarks.papers.wlb.packing_run import ArrivingDocuments, Trained, run_original
 from benchmarks.papers.wlb.step_time_model import MicroBatches, StepModel
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import shard_per_document, shard_per_sequence
-from evenstep.tools.simulate.packing_run import ArrivingDocuments, Trained, run_original
 
 INSTANT = Cluster(inside=1e18, between=1e18, collective=0.0)
 """Links that take no time."""

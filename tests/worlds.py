@@ -77,7 +77,6 @@ KEEPING = st.one_of(
         st.integers(2, 30),
         micro_batches=st.integers(1, 3),
         max_tokens=st.integers(33, 60),
-        thresholds=st.sampled_from([(), (10,), (8, 20)]),
         max_delay=st.none() | st.integers(0, 4),
     ),
 )

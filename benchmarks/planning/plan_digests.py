@@ -29,7 +29,7 @@ from evenstep.plan.policies.by_name import POLICIES
 from evenstep.protocol import RankProtocol
 
 LENGTHS = ("ultrachat", "llava", "sharegpt4o", "mm-mix", "coyo-text")
-PACKING = ("", "--steady", "--queues 0", "--whole", "--end carry", "--micro-batches 8 --queues 3")
+PACKING = ("", "--world-size 4", "--micro-batches 8 --max-delay 16")
 CONTEXT_RANKS = (8, 32)
 SHOWN = 16  # hexadecimal digits of a digest
 TIMED = ("_us_per_sample", "_ms", "_ms_max")

@@ -83,7 +83,6 @@ if TYPE_CHECKING:
     from evenstep.plan import Sorted as Sorted
     from evenstep.plan import TokenBudget as TokenBudget
     from evenstep.plan import WorkloadPacking as WorkloadPacking
-    from evenstep.plan import auto_thresholds as auto_thresholds
     from evenstep.tools.profile import load_calibration as load_calibration
 
 _HOMES = {
@@ -151,7 +150,6 @@ _HOMES = {
         "TokenBudget",
         "DocumentCost",
         "WorkloadPacking",
-        "auto_thresholds",
     ),
     "evenstep.tools.profile": ("load_calibration",),
 }

@@ -185,7 +185,6 @@ def test_wrong_usage_exits_with_2(capsys: Capture, arguments: tuple[str, ...]) -
         ("fixed-batch", "--max-tokens=100"),
         ("max-tokens", "--exhausted=pad"),
         ("workload-packing", "--cost=tokens"),
-        ("workload-packing", "--world-size=1"),
     ],
 )
 def test_a_policy_has_no_option_that_would_make_no_difference(
@@ -194,13 +193,6 @@ def test_a_policy_has_no_option_that_would_make_no_difference(
     code, out, err = run(capsys, "simulate", policy, "--lengths=llava", option)
     assert (code, out) == (2, "")
     assert f"No such option: {option.partition('=')[0]}" in err
-
-
-def test_steady_and_queues_exclude_each_other(capsys: Capture) -> None:
-    arguments = ("simulate", "workload-packing", "--lengths=llava", "--steady", "--queues=2")
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert "--steady and --queues 2 exclude each other" in err
 
 
 SIMULATED = (

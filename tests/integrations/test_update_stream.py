@@ -75,7 +75,7 @@ def test_epochs_follow_each_other_without_end(streams: Any) -> None:
 
 
 def test_a_step_of_several_micro_batches_is_handed_out_one_by_one(streams: Any) -> None:
-    policy = evenstep.WorkloadPacking(96, micro_batches=3, thresholds=(40,))
+    policy = evenstep.WorkloadPacking(96, micro_batches=3)
     batches = list(streams(3, epochs=1, policy=policy))
     assert not len(batches) % 3
     tokens = sum(int(batch["cu_seqlens"][-1]) for batch in batches if (batch["labels"] >= 0).any())
@@ -108,7 +108,7 @@ def test_a_state_of_another_data_loader_is_refused(streams: Any) -> None:
 
 
 def test_another_number_of_micro_batches_is_refused() -> None:
-    policy = evenstep.WorkloadPacking(96, micro_batches=3, thresholds=(40,))
+    policy = evenstep.WorkloadPacking(96, micro_batches=3)
     with pytest.raises(evenstep.ConfigurationError, match=r"makes 3 micro-batches .* takes 2"):
         UpdateStream(loader_of(policy), 2)
 

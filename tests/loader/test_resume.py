@@ -33,7 +33,7 @@ POLICIES = {
     "even": evenstep.Even(512),
     "even, packed": evenstep.Even(512, packed=True),
     "even, updates": evenstep.Even(512, packed=True, sync="update"),
-    "workload": evenstep.WorkloadPacking(250, micro_batches=2, thresholds=(100, 200)),
+    "workload": evenstep.WorkloadPacking(250, micro_batches=2),
 }
 
 

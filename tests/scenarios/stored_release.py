@@ -80,9 +80,7 @@ LOADERS: Mapping[str, Mapping[str, Any]] = {
     "PoolSort": {"policy": evenstep.PoolSort(4)},
     "PoolSort, warming up": {"policy": evenstep.PoolSort(3, initial_pool_size=3, warmup_rounds=3)},
     "SequencePacking": {"policy": evenstep.SequencePacking(300)},
-    "WorkloadPacking": {
-        "policy": evenstep.WorkloadPacking(220, micro_batches=2, max_tokens=300, thresholds=(100,))
-    },
+    "WorkloadPacking": {"policy": evenstep.WorkloadPacking(220, micro_batches=2, max_tokens=300)},
     "Sorted": {"policy": evenstep.Sorted(4, lengths=LENGTHS)},
     "LengthGrouped": {"policy": evenstep.LengthGrouped(4, lengths=LENGTHS)},
     "MaxTokens": {"policy": evenstep.MaxTokens(300, lengths=LENGTHS)},

@@ -20,7 +20,7 @@ from documents import Documents
 from evenstep.context_parallel.batch_shards import unshard
 from evenstep.testing import assert_exact_resume
 
-DOCUMENTS = Documents(70, prompts=True, seed=3)
+DOCUMENTS = Documents(90, prompts=True, seed=3)
 
 
 def policy(sharding: str = "adaptive", context_parallel: int = 2) -> evenstep.WorkloadPacking:
@@ -28,7 +28,6 @@ def policy(sharding: str = "adaptive", context_parallel: int = 2) -> evenstep.Wo
         220,
         micro_batches=2,
         max_tokens=300,
-        thresholds=(100,),
         context_parallel=context_parallel,
         sharding=sharding,
     )
@@ -76,7 +75,7 @@ def test_the_shards_of_a_group_are_the_micro_batches_that_one_rank_would_have(
                 joined = unshard([left["shift_labels"], right["shift_labels"]], left["sharding"])
                 assert torch.equal(joined[:, :-1], expected["labels"][:, 1:])
                 assert abs(left["input_ids"].numel() - right["input_ids"].numel()) <= 1
-    assert seen == Counter(range(70))
+    assert seen == Counter(range(90))
 
 
 def split(batches: list[Any], info: evenstep.StepInfo) -> list[list[Any]]:
@@ -139,7 +138,7 @@ def test_an_epoch_is_gone_on_with_exactly_and_by_fewer_data_parallel_ranks(tmp_p
     assert ranks[0] == ranks[1]
     assert ranks[2] == ranks[3]
     made = [*ranks[0][0], *ranks[2][0], *ranks[0][1]]
-    assert Counter(i for indices in made for i in indices) == Counter(range(70))
+    assert Counter(i for indices in made for i in indices) == Counter(range(90))
 
 
 class Unsteady(Documents):

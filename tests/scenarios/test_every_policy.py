@@ -23,9 +23,7 @@ ONLINE = {
     "pool sort": evenstep.PoolSort(4),
     "pool sort, warming up": evenstep.PoolSort(3, initial_pool_size=3, warmup_rounds=3),
     "sequence packing": evenstep.SequencePacking(300),
-    "workload packing": evenstep.WorkloadPacking(
-        220, micro_batches=2, max_tokens=300, thresholds=(100,)
-    ),
+    "workload packing": evenstep.WorkloadPacking(220, micro_batches=2, max_tokens=300),
 }
 PLANNED = {
     "sorted": evenstep.Sorted(4, lengths=LENGTHS),

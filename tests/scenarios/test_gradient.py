@@ -80,10 +80,10 @@ SHARDS = [list(range(5, COUNT)), list(range(5))]
 DOCUMENTS = Documents(COUNT, longest=64, prompts=True)
 POLICIES = {
     "packed": evenstep.Even(256, packed=True),
-    "micro-batches": evenstep.WorkloadPacking(128, micro_batches=3, thresholds=(40,)),
+    "micro-batches": evenstep.WorkloadPacking(128, micro_batches=3),
     "planned": evenstep.MaxTokens(256, lengths=DOCUMENTS.lengths),
     "shards": evenstep.WorkloadPacking(
-        128, micro_batches=2, thresholds=(40,), context_parallel=2, sharding="per-document"
+        128, micro_batches=2, context_parallel=2, sharding="per-document"
     ),
 }
 

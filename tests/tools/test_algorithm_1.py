@@ -20,7 +20,7 @@ def planner(max_tokens: int = 100, thresholds: tuple[int, ...] = (), count: int 
 
 
 def packed(made, lengths: list[int]) -> list[list[int]]:
-    groups = made(np.array(lengths), np.zeros(len(lengths), np.int64), False)
+    groups = made(np.array(lengths))
     return [[lengths[i] for i in groups.group(g)] for g in range(len(groups))]
 
 
@@ -59,7 +59,7 @@ def test_nothing_is_trained_on_twice_or_lost(
     made, waiting, trained = planner(100, thresholds, 3), [], []
     for new in arriving:
         waiting = waiting + new
-        groups = made(np.array(waiting), np.zeros(len(waiting), np.int64), False)
+        groups = made(np.array(waiting))
         for g in range(len(groups)):
             tokens = [waiting[i] for i in groups.group(g)]
             assert sum(tokens) < 100

@@ -2,8 +2,13 @@
 
 latency_spread   Figures 1a and 4a: how unlike the ranks of a job are
 positions        Figure 3: lengths, by position in a window
-algorithm_1      the paper's packer line by line; queues has Table 2's rows of it
-solver           Table 2's rows of the solver
+algorithm_1      the paper's packer line by line; thresholds of its queues; queues has rows of
+                 Table 2
+ranks            the same figures of evenstep on several ranks
+window_packing   full windows: cut from documents laid end to end, or filled greedily
+exact_packing    the best packing, by a solver; tight_fill is where it begins; solver has Table 2's
+                 rows of it
+packing_run      packers over a stream of documents; packing_result
 packing_windows  Figures 6 and 16: held-out loss by the window of packing
 operations       Figures 7 and 10, measured on this device
 sweep            Figures 12 and 13 under other assumptions

@@ -1,4 +1,4 @@
-"""WLB-LLM's Algorithm 1 line by line, to compare with `plan_wlb`; not for training.
+"""WLB-LLM's Algorithm 1 line by line, to compare with `WorkloadPacking`; not for training.
 
 Followed to the letter: a document must leave a micro-batch *below* the limit; where the micro-batch
 of least work has no room, only the one of fewest tokens is tried; every queue that is long enough
@@ -15,10 +15,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.papers.wlb.packing_run import ArrivingDocuments, Trained, run_planner
+from benchmarks.papers.wlb.thresholds import length_classes
 from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.outliers import length_classes
 
 
 class Algorithm1:
@@ -33,7 +34,7 @@ class Algorithm1:
         self._given_up = np.empty(0, np.bool_)
         """[documents that wait] whether each was in a step already and found no room."""
 
-    def __call__(self, lengths: Int64Array, ages: Int64Array, final: bool) -> Groups:
+    def __call__(self, lengths: Int64Array) -> Groups:
         """Lines 2 to 37 for one global batch; `lengths` are those of all that wait, in order of
         arrival. Lines are those of the paper's listing."""
         new = len(lengths) - len(self._given_up)
@@ -59,3 +60,20 @@ class Algorithm1:
                     break
         self._given_up = pending[batch_of < 0]
         return Groups.by_label(batch_of)
+
+
+def run_algorithm_1(
+    stream: ArrivingDocuments, *, thresholds: Sequence[int], cost: DocumentCost, room: float = 1.25
+) -> Trained:
+    """The stream up to its last complete global batch.
+
+    Args:
+        room: limit of a micro-batch, in windows.
+    """
+    planner = Algorithm1(
+        micro_batches=stream.micro_batches,
+        max_tokens=int(room * stream.context),
+        thresholds=thresholds,
+        cost=cost,
+    )
+    return run_planner(planner, stream)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
+from benchmarks.papers.wlb.algorithm_1 import run_algorithm_1
 from benchmarks.papers.wlb.cluster_assumptions import TABLE_1
+from benchmarks.papers.wlb.packing_run import ArrivingDocuments
 from benchmarks.papers.wlb.step_time_model import BYTES, MicroBatches, StepModel
+from benchmarks.papers.wlb.thresholds import auto_thresholds
 from evenstep.arrays import Int64Array
 from evenstep.plan.dynamic_context import (
     ContextPlan,
@@ -24,11 +26,9 @@ from evenstep.plan.dynamic_context import (
     Exchange,
     plan_dynamic_context,
 )
-from evenstep.plan.packing import DocumentCost, auto_thresholds, plan_step
-from evenstep.plan.packing.options import PackingOptions
+from evenstep.plan.packing import DocumentCost
 from evenstep.plan.sharding import METHODS, Sharding, shard, shard_per_document
 from evenstep.tools.simulate import DISTRIBUTIONS, load_lengths
-from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_planner
 
 _ROOM = 1.25
 """Tokens of a micro-batch over those of the context window, at most; for both."""
@@ -108,15 +108,10 @@ def _shared(model: StepModel, row: Int64Array, ranks: int) -> Sharding:
 def _wlb(model: StepModel, arrivals: ArrivingDocuments) -> float:
     """Seconds of WLB-LLM per unit of cost."""
     setting, cost = model.setting, model.document_cost()
-    options = PackingOptions(
-        context=setting.context,
-        micro_batches=setting.micro_batches,
-        cost=cost,
-        thresholds=auto_thresholds(
-            arrivals.pieces.lengths, context=setting.context, queues=_QUEUES, cost=cost
-        ),
+    thresholds = auto_thresholds(
+        arrivals.pieces.lengths, context=setting.context, queues=_QUEUES, cost=cost
     )
-    trained = run_planner(partial(plan_step, options), arrivals, end="carry")
+    trained = run_algorithm_1(arrivals, thresholds=thresholds, cost=cost)
     packed = MicroBatches.of(trained, setting.micro_batches)
     seconds = model.steps(packed, model.attentions(packed)["adaptive"], hidden=True)
     return float(seconds.sum()) / _total(model, packed.documents)

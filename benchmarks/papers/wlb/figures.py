@@ -75,7 +75,7 @@ def figure_13(result: Mapping[str, Any]) -> Table:
         ["adaptive sharding", x(job["adaptive"]), x(paper["adaptive"])],
         ["WLB packing", x(job["packing"]), x(paper["packing"])],
         ["WLB packing, adaptive sharding", x(job["wlb"]), x(paper["packing and adaptive"])],
-        ["evenstep: steady packing, order, hybrid sharding", x(job["evenstep"]), ""],
+        ["evenstep: packing, order, hybrid sharding", x(job["evenstep"]), ""],
     ]
     return Table(["of 7B-128K over Plain-4D", "predicted", "paper"], rows, "figure 13")
 

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks.lib.report import progress
+from benchmarks.papers.wlb.algorithm_1 import run_algorithm_1
 from benchmarks.papers.wlb.cluster_assumptions import MODELS, TABLE_1, ClusterAssumptions
-from benchmarks.papers.wlb.step_time_model import SHARDINGS, MicroBatches, StepModel
-from evenstep.arrays import Int64Array
-from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.step_plan import plan_step
-from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
-from evenstep.tools.simulate.packing_run import (
+from benchmarks.papers.wlb.packing_run import (
     ArrivingDocuments,
     Trained,
+    run_evenstep,
     run_fixed_length,
     run_original,
-    run_planner,
 )
+from benchmarks.papers.wlb.step_time_model import SHARDINGS, MicroBatches, StepModel
+from benchmarks.papers.wlb.thresholds import auto_thresholds
+from evenstep.arrays import Int64Array
+from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
 
 LENGTHS = "pretrain-128k"
 QUEUES = 2
@@ -72,23 +70,13 @@ class Bench:
             return run_original(stream, end="carry")
         if method == "fixed":
             return run_fixed_length(stream, 1, cost=cost, end="carry")
-        common: dict[str, Any] = {
-            "context": stream.context,
-            "micro_batches": stream.micro_batches,
-            "cost": cost,
-        }
-        if method == "steady":
-            options: PackingOptions = SteadyOptions(**common)
-        else:
-            sample = drawn(THRESHOLD_SAMPLE, max(self.seeds) + 1)
-            thresholds = auto_thresholds(
-                np.minimum(sample, stream.context),
-                context=stream.context,
-                queues=QUEUES,
-                cost=cost,
-            )
-            options = PackingOptions(**common, thresholds=thresholds)
-        return run_planner(partial(plan_step, options), stream, end="carry")
+        if method == "evenstep":
+            return run_evenstep(stream, cost=cost, end="carry")
+        sample = drawn(THRESHOLD_SAMPLE, max(self.seeds) + 1)
+        thresholds = auto_thresholds(
+            np.minimum(sample, stream.context), context=stream.context, queues=QUEUES, cost=cost
+        )
+        return run_algorithm_1(stream, thresholds=thresholds, cost=cost)
 
     def rates(
         self,
@@ -115,7 +103,7 @@ class Bench:
         plain = self.rates(model, "original")
         fixed = self.rates(model, "fixed")
         wlb = self.rates(model, "wlb")
-        own = self.rates(model, "steady", methods=SHARDINGS, ordered=True)
+        own = self.rates(model, "evenstep", methods=SHARDINGS, ordered=True)
         base = plain["per-sequence"]
         return {
             "plain": 1.0,

@@ -6,11 +6,11 @@ import numpy as np
 
 from benchmarks.papers.outcome import Outcome, Table
 from benchmarks.papers.wlb.cluster_assumptions import ClusterAssumptions, ModelSize
+from benchmarks.papers.wlb.packing_run import ArrivingDocuments, run_original
 from benchmarks.papers.wlb.step_time_model import MicroBatches, StepModel
 from evenstep.arrays import Float64Array
 from evenstep.plan.sharding.adaptive import shard
 from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
-from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_original
 
 LENGTHS = "pretrain-128k"
 STEPS = 8

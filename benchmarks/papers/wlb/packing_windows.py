@@ -15,7 +15,6 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +23,17 @@ from benchmarks.learning.train import Recipe, mean_loss, one_thread, train
 from benchmarks.lib.corpus import Tokens
 from benchmarks.lib.report import progress
 from benchmarks.papers.outcome import Outcome, Table
-from benchmarks.papers.wlb.algorithm_1 import Algorithm1
-from evenstep.arrays import Float64Array, Int64Array
-from evenstep.plan.packing import DocumentCost, PackingOptions, SteadyOptions, auto_thresholds
-from evenstep.plan.packing.step_plan import plan_step
-from evenstep.tools.simulate.packing_result import measure
-from evenstep.tools.simulate.packing_run import (
+from benchmarks.papers.wlb.algorithm_1 import run_algorithm_1
+from benchmarks.papers.wlb.packing_result import measure
+from benchmarks.papers.wlb.packing_run import (
     ArrivingDocuments,
     Trained,
+    run_evenstep,
     run_fixed_length,
-    run_planner,
 )
+from benchmarks.papers.wlb.thresholds import auto_thresholds
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.plan.packing import DocumentCost
 from evenstep_demos.text.corpus import read_parquet
 from evenstep_demos.text.prepared_text import load_tokenizer, train_tokenizer
 
@@ -97,14 +96,9 @@ def packings(lengths: Int64Array) -> dict[str, Pack]:
     queues = auto_thresholds(
         np.minimum(lengths, CONTEXT), context=CONTEXT, queues=QUEUES, cost=COST
     )
-    wlb = PackingOptions(context=CONTEXT, micro_batches=MICRO_BATCHES, thresholds=queues, cost=COST)
-    steady = SteadyOptions(context=CONTEXT, micro_batches=MICRO_BATCHES, cost=COST)
 
     def literal(stream: ArrivingDocuments) -> Trained:
-        planner = Algorithm1(
-            micro_batches=MICRO_BATCHES, max_tokens=wlb.cap, thresholds=queues, cost=COST
-        )
-        return run_planner(planner, stream, end="carry")
+        return run_algorithm_1(stream, thresholds=queues, cost=COST)
 
     def fixed(batches: int) -> Pack:
         return lambda stream: run_fixed_length(stream, batches, cost=COST, end="carry")
@@ -115,7 +109,7 @@ def packings(lengths: Int64Array) -> dict[str, Pack]:
         "fixed-length, 4 global batches": fixed(4),
         "fixed-length, 8 global batches": fixed(8),
         "WLB-LLM, Algorithm 1": literal,
-        "evenstep, steady": lambda s: run_planner(partial(plan_step, steady), s, end="carry"),
+        "evenstep": lambda s: run_evenstep(s, cost=COST, end="carry"),
     }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.papers.outcome import Outcome, Table
+from benchmarks.papers.wlb.window_packing import cut_at_windows
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.plan.packing.window_packing import cut_at_windows
 from evenstep.tools.simulate import sample_lengths
 
 LENGTHS = "pretrain-128k"

@@ -1,27 +1,23 @@
-"""Table 2's rows of WLB-LLM: Algorithm 1 to the letter beside evenstep's, by what decides it."""
+"""Table 2's rows of WLB-LLM: Algorithm 1 to the letter, by what decides it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from benchmarks.lib.report import progress
 from benchmarks.papers.outcome import Outcome, Table
-from benchmarks.papers.wlb.algorithm_1 import Algorithm1
 from benchmarks.papers.wlb.table2 import (
     CONTEXT,
-    COST,
-    MICRO_BATCHES,
     WLB,
     Run,
+    algorithm_1,
     mean,
     packed,
-    planned,
     streams,
-    wlb_options,
+    thresholds,
 )
-from evenstep.tools.simulate.packing_run import ArrivingDocuments, Trained, run_planner
 
 SEEDS = 3
 BATCHES = 240
@@ -32,28 +28,14 @@ FIRSTS = (32_768, 65_536, 98_304)
 """Where the first queue may begin; the others divide what is left up to the window equally."""
 
 
-def to_the_letter(thresholds: Sequence[int], room: float) -> Run:
-    def run(stream: ArrivingDocuments) -> Trained:
-        planner = Algorithm1(
-            micro_batches=MICRO_BATCHES,
-            max_tokens=int(room * CONTEXT),
-            thresholds=thresholds,
-            cost=COST,
-        )
-        return run_planner(planner, stream, end="carry")
-
-    return run
-
-
 def cases(queues: int, seed: int) -> Iterator[tuple[str, str, float, Run]]:
     """Planner, thresholds, limit in windows, and the run."""
-    options = wlb_options(queues, seed)
-    yield "evenstep's WLB", AUTO, ROOM, planned(options)
+    found = thresholds(queues, seed)
     for room in ROOMS:
-        yield "Algorithm 1", AUTO, room, to_the_letter(options.thresholds, room)
+        yield "Algorithm 1", AUTO, room, algorithm_1(found, room)
     for first in FIRSTS:
         ends = np.linspace(first, CONTEXT, queues + 1).astype(int)[:-1].tolist()
-        yield "Algorithm 1", f"from {first // 1024}K", ROOM, to_the_letter(ends, ROOM)
+        yield "Algorithm 1", f"from {first // 1024}K", ROOM, algorithm_1(ends)
 
 
 def wlb_rows(seed: int) -> Outcome:
@@ -61,13 +43,13 @@ def wlb_rows(seed: int) -> Outcome:
     rows, bands = [], []
     for queues, (printed, _) in WLB.items():
         degrees = []
-        for planner, thresholds, room, run in cases(queues, seed + SEEDS):
-            progress(f"{queues} queues, {planner}, {thresholds}, {room} windows")
+        for planner, ends, room, run in cases(queues, seed + SEEDS):
+            progress(f"{queues} queues, {planner}, {ends}, {room} windows")
             found = packed(run, drawn)
             degree = mean(found, "imbalance")
-            if planner == "Algorithm 1" and room == ROOM:
+            if room == ROOM:
                 degrees.append(degree)
-            row = [f"{queues}", planner, thresholds, f"{room:g}", f"{printed}", f"{degree:.3f}"]
+            row = [f"{queues}", planner, ends, f"{room:g}", f"{printed}", f"{degree:.3f}"]
             rows.append([*row, f"{mean(found, 'token_delay_mean'):.2f}"])
         bands.append(f"{min(degrees):.2f} to {max(degrees):.2f}")
     progress("")

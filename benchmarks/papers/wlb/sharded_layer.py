@@ -17,9 +17,9 @@ import torch.nn.functional as F
 
 from benchmarks.lib import ranks
 from benchmarks.papers.outcome import Outcome, Table
+from benchmarks.papers.wlb.window_packing import cut_at_windows
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.context_parallel import attention, prepare
-from evenstep.plan.packing.window_packing import cut_at_windows
 from evenstep.plan.sharding.adaptive import shard
 from evenstep.plan.sharding.sharding import Sharding
 from evenstep.tools.simulate import sample_lengths

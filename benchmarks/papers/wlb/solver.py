@@ -6,9 +6,9 @@ from collections import Counter
 
 from benchmarks.lib.report import progress
 from benchmarks.papers.outcome import Outcome, Table
+from benchmarks.papers.wlb.packing_result import measure
+from benchmarks.papers.wlb.packing_run import run_exact
 from benchmarks.papers.wlb.table2 import CONTEXT, COST, fixed_length, mean, packed, streams
-from evenstep.tools.simulate.packing_result import measure
-from evenstep.tools.simulate.packing_run import run_exact
 
 SECONDS = 25.0
 """The paper's solver took 25.3 s for four global batches, and less for fewer."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks.papers.wlb.assumed_latency import assumed_latency
 from benchmarks.papers.wlb.cluster_assumptions import Cluster, ClusterAssumptions
+from benchmarks.papers.wlb.packing_run import Trained
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.context_parallel.latency import AttentionLatency
 from evenstep.errors import ConfigurationError
@@ -33,7 +34,6 @@ from evenstep.plan.pipeline.micro_batch_order import order_micro_batches, share_
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.sharding import Sharding, shard_per_document
 from evenstep.plan.sharding.adaptive import shard
-from evenstep.tools.simulate.packing_run import Trained
 
 SHARDINGS = ("per-sequence", "per-document", "hybrid")
 """Methods of cutting a micro-batch over context-parallel ranks. The first two are WLB-LLM's."""

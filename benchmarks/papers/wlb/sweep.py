@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
 from benchmarks.lib.report import progress
 from benchmarks.papers.outcome import Outcome, Table
+from benchmarks.papers.wlb.algorithm_1 import run_algorithm_1
 from benchmarks.papers.wlb.cluster_assumptions import Cluster
 from benchmarks.papers.wlb.figures_run import LENGTHS, SEVEN_128
+from benchmarks.papers.wlb.packing_result import measure
+from benchmarks.papers.wlb.packing_run import ArrivingDocuments, run_original
 from benchmarks.papers.wlb.step_time_model import MicroBatches, StepModel
+from benchmarks.papers.wlb.thresholds import auto_thresholds
 from evenstep.arrays import Float64Array
-from evenstep.plan.packing import PackingOptions, auto_thresholds, plan_step
 from evenstep.tools.simulate import sample_lengths
-from evenstep.tools.simulate.packing_result import measure
-from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_original, run_planner
 
 BATCHES = 120
 LONG = 16_384  # tokens
@@ -130,22 +130,16 @@ def speedups(assumed: Assumed, seed: int) -> Speedups:
         context=setting.context,
         micro_batches=setting.micro_batches,
     )
-    options = PackingOptions(
+    thresholds = auto_thresholds(
+        np.minimum(drawn, setting.context),
         context=setting.context,
-        micro_batches=setting.micro_batches,
-        max_tokens=int(assumed.room * setting.context),
-        thresholds=auto_thresholds(
-            np.minimum(drawn, setting.context),
-            context=setting.context,
-            queues=assumed.queues,
-            cost=cost,
-        ),
+        queues=assumed.queues,
         cost=cost,
     )
     seconds: dict[str, dict[str, float]] = {}
     for name, trained in {
         "original": run_original(stream, end="carry"),
-        "wlb": run_planner(partial(plan_step, options), stream, end="carry"),
+        "wlb": run_algorithm_1(stream, thresholds=thresholds, cost=cost, room=assumed.room),
     }.items():
         packed = MicroBatches.of(trained, setting.micro_batches)
         total = measure(stream, trained, cost).costs.sum()

@@ -8,27 +8,22 @@ are the entry wlb/solver of the book.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
 from benchmarks.lib.report import Table, parser, progress, show
-from evenstep.plan.packing import (
-    DocumentCost,
-    PackingOptions,
-    SteadyOptions,
-    auto_thresholds,
-    plan_step,
-)
-from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
-from evenstep.tools.simulate.packing_result import PackingResult, measure
-from evenstep.tools.simulate.packing_run import (
+from benchmarks.papers.wlb.algorithm_1 import run_algorithm_1
+from benchmarks.papers.wlb.packing_result import PackingResult, measure
+from benchmarks.papers.wlb.packing_run import (
     ArrivingDocuments,
     Trained,
+    run_evenstep,
     run_fixed_length,
     run_original,
-    run_planner,
 )
+from benchmarks.papers.wlb.thresholds import auto_thresholds
+from evenstep.plan.packing import DocumentCost
+from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
 
 LENGTHS = "pretrain-128k"
 CONTEXT = 131_072
@@ -60,23 +55,22 @@ def streams(batches: int, seeds: Sequence[int]) -> list[ArrivingDocuments]:
     ]
 
 
-def wlb_options(queues: int, seed: int) -> PackingOptions:
-    """WLB-LLM's packing, with thresholds that follow from a sample of documents."""
+def thresholds(queues: int, seed: int) -> tuple[int, ...]:
+    """Thresholds of WLB-LLM's queues, which follow from a sample of documents."""
     sample = sample_lengths(LENGTHS, THRESHOLD_SAMPLE, seed)
-    return PackingOptions(
-        context=CONTEXT,
-        micro_batches=MICRO_BATCHES,
-        thresholds=auto_thresholds(sample, context=CONTEXT, queues=queues, cost=COST),
-        cost=COST,
-    )
+    return auto_thresholds(sample, context=CONTEXT, queues=queues, cost=COST)
 
 
 def fixed_length(batches: int) -> Run:
     return lambda stream: run_fixed_length(stream, batches, cost=COST, end="carry")
 
 
-def planned(options: PackingOptions) -> Run:
-    return lambda stream: run_planner(partial(plan_step, options), stream, end="carry")
+def algorithm_1(ends: Sequence[int], room: float = 1.25) -> Run:
+    return lambda stream: run_algorithm_1(stream, thresholds=ends, cost=COST, room=room)
+
+
+def evenstep(stream: ArrivingDocuments) -> Trained:
+    return run_evenstep(stream, cost=COST, end="carry")
 
 
 def packed(run: Run, streams: Sequence[ArrivingDocuments]) -> list[PackingResult]:
@@ -93,7 +87,6 @@ def main() -> None:
     options = arguments.parse_args()
     end = options.seed + options.repeats
     drawn = streams(options.batches, range(options.seed, end))
-    steady = SteadyOptions(context=CONTEXT, micro_batches=MICRO_BATCHES, cost=COST)
     cases: list[tuple[str, str, tuple[float, int] | None, Run]] = [
         ("original", "", (1.44, 0), lambda stream: run_original(stream, end="carry")),
         *(
@@ -101,10 +94,10 @@ def main() -> None:
             for n, printed in FIXED.items()
         ),
         *(
-            ("WLB", f"{n} queues", printed, planned(wlb_options(n, end)))
+            ("Algorithm 1", f"{n} queues", printed, algorithm_1(thresholds(n, end)))
             for n, printed in WLB.items()
         ),
-        ("steady", "", None, planned(steady)),
+        ("evenstep", "", None, evenstep),
     ]
     rows = []
     for method, setting, printed, run in cases:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from evenstep.plan.offline.policies import Sorted as Sorted
     from evenstep.plan.packing import DocumentCost as DocumentCost
     from evenstep.plan.packing import WorkloadPacking as WorkloadPacking
-    from evenstep.plan.packing import auto_thresholds as auto_thresholds
     from evenstep.plan.pipeline import PipelineSchedule as PipelineSchedule
     from evenstep.plan.policies.even import Even as Even
     from evenstep.plan.policies.fixed_batch import FixedBatch as FixedBatch
@@ -69,7 +68,6 @@ _HOMES = {
     ".packing": (
         "DocumentCost",
         "WorkloadPacking",
-        "auto_thresholds",
     ),
     ".pipeline": ("PipelineSchedule",),
     ".policies.even": ("Even",),

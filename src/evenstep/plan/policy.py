@@ -41,7 +41,7 @@ class Window:
     lengths: Int64Array
     """[samples] tokens of each sample, positive."""
     ages: Int64Array
-    """[samples] rounds in which the sample was in the window and not planned; see `Plan.waited`."""
+    """[samples] rounds in which the sample was in the window and not planned."""
     patches: Int64Array | None = None
     """[samples] vision patches, where they are counted."""
     images: Int64Array | None = None
@@ -101,9 +101,6 @@ class Plan:
     steps: Int64Array | None = None
     """[steps + 1] step s is the groups from ``steps[s]`` to ``steps[s + 1]``, its micro-batches, at
     least one. None where every group is a step."""
-    waited: Int64Array | None = None
-    """Window positions that are a round older now, whether planned or not; None for all. A policy
-    whose window holds more than one round's arrivals names those that count as arrived."""
 
     @property
     def step_offsets(self) -> Int64Array:

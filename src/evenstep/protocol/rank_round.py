@@ -120,7 +120,7 @@ class RankRound:
                 f"what all ranks proposed: {described(error)}"
             ) from error
         window_size = len(self.start.numbers)
-        buffer.remove(check_positions(self._policy, plan, window_size), plan.waited)
+        buffer.remove(check_positions(self._policy, plan, window_size))
         self.groups = Groups(self.start.numbers[plan.groups.members], plan.groups.offsets)
         self._steps = plan.step_offsets
         if len(plan.groups):

@@ -190,16 +190,13 @@ class WindowBuffer:
         self.seen, self.taken = 0, self._first_taken
         self._seen_lengths = self._first_seen
 
-    def remove(self, positions: Int64Array, waited: Int64Array | None = None) -> None:
-        """Removes samples by their positions in the window, each named once.
-
-        Args:
-            waited: positions of samples that are a round older now; None for all that stay.
-        """
+    def remove(self, positions: Int64Array) -> None:
+        """Removes samples by their positions in the window, each named once; those that stay in it
+        are a round older then."""
         keep = np.ones(len(self.numbers), bool)
         keep[positions] = False
         older = np.zeros(len(self.numbers), np.int64)
-        older[slice(self.seen) if waited is None else waited] = 1
+        older[: self.seen] = 1
         self.columns, self.numbers = self.columns[:, keep], self.numbers[keep]
         self.ages = (self.ages + older)[keep]
         self.seen -= len(positions)

@@ -207,7 +207,7 @@ def test_what_accelerate_would_make_of_a_loader_is_refused(
         accelerate.skip_first_batches(loader, 3)
     with pytest.raises(evenstep.ConfigurationError, match=r"among DataLoader; accelerator\.prep"):
         even.prepare(accelerator, torch.utils.data.DataLoader(DOCUMENTS))
-    policy = evenstep.WorkloadPacking(128, micro_batches=3, thresholds=(40,))
+    policy = evenstep.WorkloadPacking(128, micro_batches=3)
     with pytest.raises(evenstep.ConfigurationError, match="makes 3 micro-batches of a step"):
         even.prepare(accelerator, evenstep.DataLoader(DOCUMENTS, policy=policy))
 

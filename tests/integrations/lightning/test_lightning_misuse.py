@@ -184,7 +184,7 @@ def test_loaders_that_one_loss_cannot_serve(tmp_path: Path) -> None:
         even.fit(trainer_of(None, tmp_path), Module(), [even.loader(loader_of()) for _ in range(2)])
     with refused("list, which cannot carry its step"):
         even.fit(trainer_of(None, tmp_path), Module(), loader_of(collate_fn=list))
-    policy = evenstep.WorkloadPacking(128, micro_batches=3, thresholds=(40,))
+    policy = evenstep.WorkloadPacking(128, micro_batches=3)
     with refused("makes 3 micro-batches of a step"):
         even.loader(evenstep.DataLoader(DOCUMENTS, policy=policy))
     with refused("no evenstep.DataLoader"):

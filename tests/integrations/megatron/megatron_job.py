@@ -155,7 +155,7 @@ def token_mean(weights: dict[str, Any], indices: list[int], config: Any) -> tupl
 
 def policy_of(name: str, micro_batches: int) -> evenstep.Policy:
     if name == "workload":
-        return evenstep.WorkloadPacking(MAX_TOKENS, micro_batches=micro_batches, thresholds=(40,))
+        return evenstep.WorkloadPacking(MAX_TOKENS, micro_batches=micro_batches)
     return evenstep.Even(MAX_TOKENS, packed=True)
 
 

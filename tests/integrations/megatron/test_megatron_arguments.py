@@ -56,7 +56,7 @@ def make(changed: Any = None, policy: Any = POLICY, k: int = 2, **options: Any) 
         ({"changed": config(calculate_per_token_loss=False)}, "calculate_per_token_loss is False"),
         ({"policy": evenstep.TokenBudget(96)}, "TokenBudget makes padded batches"),
         (
-            {"policy": evenstep.WorkloadPacking(96, micro_batches=3, thresholds=(40,))},
+            {"policy": evenstep.WorkloadPacking(96, micro_batches=3)},
             "makes 3 micro-batches .* takes 2",
         ),
     ],

@@ -1,51 +1,112 @@
-"""Queues without a queue: classes, heads, which class is released, and where classes begin."""
+"""What all ranks aim at, from what each says of its window; by value."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.outliers import (
-    auto_thresholds,
+from evenstep.plan.packing.options import PackingOptions
+from evenstep.plan.packing.outliers import Aim, agree, listed, named
+
+OPTIONS = PackingOptions(
+    context=10, micro_batches=2, max_tokens=60, max_delay=5, cost=DocumentCost(linear=0)
 )
-from evenstep.tools.simulate import sample_lengths
-
-K = 1024
+"""A document costs the square of its tokens."""
 
 
-def test_for_pretraining_lengths_classes_begin_where_exhaustive_search_put_them() -> None:
-    lengths = sample_lengths("pretrain-128k", 50_000)
-    found = auto_thresholds(lengths, context=128 * K, queues=3)
-    assert [round(t / K) for t in found] == [48, 67, 93]
-    assert auto_thresholds(lengths, context=128 * K, queues=1) == found[:1]
+def aim(ranks: list[list[tuple[int, int]]], options: PackingOptions = OPTIONS) -> Aim:
+    """Of windows of documents of so many tokens and rounds of waiting."""
+    windows = [np.array(rank, np.int64).T for rank in ranks]
+    tokens = sum(int(lengths.sum()) for lengths, _ in windows)
+    cost = sum(int((lengths**2).sum()) for lengths, _ in windows)
+    return agree(tokens, cost, np.stack([named(*w, options) for w in windows]), options)
 
 
-@settings(max_examples=50)
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.integers(1, 4))
-def test_the_first_threshold_is_the_largest_that_solves_its_equation(
-    values: list[int], queues: int
+def released(ranks: list[list[tuple[int, int]]]) -> list[list[int]]:
+    """Tokens of the outliers of the step on each rank."""
+    found = []
+    for rank, places in zip(ranks, aim(ranks).released):
+        lengths, ages = np.array(rank, np.int64).T
+        found.append(lengths[listed(lengths, ages, OPTIONS)][places[places >= 0]].tolist())
+    return found
+
+
+def test_the_level_is_that_of_documents_which_cost_no_more() -> None:
+    # With the 20, ten tokens would cost 170, and 20 is dearer; 2 and 2 cost 20 in ten tokens.
+    assert aim([[(2, 0), (2, 0), (20, 0)]]).level == 20
+    assert aim([[(2, 0)], [(2, 0), (20, 0)]]).level == 20
+    # No document can be left out where all would be.
+    assert aim([[(20, 0), (20, 0)]]).level == 200
+
+
+def test_outliers_wait_until_every_rank_has_one_for_each_micro_batch() -> None:
+    short = [(2, 0)] * 20
+    assert released([[*short, (20, 1)]]) == [[]]
+    assert aim([[*short, (20, 1)]]).cost == 20
+    both = [*short, (20, 1), (21, 0), (3, 0)]
+    assert released([both, [*short, (20, 0)]]) == [[], []]
+    assert released([both, [*short, (20, 0), (20, 0)]]) == [[20, 21], [20, 20]]
+    assert aim([both, [*short, (20, 0), (20, 0)]]).cost == 21**2
+
+
+def test_the_nearest_in_cost_to_the_oldest_are_planned() -> None:
+    short = [(2, 0)] * 50
+    assert released([[*short, (25, 0), (25, 0), (20, 2), (21, 0)]]) == [[20, 21]]
+    assert released([[*short, (25, 2), (25, 0), (20, 0), (21, 0)]]) == [[25, 25]]
+
+
+def test_outliers_of_which_ordinary_documents_cannot_make_equal_micro_batches_wait() -> None:
+    # Beside 12 tokens there is room for 48 that cost 2 each: 240 in all, where 29 cost 841.
+    assert released([[*[(2, 0)] * 50, (12, 1), (29, 0)]]) == [[]]
+
+
+def test_an_outlier_that_has_waited_long_is_planned_with_what_is_nearest() -> None:
+    short = [(2, 0)] * 50
+    ranks = [[*short, (29, 5), (12, 1)], [*short, (14, 0)]]
+    assert released(ranks) == [[29, 12], [14]]
+    assert aim(ranks).cost == 29**2
+    # Those that must not wait come first, the oldest before the others.
+    assert released([[*short, (12, 7), (13, 6), (12, 0), (29, 9)]]) == [[29, 12]]
+
+
+def test_a_cost_without_attention_makes_documents_over_the_context_outliers() -> None:
+    options = PackingOptions(
+        context=10, micro_batches=1, max_tokens=30, cost=DocumentCost(linear=1, quadratic=0)
+    )
+    made = agree(4 + 30, 4 + 30, named(np.array([4, 30]), np.zeros(2, int), options)[None], options)
+    assert (made.level, made.cost, made.released.tolist()) == (10, 30, [[0]])
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 30), st.integers(0, 8)), min_size=1, max_size=60),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_no_rank_plans_more_than_one_outlier_for_each_micro_batch_and_none_is_cheap(
+    ranks: list[list[tuple[int, int]]],
 ) -> None:
-    document_cost, lengths = DocumentCost(linear=20), np.array(values)
-    found = auto_thresholds(lengths, context=120, queues=queues, cost=document_cost)
-    costs = document_cost.of_documents(lengths)
-    # A threshold up to 301 is above all documents, so one more stands for all beyond.
-    at = np.arange(1, 302)
-    mean = 120 * (costs * (lengths < at[:, None])).sum(axis=1) / lengths.sum()
-    too_long = document_cost.of_documents(at) > mean
-    solves = too_long & (document_cost.of_documents(at - 1) <= mean)
-    largest = int(at[solves].max(initial=0)) if too_long[-1] else 302
-    if largest <= min(values):
-        largest = 60  # half the context, where long documents are most of the cost
-    # One above all documents, or below all, sorts nothing.
-    assert list(found[:1]) == ([largest] if min(values) < largest <= max(values) else [])
-    assert len(found) <= queues
-    assert list(found) == sorted(set(found))
+    made = aim(ranks)
+    given_ = released(ranks)
+    waiting = [[length for length, _ in rank if length**2 > made.level] for rank in ranks]
+    for own, wait in zip(given_, waiting):
+        assert len(own) <= 2
+        assert all(wait.count(length) >= own.count(length) for length in own)
+    dearest = max([length**2 for own in given_ for length in own], default=made.level)
+    assert made.cost == dearest
+    late = any(a >= 5 and n**2 > made.level for rank in ranks for n, a in rank)
+    if not late and any(given_):
+        assert all(len(own) == 2 for own in given_)
+    assert not late or any(given_)
 
 
-def test_thresholds_of_no_documents_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="got none"):
-        auto_thresholds(np.empty(0, np.int64), context=10, queues=1)
+@pytest.mark.parametrize("age", [0, 2**20 - 1, 2**40])
+def test_lengths_and_ages_share_a_number_of_a_message(age: int) -> None:
+    made = named(np.array([2**31 - 1]), np.array([age]), OPTIONS)
+    assert made[0] >> 20 == 2**31 - 1
+    assert made[0] & (2**20 - 1) == min(age, 2**20 - 1)
+    assert made[1:].tolist() == [0] * 31

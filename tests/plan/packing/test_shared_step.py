@@ -50,7 +50,6 @@ def test_the_shared_step_is_what_all_ranks_plan_of_their_windows(windows: list[l
     ("options", "match"),
     [
         ({"ranks": None}, "ranks"),
-        ({"thresholds": (90,)}, "thresholds=.*leave it out"),
         ({"max_delay": 3}, "max_delay=3"),
         ({"context_parallel": "any"}, "'any' must be a number of ranks, or 'dynamic'"),
         ({"context_parallel": 2}, "ranks=4 is for context_parallel='dynamic'"),

@@ -1,90 +1,162 @@
-"""`WorkloadPacking`: micro-batches of equal cost, on all ranks, whatever is buffered."""
+"""`WorkloadPacking`: micro-batches of equal cost on all ranks, every document once."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evenstep.cost import PaddedTokenCost, TransformerCost
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.pipeline.schedule import PipelineSchedule
-from evenstep.tools.simulate import deal, sample_lengths, simulate
+from evenstep.tools.simulate import SimulationResult, deal, sample_lengths, simulate
 from plan_world import play
 
 CONTEXT = 131_072
-LENGTHS = sample_lengths("pretrain-128k", 6000, 2)
-THRESHOLDS = auto_thresholds(LENGTHS, context=CONTEXT, queues=2)
+CAP = 163_840
 
 
-def costs(policy: WorkloadPacking, sources: list[list[int]], buffer_size: int) -> list[np.ndarray]:
-    """[steps, ranks x micro-batches] cost, of every round."""
-    document_cost = DocumentCost.of(policy.cost)
-    made = []
-    for turns in play(policy, sources, buffer_size=buffer_size):
-        for step in range(next(iter(turns.values())).steps):
-            row = []
-            for turn in turns.values():
-                begin, end = turn.plan.step_offsets[step : step + 2]
-                groups = turn.plan.groups.take(np.arange(begin, end))
-                cost = document_cost(groups.shapes(turn.window.lengths), packed=True)
-                row.append(np.pad(cost, (0, policy.micro_batches - len(cost))))
-            made.append(np.concatenate(row))
-    return made
+def simulated(ranks: int, documents: int, *, seed: int = 0, **options: int) -> SimulationResult:
+    lengths = sample_lengths("pretrain-128k", documents * ranks, 2)
+    policy = WorkloadPacking(CONTEXT, **{"micro_batches": 4, **options})
+    shards = deal(len(lengths), ranks, seed)
+    return simulate(policy, [lengths[shard] for shard in shards], identities=shards)
 
 
-@pytest.mark.parametrize("thresholds", [(), THRESHOLDS], ids=["steady", "queues"])
-def test_micro_batches_of_a_step_are_of_equal_cost(thresholds: tuple[int, ...]) -> None:
-    policy = WorkloadPacking(CONTEXT, micro_batches=4, thresholds=thresholds)
-    made = np.stack(costs(policy, [LENGTHS.tolist()], 1024))
-    imbalance = made.max(axis=1) / made.mean(axis=1)
-    assert imbalance[:-4].mean() < 1.05
-    sampled = [LENGTHS[i : i + 116] for i in range(0, 5800, 116)]
-    naive = [DocumentCost().of_documents(s) for s in sampled]
-    loads = np.array([[w[i::4].sum() for i in range(4)] for w in naive])
-    assert (loads.max(axis=1) / loads.mean(axis=1)).mean() > 1.25
+@pytest.mark.parametrize(("ranks", "documents"), [(1, 12_000), (2, 12_000), (8, 9000)])
+def test_all_micro_batches_of_all_ranks_cost_the_same_while_documents_arrive(
+    ranks: int, documents: int
+) -> None:
+    result = simulated(ranks, documents)
+    assert result.costs.shape == (result.steps, 4 * ranks)
+    assert result.imbalance_arriving < 1.02
+    assert (result.missing, result.duplicates, result.filler_steps) == (0, 0, 0)
+    tokens = result.tokens_per_step / (4 * ranks)
+    assert 0.9 * CONTEXT < tokens < 1.1 * CONTEXT
+    # Documents are mixed in length: few steps are of long documents alone.
+    assert result.composition > 0.25
 
 
-def test_ranks_agree_on_the_cost_of_a_step() -> None:
-    policy = WorkloadPacking(CONTEXT, micro_batches=4, thresholds=THRESHOLDS)
-    shards = deal(len(LENGTHS), 3, 0)
-    result = simulate(policy, [LENGTHS[s] for s in shards], buffer_size=512)
-    alone = simulate(policy, [LENGTHS[shards[0]]], buffer_size=512)
-    assert result.missing == alone.missing == 0
-    most = result.costs[: int(0.8 * len(result.costs))]
-    apart = most.max(axis=1) / most.mean(axis=1)
-    assert np.median(apart) < 1.001
-    assert most.max(axis=1).sum() / most.mean(axis=1).sum() < 1.1
+def test_a_message_is_as_large_for_any_window() -> None:
+    policy = WorkloadPacking(CONTEXT, micro_batches=4)
+    lengths = sample_lengths("pretrain-128k", 4000, 2)
+    sizes = {
+        len(turns[0].proposal.message)
+        for size in (1, 50, 2000)
+        for turns in play(policy, [lengths.tolist()], buffer_size=size)
+    }
+    assert sizes == {4 + 16 * 4}
 
 
-@pytest.mark.parametrize("thresholds", [(), THRESHOLDS], ids=["steady", "queues"])
-def test_a_larger_buffer_changes_nothing_on_one_rank(thresholds: tuple[int, ...]) -> None:
-    policy = WorkloadPacking(CONTEXT, micro_batches=4, thresholds=thresholds)
-    made = [
-        [turns[0].emitted for turns in play(policy, [LENGTHS.tolist()], buffer_size=size)]
-        for size in (400, 1200)
+def test_a_step_without_outliers_holds_the_context_on_average() -> None:
+    rng = np.random.Generator(np.random.PCG64(0))
+    lengths = rng.integers(200, 12_000, 12_000)
+    policy = WorkloadPacking(CONTEXT, micro_batches=4)
+    result = simulate(policy, [lengths])
+    assert result.imbalance_arriving < 1.005
+    assert result.tokens_per_step / 4 == pytest.approx(CONTEXT, rel=0.03)
+
+
+def worked(policy: WorkloadPacking, sources: list[list[int]], buffer_size: int) -> list[np.ndarray]:
+    """[ranks x micro_batches] cost, of every round."""
+    cost = DocumentCost.of(policy.cost)
+    return [
+        np.concatenate(
+            [cost(t.plan.groups.shapes(t.window.lengths), packed=True) for t in turns.values()]
+        )
+        for turns in play(policy, sources, buffer_size=buffer_size)
     ]
-    steps = int(0.9 * len(made[0]))
-    assert made[0][:steps] == made[1][:steps]
 
 
-def test_documents_come_in_order_but_for_outliers() -> None:
-    policy = WorkloadPacking(CONTEXT, micro_batches=4, thresholds=THRESHOLDS)
-    seen = []
-    for turns in play(policy, [LENGTHS.tolist()], buffer_size=1024):
-        seen += [i for group in turns[0].emitted for i in sorted(group)]
-    order = np.array([i for i in seen if LENGTHS[i] < THRESHOLDS[0]])
-    ordinary = np.flatnonzero(THRESHOLDS[0] > LENGTHS)
-    assert np.abs(order - ordinary).max() < 4 * 4 * CONTEXT / LENGTHS.mean()  # four steps' worth
+def test_where_all_documents_are_outliers_every_step_is_of_like_ones() -> None:
+    """Each costs more than a micro-batch of its context would."""
+    lengths = [110, 120] * 60
+    policy = WorkloadPacking(100, micro_batches=2)
+    steps = worked(policy, [lengths, [*lengths[1:], 110]], 20)
+    for step in steps[:40]:
+        assert len(step) == 4
+        assert len(set(step.tolist())) == 1
+
+
+def test_outliers_wait_for_a_rank_that_has_none() -> None:
+    short = [10] * 400
+    long = ([10] * 9 + [90]) * 40
+    policy = WorkloadPacking(100, micro_batches=2, max_delay=6, cost=DocumentCost(linear=100))
+    waits = []
+    for turns in play(policy, [short, long], buffer_size=40):
+        turn = turns.get(1)
+        if turn is None or turn.window.exhausted:
+            break
+        emitted = turn.plan.groups.members
+        outlier = turn.window.lengths[emitted] == 90
+        waits += turn.window.ages[emitted][outlier].tolist()
+        assert len(turn.plan.groups) == 2
+    assert max(waits) <= 6 + 2
+    assert waits[0] == 6
+
+
+def test_a_window_smaller_than_a_step_and_documents_that_run_out_are_all_planned() -> None:
+    lengths = sample_lengths("pretrain-128k", 100, 1)
+    policy = WorkloadPacking(CONTEXT, micro_batches=4)
+    for sizes in ([100], [90, 10], [98, 1, 1, 0]):
+        shards = np.split(lengths, np.cumsum(sizes)[:-1])
+        for buffer_size in (1, 5, 1000):
+            result = simulate(policy, shards, buffer_size=buffer_size)
+            assert (result.missing, result.duplicates) == (0, 0)
+
+
+def test_a_document_over_the_cap_is_named_with_the_remedy() -> None:
+    policy = WorkloadPacking(100, micro_batches=2)
+    with pytest.raises(SampleError, match=r"sample 1 of rank 0 has 126 tokens.*truncate"):
+        simulate(policy, [np.array([5, 126])])
+
+
+LENGTHS = st.lists(st.integers(1, 8) | st.integers(1, 50), max_size=80)
+SOURCES = st.lists(LENGTHS, min_size=1, max_size=4)
+
+
+@settings(max_examples=80)
+@given(
+    SOURCES,
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.integers(0, 6),
+    st.sampled_from([DocumentCost(linear=10), DocumentCost(linear=1, quadratic=0)]),
+)
+def test_every_document_comes_once_under_the_cap_in_as_many_steps_on_all_ranks(
+    sources: list[list[int]], buffer_size: int, count: int, max_delay: int, cost: DocumentCost
+) -> None:
+    policy = WorkloadPacking(40, micro_batches=count, max_delay=max_delay, cost=cost)
+    seen: list[list[int]] = [[] for _ in sources]
+    played = list(play(policy, sources, buffer_size=buffer_size))
+    for turns in played:
+        assert len({turn.steps for turn in turns.values()}) == 1
+        for rank, turn in turns.items():
+            assert turn.steps >= 1
+            assert (np.diff(turn.plan.step_offsets) <= count).all()
+            for group in turn.emitted:
+                assert 1 <= sum(sources[rank][i] for i in group) <= 50
+                seen[rank] += group
+            # A window holds few documents, each step at least one of those that are due, and every
+            # micro-batch half of what it may while more are.
+            tokens = sum(sorted(turn.window.lengths.tolist()))
+            assert turn.window.ages.max() <= max_delay + 1 + 2 * tokens // 25
+    assert [sorted(each) for each in seen] == [list(range(len(source))) for source in sources]
+    again = list(play(policy, sources, buffer_size=buffer_size))
+    assert [[t.emitted for t in turns.values()] for turns in played] == [
+        [t.emitted for t in turns.values()] for turns in again
+    ]
 
 
 def test_micro_batches_come_in_the_order_that_suits_the_pipeline() -> None:
+    lengths = sample_lengths("pretrain-128k", 2000, 2).tolist()
     schedule = PipelineSchedule(stages=4)
-    plain = WorkloadPacking(CONTEXT, micro_batches=8, thresholds=THRESHOLDS)
-    ordered = WorkloadPacking(CONTEXT, micro_batches=8, thresholds=THRESHOLDS, schedule=schedule)
-    one, other = (costs(p, [LENGTHS[:2000].tolist()], 1024) for p in (plain, ordered))
+    plain = WorkloadPacking(CONTEXT, micro_batches=8)
+    ordered = WorkloadPacking(CONTEXT, micro_batches=8, schedule=schedule)
+    one, other = (worked(p, [lengths], 500) for p in (plain, ordered))
     assert [sorted(a.tolist()) for a in one] == [sorted(b.tolist()) for b in other]
     assert any((a != b).any() for a, b in zip(one, other))
 

@@ -84,7 +84,6 @@ WORKLOAD_PACKINGS = st.builds(
     st.integers(1, 300),
     micro_batches=st.integers(1, 4),
     max_tokens=st.integers(330, 600),
-    thresholds=st.sampled_from([(), (30,), (20, 100)]),
     max_delay=st.none() | st.integers(0, 5),
     schedule=st.none() | st.just(PipelineSchedule(stages=2)),
 )

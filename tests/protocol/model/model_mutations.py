@@ -84,7 +84,12 @@ def takes_the_end_of_its_source_for_that_of_its_window(right):
 
 @mutation("no sample waits for ever", WindowBuffer, "remove")
 def counts_no_round_of_waiting(right):
-    return lambda self, positions, waited=None: right(self, positions, np.empty(0, np.int64))
+    def wrong(self, positions):
+        kept = np.delete(self.ages, positions)
+        right(self, positions)
+        self.ages = kept
+
+    return wrong
 
 
 @mutation("even, windows grow", RankProtocol, "window_numbers")

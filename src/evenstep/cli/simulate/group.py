@@ -58,6 +58,7 @@ _ROWS = {
     "undelivered": ("undelivered", ","),
     "filler steps": ("filler_steps", ","),
     "longest delay of a sample, steps": ("max_delay_steps", ","),
+    "mean delay of a token, steps": ("mean_delay_steps", ".2f"),
     "planning per sample, µs": ("plan_us_per_sample", ".2f"),
     "message per rank and round, bytes": ("message_bytes_per_round", ",.0f"),
     "imbalance of the language model": ("text_imbalance", ".4f"),
@@ -73,7 +74,7 @@ _GROUP_HELP = """Run a policy over lengths, and report what it gains. Needs no G
 \b
 Examples:
   evenstep simulate even --lengths ultrachat --world-size 8 --json
-  evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4 --queues 2
+  evenstep simulate workload-packing --lengths pretrain-128k --world-size 8
   evenstep simulate dynamic-context-parallel --lengths pretrain-128k --ranks 64 --json
   evenstep simulate rebalance --ranks 64 --max-tokens 32768
 """

@@ -1,101 +1,80 @@
-"""``evenstep simulate workload-packing``: a stream of documents, packed step by step."""
+"""``evenstep simulate workload-packing``: pretraining documents, packed on all ranks."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import typer
 
-from evenstep.cli.options import LINEAR, MOST_RANKS, Json, LengthsName, Linear, Seed
-from evenstep.cli.output import print_figures, print_json
-from evenstep.errors import ConfigurationError
+from evenstep.cli.options import (
+    LINEAR,
+    MOST_RANKS,
+    BufferSize,
+    Json,
+    LengthsName,
+    Linear,
+    Seed,
+    WorldSize,
+    parse_buffer_size,
+)
+from evenstep.cli.output import print_figures, print_json, progress_bar
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import MAX_LENGTH
-from evenstep.plan.packing import (
-    DocumentCost,
-    SteadyOptions,
-    WorkloadPacking,
-    auto_thresholds,
-    plan_step,
-)
-from evenstep.plan.pipeline import PipelineSchedule
-from evenstep.tools.simulate import DISTRIBUTIONS, load_lengths
-from evenstep.tools.simulate.packing_result import makespan_ratio, measure
-from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_planner
+from evenstep.plan.packing import DocumentCost, WorkloadPacking, cut_long
+from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, simulate
 
-_DOCUMENTS = 60_000
-"""Drawn from a distribution by default: some 500 steps of 128K tokens and four micro-batches."""
-_QUEUES = 2
+_DOCUMENTS = 24_000
+"""Of each rank, from a distribution: some 200 steps of 128K tokens and four micro-batches."""
 _ROWS = {
-    "steps": ("iterations", ","),
-    "imbalance, mean of largest x micro-batches / total": ("imbalance", ".4f"),
-    "imbalance, weighted by time": ("imbalance_time_weighted", ".4f"),
-    "1F1B makespan over balanced": ("makespan_ratio", ".4f"),
-    "the same, micro-batches in arrival order": ("makespan_ratio_unordered", ".4f"),
-    "stages of the pipeline": ("stages", ","),
-    "delay of a token, steps, mean": ("token_delay_mean", ".2f"),
-    "delay of a token, steps, longest": ("token_delay_max", ","),
-    "tokens per step": ("tokens_per_step", ",.0f"),
-    "variation of tokens per step": ("tokens_per_step_cv", ".2%"),
-    "tokens of the longest micro-batch": ("max_tokens", ","),
-    "planning per step, ms": ("plan_ms", ".2f"),
-    "documents in": ("documents_in", ","),
-    "documents out": ("documents_out", ","),
-    "documents waiting": ("documents_waiting", ","),
+    "documents": ("samples", ","),
+    "steps": ("steps", ","),
+    "imbalance of micro-batches": ("imbalance", ".4f"),
+    "the same while documents arrive": ("imbalance_arriving", ".4f"),
+    "imbalance, 95th percentile of steps": ("imbalance_p95", ".4f"),
+    "composition (1 is random)": ("composition", ".3f"),
+    "tokens of a micro-batch": ("tokens_per_micro_batch", ",.0f"),
+    "tokens per step, CV": ("tokens_per_update_cv", ".2%"),
+    "delay of a token, steps, mean": ("mean_delay_steps", ".2f"),
+    "delay of a document, steps, longest": ("max_delay_steps", ","),
+    "emitted": ("emitted", ","),
+    "missing": ("missing", ","),
+    "duplicates": ("duplicates", ","),
+    "filler steps": ("filler_steps", ","),
+    "planning per document, µs": ("plan_us_per_sample", ".2f"),
+    "message per rank and round, bytes": ("message_bytes_per_round", ",.0f"),
 }
 
 
 def command(
     *,
     lengths: LengthsName,
+    world_size: WorldSize = 1,
     context: Annotated[
-        int,
-        typer.Option(
-            help="Context window: the tokens of a micro-batch, on average.", max=MAX_LENGTH
-        ),
+        int, typer.Option(help="Tokens of a micro-batch, on average.", max=MAX_LENGTH)
     ] = 131_072,
     micro_batches: Annotated[
-        int, typer.Option(help="Micro-batches of a step.", max=MOST_RANKS)
+        int, typer.Option(help="Micro-batches of a step on each rank.", max=MOST_RANKS)
     ] = 4,
     max_tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Tokens that no micro-batch exceeds.", show_default="1.25 x the context window"
-        ),
+        typer.Option(help="Tokens that no micro-batch exceeds.", show_default="1.25 x --context"),
     ] = None,
-    queues: Annotated[
-        int | None,
-        typer.Option(
-            help="Queues in which outlier documents wait for others of similar length.",
-            max=1024,
-            show_default=f"{_QUEUES}, or 0 with --steady",
-        ),
-    ] = None,
-    steady: Annotated[
-        bool, typer.Option("--steady", help="Use no queues, and keep the tokens of a step steady.")
-    ] = False,
     max_delay: Annotated[
         int | None,
         typer.Option(
-            help="Steps after which a document is trained on in any case.",
-            show_default="64 with queues, 16 without",
+            help="Rounds after which a document waits for no others like it.", show_default="256"
         ),
     ] = None,
-    whole: Annotated[
-        bool,
-        typer.Option("--whole", help="Keep documents whole that original packing would cut."),
-    ] = False,
-    linear: Linear = LINEAR,
-    stages: Annotated[int, typer.Option(help="Stages of the pipeline.", max=1024)] = 4,
-    end: Annotated[
+    over_long: Annotated[
         str,
-        typer.Option(help="At the end of the data, drain the documents that wait, or carry them."),
-    ] = "drain",
+        typer.Option(help="What happens to documents over --context: split, truncate or error."),
+    ] = "split",
+    linear: Linear = LINEAR,
+    buffer_size: BufferSize = "auto",
     samples: Annotated[
         int | None,
         typer.Option(
-            help="Documents, at most.",
+            help="Documents per rank, at most.",
             show_default=f"the whole file; {_DOCUMENTS:,} from a distribution",
         ),
     ] = None,
@@ -104,59 +83,51 @@ def command(
 ) -> None:
     """Documents in micro-batches of equal cost.
 
-    Packs a stream of pretraining documents on one rank, as WLB-LLM does. Fractions in the JSON
-    object are fractions, not percent.
+    All ranks run in this process, over one epoch. Fractions in the JSON object are fractions, not
+    percent.
 
     \b
     Examples:
-      evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4 --queues 2
-      evenstep simulate workload-packing --lengths lengths.npy --micro-batches 16 --steady --json
+      evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4
+      evenstep simulate workload-packing --lengths lengths.npy --world-size 8 --json
     """
-    check_at_least(1, samples=samples)
-    check_at_least(0, seed=seed, queues=queues)
-    if steady and queues:
-        raise ConfigurationError(f"--steady and --queues {queues} exclude each other; give one")
-    if samples is None and lengths in DISTRIBUTIONS:
-        samples = _DOCUMENTS
-    cost = DocumentCost(linear=linear)
-    arrivals = ArrivingDocuments.of(
-        load_lengths(lengths, samples=samples, seed=seed),
-        context=context,
-        micro_batches=micro_batches,
-        whole=whole,
-    )
-    thresholds: tuple[int, ...] = ()
-    if queues != 0 and not steady:
-        thresholds = auto_thresholds(
-            arrivals.pieces.lengths, context=context, queues=queues or _QUEUES, cost=cost
-        )
-    options = WorkloadPacking(
+    check_at_least(1, world_size=world_size, samples=samples)
+    check_at_least(0, seed=seed)
+    policy = WorkloadPacking(
         context,
         micro_batches=micro_batches,
         max_tokens=max_tokens,
-        thresholds=thresholds,
         max_delay=max_delay,
-        cost=cost,
-    ).planning
-    trained = run_planner(partial(plan_step, options), arrivals, end=end)
-    result = measure(arrivals, trained, cost)
-    schedule = PipelineSchedule(stages=stages)
+        cost=DocumentCost(linear=linear),
+    )
+    if samples is None and lengths in DISTRIBUTIONS:
+        samples = _DOCUMENTS
+    wanted = None if samples is None else samples * world_size
+    drawn = load_lengths(lengths, samples=wanted, seed=seed)
+    documents = cut_long(drawn, context, over_long).lengths
+    shards = deal(len(documents), world_size, seed)
+    held = parse_buffer_size(buffer_size)
+    with progress_bar(f"workload-packing on {world_size} ranks") as progress:
+        result = simulate(
+            policy,
+            [documents[shard] for shard in shards],
+            buffer_size=held,
+            seed=seed,
+            identities=shards,
+            progress=progress,
+        )
     figures = {
-        "policy": "workload-packing",
         **result.as_dict(),
-        "makespan_ratio": makespan_ratio(result.costs, schedule),
-        "makespan_ratio_unordered": makespan_ratio(result.costs, schedule, ordered=False),
+        "tokens_per_micro_batch": result.tokens_per_step / (world_size * micro_batches),
         "context": context,
         "micro_batches": micro_batches,
-        "thresholds": list(options.thresholds),
-        "steady": isinstance(options, SteadyOptions),
-        "max_delay": options.max_delay,
-        "whole_documents": whole,
+        "max_tokens": policy.planning.cap,
+        "max_delay": policy.planning.max_delay,
         "linear": linear,
-        "stages": stages,
-        "end": end,
+        "buffer_size": held,
+        "over_long": over_long,
     }
     if json:
         print_json({**figures, "lengths": lengths, "seed": seed})
     else:
-        print_figures(f"workload-packing over {lengths}", figures, _ROWS)
+        print_figures(f"workload-packing over {lengths}, {world_size} ranks", figures, _ROWS)

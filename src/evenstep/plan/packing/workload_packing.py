@@ -1,24 +1,20 @@
 """`WorkloadPacking`: pretraining documents in micro-batches of equal cost, on all ranks.
 
-Each round is one step: `micro_batches` packed micro-batches on every rank. The documents that a
-rank has buffered divide in two. *Arrived* are those of this step and the steps before, each of
-which brings as many tokens as a step is meant to hold; the others are ahead of their time. Ages
-count from arrival, so the delay that `max_delay` bounds does not depend on the size of the buffer.
-
-A single rank plans by `plan_step`, from what has arrived. Several ranks exchange how many outliers
-of each class wait and what their other documents cost, and agree on the class to release and on the
-cost of a micro-batch; to reach it, a rank may take documents ahead of their time. At the end of the
-epoch everything that is left is planned, in as few steps as all ranks need.
+Each round is one step: `micro_batches` packed micro-batches on every rank. Ranks exchange what
+their windows hold in sum, and their dearest documents one by one. From that all compute the same
+aim: which outliers are planned, and what every micro-batch of the step should cost. Each rank then
+fills its own micro-batches to that cost. One rank does the same alone. Once no rank receives
+documents any more, everything that is left is planned, in as few steps as all ranks need.
 
 Invariants: no micro-batch holds more than `max_tokens`; documents that a plan leaves out stay in
-the window, in order, so that the window is all the state there is.
+the window, in order, so that the window is all the state there is; the size of a message does not
+depend on that of the window.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -29,8 +25,9 @@ from evenstep.plan.dynamic_context import DynamicContext, Exchange
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.drain import drain
-from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.outliers import class_to_release, length_classes, queue_heads
+from evenstep.plan.packing.fill import fill
+from evenstep.plan.packing.options import PackingOptions
+from evenstep.plan.packing.outliers import agree, listed, named
 from evenstep.plan.packing.shared_step import (
     SharedStep,
     check_context_parallel,
@@ -39,8 +36,6 @@ from evenstep.plan.packing.shared_step import (
     taken,
     too_long,
 )
-from evenstep.plan.packing.step_plan import plan_step
-from evenstep.plan.packing.wlb import fill
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
@@ -48,36 +43,35 @@ from evenstep.plan.sharding.adaptive import METHODS, shard
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.plan.sharding.sharding import Sharding
 
-# Columns of a message. After them come three numbers for each class of outliers: how many wait, and
-# the age and the cost of the oldest.
-_SAMPLES, _LAST, _STEPS_LEFT, _ORDINARY = range(4)
+# Columns of a message: samples of the window, steps that it needs if nothing is added to it, 0 if
+# something will be, its tokens and cost. The rest is what `named` makes.
+_SAMPLES, _LEFT, _TOKENS, _COST, _NAMES = range(5)
+
+_WINDOW = 4
+"""Steps' worth of tokens that a window holds by default."""
 
 
 @dataclass(frozen=True)
 class WorkloadPacking(Policy):
-    """Packed micro-batches of equal cost, long documents delayed (WLB-LLM, section 4).
+    """Packed micro-batches of equal cost on all ranks, long documents delayed (WLB-LLM, section 4).
 
-    Buffer a few steps' worth of documents: ``4 * context * micro_batches / mean length`` or more.
-    With fewer, steps hold what is buffered, and outliers find fewer of their kind.
+    A document that alone costs more than a micro-batch of the others is an outlier. It waits until
+    every rank has one like it for each of its micro-batches.
     """
 
     context: int
-    """Tokens that a micro-batch holds on average, on a single rank. Several ranks take documents
-    ahead of their time to reach equal cost, and hold more: 10 to 25 % at the default
-    `max_tokens`."""
+    """Tokens that a micro-batch holds on average, in steps without outliers. In a step with
+    outliers all micro-batches cost as much as the dearest of them, so those with a shorter one hold
+    more, up to `max_tokens`: such steps cost more than others, and hold up to 1.25 x `context`."""
     micro_batches: int = field(kw_only=True)
     """Micro-batches of a step on each rank, at most. If a rank has fewer documents left than that,
     the loader adds micro-batches of ``loss_scale`` 0."""
     max_tokens: int | None = field(default=None, kw_only=True)
     """Tokens that no micro-batch exceeds: 1.25 x context by default, and at least 1.1 x. A longer
     document is refused; `evenstep.CutDocuments` splits or truncates."""
-    thresholds: tuple[int, ...] = field(default=(), kw_only=True)
-    """Lengths from which on documents are outliers of the first, second, ... class, which wait for
-    others like them: see `auto_thresholds`. Without any there are no classes, and steps hold steady
-    numbers of tokens instead: see `evenstep.plan.packing.step_plan`."""
     max_delay: int | None = field(default=None, kw_only=True)
-    """Steps after which an outlier is planned, whatever that does to balance. By default 16 without
-    thresholds, and 64 with them, which is reached if some rank lacks outliers like it."""
+    """Rounds after which an outlier is planned, whatever that does to balance: 256 by default. Only
+    the very longest documents wait so long, on many ranks; where more do, steps are less even."""
     cost: Cost = field(default=DocumentCost(), kw_only=True)
     """Cost of a micro-batch: a `DocumentCost`, or a cost that has `per_token` and `per_pair`."""
     schedule: PipelineSchedule | None = field(default=None, kw_only=True)
@@ -100,11 +94,9 @@ class WorkloadPacking(Policy):
     packed: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "thresholds", tuple(self.thresholds))
         check_context_parallel(
             self.context_parallel,
             self.ranks,
-            thresholds=self.thresholds,
             max_delay=self.max_delay,
             schedule=self.schedule,
         )
@@ -116,18 +108,14 @@ class WorkloadPacking(Policy):
 
     @cached_property
     def planning(self) -> PackingOptions:
-        """Options of the planner: `SteadyOptions` if there are no thresholds."""
-        options: dict[str, Any] = {
-            "context": self.context,
-            "micro_batches": self.micro_batches,
-            "max_tokens": self.max_tokens,
-            "cost": DocumentCost.of(self.cost),
-        }
-        if self.max_delay is not None:
-            options["max_delay"] = self.max_delay
-        if self.thresholds:
-            return PackingOptions(thresholds=self.thresholds, **options)
-        return SteadyOptions(**options)
+        """Limits of a step."""
+        return PackingOptions(
+            context=self.context,
+            micro_batches=self.micro_batches,
+            max_tokens=self.max_tokens,
+            cost=DocumentCost.of(self.cost),
+            **({} if self.max_delay is None else {"max_delay": self.max_delay}),
+        )
 
     @cached_property
     def sharing(self) -> DynamicContext:
@@ -165,6 +153,14 @@ class WorkloadPacking(Policy):
         return too_long(sample, length, self.sharing)
 
     @property
+    def deals_on_demand(self) -> bool:
+        return self.context_parallel == 1
+
+    @property
+    def window_tokens(self) -> int:
+        return _WINDOW * self._budget(1)
+
+    @property
     def looks_ahead(self) -> bool:
         return False  # documents differ, so smaller windows would not make ranks finish together
 
@@ -180,97 +176,40 @@ class WorkloadPacking(Policy):
 
     def propose(self, window: Window) -> Proposal:
         options = self.planning
-        if self.dynamic:
-            offered = offer(window.lengths, self._budget(1))
-            return Proposal(offered, Groups.of([np.arange(len(window))]), window)
-        arrived = self._arrived(window)
-        costs = options.cost.of_documents(window.lengths)
-        classes = length_classes(window.lengths, options.thresholds)
-        own, ages = classes[arrived], window.ages[arrived]
-        queues = len(options.thresholds)
-        waiting, heads = queue_heads(own, ages, queues)
-        first = [int(costs[arrived[own == c][:1]].sum()) for c in range(1, queues + 1)]
-        last = window.exhausted and len(arrived) == len(window)
-        left = len(drain(window.lengths, options)) if last else 0
-        message = np.array(
-            [
-                len(window),
-                int(last),
-                left,
-                int(costs[arrived[own == 0]].sum()),
-                *waiting.tolist(),
-                *heads.tolist(),
-                *first,
-            ],
-            np.int64,
-        )
         # Groups are formed only once all ranks have sent what waits: until then all is one group.
         pool = Groups.of([np.arange(len(window))])
-        return Proposal(message, pool, window)
+        if self.dynamic:
+            return Proposal(offer(window.lengths, self._budget(1)), pool, window)
+        sums = [
+            len(window),
+            len(drain(window.lengths, options)) if window.exhausted else 0,
+            int(window.lengths.sum()),
+            int(options.cost.of_documents(window.lengths).sum()),
+        ]
+        names = named(window.lengths, window.ages, options)
+        return Proposal(np.concatenate([np.array(sums, np.int64), names]), pool, window)
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
-        window = proposal.window
+        window, options = proposal.window, self.planning
         if self.dynamic:
             counts = taken(messages, self._budget(len(messages)))
             return Plan(Groups.of([np.arange(counts[rank])]))
         active = messages[messages[:, _SAMPLES] > 0]
-        if active[:, _LAST].all():
-            steps = min(int(active[:, _STEPS_LEFT].max()), int(active[:, _SAMPLES].min()))
+        if active[:, _LEFT].all():
+            steps = min(int(active[:, _LEFT].max()), int(active[:, _SAMPLES].min()))
             return self._last(window, steps)
-        arrived = self._arrived(window)
-        if len(messages) > 1:
-            groups = self._to_target(window, self._agree(active))
-        else:
-            own = plan_step(self.planning, window.lengths[arrived], window.ages[arrived])
-            groups = Groups(arrived[own.members], own.offsets)
-        groups = self._in_order(groups, window)
-        return Plan(groups, steps=np.array([0, len(groups)]), waited=arrived)
-
-    def _to_target(self, window: Window, agreed: _Agreement) -> Groups:
-        """Micro-batches that cost as close to the target as documents allow: outliers of the
-        released class, documents that have waited too long, and of the others the oldest that
-        fit."""
-        options = self.planning
-        costs = options.cost.of_documents(window.lengths)
-        classes = length_classes(window.lengths, options.thresholds)
-        overdue = options.overdue(window.ages)
-        chosen = overdue.copy()
-        if agreed.released_class:
-            queue = np.flatnonzero(classes == agreed.released_class)
-            nearest = np.argsort(np.abs(costs[queue] - agreed.outlier_cost), kind="stable")
-            chosen[queue[nearest[: self.micro_batches]]] = True
-        left = agreed.target * self.micro_batches - int(costs[chosen].sum())
-        room = options.cap * self.micro_batches - int(window.lengths[chosen].sum())
-        candidates = np.flatnonzero(~chosen & (classes == 0))
-        pairs = zip(costs[candidates].tolist(), window.lengths[candidates].tolist())
-        for position, (cost, length) in zip(candidates.tolist(), pairs):
-            if cost <= left and length <= room:
-                chosen[position] = True
-                left, room = left - cost, room - length
-        if not chosen.any():
-            chosen[0] = True
-        return fill(window.lengths, costs, chosen, overdue, options, ordinary=classes == 0)
-
-    def _arrived(self, window: Window) -> Int64Array:
-        """Positions of the documents that have waited, and of one step's worth of the new ones, or
-        of as many as are buffered."""
-        new = np.flatnonzero(window.ages == 0)
-        held = window.lengths[new].cumsum()
-        count = int(np.searchsorted(held, self.context * self.micro_batches)) + 1
-        return np.sort(np.concatenate([np.flatnonzero(window.ages > 0), new[:count]]))
-
-    def _agree(self, messages: Int64Array) -> _Agreement:
-        """What all ranks do in this step, computed from the messages of those that have samples."""
-        queues = len(self.thresholds)
-        table = messages[:, _ORDINARY + 1 :].reshape(len(messages), 3, queues)
-        waiting, heads, costs = table.transpose(1, 0, 2)  # each [ranks, queues]
-        ordinary = int(messages[:, _ORDINARY].mean()) // self.micro_batches
-        released = class_to_release(waiting, heads, self.micro_batches) if queues else 0
-        if not released:
-            return _Agreement(0, 0, ordinary)
-        oldest = heads[:, released - 1].argmax()
-        outlier_cost = int(costs[oldest, released - 1])
-        return _Agreement(released, outlier_cost, ordinary + outlier_cost)
+        tokens, cost = (sum(active[:, column].tolist()) for column in (_TOKENS, _COST))
+        aim = agree(tokens, cost, active[:, _NAMES:], options)
+        own = aim.released[int((messages[:rank, _SAMPLES] > 0).sum())]
+        groups = fill(
+            window.lengths,
+            window.ages,
+            options,
+            released=listed(window.lengths, window.ages, options)[own[own >= 0]],
+            level=aim.level,
+            cost=aim.cost,
+        )
+        return Plan(self._in_order(groups, window), steps=np.array([0, len(groups)]))
 
     def _last(self, window: Window, steps: int) -> Plan:
         """Everything that is left, or what the first `steps` steps of it hold."""
@@ -286,18 +225,6 @@ class WorkloadPacking(Policy):
             return groups
         costs = self.planning.cost(groups.shapes(window.lengths), packed=True)
         return groups.take(order_micro_batches(costs, self.schedule))
-
-
-@dataclass(frozen=True)
-class _Agreement:
-    """What all ranks of a step agree on."""
-
-    released_class: int
-    """The class of outliers to plan, 0 for none."""
-    outlier_cost: int
-    """Cost of its oldest outlier on any rank, which the others should be close to; 0 without."""
-    target: int
-    """Cost of a micro-batch."""
 
 
 def _split(steps: list[Groups], count: int) -> list[Groups]:

@@ -4,7 +4,6 @@
 lengths          recorded lengths from files; distributions: named synthetic ones
 images           images of samples, from files or drawn
 run              an epoch of a policy: every rank is a SimulatedRank; measure makes its result
-packing_run      packers of pretraining documents over a stream; packing_result
 pipeline_run     one step on a pipeline of stages
 dynamic_context_run  groups of ranks for documents, compared with dynamic_context_baselines
 rebalance_run    updates of rollouts, compared with rebalance_baselines

@@ -31,8 +31,8 @@ def measure(
     ranks, identities = epoch.ranks, epoch.identities
     steps, rounds = ranks[0].protocol.steps, ranks[0].protocol.rounds
     emitted = [_emitted(rank, policy, cost) for rank in ranks]
-    costs = np.stack([one.costs for one in emitted], axis=1)  # [steps, ranks]
-    waits = costs  # [steps or updates, ranks] between one wait and the next
+    costs = np.concatenate([one.costs for one in emitted], axis=1)  # [steps, micro-batches]
+    waits = costs  # [steps or updates, micro-batches] between one wait and the next
     if policy.sync == "update" and steps:
         waits = np.add.reduceat(costs, np.arange(0, steps, accumulate))
     largest, mean = waits.max(axis=1, initial=0.0), waits.mean(axis=1)
@@ -55,8 +55,9 @@ def measure(
         rounds=rounds,
         padding=1 - real / computed if steps else 0.0,
         imbalance=float(largest.sum() / mean.sum()) if steps else 1.0,
+        imbalance_arriving=imbalance(costs[: min(_last_arrival(rank) for rank in ranks)]),
         imbalance_p95=float(np.quantile(largest / mean, 0.95)) if steps else 1.0,
-        efficiency=useful / (len(ranks) * float(largest.sum())) if steps else 0.0,
+        efficiency=useful / (costs.shape[1] * float(largest.sum())) if steps else 0.0,
         samples_per_step=count / max(steps, 1),
         tokens_per_step=real / max(steps, 1),
         composition=composition.value,
@@ -71,6 +72,7 @@ def measure(
         undelivered=sum(rank.undelivered for rank in ranks),
         filler_steps=sum(step.filler for rank in ranks for step in rank.steps),
         max_delay_steps=max(one.max_delay for one in emitted),
+        mean_delay_steps=sum(one.waited for one in emitted) / max(real, 1),
         plan_us_per_sample=1e6 * epoch.plan_seconds / max(count, 1),
         message_bytes_per_round=epoch.sent / len(ranks) / max(rounds, 1),
         costs=costs,
@@ -105,10 +107,15 @@ def imbalance(costs: Float64Array) -> float:
     """Sum over steps of the largest rank's cost, over the sum of the mean cost.
 
     Args:
-        costs: [steps, ranks].
+        costs: [steps, ranks], or ranks x micro-batches.
     """
     mean = float(costs.mean(axis=1).sum()) if costs.size else 0.0
     return float(costs.max(axis=1).sum()) / mean if mean > 0 else 1.0
+
+
+def _last_arrival(rank: SimulatedRank) -> int:
+    """Steps that had been planned when the rank received its last sample."""
+    return int(rank.arrival_steps.max(initial=0))
 
 
 def _composition(steps: Sequence[PlannedStep], accumulate: int) -> Composition:
@@ -128,7 +135,8 @@ class _Emitted:
     members: Int64Array
     """[emitted] arrival numbers."""
     costs: Float64Array
-    """[steps] cost of the rank's groups; 0 for a filler step."""
+    """[steps, micro-batches] cost of each; 0 for a filler. Where ranks share documents, whose steps
+    have any number of micro-batches, [steps, 1] the cost of all."""
     vision_costs: Float64Array
     """[steps] the part of `costs` that is the vision tower's."""
     images: Int64Array
@@ -141,6 +149,8 @@ class _Emitted:
     patches: int = 0
     max_delay: int = 0
     """Most steps that a sample has waited."""
+    waited: int = 0
+    """Sum over tokens of the steps that each has waited."""
 
 
 def _emitted(rank: SimulatedRank, policy: Policy, cost: Cost) -> _Emitted:
@@ -148,14 +158,16 @@ def _emitted(rank: SimulatedRank, policy: Policy, cost: Cost) -> _Emitted:
     members, steps = groups.members, rank.protocol.steps
     found = _Emitted(
         members=members,
-        costs=np.zeros(steps),
+        costs=np.zeros((steps, 1 if policy.dynamic else policy.micro_batches)),
         vision_costs=np.zeros(steps),
         images=np.zeros(steps, np.int64),
     )
     if not len(groups):
         return found
     shapes = groups.shapes(rank.lengths, rank.vision)
-    np.add.at(found.costs, made, cost(shapes, packed=policy.packed))
+    number = np.arange(len(made)) - np.searchsorted(made, made)  # [groups] in its step
+    at = made, number % found.costs.shape[1]
+    np.add.at(found.costs, at, cost(shapes, packed=policy.packed))
     np.add.at(found.vision_costs, made, vision_part(cost, shapes))
     vision = None if rank.vision is None else rank.vision[:, members]
     if shapes.images is not None and shapes.patches is not None:
@@ -167,4 +179,5 @@ def _emitted(rank: SimulatedRank, policy: Policy, cost: Cost) -> _Emitted:
     found.computed_tokens = int((shapes.tokens if policy.packed else shapes.padded).sum())
     found.useful_cost = float(cost(alone, packed=True).sum())
     found.max_delay = int(waited.max())
+    found.waited = int((waited * rank.lengths[members]).sum())
     return found

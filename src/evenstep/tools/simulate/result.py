@@ -26,12 +26,15 @@ class SimulationResult:
     padding: float
     """1 - real tokens / tokens as computed."""
     imbalance: float
-    """Sum over steps of the largest rank's cost, over the sum of the mean cost."""
+    """Sum over steps of the largest rank's cost, over the sum of the mean cost. Where a step has
+    several micro-batches, of those of all ranks together."""
+    imbalance_arriving: float
+    """The same of the steps that were planned before any rank had received its last sample."""
     imbalance_p95: float
     """95th percentile over steps of largest over mean cost."""
     efficiency: float
-    """Useful cost / (ranks x sum of the largest rank's cost). Useful is the cost of each sample by
-    itself, without padding."""
+    """Useful cost / (ranks x sum of the largest rank's cost), likewise. Useful is
+    the cost of each sample by itself, without padding."""
     samples_per_step: float
     tokens_per_step: float
     """Real tokens."""
@@ -59,12 +62,14 @@ class SimulationResult:
     max_delay_steps: int
     """Most steps that a sample waited: the index of the step that emitted it, less the steps
     planned before it entered its rank's window."""
+    mean_delay_steps: float
+    """The same for a token, on average."""
     plan_us_per_sample: float
     """Microseconds of processor time one rank spends in the policy, per sample it emits."""
     message_bytes_per_round: float
     """Bytes that one rank sends in one round, on average; without the hello of the epoch."""
     costs: Float64Array = field(repr=False, compare=False)
-    """[steps, ranks] cost of every group; 0 for a filler step."""
+    """[steps, ranks x micro-batches] cost of every group; 0 for a filler."""
     text_imbalance: float | None = None
     """`imbalance` of the language model's part of the cost; None for a cost of one part, as is the
     next field."""

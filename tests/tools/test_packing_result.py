@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 
-from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.step_plan import plan_step
-from evenstep.plan.pipeline.schedule import PipelineSchedule
-from evenstep.tools.simulate import sample_lengths
-from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio, measure
-from evenstep.tools.simulate.packing_run import (
+from benchmarks.papers.wlb.algorithm_1 import run_algorithm_1
+from benchmarks.papers.wlb.packing_result import makespan_ratio, measure
+from benchmarks.papers.wlb.packing_run import (
     ArrivingDocuments,
     Trained,
+    run_evenstep,
     run_original,
-    run_planner,
 )
+from benchmarks.papers.wlb.thresholds import auto_thresholds
+from evenstep.errors import ConfigurationError
+from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.tools.simulate import sample_lengths
 
 CONTEXT = 131_072
 
@@ -64,36 +61,20 @@ def test_equal_micro_batches_take_no_longer_than_equal_ones() -> None:
     assert 1 < ordered <= makespan_ratio(uneven, schedule, ordered=False)
 
 
-def figures(whole: bool, options: PackingOptions, micro_batches: int) -> PackingResult:
-    lengths = sample_lengths("pretrain-128k", 4800 * micro_batches, 0)
-    arrivals = ArrivingDocuments.of(
-        lengths, context=CONTEXT, micro_batches=micro_batches, whole=whole
-    )
-    trained = run_planner(partial(plan_step, options), arrivals, end="carry")
-    return measure(arrivals, trained, options.cost)
-
-
-def queues(count: int, micro_batches: int) -> PackingOptions:
-    sample = sample_lengths("pretrain-128k", 20_000, 7)
-    thresholds = auto_thresholds(sample, context=CONTEXT, queues=count)
-    return PackingOptions(context=CONTEXT, micro_batches=micro_batches, thresholds=thresholds)
-
-
-@pytest.mark.parametrize(("whole", "imbalance", "delay"), [(False, 1.03, 0.5), (True, 1.04, 0.6)])
-def test_two_queues_make_four_micro_batches_even_at_half_a_step_of_delay(
-    whole: bool, imbalance: float, delay: float
-) -> None:
-    result = figures(whole, queues(2, 4), 4)
-    assert result.imbalance <= imbalance
-    assert result.token_delay_mean <= delay
-    assert result.token_delay_max <= 24
-    assert result.max_tokens <= 163_840
-
-
 @pytest.mark.parametrize("whole", [False, True])
-def test_the_steady_planner_is_more_even_and_keeps_tokens_steady(whole: bool) -> None:
-    result = figures(whole, SteadyOptions(context=CONTEXT, micro_batches=4), 4)
-    assert result.imbalance <= 1.02
-    assert result.tokens_per_step_cv <= 0.10
-    assert result.token_delay_max <= 16
-    assert result.max_tokens <= 163_840
+def test_evenstep_is_more_even_than_algorithm_1_and_that_than_original_packing(whole: bool) -> None:
+    lengths = sample_lengths("pretrain-128k", 12_000, 0)
+    thresholds = auto_thresholds(lengths, context=CONTEXT, queues=2)
+    cut, whole_ones = (
+        ArrivingDocuments.of(lengths, context=CONTEXT, micro_batches=4, whole=each)
+        for each in (False, whole)
+    )
+    runs = [
+        (cut, run_original(cut, end="carry")),
+        (whole_ones, run_algorithm_1(whole_ones, thresholds=thresholds, cost=DocumentCost())),
+        (whole_ones, run_evenstep(whole_ones, cost=DocumentCost(), end="carry")),
+    ]
+    original, letter, own = (measure(*run, DocumentCost()).imbalance for run in runs)
+    assert original > 1.3
+    assert 1.015 < letter < 1.2
+    assert own < 1.01

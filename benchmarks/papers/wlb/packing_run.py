@@ -7,25 +7,27 @@ packer of whole global batches gets one or more at a time, before the first of t
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.wlb.exact_packing import exact_packing
+from benchmarks.papers.wlb.window_packing import cut_at_windows, fixed_length
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.exact_packing import exact_packing
 from evenstep.plan.packing.pieces import Pieces
-from evenstep.plan.packing.window_packing import cut_at_windows, fixed_length
+from evenstep.plan.packing.workload_packing import WorkloadPacking
+from evenstep.tools.simulate.run import run_epoch
 
-Planner = Callable[[Int64Array, Int64Array, bool], Groups]
-"""Lengths and ages of the waiting documents, and whether they are the last, to micro-batches."""
+Planner = Callable[[Int64Array], Groups]
+"""Lengths of the waiting documents to micro-batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,42 +141,53 @@ def _column(groups: Groups) -> Int64Array:
     return np.arange(len(groups), dtype=np.int64).repeat(groups.sizes)
 
 
-def run_planner(planner: Planner, arrivals: ArrivingDocuments, *, end: str = "drain") -> Trained:
-    """Calls a planner once per step, with all documents that wait.
-
-    Args:
-        end: "drain" trains on everything. "carry" ends with the last complete global batch, and
-            leaves the waiting documents to the next epoch.
+def run_planner(planner: Planner, arrivals: ArrivingDocuments) -> Trained:
+    """Calls a planner once per step, with all documents that wait, up to the last complete global
+    batch. What waits then is not trained on.
 
     Raises:
-        ConfigurationError: `end` is neither.
         InvariantError: the planner plans nothing although documents wait.
     """
-    if end not in ("drain", "carry"):
-        raise ConfigurationError(f"end={end!r} must be drain or carry")
     lengths, bounds, record = arrivals.pieces.lengths, arrivals.bounds, _Record()
     pool = np.empty(0, np.int64)
-    for step in itertools.count():
-        final = step >= arrivals.complete
-        if final and end == "carry":
+    for step in range(arrivals.complete):
+        new = np.arange(bounds[step], bounds[step + 1], dtype=np.int64)
+        pool = np.concatenate([pool, new])
+        with record:
+            groups = planner(lengths[pool])
+        if not len(groups):
+            raise InvariantError(f"nothing planned in step {step}")
+        members = pool[groups.members]
+        at = step * arrivals.micro_batches + _column(groups)
+        record.add(members, lengths[members], at, arrivals.micro_batches)
+        left = np.ones(len(pool), np.bool_)
+        left[groups.members] = False
+        pool = pool[left]
+    return record.trained()
+
+
+def run_evenstep(
+    arrivals: ArrivingDocuments, *, cost: DocumentCost, end: str = "drain", **options: Any
+) -> Trained:
+    """`WorkloadPacking` on one rank, whose window looks a few global batches ahead.
+
+    Args:
+        end: "carry" leaves out the steps that are planned once the stream has ended.
+        options: of the policy.
+    """
+    policy = WorkloadPacking(
+        arrivals.context, micro_batches=arrivals.micro_batches, cost=cost, **options
+    )
+    epoch = run_epoch(policy, [arrivals.pieces.lengths])
+    (rank,) = epoch.ranks
+    record = _Record()
+    record.seconds = epoch.plan_seconds
+    for step in rank.steps:
+        if end == "carry" and step.index >= rank.arrival_steps[-1]:
             break
-        if step <= arrivals.complete:
-            new = np.arange(bounds[step], bounds[step + 1], dtype=np.int64)
-            pool = np.concatenate([pool, new])
-        if len(pool):
-            ages = step - arrivals.batch[pool]
-            with record:
-                groups = planner(lengths[pool], ages, final)
-            if not len(groups):
-                raise InvariantError(f"nothing planned in step {step}")
-            members = pool[groups.members]
-            at = step * arrivals.micro_batches + _column(groups)
-            record.add(members, lengths[members], at, arrivals.micro_batches)
-            left = np.ones(len(pool), np.bool_)
-            left[groups.members] = False
-            pool = pool[left]
-        elif final:
-            break
+        for number, members in enumerate(step.micro_batches):
+            at = np.full(len(members), step.index * arrivals.micro_batches + number)
+            record.add(members, rank.lengths[members], at, arrivals.micro_batches)
     return record.trained()
 
 

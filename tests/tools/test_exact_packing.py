@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.papers.wlb.exact_packing import exact_packing
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.packing.exact_packing import exact_packing
 from evenstep.plan.partition.greedy import lpt_fill
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=6)

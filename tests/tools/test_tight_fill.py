@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.papers.wlb.tight_fill import tight_fill
+from benchmarks.papers.wlb.window_packing import cut_at_windows
 from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.tight_fill import tight_fill
-from evenstep.plan.packing.window_packing import cut_at_windows
 from evenstep.tools.simulate import sample_lengths
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=40).map(lambda v: np.array(v, np.int64))
