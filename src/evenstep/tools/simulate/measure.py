@@ -33,8 +33,9 @@ def measure(
     emitted = [_emitted(rank, policy, cost) for rank in ranks]
     costs = np.concatenate([one.costs for one in emitted], axis=1)  # [steps, micro-batches]
     waits = costs  # [steps or updates, micro-batches] between one wait and the next
-    if policy.sync == "update" and steps:
-        waits = np.add.reduceat(costs, np.arange(0, steps, accumulate))
+    together = accumulate if policy.sync == "update" else 1
+    if together > 1 and steps:
+        waits = np.add.reduceat(costs, np.arange(0, steps, together))
     largest, mean = waits.max(axis=1, initial=0.0), waits.mean(axis=1)
     real = sum(one.tokens for one in emitted)
     computed = sum(one.computed_tokens for one in emitted)
@@ -55,7 +56,9 @@ def measure(
         rounds=rounds,
         padding=1 - real / computed if steps else 0.0,
         imbalance=float(largest.sum() / mean.sum()) if steps else 1.0,
-        imbalance_arriving=imbalance(costs[: min(_last_arrival(rank) for rank in ranks)]),
+        imbalance_arriving=imbalance(
+            waits[: min(_last_arrival(rank) for rank in ranks) // together]
+        ),
         imbalance_p95=float(np.quantile(largest / mean, 0.95)) if steps else 1.0,
         efficiency=useful / (costs.shape[1] * float(largest.sum())) if steps else 0.0,
         samples_per_step=count / max(steps, 1),
