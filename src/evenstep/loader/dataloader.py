@@ -335,7 +335,7 @@ class DataLoader(LoaderAttributes):
         if place.world_size == 1 or policy.in_parts or policy.peers > 1 or policy.counts_patches:
             return None
         if self._clock is None:
-            self._clock = StepClock(policy, place.rank)
+            self._clock = StepClock(policy, place.rank, self._cursor.pair_cost)
         return self._clock
 
     def _spec(self, place: GroupPlace) -> LoaderSpec:
