@@ -18,6 +18,7 @@ import torch
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
+from evenstep.integrations.model_cost import take_cost
 from evenstep.integrations.rank_values import check_ranks
 from evenstep.integrations.releases import check_hooks, check_release, importing
 from evenstep.integrations.states import read_state, save_state
@@ -174,6 +175,9 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
             "sync_with_dataloader=False lets an update go on in the next epoch, and an evenstep "
             "loader ends it with the epoch; leave it out"
         )
+    for one in objects:
+        if isinstance(one, DataLoader):
+            take_cost(one, others)
     add_hooks(accelerator, EvenAccelerator)
     done = accelerator.prepare(*others) if others else ()
     rest = iter([done] if len(others) == 1 else done)

@@ -17,7 +17,6 @@ from evenstep.batch.measure import length_of, supervised_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
-from evenstep.cost import UNKNOWN_MODEL, cost_of
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.model_labels import drawn_once, label_options
@@ -140,14 +139,13 @@ def make_loader(
                 f"gradient_accumulation_steps={updates}; make them equal"
             )
         check_arguments(trainer, theirs.policy)
+        theirs.take_cost(trainer.model)
         return theirs
     if policy is None:
         raise ConfigurationError(
             "no policy decides what is in a batch; install the trainer with one, such as "
             "policy=evenstep.Even(max_tokens=16_384)"
         )
-    if isinstance(policy, Even) and policy.cost == UNKNOWN_MODEL:
-        policy = replace(policy, cost=cost_of(trainer.model))
     args = trainer.args
     options = label_options(trainer, options)
     given = drawn_once(trainer, options.get("collate_fn", theirs.collate_fn))
@@ -195,7 +193,9 @@ def make_loader(
     if not other and (sampler := given_order(theirs).get("sampler")) is not None:
         # It draws for the whole job: Accelerate would deal its batches to the ranks.
         taken["shard_sampler"] = not of_one_rank(sampler)
-    return wrap(theirs, policy=policy, **{**taken, **options})
+    loader = wrap(theirs, policy=policy, **{**taken, **options})
+    loader.take_cost(trainer.model)
+    return loader
 
 
 def waits_at_updates(trainer: Any) -> bool:
