@@ -139,7 +139,6 @@ def make_loader(
                 f"gradient_accumulation_steps={updates}; make them equal"
             )
         check_arguments(trainer, theirs.policy)
-        theirs.take_cost(trainer.model)
         return theirs
     if policy is None:
         raise ConfigurationError(
@@ -193,9 +192,7 @@ def make_loader(
     if not other and (sampler := given_order(theirs).get("sampler")) is not None:
         # It draws for the whole job: Accelerate would deal its batches to the ranks.
         taken["shard_sampler"] = not of_one_rank(sampler)
-    loader = wrap(theirs, policy=policy, **{**taken, **options})
-    loader.take_cost(trainer.model)
-    return loader
+    return wrap(theirs, policy=policy, **{**taken, **options})
 
 
 def waits_at_updates(trainer: Any) -> bool:
