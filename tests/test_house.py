@@ -41,6 +41,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "loader": (
         "batch",
         "context_parallel",
+        "cost",
         "data",
         "plan",
         "processes",

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from evenstep.batch import to_torchtitan as to_torchtitan
     from evenstep.batch import unbatch as unbatch
     from evenstep.cost import FittedCost as FittedCost
+    from evenstep.cost import MeasuredCost as MeasuredCost
     from evenstep.cost import MemoryLimit as MemoryLimit
     from evenstep.cost import PaddedTokenCost as PaddedTokenCost
     from evenstep.cost import TokenCost as TokenCost
@@ -102,6 +103,7 @@ _HOMES = {
     ),
     "evenstep.cost": (
         "FittedCost",
+        "MeasuredCost",
         "MemoryLimit",
         "PaddedTokenCost",
         "TokenCost",

@@ -72,6 +72,15 @@ def test_an_epoch_that_was_set_is_kept() -> None:
     assert rows(loader) == rows(given)
 
 
+def test_a_measured_cost_begins_with_that_of_the_model() -> None:
+    loader = loader_of(evenstep.Even(256, cost=evenstep.MeasuredCost(), max_images=9))
+    loader.take_cost(Model(PICTURES))
+    text: Any = evenstep.cost_of(CONFIG)
+    pair = pytest.approx(text.per_pair / text.per_token)
+    assert isinstance(loader.policy.cost, evenstep.MeasuredCost)
+    assert (loader.policy.cost.per_token, loader.policy.cost.per_pair) == (1.0, pair)
+
+
 @pytest.mark.parametrize(
     "policy",
     [evenstep.Even(256, cost=evenstep.TokenCost()), evenstep.TokenBudget(256)],

@@ -77,6 +77,7 @@ def iterator_over(
         received=lambda step, progress: seen.append((step, progress)),
         ended=seen.append,
         run_log=None,
+        clock=None,
     )
 
 

@@ -25,6 +25,7 @@ from evenstep.cost.memory_limit import MemoryLimit as MemoryLimit
 from evenstep.cost.models import UNKNOWN_MODEL as UNKNOWN_MODEL
 from evenstep.cost.models import Cost as Cost
 from evenstep.cost.models import FittedCost as FittedCost
+from evenstep.cost.models import MeasuredCost as MeasuredCost
 from evenstep.cost.models import PaddedTokenCost as PaddedTokenCost
 from evenstep.cost.models import TokenCost as TokenCost
 from evenstep.cost.models import TransformerCost as TransformerCost

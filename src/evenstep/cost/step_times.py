@@ -17,7 +17,7 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost.models import FittedCost
 
-_RATIOS = np.concatenate([[0.0], 1 / np.geomspace(300_000, 3_000, 70)])
+_RATIOS = np.concatenate([[0.0], 1 / np.geomspace(300_000, 1_000, 86)])
 _NOISE = 0.02
 """Share of a step's time by which times scatter."""
 _MOST_CONSTANT = 0.15

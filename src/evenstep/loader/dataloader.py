@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost import UNKNOWN_MODEL, cost_of
+from evenstep.cost import UNKNOWN_MODEL, FittedCost, MeasuredCost, cost_of
 from evenstep.data.resumable import dataset_size
 from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
@@ -337,7 +337,7 @@ class DataLoader(LoaderAttributes):
         if place.world_size == 1 or policy.in_parts or policy.peers > 1 or policy.counts_patches:
             return None
         if self._clock is None:
-            self._clock = StepClock(policy, place.rank)
+            self._clock = StepClock(policy, place.rank, self._cursor.pair_cost)
         return self._clock
 
     def _spec(self, place: GroupPlace) -> LoaderSpec:
@@ -554,17 +554,24 @@ class DataLoader(LoaderAttributes):
         return learned.applied_to(self._options)
 
     def take_cost(self, model: Any) -> None:
-        """Has `Even` make the time of `model` equal, where the policy was given no `cost`: see
-        `evenstep.cost_of`. The vision tower is counted where the policy limits patches or images,
-        and evenstep counts them. Once a pass has begun, or a state was loaded, nothing changes.
+        """Has `Even` make the time of `model` equal, where the policy was given no `cost`, or begin
+        with it, where that is a `MeasuredCost`: see `evenstep.cost_of`. The vision tower is counted
+        where the policy limits patches or images, and evenstep counts them. Once a pass has begun,
+        or a state was loaded, nothing changes.
 
         All ranks call it. The integrations of trainers do, for a model that they know.
         """
         policy = self.policy
-        if not isinstance(policy, Even) or policy.cost != UNKNOWN_MODEL or self._cursor.begun:
+        measured = policy.cost == MeasuredCost()
+        if not isinstance(policy, Even) or not (measured or policy.cost == UNKNOWN_MODEL):
+            return
+        if self._cursor.begun:
             return
         counted = policy.counts_patches and self.measure.patches_fn is None
-        policy = replace(policy, cost=cost_of(model, vision=counted))
+        cost = cost_of(model, vision=counted and not measured)
+        if measured and isinstance(cost, FittedCost):
+            cost = MeasuredCost(per_pair=cost.per_pair / cost.per_token)
+        policy = replace(policy, cost=cost)
         learned, epoch, labels = self._learned, self.epoch, self.labels
         self._options = replace(self._options, policy=policy)
         self._epochs = replace(self._epochs, policy=policy)

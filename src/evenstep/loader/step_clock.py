@@ -19,7 +19,7 @@ import torch
 
 from evenstep.arrays import Float64Array
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost.models import FittedCost
+from evenstep.cost.models import PAIR_UNIT, FittedCost, MeasuredCost
 from evenstep.cost.step_times import FittedTimes, StepTimes, fit_times
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.even.timed import counts
@@ -56,16 +56,24 @@ class _Timed:
 class StepClock:
     """Of one loader, in the trainer process."""
 
-    def __init__(self, policy: Policy, rank: int) -> None:
+    def __init__(self, policy: Policy, rank: int, pair_cost: int = 0) -> None:
+        """
+        Args:
+            pair_cost: that was measured before, in `PAIR_UNIT` tokens; 0 if none was.
+        """
         self.fitted: FittedTimes | None = None
+        self.pair_cost = 0
+        """For the policy to use, on rank 0 of a job that measures its cost, in `PAIR_UNIT` tokens;
+        0 before it is known."""
         self._policy = policy
         self._rank = rank
-        self._ratio = _ratio_of(policy)
+        self._ratio = pair_cost * PAIR_UNIT or _ratio_of(policy)
         self._open: _Timed | None = None
         self._begun: deque[_Timed] = deque()  # whose time is not known yet
         self._known: deque[_Timed] = deque(maxlen=_KEPT)
         self._count = -_WARM_UP
-        self._next = _FIRST
+        self._measures = isinstance(policy.cost, MeasuredCost) and not rank
+        self._next = _FIRST // 2 if self._measures else _FIRST
         self._asked = self._handed = 0.0
         self._told = False
 
@@ -157,21 +165,32 @@ class StepClock:
         off = abs(math.log(max(ratio, 1e-9) / max(self._ratio, 1e-9)))
         measured = times.imbalance(found)
         gained = measured - times.imbalance(used)
-        wrong = fitted.surer > _SURE and off > _OFF and gained > _GAIN
-        if not wrong or self._told or self._rank or not isinstance(self._policy, Even):
+        if fitted.surer <= _SURE or off <= _OFF:
+            return
+        if self._measures:
+            self._ratio, self.pair_cost = ratio, round(ratio / PAIR_UNIT)
+            logger.info(
+                "steps are timed: attention takes as long as all else at %s", _tokens(ratio)
+            )
+            return
+        if gained < _GAIN or self._told or self._rank or not isinstance(self._policy, Even):
             return
         self._told = True
         logger.warning(
-            "steps are %.1f%% uneven in time: attention takes as long as all else at %s tokens, "
-            "not at %s as the policy's cost has it; pass cost=evenstep.FittedCost(per_group=%.3g, "
-            "per_token=%.3g, per_pair=%.3g)",
+            "steps are %.1f%% uneven in time: attention takes as long as all else at %s, and the "
+            "policy's cost says at %s; pass cost=evenstep.FittedCost(per_group=%.3g, "
+            "per_token=%.3g, per_pair=%.3g), or cost=evenstep.MeasuredCost()",
             100 * (measured - 1),
-            f"{1 / ratio:,.0f}" if ratio else "no number of",
-            f"{1 / self._ratio:,.0f}" if self._ratio else "no number",
+            _tokens(ratio),
+            _tokens(self._ratio),
             found.per_group,
             found.per_token,
             found.per_pair,
         )
+
+
+def _tokens(ratio: float) -> str:
+    return f"{1 / ratio:,.0f} tokens" if ratio else "no number of tokens"
 
 
 def _ratio_of(policy: Policy) -> float:

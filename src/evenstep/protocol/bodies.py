@@ -28,12 +28,12 @@ from evenstep.protocol.wire import (
 )
 
 HELLO_LAYOUT = struct.Struct("<q")  # samples left; then what is compared, as JSON
-PROPOSAL_LAYOUT = struct.Struct("<BBqqqqqq")  # then numbers of the policy
+PROPOSAL_LAYOUT = struct.Struct("<BBqqqqqqq")  # then numbers of the policy
 RECEIPT_LAYOUT = struct.Struct("<qI")  # samples left, bytes of totals; then totals, lent sample
 DIGEST = 16
 DOCUMENTS_LAYOUT = struct.Struct(f"<{DIGEST}s")  # digest of the plan; then bytes for each rank
 _NUMBER = np.dtype("<i8")  # of a policy's message
-_PROPOSAL = np.dtype([("flags", "u1", 2), ("counts", _NUMBER, 6)])  # as `PROPOSAL_LAYOUT`
+_PROPOSAL = np.dtype([("flags", "u1", 2), ("counts", _NUMBER, 7)])  # as `PROPOSAL_LAYOUT`
 
 MOST = 1 << 53
 """Limit of every count: float64, in which ranks compute with some, holds those below exactly."""
@@ -60,6 +60,9 @@ class ProposalHead(NamedTuple):
     """Samples of which one more label is supervised if models read every label."""
     unshifted: int = 0
     """Samples whose labels prove that they do."""
+    pair_cost: int = 0
+    """On rank 0, what a pair of tokens costs from the next round on, in `PAIR_UNIT` tokens: see
+    `evenstep.cost.models`. 0 leaves it as it is."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class ProposalHeads:
     room: Int64Array
     first: Int64Array
     unshifted: Int64Array
+    pair_cost: Int64Array
 
     @property
     def labels(self) -> str | None:
@@ -228,7 +232,7 @@ def _check_heads(
     """
     finished, lacks = heads.finished, heads.lacks_filler_sample
     samples, supervised, tokens, room = heads.samples, heads.supervised, heads.tokens, heads.room
-    first, unshifted = heads.first, heads.unshifted
+    first, unshifted, pairs = heads.first, heads.unshifted, heads.pair_cost
     most = np.where(samples <= MOST // longest, samples * longest, MOST)
     checks: list[tuple[BoolArray, Callable[[int], str]]] = [
         (
@@ -256,6 +260,7 @@ def _check_heads(
             lambda r: f"labels of {first[r]:,} and {unshifted[r]:,} samples show how they are read",
         ),
         ((room >= 0) & (room < MOST), lambda r: f"room for {room[r]:,} samples"),
+        ((pairs >= 0) & (pairs < MOST), lambda r: f"pairs of tokens that cost {pairs[r]:,}"),
     ]
     for possible, said in checks:
         if not possible.all():

@@ -46,6 +46,7 @@ class RankRound:
         exhausted: bool,
         has_filler_sample: bool,
         room: int,
+        pair_cost: int,
         accumulate: int,
         seed: int,
         epoch: int,
@@ -54,6 +55,7 @@ class RankRound:
         Args:
             exhausted: whether nothing will be added to this window.
             room: samples that the rank has memory for; 0 if unknown.
+            pair_cost: see `ProposalHead`.
 
         Returns:
             This rank's message: that it has finished, or what it would do. Then [k] what the policy
@@ -63,7 +65,8 @@ class RankRound:
         lengths, supervised, patches, images, patch_pairs, shows = start.columns
         counts = self._policy.counts_patches
         if not len(lengths):
-            return ProposalHead(True, not has_filler_sample, 0, 0, 0, room), np.empty(0, np.int64)
+            head = ProposalHead(True, not has_filler_sample, 0, 0, 0, room, pair_cost=pair_cost)
+            return head, np.empty(0, np.int64)
         window = Window(
             lengths=self._rooms,
             ages=start.ages,
@@ -83,7 +86,7 @@ class RankRound:
         self._proposal = self._policy.propose(window)
         held = len(window), int(supervised.sum()), int(lengths.sum())
         counted = [int(np.count_nonzero(shows & bit)) for bit in (FIRST, UNSHIFTED)]
-        head = ProposalHead(False, False, *held, room, *counted)
+        head = ProposalHead(False, False, *held, room, counted[0], counted[1], pair_cost)
         return head, self._proposal.message
 
     def settle(

@@ -65,13 +65,19 @@ class RoundStart:
     """How models read the labels of the job, "causal" or "every"; None while no sample that was in
     a window depends on it."""
 
+    pair_costs: tuple[int, int] = (0, 0)
+    """What a pair of tokens was measured to cost, in `PAIR_UNIT` tokens: in this round, and from
+    the next on; 0 where nothing was. See `evenstep.cost.models`."""
+
     @property
     def queued(self) -> int:
         """Samples dealt to the rank that no window had held."""
         return max(len(self.entries) - len(self.numbers), 0)
 
     @classmethod
-    def empty(cls, round: int = 0, step: int = 0, *, labels: str | None = None) -> RoundStart:
+    def empty(
+        cls, round: int = 0, step: int = 0, *, labels: str | None = None, pair_cost: int = 0
+    ) -> RoundStart:
         """A round that begins with an empty window and arrival number 0."""
         none = np.empty(0, np.int64)
         # A row of columns is contiguous: planners sort along it.
@@ -84,6 +90,7 @@ class RoundStart:
             columns=columns,
             ages=none,
             labels=labels,
+            pair_costs=(pair_cost, pair_cost),
         )
 
 

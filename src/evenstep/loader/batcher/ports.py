@@ -60,6 +60,8 @@ class PipePorts:
         self._ends = False
         self._answered = True
         """What was sent last has been answered."""
+        self.pair_cost = 0
+        """What the trainer has measured a pair of tokens to cost: see `RankProtocol.pair_cost`."""
         self._broken = False
         """A message was read in part, so the next one cannot be found."""
 

@@ -59,6 +59,10 @@ class BatcherProcess:
     def credit(self) -> None:
         self._command("credit", self._serial)
 
+    def measured(self, pair_cost: int) -> None:
+        """The trainer has measured what a pair of tokens costs."""
+        self._command("measured", (self._serial, pair_cost))
+
     def abandon(self) -> None:
         """Leaves the current pass; the process stays for the next one."""
         self._ask("abandon")

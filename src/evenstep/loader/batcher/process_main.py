@@ -180,6 +180,10 @@ class _Main:
                     self._abandoned = max(self._abandoned, value)
                 elif command == "close":
                     self._abandoned = 1 << 62
+            if command == "measured":
+                if current and current[0] == value[0]:
+                    current[2].pair_cost = value[1]
+                continue
             if command == "credit":
                 if current and current[0] == value:
                     current[2].credit()

@@ -145,6 +145,7 @@ class RoundPlanner:
     def exchange(self) -> list[StepOfUpdate]:
         """Exchanges messages with all ranks; returns the steps of the updates that are whole by it,
         without those that the trainer has received before."""
+        self._protocol.pair_cost = self._ports.pair_cost
         message, tells = self._protocol.outgoing(), self._protocol.asks_room and not self._told
         if (number := self._protocol.contradicting) is not None:
             raise _contradiction(number, self._store.index_of(number))

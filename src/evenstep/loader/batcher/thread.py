@@ -77,6 +77,10 @@ class BatcherThread:
         if self._ports is not None:
             self._ports.credit()
 
+    def measured(self, pair_cost: int) -> None:
+        if self._ports is not None:
+            self._ports.pair_cost = pair_cost
+
     def abandon(self) -> None:
         if self._run is not None and self._ports is not None:
             self._run.close()

@@ -59,14 +59,19 @@ class EpochCursor:
     def _next(self) -> EpochProgress:
         self._epochs.set_epoch(self.next_epoch)
         next_one = EpochProgress(epoch=self.next_epoch, stream=None, samples=self.samples)
-        return self._read(next_one, self.labels)
+        return self._measured(self._read(next_one, self.labels))
 
     def _begin(self, epoch: int) -> EpochProgress:
         begun = replace(self._epochs.begin(epoch), samples=self.samples)
-        return self._read(begun, self.labels)
+        return self._measured(self._read(begun, self.labels))
 
     def _read(self, progress: EpochProgress, labels: str | None) -> EpochProgress:
         return replace(progress, start=replace(progress.start, labels=self._labels or labels))
+
+    def _measured(self, progress: EpochProgress) -> EpochProgress:
+        """An epoch that begins with what pairs of tokens were measured to cost."""
+        costs = self.pair_cost, self.pair_cost
+        return replace(progress, start=replace(progress.start, pair_costs=costs))
 
     @property
     def begun(self) -> bool:
@@ -77,6 +82,11 @@ class EpochCursor:
     def labels(self) -> str | None:
         """How models read the labels of the job: as was said, or as its samples have shown."""
         return self._progress.start.labels
+
+    @property
+    def pair_cost(self) -> int:
+        """What a pair of tokens was measured to cost: see `RoundStart.pair_costs`."""
+        return self._progress.start.pair_costs[1]
 
     @property
     def samples(self) -> int:

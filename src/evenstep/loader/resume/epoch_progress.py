@@ -129,7 +129,9 @@ class EpochProgress:
         """The same point of the epoch, with windows formed again from what remains."""
         start, share = self.start, self.share
         number = start.round + bool(self.received)
-        new = RoundStart.empty(number, self.step, labels=start.labels)
+        new = RoundStart.empty(
+            number, self.step, labels=start.labels, pair_cost=start.pair_costs[1]
+        )
         if self.dealt:
             new = replace(new, entries=self.remaining.places, next_entry=start.next_entry)
         else:
@@ -150,8 +152,9 @@ class EpochProgress:
 
     def shared_dict(self) -> dict[str, Any]:
         """The part of a state that is the same on all ranks that save it at the same step."""
-        stream = self.stream
+        stream, pairs = self.stream, self.start.pair_costs
         return {
+            **({"pair_costs": list(pairs)} if any(pairs) else {}),
             "number": self.epoch,
             "round": self.start.round,
             "step": self.start.step,
@@ -198,13 +201,16 @@ class EpochProgress:
         """Inverse of `shared_dict` and `rank_dict`. Where `rank` is None, as in a merged state, no
         rank has formed a window."""
         stream = shared["stream"]
+        pairs = shared.get("pair_costs", [0, 0])
         merged = cls(
             epoch=shared["number"],
             stream=None
             if stream is None
             else Stream(stream["total"], stream["tail"], np.array(stream["leftover"], np.int64)),
             dealt=shared["next_entry"] is not None,
-            start=RoundStart.empty(shared["round"], shared["step"], labels=shared["labels"]),
+            start=RoundStart.empty(
+                shared["round"], shared["step"], labels=shared["labels"], pair_cost=pairs[1]
+            ),
             samples=shared["samples"],
             checksum_before_reshard=OrderChecksum.from_dict(shared["order"]),
         )
@@ -232,6 +238,7 @@ class EpochProgress:
                 columns=np.array(columns, np.int64),
                 ages=np.array(rank["ages"], np.int64),
                 labels=merged.start.labels,
+                pair_costs=(pairs[0], pairs[1]),
             ),
             received=shared["received"],
             trained=numbers[np.array(rank["trained"], np.int64)],

@@ -130,7 +130,9 @@ class LoaderState:
                 epoch=first.epoch,
                 stream=first.stream,
                 dealt=first.dealt,
-                start=RoundStart.empty(labels=first.start.labels),
+                start=RoundStart.empty(
+                    labels=first.start.labels, pair_cost=first.start.pair_costs[1]
+                ),
                 samples=first.samples,
             )
         world_size = self.job["world_size"]
@@ -165,7 +167,10 @@ class LoaderState:
             stream=stream,
             dealt=first.dealt,
             start=RoundStart.empty(
-                first.start.round + bool(first.received), first.step, labels=first.start.labels
+                first.start.round + bool(first.received),
+                first.step,
+                labels=first.start.labels,
+                pair_cost=first.start.pair_costs[1],
             ),
             checksum_before_reshard=self._order_checksum(first.stream)
             or first.checksum_before_reshard,
