@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import evenstep
-from evenstep.cost import UNKNOWN_MODEL, cost_of
+from evenstep.cost import UNKNOWN_MODEL, VisionLanguageCost, cost_of
 from evenstep.cost.of_model import ATTENTION_RATE
 from evenstep.plan.policies.even.timed import counts
 
@@ -80,6 +80,87 @@ def test_a_token_meets_the_parameters_of(kind: str, options: Any, parameters: fl
     transformers = pytest.importorskip("transformers", minversion="5")
     made = getattr(transformers, kind)(**options)
     assert cost_of(made).per_token / 6 == pytest.approx(parameters, rel=0.03)
+
+
+TOWERS = {
+    # Patches that are counted as one, and what of the time is that of windows, if any.
+    "Qwen2VLConfig": (1, False),
+    "Qwen2_5_VLConfig": (1, True),
+    "Qwen3VLConfig": (1, False),
+    "LlavaConfig": (24 * 24, False),
+    "LlavaOnevisionConfig": (27 * 27, False),
+    "Gemma3Config": (14 * 14, False),
+    "InternVLConfig": (32 * 32, False),
+    "Idefics3Config": (7 * 7, False),
+    "SmolVLMConfig": (7 * 7, False),
+}
+
+
+@pytest.mark.parametrize("kind", TOWERS)
+def test_a_tower_costs_its_parameters_and_pairs_for_each_patch(kind: str) -> None:
+    transformers = pytest.importorskip("transformers", minversion="5")
+    together, windows = TOWERS[kind]
+    made = getattr(transformers, kind)()
+    cost = cost_of(made, vision=True)
+    assert isinstance(cost, VisionLanguageCost)
+    assert cost.language == cost_of(made)
+    tower = made.vision_config
+    layers, hidden = tower.num_hidden_layers, getattr(tower, "embed_dim", tower.hidden_size)
+    pair = 3 * 4 * hidden / ATTENTION_RATE
+    whole = len(tower.fullatt_block_indexes) if windows else layers
+    token = 6 * _parameters_of_layers(tower) + (layers - whole) * pair * 64
+    # What an image costs of three that count as one, or of one patch.
+    expected = together * token + layers * pair * together**2
+    if together == 1:
+        assert cost.vision.per_token == pytest.approx(token)
+        assert cost.vision.per_pair == pytest.approx(whole * pair)
+    else:
+        assert cost.of_patches(3, 3) == pytest.approx(3 * expected)
+
+
+def _parameters_of_layers(tower: Any) -> int:
+    """Of all matrices in the layers of a vision tower, as transformers builds it."""
+    import torch
+    from transformers import AutoModel
+    from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel
+
+    with torch.device("meta"):
+        if tower.model_type == "qwen2_vl_vision":
+            model = Qwen2VisionTransformerPretrainedModel._from_config(tower)
+        else:
+            model = AutoModel.from_config(tower)
+    inside = ("layers.", "layer.", "blocks.")
+    return sum(
+        weights.numel()
+        for name, weights in model.named_parameters()
+        if weights.ndim == 2 and any(part in name for part in inside)
+    )
+
+
+def test_images_count_only_where_asked_and_where_the_tower_is_known(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tower = SimpleNamespace(
+        model_type="siglip_vision_model",
+        num_hidden_layers=2,
+        hidden_size=8,
+        intermediate_size=16,
+        image_size=20,
+        patch_size=10,
+    )
+    both = SimpleNamespace(model_type="pictures", text_config=LLAMA, vision_config=tower)
+    assert cost_of(both) == cost_of(LLAMA) == cost_of(LLAMA, vision=True)
+    found = cost_of(both, vision=True)
+    assert isinstance(found, VisionLanguageCost)
+    # 2 layers of 4 x 8 x 8 + 2 x 8 x 16 = 512 parameters, and 2 x 2 patches of an image.
+    image = 4 * 6 * 1024 + 16 * 2 * 3 * 4 * 8 / ATTENTION_RATE
+    assert found.of_patches(5, 5) == pytest.approx(5 * image)
+    tower.model_type = "pixtral"
+    with caplog.at_level(logging.INFO, "evenstep"):
+        assert cost_of(both, vision=True) == cost_of(LLAMA)
+    line = caplog.messages[0]
+    for part in ("the cost of pictures", "34,354 tokens", "its vision tower is left out"):
+        assert part in line
 
 
 @pytest.mark.parametrize("experts", [0, 8])

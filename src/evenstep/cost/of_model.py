@@ -9,9 +9,13 @@ all else in samples of 34,000 tokens of Llama 3 8B, where operations alone say 5
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
+import numpy as np
+
 from evenstep.cost.models import UNKNOWN_MODEL, FittedCost
+from evenstep.cost.vision_language import VisionLanguageCost
 
 logger = logging.getLogger("evenstep")
 
@@ -19,7 +23,7 @@ ATTENTION_RATE = 0.6
 """Operations in a second of attention kernels, per those of matrix products."""
 
 _NAMES = {
-    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth"),
     "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
     "heads": ("num_attention_heads", "n_head", "n_heads"),
     "kv_heads": ("num_key_value_heads", "n_kv_heads"),
@@ -32,29 +36,55 @@ _NAMES = {
     "dense_layers": ("first_k_dense_replace",),
 }
 
+_BY_PATCH = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
+"""Vision towers whose processors say how many patches an image has."""
+_BY_TILE = ("clip_vision_model", "siglip_vision_model", "internvl", "idefics3", "smolvlm")
+"""Those that take images or tiles of one size, each of which is counted as one patch."""
 
-def cost_of(model: Any) -> FittedCost:
+
+def cost_of(model: Any, *, vision: bool = False) -> FittedCost | VisionLanguageCost:
     """The time of a model's samples, in operations: of its language model, where it has others.
 
     Knows dense models and mixtures of experts, with shared key and value heads, latent attention
-    (``kv_lora_rank``) and sliding windows. Of any other the cost is `UNKNOWN_MODEL`, and a line in
-    the log says so.
+    (``kv_lora_rank``) and sliding windows. Of any other the cost is `UNKNOWN_MODEL`. One line in
+    the log says what was found.
+
+    With `vision`, it is a cost of both parts, as if the tower is trained, for towers of Qwen2-VL,
+    2.5 and 3, CLIP and SigLIP (LLaVA, Gemma 3 and others), InternVL, Idefics3 and SmolVLM; for any
+    other tower it is that of the language model. Its patches are those that evenstep counts of a
+    sample: the patches of a ``grid_thw``; where there is none, each image or tile counts as one,
+    and costs what all of its patches do. Leave `vision` out for text: under a cost of both parts
+    padded steps of text mix fewer lengths. Encoders of sound are left out, as the length of a sound
+    is not counted.
 
     Args:
         model: a model of transformers, or its configuration; or any object with its names, such as
             ``hidden_size``.
+        vision: whether samples have images whose patches are counted.
     """
     config = getattr(model, "config", model)
-    config = getattr(config, "text_config", None) or config
+    name = getattr(config, "model_type", None) or type(config).__name__
+    tower = getattr(config, "vision_config", None) if vision else None
     try:
-        return _counted(config)
+        language = _counted(getattr(config, "text_config", None) or config)
+        of_images = None if tower is None else _of_tower(tower)
     except (AttributeError, TypeError, ZeroDivisionError):
         logger.info(
             "the cost of %s is not known; attention is taken to equal the rest at 24,000 tokens. "
             "Pass cost=, such as a TransformerCost, to the policy",
-            getattr(config, "model_type", None) or type(config).__name__,
+            name,
         )
         return UNKNOWN_MODEL
+    pairs = language.per_pair
+    logger.info(
+        "the cost of %s follows from its configuration: attention takes as long as all else %s%s",
+        name,
+        f"at {language.per_token / pairs:,.0f} tokens" if pairs else "at no length",
+        "" if tower is None else f"; its vision tower is {'counted' if of_images else 'left out'}",
+    )
+    if of_images is None:
+        return language
+    return VisionLanguageCost(language=language, vision=of_images)
 
 
 def _counted(config: Any) -> FittedCost:
@@ -74,6 +104,28 @@ def _counted(config: Any) -> FittedCost:
         per_token=float(6 * products + sliding * each * window),
         per_pair=float((layers - sliding) * each * share),
     )
+
+
+def _of_tower(config: Any) -> FittedCost | None:
+    """The time of what counts as a patch of an image; None for a tower that is not known."""
+    kind = str(getattr(config, "model_type", "")).removesuffix("_vision")
+    if kind not in _BY_PATCH + _BY_TILE:
+        return None
+    windows = kind == "qwen2_5_vl"  # which is gated, too
+    layers = _number(config, "layers")
+    hidden = int(getattr(config, "embed_dim", None) or config.hidden_size)
+    ffn = _number(config, "ffn", int(hidden * getattr(config, "mlp_ratio", 4)))
+    per_token = 6.0 * layers * hidden * (4 * hidden + (3 if windows else 2) * ffn)
+    each = 3 * 4 * hidden / ATTENTION_RATE
+    if windows:
+        whole = len(config.fullatt_block_indexes)
+        per_token += (layers - whole) * each * (config.window_size // config.patch_size) ** 2
+        layers = whole
+    per_pair = layers * each
+    if kind in _BY_TILE:
+        patches = math.prod(np.broadcast_to(config.image_size, 2) // config.patch_size)
+        per_token, per_pair = patches * (per_token + per_pair * patches), 0.0
+    return FittedCost(per_group=0.0, per_token=float(per_token), per_pair=float(per_pair))
 
 
 def _attention(config: Any, hidden: int, heads: int) -> tuple[int, int]:

@@ -23,7 +23,8 @@ from evenstep.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class VisionLanguageCost:
-    """Cost of the language model and of the vision tower, in one unit.
+    """Cost of the language model and of the vision tower, in one unit. For many models
+    ``cost_of(model, vision=True)`` makes it.
 
     An image of 1,024 patches has 1,024² pairs with full attention, and 1,024 x 64 where attention
     is in windows of 64 patches.

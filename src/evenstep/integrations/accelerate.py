@@ -18,6 +18,7 @@ import torch
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
+from evenstep.integrations.model_cost import take_cost
 from evenstep.integrations.rank_values import check_ranks
 from evenstep.integrations.releases import check_hooks, check_release, importing
 from evenstep.integrations.states import read_state, save_state
@@ -150,7 +151,9 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     Batches of such a loader are on the accelerator's device, and its updates have as many steps as
     ``gradient_accumulation_steps``, except for a short last one of an epoch. (With `update_tokens`
     the loader sets that number when a pass begins.) ``accelerator.backward`` then scales their
-    losses, so that the gradient of an update is that of all its samples in one batch.
+    losses, so that the gradient of an update is that of all its samples in one batch. An `Even`
+    without a cost takes that of the one model with a ``config`` that is among the objects: see
+    `evenstep.DataLoader.take_cost`.
     ``save_state`` and ``load_state`` save and restore the position of each loader, on any number of
     ranks; several loaders are told apart by the order in which they were prepared.
 
@@ -178,19 +181,22 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     done = accelerator.prepare(*others) if others else ()
     rest = iter([done] if len(others) == 1 else done)
     prepared = [
-        _prepared_loader(accelerator, one) if isinstance(one, DataLoader) else next(rest)
+        _prepared_loader(accelerator, one, others) if isinstance(one, DataLoader) else next(rest)
         for one in objects
     ]
     return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
 
-def _prepared_loader(accelerator: Accelerator, loader: DataLoader) -> AcceleratedLoader:
+def _prepared_loader(
+    accelerator: Accelerator, loader: DataLoader, others: list[Any]
+) -> AcceleratedLoader:
     if loader.update_tokens is not None and accelerator.state.deepspeed_plugin is not None:
         raise ConfigurationError(
             f"update_tokens={loader.update_tokens} decides how many steps an update has, and "
             "DeepSpeed was configured before; give the loader accumulate= in its place, and "
             "Accelerator(gradient_accumulation_steps=) the same"
         )
+    take_cost(loader, others)
     prepared = AcceleratedLoader(accelerator, loader)
     number = _prepared.get(accelerator, 0)
     _prepared[accelerator] = number + 1

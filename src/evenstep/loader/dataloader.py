@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
+from evenstep.cost import UNKNOWN_MODEL, FittedCost, MeasuredCost, cost_of
 from evenstep.data.resumable import dataset_size
 from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
@@ -51,6 +52,7 @@ from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import RankExchange, place_in_group
 from evenstep.loader.watchdog import Watchdog
 from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.policies.even.even import Even
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import resolve_accumulate
 from evenstep.run_log import RunLog
@@ -550,6 +552,33 @@ class DataLoader(LoaderAttributes):
             learned = self._known(ranks)
             assert learned is not None
         return learned.applied_to(self._options)
+
+    def take_cost(self, model: Any) -> None:
+        """Has `Even` make the time of `model` equal, where the policy was given no `cost`, or begin
+        with it, where that is a `MeasuredCost`: see `evenstep.cost_of`. The vision tower is counted
+        where the policy limits patches or images, and evenstep counts them. Once a pass has begun,
+        or a state was loaded, nothing changes.
+
+        All ranks call it. The integrations of trainers do, for a model that they know.
+        """
+        policy = self.policy
+        measured = policy.cost == MeasuredCost()
+        if not isinstance(policy, Even) or not (measured or policy.cost == UNKNOWN_MODEL):
+            return
+        if self._cursor.begun:
+            return
+        counted = policy.counts_patches and self.measure.patches_fn is None
+        cost = cost_of(model, vision=counted and not measured)
+        if measured and isinstance(cost, FittedCost):
+            cost = MeasuredCost(per_pair=cost.per_pair / cost.per_token)
+        policy = replace(policy, cost=cost)
+        learned, epoch, labels = self._learned, self.epoch, self.labels
+        self._options = replace(self._options, policy=policy)
+        self._epochs = replace(self._epochs, policy=policy)
+        self._cursor, self._step_count = EpochCursor(self._epochs, labels), StepCount(self._epochs)
+        self._cursor.set_epoch(epoch, under_way=False)
+        if learned is not None:
+            self.learn()  # the size of updates depends on the cost
 
     # Ending
 

@@ -22,6 +22,7 @@ from script_jobs import torchrun
 from tiny_model import TinyModel
 from update_checks import (
     DOCUMENTS,
+    SIZES,
     Update,
     check_epoch,
     check_killed,
@@ -84,6 +85,18 @@ def _forgotten_state() -> Iterator[None]:
 @pytest.fixture
 def accelerator() -> accelerate.Accelerator:
     return accelerator_of(None)
+
+
+def test_a_loader_takes_the_cost_of_the_model_that_is_prepared_with_it(
+    accelerator: accelerate.Accelerator,
+) -> None:
+    model: Any = TinyModel()
+    model.config = SIZES
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first, second = loader_of(), loader_of(policy=evenstep.TokenBudget(256))
+    even.prepare(accelerator, model, optimizer, first, second)
+    assert first.policy == evenstep.Even(256, cost=evenstep.cost_of(SIZES))
+    assert second.policy == evenstep.TokenBudget(256)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tiny_model import TinyModel
 from torch.distributed.fsdp import fully_shard
 from update_checks import (
     DOCUMENTS,
+    SIZES,
     Update,
     check_epoch,
     check_killed,
@@ -55,6 +56,18 @@ def fit(rank: Rank, folder: Path, accumulate: int | None, **options: Any) -> Any
     loader = sized_loader() if accumulate is None else loader_of(accumulate)
     even.fit(trainer, module, loader)
     return trained(module), log.logged
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_the_loader_takes_the_cost_of_the_modules_model(tmp_path: Path, made: bool) -> None:
+    module, bare, loader = Module(), Module(), loader_of()
+    module.model.config = SIZES
+    other = loader_of()
+    for each, one in ((module, loader), (bare, other)):
+        given = even.loader(one) if made else one
+        even.fit(trainer_of(None, tmp_path, fast_dev_run=True), each, given)
+    assert loader.policy == evenstep.Even(256, cost=evenstep.cost_of(SIZES))
+    assert other.policy == evenstep.Even(256)
 
 
 def check_updates(

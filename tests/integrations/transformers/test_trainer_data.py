@@ -100,6 +100,24 @@ def test_a_rank_that_has_nothing_left(tmp_path) -> None:
     run(fill, 2, tmp_path, folder=tmp_path, within=100)
 
 
+class Own(Trainer):
+    """A user's trainer with a loader of evenstep."""
+
+    def get_train_dataloader(self) -> Any:
+        return evenstep.DataLoader(
+            self.train_dataset, policy=POLICY, collate_fn=self.data_collator, shuffle=True
+        )
+
+
+@pytest.mark.parametrize("cls", [Trainer, Own])
+def test_the_loader_takes_the_cost_of_the_model(tmp_path, cls: type) -> None:
+    options = {} if cls is Own else {"policy": POLICY, "update_tokens": 256}
+    trainer = even.install(make_trainer(tmp_path, cls=cls, max_steps=1), **options)
+    trainer.train()
+    cost = evenstep.cost_of(trainer.model)
+    assert trainer.even.batches.loader.policy.cost == cost != POLICY.cost
+
+
 def stream(rank: Rank, folder: Any, kind: str, workers: int) -> list[int]:
     as_rank(rank)
     of_kind: dict[str, Any] = {"drawn": Drawn, "by epoch": ByEpoch}

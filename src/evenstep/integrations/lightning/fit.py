@@ -9,6 +9,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.integrations.lightning.installed import LightningModule, Trainer
 from evenstep.integrations.lightning.step_callback import StepCallback
 from evenstep.integrations.lightning.trainer_loader import LightningLoader, loader
+from evenstep.integrations.model_cost import take_cost
 from evenstep.integrations.step_estimate import estimate_steps
 from evenstep.loader.dataloader import DataLoader
 
@@ -21,11 +22,17 @@ def fit(
     **options: Any,
 ) -> None:
     """``trainer.fit`` with an `evenstep.DataLoader`, and with a `StepCallback` where the Trainer
-    has none. Loaders that a module or a data module makes are made by `loader`."""
+    has none. Loaders that a module or a data module makes are made by `loader`.
+
+    The loader's `Even` takes the cost of the module's model, if one of its children has a
+    ``config``: see `evenstep.DataLoader.take_cost`.
+    """
     if not any(isinstance(one, StepCallback) for one in trainer.callbacks):
         trainer.callbacks.insert(0, StepCallback())
     if isinstance(train_dataloaders, DataLoader):
         train_dataloaders = loader(train_dataloaders)
+    if isinstance(train_dataloaders, LightningLoader):
+        take_cost(train_dataloaders.loader, model.children())
     trainer.fit(model, train_dataloaders, *arguments, **options)
 
 

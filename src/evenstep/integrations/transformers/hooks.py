@@ -46,6 +46,7 @@ class EvenTrainer(Trainer):
             theirs = super().get_train_dataloader()
         run = self.even
         loader = make_loader(self, theirs, run.policy, run.packed, run.options)
+        loader.take_cost(self.model)
         batches = run.take(loader)
         self.args.gradient_accumulation_steps = loader.accumulate
         return batches

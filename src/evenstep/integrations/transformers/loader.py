@@ -17,7 +17,6 @@ from evenstep.batch.measure import length_of, supervised_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
-from evenstep.cost import UNKNOWN_MODEL, MeasuredCost, cost_of
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.model_labels import drawn_once, label_options
@@ -146,11 +145,6 @@ def make_loader(
             "no policy decides what is in a batch; install the trainer with one, such as "
             "policy=evenstep.Even(max_tokens=16_384)"
         )
-    if isinstance(policy, Even) and policy.cost == UNKNOWN_MODEL:
-        policy = replace(policy, cost=cost_of(trainer.model))
-    elif isinstance(policy, Even) and policy.cost == MeasuredCost():
-        first = cost_of(trainer.model)
-        policy = replace(policy, cost=MeasuredCost(per_pair=first.per_pair / first.per_token))
     args = trainer.args
     options = label_options(trainer, options)
     given = drawn_once(trainer, options.get("collate_fn", theirs.collate_fn))

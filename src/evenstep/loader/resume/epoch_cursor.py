@@ -74,6 +74,11 @@ class EpochCursor:
         return replace(progress, start=replace(progress.start, pair_costs=costs))
 
     @property
+    def begun(self) -> bool:
+        """Whether a pass has started, or a state was loaded."""
+        return self._resumes or self.ranks is not None
+
+    @property
     def labels(self) -> str | None:
         """How models read the labels of the job: as was said, or as its samples have shown."""
         return self._progress.start.labels

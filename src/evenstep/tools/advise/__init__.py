@@ -5,6 +5,7 @@ length_sources  the data, or some thousand samples of it   -> length_sample
 summary         lengths                                    -> mean, percentiles, CV, f_s
 recommend       summary, ranks                             -> max_tokens, target_tokens, batch_size
 predict         lengths, settings                          -> every policy's figures, with ranges
+dear            lengths, settings                          -> a note on samples longer than a step
 learning_rate   two predictions                            -> what two rules make of a learning rate
 advice          all of these                               -> Advice
 pool_size       lengths, a run's step log                  -> PoolAdvice, for pool sort

@@ -9,6 +9,7 @@ from typing import Any
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
 from evenstep.protocol.window_size import AUTO
+from evenstep.tools.advise.dear import dear_note
 from evenstep.tools.advise.learning_rate import LearningRateHint
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, predict
@@ -129,15 +130,8 @@ def advise(
         update_tokens=update_tokens,
     )
     summary = summarize(length_sample, setup.max_tokens, seed)
-    predictions = predict(
-        builders,
-        length_sample,
-        world_size=world_size,
-        setup=setup,
-        cost=cost,
-        seed=seed,
-        progress=progress,
-    )
+    world: dict[str, Any] = {"world_size": world_size, "cost": cost, "seed": seed}
+    predictions = predict(builders, length_sample, setup=setup, progress=progress, **world)
     chosen = next(one for one in predictions if one.policy == name)
     if chosen.problem is not None:
         raise ConfigurationError(chosen.problem)
@@ -148,16 +142,17 @@ def advise(
         reason=_reason(chosen, packed),
     )
     return Advice(
+        **world,
         length_sample=length_sample,
         summary=summary,
         setup=setup,
-        world_size=world_size,
-        cost=cost,
-        seed=seed,
         predictions=tuple(predictions),
         recommendation=recommendation,
         screen=return_on_investment(summary),
-        notes=tuple(_notes(length_sample, summary, setup, predictions, chosen)),
+        notes=(
+            *_notes(length_sample, summary, setup, predictions, chosen),
+            *dear_note(builders, length_sample, setup=setup, chosen=chosen, **world),
+        ),
     )
 
 
@@ -168,11 +163,10 @@ def _reason(chosen: Prediction, packed: bool) -> str:
     else:
         gain = f"predicted speed-up of {speedup.value:.2f} over fixed batches"
     gain += f"; composition {chosen.figures['composition'].value:.2f}, where 1 is random batches"
+    why = "in every step, from lengths measured online"
     if packed:
-        return (
-            f"equal cost on all ranks without padding, since the model takes packed batches; {gain}"
-        )
-    return f"equal cost on all ranks in every step, from lengths measured online; {gain}"
+        why = "without padding, since the model takes packed batches"
+    return f"equal cost on all ranks {why}; {gain}"
 
 
 def _notes(

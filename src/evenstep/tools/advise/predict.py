@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -78,13 +78,13 @@ class Prediction:
 
     policy: str
     """Its name on the command line."""
-    options: Mapping[str, Any]
-    needs_lengths: bool
+    options: Mapping[str, Any] = field(default_factory=dict)
+    needs_lengths: bool = False
     """Whether all lengths must be known before training."""
-    packed: bool
-    accumulate: int
+    packed: bool = False
+    accumulate: int = 1
     """Steps of an update."""
-    figures: Mapping[str, Range]
+    figures: Mapping[str, Range] = field(default_factory=dict)
     """Values of `FIGURES`, and "speedup" over the baseline. Empty if the policy cannot run."""
     problem: str | None = None
     """Why the policy cannot run on this data."""
@@ -172,6 +172,22 @@ def predict(
     return [_prediction(name, outcome, baseline[1], epochs) for name, outcome in found.items()]
 
 
+def predict_once(
+    build: Build,
+    builders: Mapping[str, Build],
+    length_sample: LengthSample,
+    *,
+    world_size: int,
+    setup: Setup,
+    cost: Cost,
+    seed: int = 0,
+) -> dict[str, float]:
+    """`FIGURES` of one policy, without ranges, over an epoch as `predict` takes for `builders`."""
+    world = _World(ranks=world_size, setup=setup, cost=cost)
+    epochs = _Epochs.make(length_sample, world, _window(builders, world, length_sample), seed)
+    return dict(zip(FIGURES, world.run(build, *epochs.runs[0])[1].tolist()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Epochs:
     """Epochs to run every policy over, and the meaning of their spread."""
@@ -245,15 +261,7 @@ def _prediction(
     epochs: _Epochs,
 ) -> Prediction:
     if isinstance(outcome, Exception):
-        return Prediction(
-            policy=name,
-            options={},
-            needs_lengths=False,
-            packed=False,
-            accumulate=1,
-            figures={},
-            problem=" ".join(str(outcome).split()),
-        )
+        return Prediction(policy=name, problem=" ".join(str(outcome).split()))
     size, rows = outcome
     policy = size.policy
     efficiency = FIGURES.index("efficiency")

@@ -50,6 +50,12 @@ _FULL, _FULL_OF_SEVERAL = 14, 13
 of several in an update, among which dear samples may be more, since each update has few."""
 
 
+def full_group(times: Int64Array, lengths: Int64Array, max_tokens: int, accumulate: int) -> int:
+    """What a full group counts, of samples that take `times`; one that takes longer is dear."""
+    share = _FULL if accumulate == 1 else _FULL_OF_SEVERAL
+    return max(max_tokens, share * max_tokens * int(times.sum()) // (16 * int(lengths.sum())))
+
+
 class _Column(enum.IntEnum):
     """Columns of a message."""
 
@@ -86,9 +92,7 @@ class PackedRound:
         cut = first_fit if window.exhausted else next_fit
         groups = cut(times, window, self.limit)
         most = self.limit.max_tokens
-        share = _FULL if window.accumulate == 1 else _FULL_OF_SEVERAL
-        mixed = share * most * int(times.sum()) // (16 * int(window.lengths.sum()))
-        full = max(most, mixed)
+        full = full_group(times, window.lengths, most, window.accumulate)
         held = int(np.minimum(times, full).sum())
         made = max(held / full, self._full_by_images(window))
         overdue = int(np.count_nonzero((times > most) & (window.ages >= self.max_wait)))

@@ -1,0 +1,164 @@
+"""The cost of the model that is trained, which a loader takes where its policy has none."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import Rank, run
+
+import evenstep
+from documents import Documents
+from evenstep.cost import UNKNOWN_MODEL
+from evenstep.integrations.model_cost import take_cost
+
+DOCUMENTS = Documents(300, longest=64)
+SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 64,
+}
+TOWER = SimpleNamespace(**SIZES, model_type="siglip_vision_model", image_size=28, patch_size=14)
+CONFIG = SimpleNamespace(model_type="tiny", **SIZES)
+PICTURES = SimpleNamespace(model_type="pictures", text_config=CONFIG, vision_config=TOWER)
+
+
+class Model(torch.nn.Module):
+    def __init__(self, config: Any = CONFIG) -> None:
+        super().__init__()
+        self.config = config
+
+
+def loader_of(policy: evenstep.Policy | None = None, **options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        DOCUMENTS, policy=policy or evenstep.Even(256), shuffle=True, **options
+    )
+
+
+def rows(loader: evenstep.DataLoader) -> list[Any]:
+    return [step.indices for _, step in loader.steps()]
+
+
+def test_batches_are_those_of_a_policy_that_was_given_the_cost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loader = loader_of()
+    assert rows(loader) != rows(loader_of(evenstep.Even(256, cost=evenstep.cost_of(CONFIG))))
+    loader = loader_of()
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "evenstep"):
+        take_cost(loader, [Model(), torch.nn.Linear(2, 2), object()])
+    (line,) = caplog.messages
+    assert "the cost of tiny follows from its configuration" in line
+    given = loader_of(evenstep.Even(256, cost=evenstep.cost_of(CONFIG)))
+    assert loader.policy == given.policy
+    assert loader.state_dict() == given.state_dict()
+    assert rows(loader) == rows(given)
+
+
+def test_an_epoch_that_was_set_is_kept() -> None:
+    loader, given = loader_of(), loader_of(evenstep.Even(256, cost=evenstep.cost_of(CONFIG)))
+    loader.set_epoch(3)
+    given.set_epoch(3)
+    loader.take_cost(Model())
+    assert loader.epoch == 3
+    assert rows(loader) == rows(given)
+
+
+def test_a_measured_cost_begins_with_that_of_the_model() -> None:
+    loader = loader_of(evenstep.Even(256, cost=evenstep.MeasuredCost(), max_images=9))
+    loader.take_cost(Model(PICTURES))
+    text: Any = evenstep.cost_of(CONFIG)
+    pair = pytest.approx(text.per_pair / text.per_token)
+    assert isinstance(loader.policy.cost, evenstep.MeasuredCost)
+    assert (loader.policy.cost.per_token, loader.policy.cost.per_pair) == (1.0, pair)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [evenstep.Even(256, cost=evenstep.TokenCost()), evenstep.TokenBudget(256)],
+    ids=["given", "other"],
+)
+def test_a_cost_that_was_given_and_other_policies_stay(policy: evenstep.Policy) -> None:
+    loader = loader_of(policy)
+    loader.take_cost(Model())
+    assert loader.policy == policy
+
+
+def test_of_several_models_or_none_with_a_configuration_no_cost_is_taken() -> None:
+    for objects in ([Model(), Model()], [torch.nn.Linear(2, 2)], [SimpleNamespace(config=CONFIG)]):
+        loader = loader_of()
+        take_cost(loader, objects)
+        assert loader.policy == evenstep.Even(256)
+
+
+def test_a_loader_that_has_begun_keeps_its_batches() -> None:
+    begun, resumed = loader_of(), loader_of()
+    steps = begun.steps()
+    next(steps)
+    resumed.load_state_dict(begun.state_dict())
+    for loader in (begun, resumed):
+        loader.take_cost(Model())
+        assert loader.policy.cost == UNKNOWN_MODEL
+    assert [step.indices for _, step in steps] == rows(resumed)
+
+
+@pytest.mark.parametrize(
+    ("limits", "patches_fn", "both"),
+    [
+        ({}, None, False),
+        ({"max_patches": 100}, None, True),
+        ({"max_images": 9}, None, True),
+        ({"max_patches": 100}, len, False),
+    ],
+)
+def test_the_vision_tower_counts_where_evenstep_counts_patches(
+    limits: dict[str, int], patches_fn: Any, both: bool
+) -> None:
+    counted = evenstep.SampleCounts(patches=patches_fn)
+    loader = loader_of(evenstep.Even(256, **limits), length_fn=counted)
+    loader.take_cost(Model(PICTURES))
+    assert loader.policy.cost == evenstep.cost_of(PICTURES, vision=both)
+    assert isinstance(loader.policy.cost, evenstep.VisionLanguageCost) == both
+
+
+def test_steps_with_images_are_even_in_the_time_of_both_parts() -> None:
+    draw = np.random.default_rng(0)
+    samples = [
+        {"input_ids": [1] * int(n), "pixel_values": torch.zeros(int(k), 3, 2, 2)}
+        for n, k in zip(draw.integers(4, 64, 200), draw.integers(1, 6, 200), strict=True)
+    ]
+    loader = evenstep.DataLoader(
+        samples,
+        policy=evenstep.Even(256, max_patches=50),
+        collate_fn=lambda group: {"rows": len(group)},
+    )
+    loader.take_cost(Model(PICTURES))
+    cost: Any = evenstep.cost_of(PICTURES, vision=True)
+    for _, step in loader.steps():
+        images = sum(len(samples[i]["pixel_values"]) for i in step.indices)
+        assert step.vision_cost == pytest.approx(images * cost.vision.per_token)
+
+
+def learned(rank: Rank) -> list[Any]:
+    loader = loader_of(evenstep.Even(4096), update_tokens=4096)
+    given = loader_of(evenstep.Even(4096, cost=evenstep.cost_of(CONFIG)), update_tokens=4096)
+    loader.learn()
+    loader.take_cost(Model())
+    known = loader.learned
+    found = rows(loader)
+    assert known == loader.learned
+    assert found == rows(given)
+    return [loader.policy.fingerprint, loader.accumulate]
+
+
+def test_sizes_that_were_learned_before_are_learned_again_on_all_ranks(tmp_path: Path) -> None:
+    first, second = run(learned, 2, folder=tmp_path, within=60)
+    assert first == second
