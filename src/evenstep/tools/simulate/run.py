@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,6 @@ from evenstep.arrays import Int64Array
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.delegating_policy import DelegatingPolicy
-from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.protocol import RankProtocol
@@ -26,6 +25,7 @@ from evenstep.protocol.window_size import AUTO
 from evenstep.tools.simulate.measure import measure
 from evenstep.tools.simulate.rank import SimulatedEpoch, SimulatedRank
 from evenstep.tools.simulate.result import SimulationResult
+from evenstep.tools.simulate.yardsticks import Yardstick
 
 
 def deal(count: int, world_size: int, seed: int = 0) -> list[Int64Array]:
@@ -59,8 +59,7 @@ def simulate(
         policy: the policy to measure.
         lengths_per_rank: for each rank, [samples] int64 lengths in order of arrival; or, where
             samples have images, [4, samples] lengths, patches, images and patch pairs. Ranks may
-            have unequally many, or none. An offline policy deals out its own `lengths` instead, to
-            as many ranks.
+            have unequally many, or none. A `Yardstick` deals them out anew, each identity once.
         buffer_size: samples a rank may hold in its window; "auto": see `DataLoader`.
         exhausted: "pad" or "stop"; see `RankProtocol`.
         accumulate: steps whose gradients are added up before the optimizer steps: an update.
@@ -100,15 +99,7 @@ def run_epoch(
     """Runs one epoch to its end, to look at its steps. Arguments are those of `simulate`."""
     shards = [np.atleast_2d(np.asarray(each, np.int64)) for each in lengths_per_rank]
     plan_seconds = 0.0
-    own_policies: list[Policy] = [policy] * len(shards)
-    if policy.lengths is not None:
-        begin = time.thread_time()
-        dealt = policy.deal(policy.lengths.values, len(shards), seed=seed, epoch=0)
-        # Every rank plans the whole epoch.
-        plan_seconds = (time.thread_time() - begin) * len(shards)
-        own_policies = [ReplayPolicy(policy, groups.offsets[1:]) for groups in dealt]
-        identities = [groups.members for groups in dealt]
-        shards = [policy.lengths.values[None, members] for members in identities]
+    own_policies: Sequence[Policy] = [policy] * len(shards)
     sizes = [shard.shape[1] for shard in shards]
     if not sum(sizes):
         raise ConfigurationError(f"{len(shards)} ranks and no samples; give at least one sample")
@@ -119,6 +110,17 @@ def run_epoch(
         raise ConfigurationError(
             f"{[len(shard) for shard in identities]} identities for {sizes} lengths per rank"
         )
+    if isinstance(policy, Yardstick):
+        names, first = np.unique(np.concatenate(list(identities)), return_index=True)
+        rows = np.concatenate(shards, axis=1)[:, first]
+        begin = time.thread_time()
+        dealt = policy.dealt(rows[0], len(shards), seed)
+        # Every rank plans the whole epoch.
+        plan_seconds = (time.thread_time() - begin) * len(shards)
+        own_policies = dealt
+        identities = [names[own.groups.members] for own in dealt]
+        shards = [rows[:, own.groups.members] for own in dealt]
+    total = sum(shard.shape[1] for shard in shards)
     clocked = [_Clocked(own) for own in own_policies]
     stream = None
     if policy.deals_on_demand:
@@ -147,7 +149,6 @@ def run_epoch(
         )
         for rank, shard in enumerate(shards)
     ]
-    total = sum(sizes)
     sent: list[int] = []
     while not _all_finished(ranks):
         for rank in ranks:
@@ -177,11 +178,11 @@ def _check_lengths(policy: Policy, shards: Sequence[Int64Array]) -> None:
             raise policy.explain_too_long(name, int(shard[position]))
 
 
-class _Clocked(DelegatingPolicy):
+class _Clocked(Policy):
     """Delegates to a policy, and measures the time spent in it."""
 
     def __init__(self, policy: Policy) -> None:
-        super().__init__(policy)
+        self.policy = policy
         self.seconds = 0.0
 
     def propose(self, window: Window) -> Proposal:
@@ -195,6 +196,15 @@ class _Clocked(DelegatingPolicy):
         plan = self.policy.settle(proposal, messages, rank)
         self.seconds += time.thread_time() - begin
         return plan
+
+
+def _forwarded(name: str) -> Any:
+    return property(lambda clocked: getattr(clocked.policy, name))
+
+
+for _name in vars(Policy):  # those that are added later as well
+    if not _name.startswith("_") and _name not in vars(_Clocked):
+        setattr(_Clocked, _name, _forwarded(_name))
 
 
 def _all_finished(ranks: Sequence[SimulatedRank]) -> bool:
