@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 import evenstep
 from evenstep.cost import PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
+from evenstep.plan import Even, FixedBatch, Policy, PoolSort, TokenBudget
 from evenstep.tools.advise import Advice, LengthSample, Range, Summary, advise, summarize
 from evenstep.tools.advise.predict import Build
 from evenstep.tools.advise.recommend import code_for, set_up
 from evenstep.tools.advise.summary import return_on_investment
 from evenstep.tools.simulate import sample_lengths
-from evenstep.tools.simulate.yardsticks import Yardstick
 
 
 def sample_of(
@@ -233,7 +232,7 @@ def advice_of(recommended: Build) -> Advice:
 
 
 def test_steps_of_like_lengths_are_warned_of_in_one_sentence() -> None:
-    advice = advice_of(lambda s: Yardstick(kind="sorted", batch_size=8))
+    advice = advice_of(lambda s: PoolSort(8, pool_size=200))
     composition = advice.prediction("even").figures["composition"].value
     assert composition < 0.1
     (warning,) = (note for note in advice.notes if WARNING in note)

@@ -69,7 +69,8 @@ _ROWS = {
 }
 _GROUP_HELP = """Run a policy over lengths, and report what it gains. Needs no GPU.
 
-`evenstep simulate POLICY --help` lists the options of a policy.
+`evenstep simulate POLICY --help` lists the options of a policy. A yardstick is what others form
+from all lengths of a data set; no loader trains on it.
 
 \b
 Examples:
@@ -95,10 +96,10 @@ _SUMMARIES = {
     "pool-sort": "Fixed-size batches of like length on all ranks.",
     "fixed-batch": "Fixed-size batches in the sampler's order.",
     "sequence-packing": "Groups packed best-fit decreasing, not padded.",
-    "sorted": "From all lengths: fixed size, in order of length.",
-    "length-grouped": "From all lengths: Hugging Face's group_by_length.",
-    "max-tokens": "From all lengths: fullest, shortest first (GMT).",
-    "bucketed-max-tokens": "From all lengths: full, of similar length (BMT).",
+    "sorted": "Yardstick: fixed-size batches, by length.",
+    "length-grouped": "Yardstick: group_by_length of Hugging Face.",
+    "max-tokens": "Yardstick: full batches, shortest first (GMT).",
+    "bucketed-max-tokens": "Yardstick: full batches of like length (BMT).",
 }
 
 

@@ -128,6 +128,8 @@ class Yardstick(Policy):
     cost: Cost = UNKNOWN_MODEL
     groups: Groups = field(default_factory=Groups.empty, repr=False, compare=False)
     """Those of one rank, once `dealt`."""
+    largest: int = field(default=1, repr=False, compare=False)
+    """Samples of the largest group of any rank."""
 
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size, max_tokens=self.max_tokens)
@@ -136,7 +138,8 @@ class Yardstick(Policy):
         """For each rank the policy that makes steps of its groups."""
         size = self.batch_size or self.max_tokens or 1
         formed = _FORMS[self.kind](lengths, ranks, seed, size)
-        return [replace(self, groups=groups) for groups in formed]
+        largest = max(int(groups.sizes.max()) for groups in formed)
+        return [replace(self, groups=groups, largest=largest) for groups in formed]
 
     @property
     def name(self) -> str:
@@ -155,7 +158,7 @@ class Yardstick(Policy):
         return {name: plain_value(value) for name, value in given.items() if value is not None}
 
     def window_size(self, buffer_size: int) -> int:
-        return max(buffer_size, int(self.groups.sizes.max(initial=1)))
+        return max(buffer_size, self.largest)
 
     def propose(self, window: Window) -> Proposal:
         """The groups that are whole, of those that no step had."""
