@@ -20,7 +20,7 @@ from evenstep.batch.measure import length_of
 from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
-from evenstep.plan.lengths import checked_lengths
+from evenstep.plan.lengths import check_lengths
 from evenstep.plan.packing import OVER_LONG, Pieces, cut_long
 
 
@@ -63,7 +63,7 @@ class CutDocuments(Dataset[Any]):
         self._length_fn = length_fn
         self._pieces: Pieces | None = None
         if lengths is not None:
-            known = checked_lengths(lengths)
+            known = check_lengths(lengths)
             if len(known) != len(dataset):
                 raise ConfigurationError(
                     f"{len(known):,} lengths for a dataset of {len(dataset):,} samples; count them "

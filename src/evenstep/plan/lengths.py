@@ -12,23 +12,34 @@ MAX_LENGTH = 2**31 - 1
 """Planners keep a length and a position in one int64."""
 
 
-def checked_lengths(given: npt.ArrayLike) -> Int64Array:
-    """A copy of lengths in tokens, [samples].
+def check_lengths(given: npt.ArrayLike, name: str = "lengths=") -> Int64Array:
+    """[samples] a copy of lengths in tokens.
+
+    Args:
+        name: that an error gives them.
 
     Raises:
-        ConfigurationError: the array is not one-dimensional, not of integers, or empty; or a length
-            is out of range.
+        ConfigurationError: not one dimension of integers, none at all, or one out of range.
     """
-    lengths = np.asarray(given)
-    if lengths.ndim != 1 or not len(lengths) or lengths.dtype.kind not in "iu":
-        raise ConfigurationError(
-            f"lengths of shape {lengths.shape} and type {lengths.dtype} must be one dimension of "
-            "integers, one for each sample"
-        )
-    wrong = np.flatnonzero((lengths < 1) | (lengths > MAX_LENGTH))
-    if len(wrong):
-        raise ConfigurationError(
-            f"{len(wrong):,} lengths are not from 1 to {MAX_LENGTH:,}, the first of them "
-            f"{lengths[wrong[0]]} at position {wrong[0]}; remove these samples first"
-        )
-    return np.array(lengths, np.int64)
+    values = np.asarray(given)
+    if values.ndim != 1:
+        raise ConfigurationError(f"{name} has shape {values.shape}; it must have one dimension")
+    if not len(values):
+        raise ConfigurationError(f"{name} holds no lengths")
+    if values.dtype.kind not in "iu":
+        raise not_integers(name, values.dtype)
+    too_long = MAX_LENGTH + 1
+    for bad, limit in ((values < 1, "at least 1"), (values >= too_long, f"below {too_long:,}")):
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise ConfigurationError(
+                f"{name} has {int(bad.sum()):,} lengths that are not {limit}, the first "
+                f"of them {values[first]} at position {first}; remove these samples"
+            )
+    return values.astype(np.int64)
+
+
+def not_integers(name: str, kind: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name} holds {kind}; lengths must be integers: the tokens of each sample"
+    )
