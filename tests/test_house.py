@@ -36,7 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "protocol": ("cost", "plan"),
     "strategy": ("cost", "plan"),
     "batch": ("plan", "protocol"),
-    "data": ("batch", "files", "plan"),
+    "data": ("batch", "plan"),
     "context_parallel": ("batch", "files", "plan"),
     "loader": (
         "batch",
@@ -73,7 +73,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "version",
     ),
     "integrations": ("batch", "cost", "files", "loader", "plan", "rebalance", "tested", "tools"),
-    "cli": ("cost", "data", "files", "plan", "service", "strategy", "tools", "version"),
+    "cli": ("cost", "files", "plan", "service", "strategy", "tools", "version"),
     "__main__": ("cli",),
     "evenstep_demos": (
         "evenstep",

@@ -14,6 +14,7 @@ from evenstep.cost import Cost, GroupShapes, PaddedTokenCost
 from evenstep.plan.policy import Policy
 from evenstep.tools.simulate.distributions import sample_lengths
 from evenstep.tools.simulate.run import deal, run_epoch
+from evenstep.tools.simulate.yardsticks import Yardstick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +104,13 @@ def imbalance(seconds: np.ndarray) -> float:
     return float(seconds.max(1).sum() / seconds.mean(1).sum())
 
 
-def policies(texts: Texts, lengths: Int64Array, cost: Cost) -> Iterator[tuple[str, Policy]]:
+def policies(texts: Texts, cost: Cost) -> Iterator[tuple[str, Policy]]:
     """With `evenstep.cost_of` the model, as trainers get it, and what else people use."""
     most, size = texts.max_tokens, texts.batch_size
     even = evenstep.Even(most, cost=cost)
     if texts.longest < most:
         yield f"fixed batches of {size}", evenstep.FixedBatch(size)
-        yield f"`group_by_length`, {size}", evenstep.LengthGrouped(size, lengths=lengths)
+        yield f"`group_by_length`, {size}", Yardstick(kind="length-grouped", batch_size=size)
         yield "ODB's rule", evenstep.TokenBudget(most, hard_cap=False, spread=False)
         yield "`Even`", even
     yield "best-fit packing", evenstep.SequencePacking(most)
@@ -118,7 +119,7 @@ def policies(texts: Texts, lengths: Int64Array, cost: Cost) -> Iterator[tuple[st
 
 def epochs(texts: Texts, config: Config) -> Iterator[Epoch]:
     lengths = texts.lengths
-    for name, policy in policies(texts, lengths, evenstep.cost_of(config)):
+    for name, policy in policies(texts, evenstep.cost_of(config)):
         shares = deal(len(lengths), texts.ranks)
         run = run_epoch(policy, [lengths[share] for share in shares], identities=shares)
         of_ranks = [

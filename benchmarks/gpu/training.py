@@ -29,7 +29,7 @@ def time_loader(
     dataset = Tokens.of([random.integers(config.vocab_size, size=n).tolist() for n in lengths])
     chosen = [
         (name, policy)
-        for name, policy in policies(texts, lengths, evenstep.cost_of(config))
+        for name, policy in policies(texts, evenstep.cost_of(config))
         if name in _BATCHES or name.startswith("fixed")
     ]
     for name, policy in chosen:

@@ -9,7 +9,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, GroupShapes, PaddedTokenCost
-from evenstep.plan import FixedBatch, Groups, Policy, Window
+from evenstep.plan import FixedBatch, Groups, Window
 from evenstep.tools.simulate import SimulationResult
 
 
@@ -72,8 +72,3 @@ def in_order(policy: FixedBatch, lengths: Sequence[Int64Array]) -> list[Groups]:
     ]
     messages = np.stack([proposal.message for proposal in proposals])
     return [policy.settle(p, messages, rank).groups for rank, p in enumerate(proposals)]
-
-
-def plan_offline(policy: Policy, lengths: Int64Array, world_size: int, seed: int) -> list[Groups]:
-    """A whole epoch of a policy that needs all lengths in advance."""
-    return policy.deal(lengths, world_size, seed=seed, epoch=0)

@@ -25,8 +25,8 @@ from typing import Any
 from unittest import mock
 
 from evenstep.cli import main as evenstep
-from evenstep.plan.policies.by_name import POLICIES
 from evenstep.protocol import RankProtocol
+from evenstep.tools.simulate.yardsticks import COMPARED
 
 LENGTHS = ("ultrachat", "llava", "sharegpt4o", "mm-mix", "coyo-text")
 PACKING = ("", "--world-size 4", "--micro-batches 8 --max-delay 16")
@@ -38,7 +38,7 @@ TIMED = ("_us_per_sample", "_ms", "_ms_max")
 
 def cases(seed: int, samples: int) -> Iterator[str]:
     """Arguments of ``evenstep simulate``."""
-    for lengths, policy in itertools.product(LENGTHS, POLICIES):
+    for lengths, policy in itertools.product(LENGTHS, COMPARED):
         yield f"{policy} --lengths {lengths} --world-size 4 --samples {samples} --seed {seed}"
     for options in PACKING:
         count = 2 * samples

@@ -25,14 +25,14 @@ from pathlib import Path
 import torch
 
 from benchmarks.lib import released
-from benchmarks.lib.epoch import Epoch, in_order, plan_offline
+from benchmarks.lib.epoch import Epoch, in_order
 from benchmarks.lib.report import Spread, Table, parser, progress, require_peer, show
 from benchmarks.planning.imbalance_plot import plot
-from evenstep.arrays import Int64Array
 from evenstep.cost import PaddedTokenCost
-from evenstep.plan import FixedBatch, Lengths, Policy
-from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
+from evenstep.plan import FixedBatch, Policy
+from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, sample_lengths, simulate
+from evenstep.tools.simulate.yardsticks import COMPARED, Yardstick
 
 BUFFER = 1024
 SAMPLES = {8: 12_000, 64: 4_096, 512: 2_048}  # per rank
@@ -41,20 +41,18 @@ HEADER = ["lengths", "policy", "imbalance", "padding %", "efficiency %", f"x {RU
 HEADER += ["samples/step", "tokens/step"]
 
 
-def build(name: str, *, max_tokens: int, longest: int, lengths: Int64Array) -> Policy:
+def build(name: str, *, max_tokens: int, longest: int) -> Policy:
     """A policy with a budget of tokens, or of as many samples as fit in it if all were `longest`.
 
     Args:
-        name: a key of `POLICIES`.
-        lengths: [samples] of the whole data set, for policies that need them in advance.
+        name: a key of `COMPARED`.
     """
     options = PolicyOptions(
         max_tokens=max_tokens,
         batch_size=max(1, max_tokens // longest),
         cost=PaddedTokenCost(),
-        lengths=Lengths(lengths),
     )
-    return POLICIES[name](options)
+    return COMPARED[name](options)
 
 
 def run(name: str, distribution: str, world_size: int, samples: int, seed: int) -> Epoch:
@@ -66,10 +64,10 @@ def run(name: str, distribution: str, world_size: int, samples: int, seed: int) 
     if name == RULE:
         rule = released.run(arrivals, max_tokens=known.max_tokens, buffer_size=BUFFER)
         return Epoch.of_groups(rule, arrivals)
-    policy = build(name, max_tokens=known.max_tokens, longest=known.longest, lengths=lengths)
-    if policy.lengths is not None:
-        dealt = plan_offline(policy, lengths, world_size, seed)
-        return Epoch.of_groups(dealt, [lengths] * world_size, packed=policy.packed)
+    policy = build(name, max_tokens=known.max_tokens, longest=known.longest)
+    if isinstance(policy, Yardstick):
+        dealt = [own.groups for own in policy.dealt(lengths, world_size, seed)]
+        return Epoch.of_groups(dealt, [lengths] * world_size)
     if isinstance(policy, FixedBatch):
         return Epoch.of_groups(in_order(policy, arrivals), arrivals)
     result = simulate(policy, arrivals, seed=seed, identities=shares)
@@ -101,7 +99,7 @@ def main() -> None:
     add = arguments.add_argument
     add("--world-sizes", type=int, nargs="+", default=[8, 64, 512])
     add("--lengths", nargs="+", default=list(DISTRIBUTIONS), choices=list(DISTRIBUTIONS))
-    add("--policies", nargs="+", default=list(POLICIES), choices=list(POLICIES))
+    add("--policies", nargs="+", default=list(COMPARED), choices=list(COMPARED))
     add("--samples", type=int, help="per rank; fewer with many ranks if not given")
     add("--plot", type=Path, help="a PNG file of imbalance, of the first of --lengths")
     options = arguments.parse_args()

@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from evenstep.cost import cost_of as cost_of
     from evenstep.data import CutDocuments as CutDocuments
     from evenstep.data import PoolSortDataset as PoolSortDataset
-    from evenstep.data import count_lengths as count_lengths
-    from evenstep.data import read_lengths as read_lengths
-    from evenstep.data import write_lengths as write_lengths
     from evenstep.errors import CollateError as CollateError
     from evenstep.errors import ConfigurationError as ConfigurationError
     from evenstep.errors import EvenstepError as EvenstepError
@@ -70,18 +67,13 @@ if TYPE_CHECKING:
     from evenstep.loader import merge_states as merge_states
     from evenstep.loader import read_states as read_states
     from evenstep.loader import wrap as wrap
-    from evenstep.plan import BucketedMaxTokens as BucketedMaxTokens
     from evenstep.plan import DocumentCost as DocumentCost
     from evenstep.plan import Even as Even
     from evenstep.plan import FixedBatch as FixedBatch
-    from evenstep.plan import LengthGrouped as LengthGrouped
-    from evenstep.plan import Lengths as Lengths
-    from evenstep.plan import MaxTokens as MaxTokens
     from evenstep.plan import PipelineSchedule as PipelineSchedule
     from evenstep.plan import Policy as Policy
     from evenstep.plan import PoolSort as PoolSort
     from evenstep.plan import SequencePacking as SequencePacking
-    from evenstep.plan import Sorted as Sorted
     from evenstep.plan import TokenBudget as TokenBudget
     from evenstep.plan import WorkloadPacking as WorkloadPacking
     from evenstep.tools.profile import load_calibration as load_calibration
@@ -114,9 +106,6 @@ _HOMES = {
     "evenstep.data": (
         "CutDocuments",
         "PoolSortDataset",
-        "count_lengths",
-        "read_lengths",
-        "write_lengths",
     ),
     "evenstep.errors": (
         "CollateError",
@@ -138,17 +127,12 @@ _HOMES = {
         "wrap",
     ),
     "evenstep.plan": (
-        "BucketedMaxTokens",
         "Even",
         "FixedBatch",
-        "LengthGrouped",
-        "Lengths",
-        "MaxTokens",
         "PipelineSchedule",
         "Policy",
         "PoolSort",
         "SequencePacking",
-        "Sorted",
         "TokenBudget",
         "DocumentCost",
         "WorkloadPacking",

@@ -13,9 +13,9 @@ import command_line
 from command_line import Capture
 
 from evenstep.cli import main
-from evenstep.plan.policies.by_name import POLICIES
 from evenstep.tools.advise.predict import FIGURES as STEP_FIGURES
 from evenstep.tools.simulate import sample_lengths
+from evenstep.tools.simulate.yardsticks import COMPARED
 
 FIGURES = (*STEP_FIGURES, "speedup")
 SMALL = ("--world-size", "2", "--buffer-size", "64", "--seed", "1")
@@ -36,7 +36,7 @@ def test_json_is_one_object_with_every_policy(capsys: Capture, data: str) -> Non
     assert (code, err) == (0, "")
     found: dict[str, Any] = json.loads(out)
     assert (found["samples"], found["sketch"], found["sketch_is_all"]) == (300, 120, False)
-    assert list(found["predictions"]) == list(POLICIES)
+    assert list(found["predictions"]) == list(COMPARED)
     for name, one in found["predictions"].items():
         assert one["problem"] is None, name
         for figure in FIGURES:
@@ -108,7 +108,7 @@ def test_text_is_for_people_and_the_page_is_written(
     assert "are longer than 1,500 tokens and count as that long" in " ".join(out.split())
     content = page.read_text(encoding="utf-8")
     assert content.startswith("<!doctype html>")
-    assert all(name in content for name in POLICIES)
+    assert all(name in content for name in COMPARED)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from evenstep.cli.app import COMMANDS, GROUPS
 from evenstep.cli.cost_option import parse_cost
 from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.policies.by_name import POLICIES
+from evenstep.tools.simulate.yardsticks import COMPARED
 from evenstep.version import __version__
 
 # What DESIGN promises to print, at least.
@@ -123,10 +123,10 @@ def test_gradient_accumulation_makes_an_update_of_several_steps(capsys: Capture)
     assert four["tokens_per_update_cv"] < one["tokens_per_update_cv"]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", COMPARED)
 def test_every_policy_runs_and_loses_nothing(capsys: Capture, policy: str) -> None:
     arguments = ["--lengths", "llava", "--world-size", "3", "--samples", "300"]
-    budget = ("--max-tokens", "4096") if "max_tokens" in POLICIES[policy].takes else ()
+    budget = ("--max-tokens", "4096") if "max_tokens" in COMPARED[policy].takes else ()
     figures = simulate(capsys, policy, *arguments, *budget)
     assert (figures["missing"], figures["samples"]) == (0, 900)
     assert 1 <= figures["imbalance"] < 2
@@ -196,7 +196,7 @@ def test_a_policy_has_no_option_that_would_make_no_difference(
 
 
 SIMULATED = (
-    *POLICIES,
+    *COMPARED,
     *("workload-packing", "dynamic-context-parallel", "rebalance"),
 )
 

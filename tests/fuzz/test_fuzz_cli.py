@@ -74,7 +74,6 @@ def files() -> Iterator[Path]:
 # Without them a command would say no more than what is missing.
 BASES = {
     "advise": ["--world-size", "2", "--sketch", "30"],
-    "lengths": ["--out", "new.parquet"],
     "profile": ["--seconds", "nan"],
     "report": ["run.jsonl"],
     "service run": ["job_to_fuzz.py", "--resume", "cut.npy"],
@@ -127,7 +126,7 @@ def lines(draw: st.DrawFn) -> list[str]:
         name = "advise"  # the slowest
     default = SIMULATE if name.startswith("simulate") else []
     words = [*name.split(), *BASES.get(name, [*default])]
-    if name in ("advise", "lengths"):
+    if name == "advise":
         words.append(draw(st.sampled_from(["lengths.npy", "chat.jsonl", "job_to_fuzz.py:dataset"])))
     options = [p for p in COMMANDS[name].params if p.param_type_name == "option"]
     usable = [p for p in options if not FIXED & {*p.opts} and p.name != "help"]

@@ -24,12 +24,9 @@ from hypothesis import strategies as st
 from mutations import EVERY_BYTE, changed, damaged, fuzz, json_bytes
 
 from calibrations import known_calibration
-from documents import Documents
 from evenstep.context_parallel.latency import AttentionLatency, load_latency
-from evenstep.data import read_lengths, write_lengths
 from evenstep.errors import ConfigurationError, MismatchError
-from evenstep.files import replacing
-from evenstep.plan import Lengths
+from evenstep.files import write_whole
 from evenstep.service.planner import plan_log
 from evenstep.strategy import DGraph, from_json, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
@@ -38,8 +35,6 @@ from evenstep.tools.profile import load_calibration
 
 FOLDER = tempfile.TemporaryDirectory()
 HERE = Path(FOLDER.name)
-DOCUMENTS = Documents(30)
-LENGTHS = Lengths(DOCUMENTS.lengths)
 LATENCY = AttentionLatency(
     heads=2,
     head_size=4,
@@ -78,11 +73,6 @@ class Kind:
 KINDS = [
     Kind("calibration.json", lambda path: known_calibration().write(path), load_calibration),
     Kind("latency.json", LATENCY.save, load_latency),
-    Kind(
-        "lengths.parquet",
-        lambda path: write_lengths(path, LENGTHS, DOCUMENTS),
-        lambda path: read_lengths(path, DOCUMENTS),
-    ),
     Kind(
         "plans.jsonl",
         append_plans,
@@ -172,7 +162,7 @@ def full_disk() -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
-@pytest.mark.parametrize("kind", KINDS[:3], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", KINDS[:2], ids=lambda kind: kind.name)
 def test_a_full_disk_leaves_the_old_file(kind: Kind, tmp_path: Path) -> None:
     path = tmp_path / kind.name
     path.write_bytes(b"old")
@@ -203,6 +193,6 @@ def test_a_plan_log_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> Non
 def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
     for target in (tmp_path, tmp_path / "file" / "x"):
         (tmp_path / "file").touch()
-        with pytest.raises(ConfigurationError, match="cannot write"), replacing(target) as partial:
-            partial.touch()
+        with pytest.raises(ConfigurationError, match="cannot write"):
+            write_whole(target, "new")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -36,9 +36,6 @@ LOADERS: dict[str, Callable[[], evenstep.DataLoader]] = {
     "dealt": lambda: evenstep.DataLoader(
         DOCUMENTS, policy=evenstep.Even(300), shuffle=True, memory=WINDOW, accumulate=2
     ),
-    "planned": lambda: evenstep.DataLoader(
-        DOCUMENTS, policy=evenstep.Sorted(4, lengths=DOCUMENTS.lengths), memory=WINDOW
-    ),
     "sampler": lambda: evenstep.DataLoader(
         DOCUMENTS, sampler=list(range(60)), batch_size=4, memory=WINDOW
     ),

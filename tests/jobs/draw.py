@@ -61,17 +61,12 @@ def draw(seed: int, *, seeds: int = 1, **given: Any) -> Job:
     )
     pick("label", ("labels", "label", "label_ids") if _renames(job) else ("labels",))
     pick("data", ("list", "map", *["iterable"] * (by_itself and job["form"] != "row")))
-    if job["policy"] == "planned":
-        job["data"] = "map"
     pick("bad", _bad(job))
-    unsized = job["policy"] in ("fixed batch", "pool sort", "planned")
+    unsized = job["policy"] in ("fixed batch", "pool sort")
     pick("update", ("one step", "three steps") if unsized else tuple(UPDATES))
     pick("resumed", (False, False, True) if by_itself else (False,))
     pick("workers", (*[0] * 14, 1, 2) if by_itself else (0,))
-    pick(
-        "shuffle",
-        (False, True) if job["data"] != "iterable" and job["policy"] != "planned" else (False,),
-    )
+    pick("shuffle", (False, True) if job["data"] != "iterable" else (False,))
     pick("values", ("tensors", "arrays", *["lists"] * (kind.padded or kind.labeled != "sample")))
     pick("told", (False, True) if HAS_LABELS_OPTION else (False,))
     pick("ranks", (1, 2))
@@ -106,9 +101,7 @@ def _policies(job: dict[str, Any]) -> list[str]:
     packs = kind.labeled == "token" and form in ("dict", "encoding", "bare", "row")
     left_out = set() if packs else set(PACKED)
     if job["entry"] == "trainer":
-        left_out |= {"workload packing", "planned"}
-    if form == "row" or kind.labeled == "own":
-        left_out.add("planned")  # lengths are not known
+        left_out.add("workload packing")
     return [name for name in POLICIES if name not in left_out]
 
 
@@ -116,7 +109,7 @@ def _masks(job: dict[str, Any]) -> tuple[str, ...]:
     kind = KINDS[job["kind"]]
     if job["form"] in ALONE or not kind.padded:
         return ("none",)
-    if kind.media or job["policy"] == "planned":
+    if kind.media:
         return ("none", "ones")
     left = kind.relative and kind.labeled != "own"
     left &= job["entry"] != "trainer" or job["labels"] != "none"
@@ -168,7 +161,7 @@ def _renames(job: dict[str, Any]) -> bool:
 
 
 def _bad(job: dict[str, Any]) -> tuple[str, ...]:
-    if job["kind"] == "perceptron" or job["policy"] == "planned":
+    if job["kind"] == "perceptron":
         return ("none",)
     if job["collate"] == "pack prepared":  # of which PadCollator takes anything
         return ("none",)

@@ -17,7 +17,6 @@ POLICIES = {
     "workload packing": lambda unit: evenstep.WorkloadPacking(
         32 * unit, micro_batches=2, max_tokens=40 * unit
     ),
-    "planned": None,  # it needs the lengths of all samples
 }
 PACKED = {"even, packed", "sequence packing", "workload packing"}
 UPDATES = {

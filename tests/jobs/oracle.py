@@ -66,10 +66,8 @@ def fault_of(job: Job, updates: Sequence[Sequence[int]], gradients: Sequence[tor
     counts = Counter(number for update in updates for number in update)
     for number, example in enumerate(examples):
         # What fills up the updates of a trainer looks like a sample without labels.
-        # Policies that plan an epoch repeat some, so that ranks get equally many.
         filled = job.entry == "trainer" and not example.weight
-        enough = counts[number] and (filled or (job.policy == "planned" and job.ranks > 1))
-        if counts[number] != 1 and not enough:
+        if counts[number] != 1 and not (counts[number] and filled):
             return f"sample {number} came {counts[number]} times"
     alone = gradients_of(job.kind, job.labels, job.seed)
     worst = 0.0

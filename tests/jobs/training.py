@@ -67,12 +67,7 @@ def options_of(job: Job) -> dict[str, Any]:
 
 
 def policy_of(job: Job) -> evenstep.Policy:
-    unit = KINDS[job.kind].unit
-    if job.policy != "planned":
-        return POLICIES[job.policy](unit)
-    examples = examples_of(job.kind, job.labels, job.seed)
-    lengths = [len(example.fields["input_ids"]) for example in examples]
-    return evenstep.MaxTokens(40 * unit, lengths=lengths)
+    return POLICIES[job.policy](KINDS[job.kind].unit)
 
 
 def train(job: Job, folder: Path) -> list[Update]:

@@ -22,9 +22,7 @@ LISTS = [{name: value.tolist() for name, value in sample.items()} for sample in 
 
 LOADERS: dict[str, dict[str, Any]] = {
     "even": {"policy": evenstep.Even(max_tokens=64, packed=True)},
-    "sequence-packing": {
-        "policy": evenstep.SequencePacking(64, lengths=[len(s["input_ids"]) for s in SAMPLES])
-    },
+    "sequence-packing": {"policy": evenstep.SequencePacking(64)},
     "padded": {
         "policy": evenstep.Even(max_tokens=64, packed=True),
         "collate_fn": PackCollator(pad_documents_to_multiple_of=4, pad_to_multiple_of=16),

@@ -24,7 +24,6 @@ POLICIES = [
     evenstep.TokenBudget(max_tokens=250),
     evenstep.FixedBatch(6),
     evenstep.PoolSort(6),
-    evenstep.MaxTokens(max_tokens=250, lengths=LENGTHS),
 ]
 
 
@@ -52,7 +51,7 @@ def test_groups_are_planned_by_what_lies_in_memory(policy):
     "policy",
     [
         evenstep.Even(max_tokens=256, packed=True),
-        evenstep.SequencePacking(256, lengths=LENGTHS),
+        evenstep.SequencePacking(256),
     ],
     ids=lambda policy: policy.name,
 )

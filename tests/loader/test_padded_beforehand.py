@@ -144,15 +144,6 @@ def test_a_mask_that_cannot_be_packed_names_its_sample(bad):
     assert [bad.index for bad in loader.skipped] == [8]
 
 
-def test_lengths_counted_beforehand_are_those_of_the_real_tokens():
-    data = [padded(i, "right", False) for i in range(COUNT)]
-    lengths = evenstep.count_lengths(data)
-    assert lengths.values.tolist() == LENGTHS
-    policy = evenstep.MaxTokens(max_tokens=96, lengths=lengths)
-    steps = [step for _, step in evenstep.DataLoader(data, policy=policy).steps()]
-    assert sum(step.tokens for step in steps) == sum(LENGTHS)
-
-
 def test_what_a_collate_function_pads_beforehand_is_cut_too():
     """Its rows are prepared one by one; both of its texts have one length."""
     texts = [

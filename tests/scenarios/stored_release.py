@@ -21,7 +21,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from ranks import Rank, run
 from torch.utils.data import Dataset, IterableDataset
@@ -29,7 +28,6 @@ from torch.utils.data import Dataset, IterableDataset
 import evenstep
 import evenstep.service as es
 from evenstep.context_parallel.latency import load_latency
-from evenstep.plan.lengths import Lengths
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 
@@ -41,7 +39,6 @@ NEXT = 4
 JSONL, PARQUET = "web.jsonl", "books.parquet"
 PLANS, STEPS = "plans.jsonl", "steps.jsonl"
 CALIBRATION, ATTENTION = "calibration.json", "attention.json"
-TRANSFORM = "as it is"
 
 
 def length_of(index: int) -> int:
@@ -69,7 +66,6 @@ class Streamed(IterableDataset[Any]):
         return (Stored()[index] for index in range(self._rank, COUNT, 2))
 
 
-LENGTHS = Lengths(np.array([length_of(index) for index in range(COUNT)]))
 LOADERS: Mapping[str, Mapping[str, Any]] = {
     "Even": {"policy": evenstep.Even(300)},
     "Even, packed": {"policy": evenstep.Even(300, packed=True)},
@@ -81,12 +77,6 @@ LOADERS: Mapping[str, Mapping[str, Any]] = {
     "PoolSort, warming up": {"policy": evenstep.PoolSort(3, initial_pool_size=3, warmup_rounds=3)},
     "SequencePacking": {"policy": evenstep.SequencePacking(300)},
     "WorkloadPacking": {"policy": evenstep.WorkloadPacking(220, micro_batches=2, max_tokens=300)},
-    "Sorted": {"policy": evenstep.Sorted(4, lengths=LENGTHS)},
-    "LengthGrouped": {"policy": evenstep.LengthGrouped(4, lengths=LENGTHS)},
-    "MaxTokens": {"policy": evenstep.MaxTokens(300, lengths=LENGTHS)},
-    "BucketedMaxTokens": {
-        "policy": evenstep.BucketedMaxTokens(300, lengths=LENGTHS, bucket_size=30)
-    },
     "a stream": {"policy": evenstep.TokenBudget(300), "faults": evenstep.Faults(replay=True)},
 }
 
@@ -98,7 +88,7 @@ def loader(name: str, rank: int, **options: Any) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         Streamed(rank) if stream else Stored(),
         collate_fn=evenstep.PackCollator() if policy.packed else evenstep.PadCollator(),
-        shuffle=policy.lengths is None and not stream,
+        shuffle=not stream,
         seed=4,
         **given,
     )
@@ -234,8 +224,6 @@ def main() -> None:
         write_calibrations(folder)
         trained(loader("Even", 0, group="local", step_log=folder / STEPS).steps())
         write(folder / "told.json", told_by(folder))
-        counted = evenstep.count_lengths(Stored())
-        evenstep.write_lengths(folder / "lengths.parquet", counted, Stored(), transform=TRANSFORM)
     except BaseException:
         shutil.rmtree(folder)
         raise

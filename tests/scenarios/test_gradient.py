@@ -81,7 +81,7 @@ DOCUMENTS = Documents(COUNT, longest=64, prompts=True)
 POLICIES = {
     "packed": evenstep.Even(256, packed=True),
     "micro-batches": evenstep.WorkloadPacking(128, micro_batches=3),
-    "planned": evenstep.MaxTokens(256, lengths=DOCUMENTS.lengths),
+    "padded": evenstep.Even(256),
     "shards": evenstep.WorkloadPacking(
         128, micro_batches=2, context_parallel=2, sharding="per-document"
     ),
@@ -94,7 +94,7 @@ def loader_of(rank: Rank, form: str, num_workers: int) -> evenstep.DataLoader:
         DOCUMENTS,
         policy=policy,
         collate_fn=evenstep.PackCollator() if policy.packed else evenstep.PadCollator(),
-        sampler=SHARDS[rank.rank // policy.context_parallel] if policy.lengths is None else None,
+        sampler=SHARDS[rank.rank // policy.context_parallel],
         memory=evenstep.Memory(buffer_size=16),
         num_workers=num_workers,
         multiprocessing_context="fork" if num_workers else None,
@@ -137,7 +137,7 @@ def train(rank: Rank, form: str, num_workers: int) -> Any:
 
 @pytest.mark.parametrize(
     ("form", "num_workers"),
-    [("packed", 1), ("micro-batches", 0), ("planned", 0), ("shards", 0)],
+    [("packed", 1), ("micro-batches", 0), ("padded", 0), ("shards", 0)],
 )
 def test_gradients_of_steps_are_those_of_one_process(
     tmp_path: Path, form: str, num_workers: int
@@ -145,8 +145,7 @@ def test_gradients_of_steps_are_those_of_one_process(
     peers = POLICIES[form].context_parallel  # ranks that share each micro-batch
     of_steps = run(train, 2 * peers, form, num_workers, folder=tmp_path, within=30 * peers)
     assert len(of_steps[0]) == len(of_steps[-1]) > 3
-    fillers = any(not indices for indices, _ in of_steps[-1])
-    assert fillers == (form != "planned")
+    assert any(not indices for indices, _ in of_steps[-1])
     for same in zip(*of_steps):
         assert [indices for indices, _ in same[::peers]] == [
             indices for indices, _ in same[peers - 1 :: peers]

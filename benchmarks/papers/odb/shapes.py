@@ -9,24 +9,18 @@ update, and nothing else is fitted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.lib.epoch import Epoch, in_order, plan_offline
+from benchmarks.lib.epoch import Epoch, in_order
 from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, RULE, Cell, Shape
 from benchmarks.papers.outcome import Outcome, Table
-from evenstep.plan import (
-    BucketedMaxTokens,
-    Even,
-    FixedBatch,
-    LengthGrouped,
-    Lengths,
-    MaxTokens,
-    Policy,
-    TokenBudget,
-)
+from evenstep.arrays import Int64Array
+from evenstep.plan import Even, FixedBatch, Groups, Policy, TokenBudget
 from evenstep.tools.simulate import deal, sample_lengths, simulate
+from evenstep.tools.simulate.yardsticks import bucketed_max_tokens, length_grouped, max_tokens
 
+Form = Callable[[Int64Array, int, int, int], list[Groups]]
 GRID = (1024, 1280, 1536, 2048, 3072, 4096, 6144, 8192, 10_240, 12_288, 14_336, 16_384, 24_576)
 
 
@@ -75,20 +69,20 @@ def rows(cell: Cell, seed: int) -> Iterator[Row]:
     """Table 13 or 14 of one cell, and `Even`."""
     drawn = sample_lengths(cell.distribution, cell.trained, seed)
     shares = deal(len(drawn), RANKS, seed)
-    arrivals, known = [drawn[share] for share in shares], Lengths(drawn)
+    arrivals = [drawn[share] for share in shares]
 
     def row(method: str, setting: str, policy: str, epoch: Epoch) -> Row:
         return Row(method, setting, policy, len(drawn), epoch, cell.rows.get(method))
 
-    def offline(policy: Policy) -> Epoch:
-        return Epoch.of_groups(plan_offline(policy, drawn, RANKS, seed), [drawn] * RANKS)
+    def offline(form: Form, size: int) -> Epoch:
+        return Epoch.of_groups(form(drawn, RANKS, seed, size), [drawn] * RANKS)
 
     def online(policy: Policy) -> Epoch:
         result = simulate(policy, arrivals, buffer_size=BUFFER, seed=seed, identities=shares)
         return Epoch.of_result(result)
 
-    def closest(policy: type[MaxTokens], tokens: int) -> tuple[int, Epoch]:
-        tried = [(budget, offline(policy(budget, lengths=known))) for budget in GRID]
+    def closest(form: Form, tokens: int) -> tuple[int, Epoch]:
+        tried = [(budget, offline(form, budget)) for budget in GRID]
         return min(tried, key=lambda pair: abs(math.log(pair[1].tokens_per_step / tokens)))
 
     fixed = in_order(FixedBatch(cell.batch_size), arrivals)
@@ -96,11 +90,12 @@ def rows(cell: Cell, seed: int) -> Iterator[Row]:
     yield row("Standard", f"batch {cell.batch_size}", "FixedBatch", standard)
     budget = f"budget {cell.max_tokens:,}"
     yield row("ODB", budget, "TokenBudget", online(TokenBudget(cell.max_tokens, **RULE)))
-    for method, policy in (("GMT-oracle", MaxTokens), ("BMT-oracle", BucketedMaxTokens)):
-        found, epoch = closest(policy, cell.rows[method].tokens)
-        yield row(method, f"budget {found:,} (inferred)", policy.__name__, epoch)
-    grouped = LengthGrouped(cell.grouped_batch_size, lengths=known)
-    yield row("HFG-oracle", f"batch {grouped.batch_size}", "LengthGrouped", offline(grouped))
+    for method, form in (("GMT-oracle", max_tokens), ("BMT-oracle", bucketed_max_tokens)):
+        found, epoch = closest(form, cell.rows[method].tokens)
+        yield row(method, f"budget {found:,} (inferred)", form.__name__, epoch)
+    size = cell.grouped_batch_size
+    grouped = offline(length_grouped, size)
+    yield row("HFG-oracle", f"batch {size}", length_grouped.__name__, grouped)
     limit = max(cell.max_tokens, int(drawn.max()))
     yield row("", f"budget {limit:,}", "Even", online(Even(limit)))
 

@@ -7,7 +7,6 @@ simulate/  policies and planners over given lengths
 profile    the cost of a model on the hardware at hand
 report     what a run lost to padding, to waiting for ranks and for data, from its step log
 watch      the same while it runs
-lengths    a file with the lengths of a data set
 service    a job of the service: run it, see its status (service_text) and plans; measure its
            sources and size it (service_sizing)
 ```

@@ -12,7 +12,6 @@ from evenstep.cli.options import BufferSize, CostName, Json, WorldSize, parse_bu
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
 from evenstep.files import write_whole
-from evenstep.plan.policies.by_name import POLICIES
 from evenstep.tools.advise import advise, draw_length_sample
 from evenstep.tools.advise.length_sources import SAMPLE_SIZE
 from evenstep.tools.advise.pool_size import advise_pool_size
@@ -20,6 +19,7 @@ from evenstep.tools.report.advice_page import advice_page
 from evenstep.tools.report.advice_text import advice_text
 from evenstep.tools.report.pool_text import pool_text
 from evenstep.tools.simulate import DISTRIBUTIONS
+from evenstep.tools.simulate.yardsticks import COMPARED
 
 
 def command(
@@ -164,7 +164,7 @@ def command(
     with progress_bar("predicting") as progress:
         advice = advise(
             drawn,
-            POLICIES,
+            COMPARED,
             world_size=world_size,
             cost=cost_model,
             max_tokens=max_tokens,

@@ -1,4 +1,4 @@
-"""Where samples come from: sources of a mixture, map-style and iterable datasets, cached lengths.
+"""Where samples come from: sources of a mixture, map-style and iterable datasets.
 
 A source of a mixture, from its description to its samples, in reading order:
 
@@ -22,7 +22,6 @@ Datasets of a `DataLoader`:
     resumable          what a dataset can do, and how any iterable is resumed
     cut_documents      `CutDocuments`: splits or truncates documents that are too long
     pool_sort_dataset  `PoolSortDataset`, with pool_pass (one pass and its order)
-    lengths            counts the lengths of a dataset once, and keeps them in a file
 
 Each name is imported on first use: a process that reads files needs no torch, which is most of the
 memory of such a process.
@@ -36,9 +35,6 @@ from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evenstep.data.cut_documents import CutDocuments as CutDocuments
-    from evenstep.data.lengths import count_lengths as count_lengths
-    from evenstep.data.lengths import read_lengths as read_lengths
-    from evenstep.data.lengths import write_lengths as write_lengths
     from evenstep.data.pool_sort_dataset import PoolSortDataset as PoolSortDataset
     from evenstep.data.reader import SourceReader as SourceReader
     from evenstep.data.reader import StoredSample as StoredSample
@@ -50,7 +46,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".cut_documents": ("CutDocuments",),
-    ".lengths": ("count_lengths", "read_lengths", "write_lengths"),
     ".pool_sort_dataset": ("PoolSortDataset",),
     ".reader": ("SourceReader", "StoredSample"),
     ".reader_kinds": ("open_reader", "open_readers"),

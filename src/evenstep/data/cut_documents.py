@@ -20,7 +20,7 @@ from evenstep.batch.measure import length_of
 from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
-from evenstep.plan.lengths import Lengths
+from evenstep.plan.lengths import check_lengths
 from evenstep.plan.packing import OVER_LONG, Pieces, cut_long
 
 
@@ -33,7 +33,7 @@ class CutDocuments(Dataset[Any]):
         max_tokens: int,
         over_long: str,
         *,
-        lengths: Lengths | npt.ArrayLike | None = None,
+        lengths: npt.ArrayLike | None = None,
         length_fn: Callable[[Any], int] = length_of,
     ) -> None:
         """
@@ -42,8 +42,8 @@ class CutDocuments(Dataset[Any]):
             max_tokens: tokens of the longest sample.
             over_long: "split" cuts a longer document into as few samples as possible, of equal
                 length. "truncate" keeps its first `max_tokens`. "error" refuses it.
-            lengths: of all documents, as `evenstep.read_lengths` gives them. "split" needs them,
-                since they decide how many samples there are.
+            lengths: [documents] integers, tokens of each. "split" needs them, since they decide how
+                many samples there are.
             length_fn: from a sample to its tokens, as for `evenstep.DataLoader`.
 
         Raises:
@@ -55,7 +55,7 @@ class CutDocuments(Dataset[Any]):
         if lengths is None and over_long == "split":
             raise ConfigurationError(
                 'over_long="split" needs lengths=, which decide how many samples there are: count '
-                "them with evenstep lengths, or truncate"
+                "the tokens of each document, or truncate"
             )
         self.dataset = dataset
         self.max_tokens = max_tokens
@@ -63,13 +63,13 @@ class CutDocuments(Dataset[Any]):
         self._length_fn = length_fn
         self._pieces: Pieces | None = None
         if lengths is not None:
-            known = Lengths.of(lengths)
+            known = check_lengths(lengths)
             if len(known) != len(dataset):
                 raise ConfigurationError(
                     f"{len(known):,} lengths for a dataset of {len(dataset):,} samples; count them "
-                    "again with evenstep lengths"
+                    "again"
                 )
-            self._pieces = cut_long(known.values, max_tokens, over_long)
+            self._pieces = cut_long(known, max_tokens, over_long)
             self._known = known
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class CutDocuments(Dataset[Any]):
 
     @property
     def fingerprint(self) -> str:
-        """The dataset's fingerprint and the cut; for checkpoints and caches of lengths."""
+        """The dataset's fingerprint and the cut; for checkpoints."""
         inner = dataset_fingerprint(self.dataset, iterable=False)
         return f"{inner} {self.over_long} at {self.max_tokens}"
 
@@ -93,11 +93,11 @@ class CutDocuments(Dataset[Any]):
             return _cut(sample, 0, min(length, self.max_tokens), length)
         document = int(self._pieces.documents[index])
         sample = self.dataset[document]
-        length, known = self._length_fn(sample), int(self._known.values[document])
+        length, known = self._length_fn(sample), int(self._known[document])
         if length != known:
             raise SampleError(
                 f"document {document} has {length:,} tokens, but {known:,} in lengths=, by which "
-                "documents are cut; count them again with evenstep lengths"
+                "documents are cut; count them again"
             )
         begin, end = int(self._pieces.begins[index]), int(self._pieces.ends[index])
         return _cut(sample, begin, end, length)

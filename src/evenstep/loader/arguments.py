@@ -138,35 +138,6 @@ def list_as_index(given: str) -> ConfigurationError:
     )
 
 
-def check_planned(
-    policy: Policy, dataset: Any, *, iterable: bool, sampler: Any, shuffle: bool, drop_last: bool
-) -> None:
-    """
-    Raises:
-        ConfigurationError: `policy` plans offline, and an argument contradicts that.
-    """
-    lengths = policy.lengths
-    if lengths is None:
-        return
-    name = type(policy).__name__
-    if iterable:
-        raise ConfigurationError(
-            f"{name} plans an epoch by dataset index, and an iterable dataset has none; use a "
-            "map-style dataset, or an online policy such as evenstep.Even"
-        )
-    for argument, given in (("sampler", sampler), ("shuffle", shuffle), ("drop_last", drop_last)):
-        if given:
-            raise ConfigurationError(
-                f"{argument}={given!r} contradicts {name}, which decides the order of the whole "
-                f"epoch and which samples are in it; leave {argument} out"
-            )
-    if len(dataset) != len(lengths):
-        raise ConfigurationError(
-            f"{name} was given the lengths of {len(lengths):,} samples, and the dataset has "
-            f"{len(dataset):,}; count them again: evenstep lengths"
-        )
-
-
 def check_in_order(in_order: bool) -> None:
     if not in_order:
         raise ConfigurationError(

@@ -239,7 +239,6 @@ class DataLoader(LoaderAttributes):
             shuffle=bool(shuffle),
             seed=options.seed,
             drop_last=drop_last,
-            multiple=options.padded_to.samples,
         )
         self._cursor = EpochCursor(self._epochs, labels)
         self._step_count = StepCount(self._epochs)
@@ -455,7 +454,7 @@ class DataLoader(LoaderAttributes):
 
     def __len__(self) -> int:
         """Steps of a whole pass, where they are known in advance: with `FixedBatch` over a sized
-        dataset or sampler, and with policies that plan offline.
+        dataset or sampler.
 
         Raises:
             TypeError: the number depends on lengths that are not known yet; see `estimated_steps`.
@@ -463,14 +462,14 @@ class DataLoader(LoaderAttributes):
         """
         frame = inspect.currentframe()
         refuse_trainers(frame and frame.f_back)
-        return self._step_count.exact(self.epoch, *self._rank_and_world_size())
+        return self._step_count.exact(self.world_size)
 
     @property
     def estimated_steps(self) -> int | None:
         """Steps of a whole pass, estimated from the mean samples per step so far. None before the
-        first step, and where the number of samples is unknown; exact with policies that plan
-        offline. For progress bars and learning rates: the loop ends when the loader does."""
-        return self._step_count.estimate(self.epoch, *self._rank_and_world_size())
+        first step, and where the number of samples is unknown. For progress bars and learning
+        rates: the loop ends when the loader does."""
+        return self._step_count.estimate(self.world_size)
 
     # What the job is like
 

@@ -9,7 +9,6 @@ groups/               groups as two arrays, formed under a token budget, aligned
 policies/             policies that see a window: `Even`, the default, and four others; a new policy
                       goes here, and its name into `policies.by_name`
 update_size           how many groups an optimizer update has, and how large they are
-offline/              policies that see all lengths, and the one that replays their plans
 epoch/                which samples of an epoch are left, for any number of ranks
 packing/              documents to micro-batches of equal cost: the policy `WorkloadPacking`
 partition/            items to bins of equal load
@@ -19,10 +18,9 @@ rebalance/            sequences that ranks already hold, such as rollouts, to mi
 dynamic_context/      as many ranks for each document as it needs, in every micro-batch
 padded_to             multiples that a collate function pads to
 plan_checks           the checks of every plan before it is used
-delegating_policy     base of policies that plan as another does
 label_reading         how models read labels, and how a job learns it from its samples
 length_moments        how tokens are spread over lengths; the composition of a run
-lengths, rng          lengths of a data set; one random stream for each use of a seed
+lengths, rng          checks of lengths; one random stream for each use of a seed
 argument_checks, plain_values    checks of options; options as text that is equal on all ranks
 schema                checks of documents that were saved
 ```
@@ -38,11 +36,6 @@ from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evenstep.plan.groups.groups import Groups as Groups
-    from evenstep.plan.lengths import Lengths as Lengths
-    from evenstep.plan.offline.policies import BucketedMaxTokens as BucketedMaxTokens
-    from evenstep.plan.offline.policies import LengthGrouped as LengthGrouped
-    from evenstep.plan.offline.policies import MaxTokens as MaxTokens
-    from evenstep.plan.offline.policies import Sorted as Sorted
     from evenstep.plan.packing import DocumentCost as DocumentCost
     from evenstep.plan.packing import WorkloadPacking as WorkloadPacking
     from evenstep.plan.pipeline import PipelineSchedule as PipelineSchedule
@@ -58,13 +51,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".groups.groups": ("Groups",),
-    ".lengths": ("Lengths",),
-    ".offline.policies": (
-        "BucketedMaxTokens",
-        "LengthGrouped",
-        "MaxTokens",
-        "Sorted",
-    ),
     ".packing": (
         "DocumentCost",
         "WorkloadPacking",

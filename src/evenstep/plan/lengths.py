@@ -1,9 +1,6 @@
-"""The lengths of a whole data set, for policies that plan offline."""
+"""Checks of lengths that are planned by as a whole."""
 
 from __future__ import annotations
-
-import zlib
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -15,49 +12,34 @@ MAX_LENGTH = 2**31 - 1
 """Planners keep a length and a position in one int64."""
 
 
-@dataclass(frozen=True, eq=False)
-class Lengths:
-    """[samples] int64 tokens of each sample, by dataset index. Equal if the numbers are.
+def check_lengths(given: npt.ArrayLike, name: str = "lengths=") -> Int64Array:
+    """[samples] a copy of lengths in tokens.
+
+    Args:
+        name: that an error gives them.
 
     Raises:
-        ConfigurationError: the array is not one-dimensional, not of integers, or empty; or a length
-            is out of range.
+        ConfigurationError: not one dimension of integers, none at all, or one out of range.
     """
-
-    values: Int64Array
-    digest: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        given = np.asarray(self.values)
-        if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu":
+    values = np.asarray(given)
+    if values.ndim != 1:
+        raise ConfigurationError(f"{name} has shape {values.shape}; it must have one dimension")
+    if not len(values):
+        raise ConfigurationError(f"{name} holds no lengths")
+    if values.dtype.kind not in "iu":
+        raise not_integers(name, values.dtype)
+    too_long = MAX_LENGTH + 1
+    for bad, limit in ((values < 1, "at least 1"), (values >= too_long, f"below {too_long:,}")):
+        if bad.any():
+            first = int(np.argmax(bad))
             raise ConfigurationError(
-                f"lengths of shape {given.shape} and type {given.dtype} must be one dimension of "
-                "integers, one for each sample of the dataset"
+                f"{name} has {int(bad.sum()):,} lengths that are not {limit}, the first "
+                f"of them {values[first]} at position {first}; remove these samples"
             )
-        wrong = np.flatnonzero((given < 1) | (given > MAX_LENGTH))
-        if len(wrong):
-            raise ConfigurationError(
-                f"{len(wrong):,} lengths are not from 1 to {MAX_LENGTH:,}, the first of them "
-                f"{given[wrong[0]]} at position {wrong[0]}; remove these samples first"
-            )
-        values = np.array(given, "<i8")
-        values.flags.writeable = False
-        object.__setattr__(self, "values", values)
-        object.__setattr__(self, "digest", zlib.crc32(values.tobytes()))
+    return values.astype(np.int64)
 
-    @classmethod
-    def of(cls, given: Lengths | npt.ArrayLike) -> Lengths:
-        """`Lengths` as they are, or made of an array."""
-        return given if isinstance(given, cls) else cls(np.asarray(given))
 
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Lengths) and np.array_equal(self.values, other.values)
-
-    def __hash__(self) -> int:
-        return self.digest
-
-    def __repr__(self) -> str:
-        return f"Lengths({len(self):,} samples, digest {self.digest:08x})"
+def not_integers(name: str, kind: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name} holds {kind}; lengths must be integers: the tokens of each sample"
+    )

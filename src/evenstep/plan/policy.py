@@ -3,8 +3,7 @@
 A policy is a frozen dataclass of options and two pure functions. Each round, every rank calls
 `propose` on its own window, all ranks exchange the proposals' messages, and every rank calls
 `settle` on all messages. The outcome is a `Plan` for this rank, in which every rank has the same
-number of steps, so that nothing further needs to be agreed. Where all lengths are known, a policy
-can `deal` out the whole epoch offline instead.
+number of steps, so that nothing further needs to be agreed.
 
 The code that runs a policy may rely on this: a plan names every window position at most once; a
 rank that proposed at least one sample gets exactly as many steps as every other such rank; groups
@@ -26,7 +25,6 @@ from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
 from evenstep.errors import InvariantError, SampleError
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.lengths import Lengths
 from evenstep.plan.plain_values import plain_value
 
 if TYPE_CHECKING:
@@ -48,8 +46,6 @@ class Window:
     """[samples] images, videos and sounds, where patches are counted."""
     patch_pairs: Int64Array | None = None
     """[samples] sum over images of their squared patches, where patches are counted."""
-    numbers: Int64Array | None = None
-    """[samples] increasing arrival numbers, where the epoch was planned offline."""
     exhausted: bool = False
     """True when the rank's source has ended: nothing will be added to this window."""
     accumulate: int = 1
@@ -132,9 +128,6 @@ class Policy(abc.ABC):
 
     ranks: int | None = None
     """All ranks of the loader's process group, where `dynamic`."""
-
-    lengths: Lengths | None = None
-    """Lengths of the whole data set, where the epoch is planned offline: see `deal`."""
 
     @property
     def max_length(self) -> int | None:
@@ -222,19 +215,6 @@ class Policy(abc.ABC):
         """`window_size` for one round, counted from 0: at most `window_size`, and never less than
         in the round before."""
         return self.window_size(buffer_size)
-
-    def deal(self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int) -> list[Groups]:
-        """Plans a whole epoch offline. Policies that have `lengths` do this instead of `propose`
-        and `settle`.
-
-        Args:
-            lengths: [samples] int64, each positive.
-
-        Returns:
-            For each rank its groups of positions in `lengths`, in the order in which they are
-            trained on; equally many on every rank.
-        """
-        raise InvariantError(f"{self.name} plans online: see Policy.propose")
 
     @abc.abstractmethod
     def propose(self, window: Window) -> Proposal:

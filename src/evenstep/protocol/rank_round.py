@@ -73,7 +73,6 @@ class RankRound:
             patches=patches if counts else None,
             images=images if counts else None,
             patch_pairs=patch_pairs if counts else None,
-            numbers=start.numbers,
             exhausted=exhausted,
             accumulate=accumulate,
             seed=seed,

@@ -12,16 +12,11 @@ import pytest
 from evenstep.cost import TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import (
-    BucketedMaxTokens,
     Even,
     FixedBatch,
-    LengthGrouped,
-    Lengths,
-    MaxTokens,
     Policy,
     PoolSort,
     SequencePacking,
-    Sorted,
     TokenBudget,
 )
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
@@ -31,13 +26,11 @@ GIVEN = PolicyOptions(
     target_tokens=50,
     batch_size=3,
     cost=TokenCost(),
-    lengths=Lengths(np.array([5, 6, 7])),
 )
 OTHERS: dict[str, Any] = {
     "max_tokens": 200,
     "target_tokens": 60,
     "batch_size": 4,
-    "lengths": Lengths(np.array([1, 2, 3])),
 }
 
 
@@ -66,7 +59,6 @@ def test_names_are_those_that_policies_give_themselves() -> None:
         assert name == policy.name + "-packed" * packed_even
 
 
-LENGTHS = {"lengths": np.array([1, 2])}
 REFUSED: list[tuple[type[Policy], dict[str, Any], str]] = [
     *(
         (FixedBatch, {"batch_size": n}, f"batch_size={n!r} must be")
@@ -109,15 +101,6 @@ REFUSED: list[tuple[type[Policy], dict[str, Any], str]] = [
     (Even, {"max_tokens": 100, "target_tokens": 101}, "target_tokens=101 must"),
     (Even, {"max_tokens": 100, "target_tokens": 9, "packed": True}, "target_tokens=9 must"),
     (SequencePacking, {"max_tokens": 1, "max_wait": -1}, "max_wait=-1 must be at least 0"),
-    (SequencePacking, {"max_tokens": 1, "lengths": np.array([[1]])}, "lengths"),
-    (SequencePacking, {"max_tokens": 1, **LENGTHS}, "sample 1 has 2 tokens, over max_tokens=1"),
-    (Sorted, {"batch_size": 0, **LENGTHS}, "batch_size=0 must be at least 1"),
-    (Sorted, {"batch_size": 1, "lengths": np.array([0.5])}, "lengths"),
-    (LengthGrouped, {"batch_size": None, **LENGTHS}, "batch_size=None"),
-    (LengthGrouped, {"batch_size": 1, "megabatch": 0, **LENGTHS}, "megabatch=0 must be at least 1"),
-    (MaxTokens, {"max_tokens": 0, **LENGTHS}, "max_tokens=0 must be at least 1"),
-    (BucketedMaxTokens, {"max_tokens": 10, "bucket_size": 0, **LENGTHS}, "bucket_size=0 must be"),
-    (BucketedMaxTokens, {"max_tokens": 10, "bucket_size": None, **LENGTHS}, "bucket_size=None"),
 ]
 
 
@@ -138,7 +121,6 @@ def test_options_are_plain_values_and_name_every_field(name: str) -> None:
             max_tokens=np.int64(100),  # type: ignore[arg-type]
             batch_size=np.int64(3),  # type: ignore[arg-type]
             cost=TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128),
-            lengths=Lengths(LENGTHS["lengths"]),
         )
     )
     options = policy.options()

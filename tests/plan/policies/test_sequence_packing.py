@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dealt_epochs import deal
 from evenstep.cost import TransformerCost
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.partition.best_fit import best_fit_decreasing
@@ -24,7 +23,6 @@ def drawn(counts: list[int], longest: int, seed: int) -> list[np.ndarray]:
 
 # Numbers of samples and their spread decide what matters, so those are drawn.
 LONGEST, ANY = st.sampled_from([1, 10, 60, CAPACITY]), st.integers(0, 2**32)
-LENGTHS = st.builds(lambda n, m, s: drawn([n], m, s)[0], st.integers(1, 120), LONGEST, ANY)
 SOURCES = st.builds(drawn, st.lists(st.integers(0, 60), min_size=1, max_size=8), LONGEST, ANY).map(
     lambda sources: [source.tolist() for source in sources]
 )
@@ -39,9 +37,6 @@ def settle(policy: SequencePacking, windows: list[Window]) -> list[Groups]:
     proposals = [policy.propose(w) for w in windows]
     messages = np.stack([p.message for p in proposals])
     return [policy.settle(p, messages, rank).groups for rank, p in enumerate(proposals)]
-
-
-# Windows
 
 
 @few
@@ -118,27 +113,3 @@ def test_windows_lose_next_to_nothing_against_the_whole_set() -> None:
     rounds = list(play(policy, [lengths.tolist()], buffer_size=512))
     steps = sum(turns[0].steps for turns in rounds)
     assert steps <= 1.005 * len(best_fit_decreasing(lengths, 8192))
-
-
-# The whole set
-
-
-def listed(groups: Groups) -> list[tuple[int, ...]]:
-    return [tuple(groups.group(g).tolist()) for g in range(len(groups))]
-
-
-def test_groups_of_the_whole_set_come_in_another_order_in_another_epoch_or_seed() -> None:
-    policy = SequencePacking(CAPACITY, lengths=np.random.default_rng(0).integers(1, 100, 300))
-    orders = [listed(deal(policy, 1, *key)[0]) for key in ((0, 0), (0, 1), (1, 0))]
-    assert len(set(map(tuple, orders))) == 3
-    assert len({frozenset(order) for order in orders}) == 1
-
-
-@few
-@given(LENGTHS)
-def test_policies_are_equal_where_their_lengths_are(lengths: np.ndarray) -> None:
-    one, other = (SequencePacking(CAPACITY, lengths=lengths.copy()) for _ in range(2))
-    assert one == other
-    assert one.fingerprint == other.fingerprint
-    assert one != SequencePacking(CAPACITY)
-    assert one.fingerprint != SequencePacking(CAPACITY).fingerprint

@@ -7,7 +7,7 @@ import pytest
 
 from evenstep.cost import Cost, PaddedTokenCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan import Even, FixedBatch, Lengths, Policy, TokenBudget
+from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.update_size import UpdateSize
 from evenstep.tools.advise import LengthSample, Prediction
@@ -51,14 +51,7 @@ def test_figures_of_all_samples_are_those_of_a_simulation_of_the_data() -> None:
     found = run(length_sample_of(lengths, 700))
     shards = deal(700, 2, 5)
     for name, build in BUILDERS.items():
-        policy = build(
-            PolicyOptions(
-                max_tokens=8192,
-                batch_size=3,
-                cost=PaddedTokenCost(),
-                lengths=Lengths(lengths),
-            )
-        )
+        policy = build(PolicyOptions(max_tokens=8192, batch_size=3, cost=PaddedTokenCost()))
         size = UpdateSize.of(policy, UPDATE, ranks=2, lengths=lengths)
         result = simulate(
             size.policy,

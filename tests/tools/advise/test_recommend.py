@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import evenstep
 from evenstep.cost import PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan import Even, FixedBatch, Policy, Sorted, TokenBudget
+from evenstep.plan import Even, FixedBatch, Policy, PoolSort, TokenBudget
 from evenstep.tools.advise import Advice, LengthSample, Range, Summary, advise, summarize
 from evenstep.tools.advise.predict import Build
 from evenstep.tools.advise.recommend import code_for, set_up
@@ -232,7 +232,7 @@ def advice_of(recommended: Build) -> Advice:
 
 
 def test_steps_of_like_lengths_are_warned_of_in_one_sentence() -> None:
-    advice = advice_of(lambda s: Sorted(8, lengths=s.lengths))
+    advice = advice_of(lambda s: PoolSort(8, pool_size=200))
     composition = advice.prediction("even").figures["composition"].value
     assert composition < 0.1
     (warning,) = (note for note in advice.notes if WARNING in note)

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from evenstep.cost import TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan import FixedBatch, Lengths, Policy, Sorted, TokenBudget
+from evenstep.plan import FixedBatch, Policy, TokenBudget
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.run import deal, simulate
+from evenstep.tools.simulate.yardsticks import Yardstick
 
 POLICIES = (TokenBudget(64), TokenBudget(64, max_steps_per_round=2), FixedBatch(3))
 lengths_lists = st.lists(st.integers(1, 64), max_size=40)
@@ -148,7 +149,7 @@ def test_composition_tells_random_batches_from_sorted_ones() -> None:
     lengths = sample_lengths("ultrachat", 4_000, 0)
     shards = [lengths[shard] for shard in deal(len(lengths), 4)]
     random = simulate(FixedBatch(8), shards)
-    by_length = simulate(Sorted(8, lengths=Lengths(lengths)), shards)
+    by_length = simulate(Yardstick(kind="sorted", batch_size=8), shards)
     assert random.composition == pytest.approx(1, abs=0.05)
     assert by_length.composition < 0.1
     assert random.tokens_per_update_cv < by_length.tokens_per_update_cv

@@ -22,8 +22,7 @@ from evenstep.cli.output import note, print_figures, print_json, progress_bar
 from evenstep.cli.simulate import dynamic_context, packing, rebalance
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.lengths import Lengths
-from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
+from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.update_size import AUTO, UpdateSize, resolve_accumulate
 from evenstep.tools.simulate import (
     DISTRIBUTIONS,
@@ -32,6 +31,7 @@ from evenstep.tools.simulate import (
     load_samples,
     simulate,
 )
+from evenstep.tools.simulate.yardsticks import COMPARED, YARDSTICKS
 
 _SAMPLES_PER_RANK = 12_000
 _MAX_TOKENS = 16_384
@@ -69,7 +69,8 @@ _ROWS = {
 }
 _GROUP_HELP = """Run a policy over lengths, and report what it gains. Needs no GPU.
 
-`evenstep simulate POLICY --help` lists the options of a policy.
+`evenstep simulate POLICY --help` lists the options of a policy. A yardstick is what others form
+from all lengths of a data set; no loader trains on it.
 
 \b
 Examples:
@@ -95,10 +96,10 @@ _SUMMARIES = {
     "pool-sort": "Fixed-size batches of like length on all ranks.",
     "fixed-batch": "Fixed-size batches in the sampler's order.",
     "sequence-packing": "Groups packed best-fit decreasing, not padded.",
-    "sorted": "Offline: fixed-size batches in order of length.",
-    "length-grouped": "Offline: group_by_length of Hugging Face.",
-    "max-tokens": "Offline: fullest batches, shortest first (GMT).",
-    "bucketed-max-tokens": "Offline: full batches of similar length (BMT).",
+    "sorted": "Yardstick: fixed-size batches, by length.",
+    "length-grouped": "Yardstick: group_by_length of Hugging Face.",
+    "max-tokens": "Yardstick: full batches, shortest first (GMT).",
+    "bucketed-max-tokens": "Yardstick: full batches of like length (BMT).",
 }
 
 
@@ -122,7 +123,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         rich_markup_mode=None,
     )
-    for policy, named in POLICIES.items():
+    for policy, named in COMPARED.items():
         option = "--batch-size 16" if "batch_size" in named.takes else "--max-tokens 32768"
         text = _POLICY_HELP.format(summary=_SUMMARIES[policy], policy=policy, option=option)
         group.command(policy, help=text)(_command(policy))
@@ -134,10 +135,10 @@ def register(app: typer.Typer) -> None:
 
 def _command(policy: str) -> Callable[..., None]:
     """`_simulate` for one policy, with the options that the policy uses and no others."""
-    takes = POLICIES[policy].takes
+    takes = COMPARED[policy].takes
     unused = {"max_tokens", "target_tokens", "batch_size", "spread", "sync"} - set(takes)
-    if "lengths" in takes:
-        # An epoch planned offline has equally many groups on all ranks: none is exhausted early.
+    if policy in YARDSTICKS:
+        # All ranks have equally many groups: none is exhausted early.
         unused |= {"exhausted", "vision"}
 
     def command(**options: Any) -> None:
@@ -235,12 +236,11 @@ def _simulate(
         max_tokens = known.max_tokens if known else _MAX_TOKENS
         if known is None or vision is not None:
             max_tokens = max(max_tokens, int(drawn.max()))
-    chosen = POLICIES[policy](
+    chosen = COMPARED[policy](
         PolicyOptions(
             max_tokens=max_tokens,
             batch_size=batch_size,
             cost=parse_cost(cost),
-            lengths=Lengths(drawn),
             target_tokens=target_tokens,
             spread=spread,
             sync=sync,

@@ -112,8 +112,6 @@ class ChunkChecks:
         names: Sequence[Any] = [None] * len(samples)
         if indices is not None:
             names = tuple(indices[position] for position in positions.tolist())
-        if self._epoch.expected is not None:
-            self._epoch.expected.check(numbers, columns[:, 0], names)
         planned = self._check_planned(names, numbers, columns)
         return ReadySamples(numbers, columns, digests, samples, names, planned, end)
 

@@ -22,7 +22,6 @@ from evenstep.loader.batcher.whole_updates import StepOfUpdate, WholeUpdates
 from evenstep.loader.transport.cp_peers import WindowChecksum
 from evenstep.loader.transport.first_rows import FEW, FirstRows, RowComparison, signed
 from evenstep.loader.workers.iterable import WorkerStateLog
-from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.protocol import PlannedStep, RankProtocol
 
 _WEIGHED = 64  # samples of a window
@@ -30,11 +29,8 @@ _WEIGHED = 64  # samples of a window
 
 def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
     """The protocol of this rank for one pass."""
-    policy = spec.policy
-    if epoch.expected is not None:
-        policy = ReplayPolicy(policy, epoch.expected.ends)
     return RankProtocol(
-        policy=policy,
+        policy=spec.policy,
         rank=spec.rank,
         world_size=spec.world_size,
         buffer_size=spec.memory.buffer_size,

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import LossTotals
-from evenstep.errors import SampleError
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch.remaining import Remaining
@@ -29,33 +25,6 @@ class LoaderSpec(LoaderOptions):
     """Context-parallel rank: which shard of every micro-batch this process gets."""
     compared: Mapping[str, Any]
     """What else must be equal on all ranks, by the name that an error uses."""
-
-
-@dataclass(frozen=True)
-class ExpectedSamples:
-    """A rank's groups of an epoch planned offline, and the lengths they were planned by."""
-
-    ends: Int64Array
-    """[groups] arrival number at which each group ends."""
-    lengths: Int64Array
-    """[samples] tokens that each sample had when lengths were counted."""
-
-    def check(self, numbers: Int64Array, lengths: Int64Array, indices: Sequence[Any]) -> None:
-        """
-        Args:
-            numbers, lengths, indices: [samples] that have arrived.
-
-        Raises:
-            SampleError: a sample has another length now.
-        """
-        known = self.lengths[numbers]
-        if (wrong := np.flatnonzero(known != lengths)).size:
-            first = int(wrong[0])
-            raise SampleError(
-                f"sample {indices[first]!r} has {lengths[first]:,} tokens, and {known[first]:,} in "
-                "the lengths that the epoch was planned by; count them again (evenstep lengths), "
-                "or use a policy that needs no lengths in advance, such as evenstep.Even"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +50,5 @@ class EpochSpec:
     """Where the workers of an iterable dataset resume; None for its beginning."""
     stream_digest: int | None = None
     """`Stream.digest` of what the ranks share in this pass."""
-    expected: ExpectedSamples | None = None
-    """Group ends and lengths of an epoch that was planned offline."""
     skipped: int = 0
     """Bad samples of this epoch that were skipped before the pass."""

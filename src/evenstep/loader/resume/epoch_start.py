@@ -10,12 +10,7 @@ from typing import Any
 from evenstep.arrays import Int64Array
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.resume.epoch_progress import EpochProgress
-from evenstep.loader.resume.sample_order import (
-    DealtOrder,
-    EpochShare,
-    PlannedShare,
-    remaining_indices,
-)
+from evenstep.loader.resume.sample_order import DealtOrder, EpochShare, remaining_indices
 from evenstep.loader.transport.first_rows import FirstRows
 
 
@@ -64,7 +59,6 @@ class EpochStart:
             worker_states=progress.worker_states,
             skipped=len(progress.skipped),
             stream_digest=progress.stream.digest if progress.stream is not None else None,
-            expected=share.expected(progress.share) if isinstance(share, PlannedShare) else None,
         )
 
     def deals(self) -> Callable[[Int64Array], Iterable[tuple[int, Any]]] | None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from evenstep.arrays import rounded_up
 from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import MismatchError
-from evenstep.loader.arguments import check_order, check_planned
+from evenstep.loader.arguments import check_order
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.sample_order import (
     EpochShare,
-    PlannedShare,
     SamplerOrder,
     epoch_order,
     sampler_order,
@@ -44,11 +42,6 @@ class Epochs:
     shuffle: bool
     seed: int
     drop_last: bool
-    multiple: int = 1
-    """Of tokens to which each sample is padded."""
-    _plans: dict[tuple[int, int, int], PlannedShare] = field(default_factory=dict, init=False)
-    """The latest share that was planned offline, by (epoch, rank, world size). Both a pass and its
-    length need it."""
 
     def __post_init__(self) -> None:
         check_order(
@@ -57,14 +50,6 @@ class Epochs:
             shuffle=self.shuffle,
             sampler=self.sampler,
             shard_sampler=self.shard_sampler,
-        )
-        check_planned(
-            self.policy,
-            self.dataset,
-            iterable=self.iterable,
-            shuffle=self.shuffle,
-            sampler=self.sampler,
-            drop_last=self.drop_last,
         )
 
     @property
@@ -86,8 +71,6 @@ class Epochs:
             set_epoch(epoch)
 
     def _stream(self) -> Stream | None:
-        if self.policy.lengths is not None:
-            return None
         if self.sampler is None and not self.iterable:
             return Stream(len(self.dataset))
         if self.shard_sampler and (size := size_of(self.sampler)) is not None:
@@ -125,9 +108,6 @@ class Epochs:
         """
         if self.iterable:
             return None
-        if self.policy.lengths is not None:
-            planned = self._planned(progress.epoch, rank, world_size)
-            return _holds(planned, progress)
         stream, sampler = progress.stream, self.sampler
         self.set_epoch(progress.epoch)
         if stream is None:
@@ -166,29 +146,13 @@ class Epochs:
         Args:
             indices: what the share begins with.
         """
-        if self.sampler is None or isinstance(share, PlannedShare) or share is None:
+        if self.sampler is None or share is None:
             return None
         if self.shard_sampler:
             return FirstRows.of_order(share.head)
         if draws_all(self.sampler, self.dataset):
             return FirstRows.of_rank(range(READ))  # whichever come first
         return FirstRows.of_rank(indices)
-
-    def _planned(self, epoch: int, rank: int, world_size: int) -> PlannedShare:
-        lengths = self.policy.lengths
-        assert lengths is not None
-        if len(self.dataset) != len(lengths):
-            raise MismatchError(
-                f"the dataset has {len(self.dataset):,} samples now, and the epoch is planned by "
-                f"the lengths of {len(lengths):,}"
-            )
-        key = (epoch, rank, world_size)
-        if key not in self._plans:
-            rooms = rounded_up(lengths.values, self.multiple)
-            shares = self.policy.deal(rooms, world_size, seed=self.seed, epoch=epoch)
-            self._plans.clear()
-            self._plans[key] = PlannedShare(shares[rank], lengths.values)
-        return self._plans[key]
 
     def share_size(self, world_size: int) -> int | None:
         """Samples of a rank in a whole epoch; None where unknown. An iterable dataset is believed,

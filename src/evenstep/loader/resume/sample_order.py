@@ -20,11 +20,9 @@ from torch.utils.data import DistributedSampler
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import MismatchError
-from evenstep.loader.batcher.spec import ExpectedSamples
 from evenstep.loader.transport.first_rows import READ
 from evenstep.plan.epoch.remaining import Remaining
 from evenstep.plan.epoch.stream import Stream
-from evenstep.plan.groups.groups import Groups
 
 _CHECKED = 32  # samples of a step that its checksum covers
 _BLOCK = 1 << 16  # indices converted to Python integers at a time
@@ -134,36 +132,7 @@ class SamplerOrder:
         return found, iterator
 
 
-@dataclass(frozen=True)
-class PlannedShare:
-    """A share of an epoch that the policy planned offline, from all lengths."""
-
-    groups: Groups
-    """Groups of dataset indices, in the order in which they are trained on."""
-    lengths: Int64Array
-    """[dataset] tokens of every sample."""
-
-    @property
-    def size(self) -> int:
-        return len(self.groups.members)
-
-    def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
-        members = self.groups.members
-        found = dict(zip(places.tolist(), members[places].tolist()))
-        return found, iter(members[begin:].tolist())
-
-    def expected(self, left: Stream) -> ExpectedSamples:
-        """
-        Args:
-            left: the places of this share that arrival numbers count.
-        """
-        members = self.groups.members
-        places = np.concatenate([left.leftover, np.arange(left.tail, len(members))])
-        ends = left.count_below(self.groups.offsets[1:])
-        return ExpectedSamples(ends, self.lengths[members[places]])
-
-
-EpochShare = ShardedOrder | DealtOrder | SamplerOrder | PlannedShare
+EpochShare = ShardedOrder | DealtOrder | SamplerOrder
 """One rank's samples of one epoch, in order."""
 
 

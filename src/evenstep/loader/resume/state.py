@@ -139,10 +139,9 @@ class LoaderState:
         if first.stream is None:
             raise MismatchError(
                 f"the state was saved by {world_size} ranks in the middle of epoch {first.epoch}, "
-                "in which each had an order of its own, or a policy had planned the epoch for that "
-                "many, so another number of ranks cannot share what is left of it; resume on "
-                f"{world_size} ranks, or let evenstep shard, under an online policy: shuffle= or "
-                "shard_sampler=True"
+                "in which each had an order of its own, so another number of ranks cannot share "
+                f"what is left of it; resume on {world_size} ranks, or let evenstep shard: "
+                "shuffle= or shard_sampler=True"
             )
         # A damaged state may name billions of ranks.
         gone = (rank for rank in range(world_size) if rank not in self.ranks)

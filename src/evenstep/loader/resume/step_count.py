@@ -1,10 +1,9 @@
-"""How many steps a pass has: known in advance under some policies, estimated under the others."""
+"""How many steps a pass has: known in advance under `FixedBatch`, estimated under the others."""
 
 from __future__ import annotations
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.resume.epochs import Epochs
-from evenstep.loader.resume.sample_order import PlannedShare
 from evenstep.plan.policies.fixed_batch import FixedBatch
 
 
@@ -20,17 +19,13 @@ class StepCount:
         self._samples += step.global_samples
         self._steps += 1
 
-    def exact(self, epoch: int, rank: int, world_size: int) -> int:
+    def exact(self, world_size: int) -> int:
         """Steps of a whole pass.
 
         Raises:
             TypeError: the number depends on lengths that are not known yet.
         """
         policy = self._epochs.policy
-        if policy.lengths is not None:
-            share = self._epochs.share(self._epochs.begin(epoch), rank, world_size)
-            assert isinstance(share, PlannedShare)
-            return len(share.groups)
         if not isinstance(policy, FixedBatch):
             raise TypeError(
                 f"the number of steps under {type(policy).__name__} depends on lengths that are "
@@ -41,11 +36,9 @@ class StepCount:
             raise TypeError("the number of samples is unknown, so the number of steps is, too")
         return size // policy.batch_size if policy.drop_last else -(-size // policy.batch_size)
 
-    def estimate(self, epoch: int, rank: int, world_size: int) -> int | None:
+    def estimate(self, world_size: int) -> int | None:
         """From the mean samples per step so far; None before the first step, and where the number
         of samples is unknown."""
-        if self._epochs.policy.lengths is not None:
-            return self.exact(epoch, rank, world_size)
         samples = self._epochs.samples(world_size)
         if samples is None or not self._samples:
             return None

@@ -62,11 +62,6 @@ class Stream:
         found[early] = self.leftover[entries[early]]
         return found
 
-    def count_below(self, positions: Int64Array) -> Int64Array:
-        """[n] entries of the stream below each of the positions."""
-        early = np.searchsorted(self.leftover, positions)
-        return early + np.maximum(positions - self.tail, 0)
-
     def share(self, rank: int, world_size: int, *, even: bool) -> Int64Array:
         """[samples] positions dealt to one rank.
 

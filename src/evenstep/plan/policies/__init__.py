@@ -6,6 +6,6 @@ token_budget          groups of nearly equal padded size (ODB)
 pool_sort             ranks that meet in length without messages about it
 sequence_packing      whole samples laid end to end until the budget is full
 fixed_batch           the same number of samples in every batch, as torch does
-by_name               all of them, and those of `evenstep.plan.offline`, by name
+by_name               all of them, by name
 ```
 """

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from evenstep.cost import Cost
-from evenstep.plan.lengths import Lengths
-from evenstep.plan.offline.policies import BucketedMaxTokens, LengthGrouped, MaxTokens, Sorted
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policies.pool_sort import PoolSort
@@ -27,8 +25,6 @@ class PolicyOptions:
     max_tokens: int
     batch_size: int
     cost: Cost
-    lengths: Lengths
-    """Lengths of the whole data set, for policies that plan offline."""
     target_tokens: int | None = None
     spread: bool | None = None
     """None is the policy's default, here and below."""
@@ -55,8 +51,4 @@ POLICIES: Mapping[str, NamedPolicy] = {
     "pool-sort": NamedPolicy(PoolSort, ("batch_size", "spread")),
     "fixed-batch": NamedPolicy(FixedBatch, ("batch_size",)),
     "sequence-packing": NamedPolicy(SequencePacking, ("max_tokens",)),
-    "sorted": NamedPolicy(Sorted, ("batch_size", "lengths")),
-    "length-grouped": NamedPolicy(LengthGrouped, ("batch_size", "lengths")),
-    "max-tokens": NamedPolicy(MaxTokens, ("max_tokens", "lengths")),
-    "bucketed-max-tokens": NamedPolicy(BucketedMaxTokens, ("max_tokens", "lengths")),
 }

@@ -1,25 +1,19 @@
 """`SequencePacking`: whole samples laid end to end until the budget is full, without padding.
 
-With `lengths` the whole data set is packed before each epoch, as tightly as it can be. Without,
-each rank packs its window; the groups with most room wait for the next window, so that packing
-windows loses next to nothing.
+Each rank packs its window; the groups with most room wait for the next window, so that packing
+windows loses next to nothing against packing the whole data set.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit
-from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.lengths import Lengths
-from evenstep.plan.offline.policies import shares
 from evenstep.plan.partition.best_fit import best_fit_decreasing
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
@@ -34,9 +28,6 @@ class SequencePacking(Policy):
 
     max_tokens: int
     """No group has more real tokens. A longer sample is refused."""
-    lengths: Lengths | None = field(default=None, kw_only=True)
-    """Lengths of the whole data set, by dataset index, to pack it as a whole: an array, or the
-    result of `evenstep.read_lengths`. None packs windows."""
     max_wait: int = field(default=4, kw_only=True)
     """After this many rounds in the window, a sample's group goes before fuller ones. As each round
     plans at least one group, every sample is emitted within ``max_wait + window size`` rounds, and
@@ -50,15 +41,6 @@ class SequencePacking(Policy):
         check_given(max_tokens=self.max_tokens, max_wait=self.max_wait)
         check_at_least(1, max_tokens=self.max_tokens)
         check_at_least(0, max_wait=self.max_wait)
-        if self.lengths is None:
-            return
-        object.__setattr__(self, "lengths", Lengths.of(self.lengths))
-        longest = int(self.lengths.values.argmax())
-        if self.lengths.values[longest] > self.max_tokens:
-            raise ConfigurationError(
-                f"sample {longest} has {self.lengths.values[longest]:,} tokens, over "
-                f"max_tokens={self.max_tokens:,}; truncate it in the dataset or raise max_tokens"
-            )
 
     @property
     def max_length(self) -> int | None:
@@ -67,22 +49,6 @@ class SequencePacking(Policy):
     @property
     def limit(self) -> MemoryLimit:
         return MemoryLimit(max_tokens=self.max_tokens, packed=True)
-
-    @cached_property
-    def largest_group(self) -> int:
-        """Samples of the largest group that `deal` may form; 1 without `lengths`."""
-        if self.lengths is None:
-            return 1
-        together = np.sort(self.lengths.values).cumsum()
-        return int(np.searchsorted(together, self.max_tokens, side="right"))
-
-    def window_size(self, buffer_size: int) -> int:
-        return max(buffer_size, self.largest_group)
-
-    def deal(self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int) -> list[Groups]:
-        groups = best_fit_decreasing(lengths, self.max_tokens)
-        order = generator(seed, epoch, RandomStream.SEQUENCE_PACKING_EPOCH).permutation(len(groups))
-        return shares(groups.take(order), world_size)
 
     def propose(self, window: Window) -> Proposal:
         groups = best_fit_decreasing(window.lengths, self.max_tokens)

@@ -18,7 +18,7 @@ from evenstep.cost import UNKNOWN_MODEL, Cost, GroupShapes
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.lengths import Lengths
+from evenstep.plan.lengths import check_lengths
 from evenstep.plan.partition import partition
 from evenstep.plan.partition.greedy import fill_empty
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
@@ -67,7 +67,7 @@ def plan_rebalance(
         SampleError: a sequence has more than `max_tokens`.
     """
     check_at_least(1, ranks=ranks, max_tokens=max_tokens, multiple_of=multiple_of)
-    tokens = Lengths.of(lengths).values
+    tokens = check_lengths(lengths)
     if prompts is not None:
         if packed:
             raise ConfigurationError("prompts= are for packed=False, where each is padded")

@@ -135,7 +135,7 @@ def advise(
     chosen = next(one for one in predictions if one.policy == name)
     if chosen.problem is not None:
         raise ConfigurationError(chosen.problem)
-    policy = builders[name](setup.options(cost, length_sample.lengths))
+    policy = builders[name](setup.options(cost))
     recommendation = Recommendation(
         policy=name,
         code=code_for(policy, setup.buffer_size, setup.update_tokens),

@@ -34,6 +34,7 @@ from evenstep.tools.advise.figure_range import Range, around, spread
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.recommend import Setup
 from evenstep.tools.simulate import deal, simulate
+from evenstep.tools.simulate.yardsticks import Yardstick
 
 BASELINE = "fixed-batch"
 """The policy that speed-ups are relative to."""
@@ -115,7 +116,7 @@ class _World:
     def run(self, build: Build, lengths: Int64Array, seed: int) -> tuple[UpdateSize, Float64Array]:
         """The policy, with updates of `Setup.update_tokens`, and its `FIGURES` over an epoch of
         `lengths`."""
-        policy = build(self.setup.options(self.cost, lengths))
+        policy = build(self.setup.options(self.cost))
         size = UpdateSize.of(policy, self.setup.update_tokens, ranks=self.ranks, lengths=lengths)
         shards = deal(len(lengths), self.ranks, seed)
         result = simulate(
@@ -240,7 +241,7 @@ def _window(builders: Mapping[str, Build], world: _World, length_sample: LengthS
     """Samples that a rank's window holds at most, under any of the policies."""
     if not isinstance(world.setup.buffer_size, str):
         return world.setup.buffer_size
-    options = world.setup.options(world.cost, length_sample.lengths)
+    options = world.setup.options(world.cost)
     tokens = [0]
     for build in builders.values():
         with contextlib.suppress(EvenstepError, ImportError):  # reported when it runs
@@ -269,8 +270,8 @@ def _prediction(
     columns = {**dict(zip(FIGURES, rows.T)), "speedup": speedups}
     return Prediction(
         policy=name,
-        options={key: value for key, value in policy.options().items() if key != "lengths"},
-        needs_lengths=policy.lengths is not None,
+        options=dict(policy.options()),
+        needs_lengths=isinstance(policy, Yardstick),
         packed=policy.packed,
         accumulate=size.accumulate,
         figures={key: _range(key, column, epochs) for key, column in columns.items()},

@@ -11,13 +11,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.lengths import Lengths
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import Policy
@@ -53,14 +49,13 @@ class Setup:
     reasons: tuple[str, ...]
     """The reason for each number."""
 
-    def options(self, cost: Cost, lengths: npt.NDArray[np.int64]) -> PolicyOptions:
-        """The options to build policies from; `lengths` are those of the epoch, by identity."""
+    def options(self, cost: Cost) -> PolicyOptions:
+        """The options to build policies from."""
         return PolicyOptions(
             max_tokens=self.max_tokens,
             target_tokens=self.target_tokens,
             batch_size=self.batch_size,
             cost=cost,
-            lengths=Lengths(lengths),
         )
 
     @property

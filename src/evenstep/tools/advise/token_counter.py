@@ -12,8 +12,9 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, described
+from evenstep.plan.lengths import check_lengths
 from evenstep.tools.advise.tokenizer import CountTokens
-from evenstep.tools.simulate.lengths import check_lengths, pick_column
+from evenstep.tools.simulate.lengths import pick_column
 
 Progress = Callable[[int, int], None]
 """Called with samples measured so far and in all."""

@@ -14,14 +14,12 @@ import numpy.typing as npt
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, EvenstepError, described
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.lengths import MAX_LENGTH
+from evenstep.plan.lengths import check_lengths, not_integers
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
 
 PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<column>.*))?")
 """``FILE.parquet`` or ``FILE.parquet:COLUMN``."""
-
-_TOO_LONG = MAX_LENGTH + 1
 
 
 def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int64Array:
@@ -99,28 +97,6 @@ def open_parquet(path: Path) -> Iterator[Any]:
         ) from error
 
 
-def check_lengths(values: npt.NDArray[Any], spec: str) -> Int64Array:
-    """`values` as [samples] int64 lengths.
-
-    Raises:
-        ConfigurationError: not one dimension of integers, none at all, or one out of range.
-    """
-    if values.ndim != 1:
-        raise ConfigurationError(f"{spec} has shape {values.shape}; it must have one dimension")
-    if not len(values):
-        raise ConfigurationError(f"{spec} holds no lengths")
-    if values.dtype.kind not in "iu":
-        raise _not_integers(spec, values.dtype)
-    for bad, limit in ((values < 1, "at least 1"), (values >= _TOO_LONG, f"below {_TOO_LONG:,}")):
-        if bad.any():
-            first = int(np.argmax(bad))
-            raise ConfigurationError(
-                f"{spec} has {int(bad.sum()):,} lengths that are not {limit}, the first "
-                f"of them {values[first]} at position {first}; remove these samples"
-            )
-    return values.astype(np.int64)
-
-
 def _read(spec: str) -> npt.NDArray[Any]:
     parquet = PARQUET.fullmatch(spec)
     if parquet is not None:
@@ -146,7 +122,7 @@ def _read_parquet(path: Path, column: str | None) -> npt.NDArray[Any]:
         name = pick_column(column, schema.names, path)
         kind = schema.field(name).type
         if not arrow.types.is_integer(kind):
-            raise _not_integers(f"{path}:{name}", kind)
+            raise not_integers(f"{path}:{name}", kind)
         values = file.read(columns=[name]).column(name)
     if values.null_count:
         raise ConfigurationError(
@@ -154,9 +130,3 @@ def _read_parquet(path: Path, column: str | None) -> npt.NDArray[Any]:
         )
     array: npt.NDArray[Any] = values.to_numpy()
     return array
-
-
-def _not_integers(spec: str, kind: object) -> ConfigurationError:
-    return ConfigurationError(
-        f"{spec} holds {kind}; lengths must be integers: the tokens of each sample"
-    )

@@ -7,8 +7,10 @@ shards, policy, buffer and seed would make.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +18,7 @@ from evenstep.arrays import Int64Array
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.delegating_policy import DelegatingPolicy
-from evenstep.plan.offline.replay import ReplayPolicy
-from evenstep.plan.policy import Plan, Policy, Proposal, Window
+from evenstep.plan.policy import Policy
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.exchanged import Exchanged
@@ -26,6 +26,7 @@ from evenstep.protocol.window_size import AUTO
 from evenstep.tools.simulate.measure import measure
 from evenstep.tools.simulate.rank import SimulatedEpoch, SimulatedRank
 from evenstep.tools.simulate.result import SimulationResult
+from evenstep.tools.simulate.yardsticks import Yardstick
 
 
 def deal(count: int, world_size: int, seed: int = 0) -> list[Int64Array]:
@@ -59,8 +60,7 @@ def simulate(
         policy: the policy to measure.
         lengths_per_rank: for each rank, [samples] int64 lengths in order of arrival; or, where
             samples have images, [4, samples] lengths, patches, images and patch pairs. Ranks may
-            have unequally many, or none. An offline policy deals out its own `lengths` instead, to
-            as many ranks.
+            have unequally many, or none. A `Yardstick` deals them out anew, each identity once.
         buffer_size: samples a rank may hold in its window; "auto": see `DataLoader`.
         exhausted: "pad" or "stop"; see `RankProtocol`.
         accumulate: steps whose gradients are added up before the optimizer steps: an update.
@@ -99,16 +99,8 @@ def run_epoch(
 ) -> SimulatedEpoch:
     """Runs one epoch to its end, to look at its steps. Arguments are those of `simulate`."""
     shards = [np.atleast_2d(np.asarray(each, np.int64)) for each in lengths_per_rank]
-    plan_seconds = 0.0
-    own_policies: list[Policy] = [policy] * len(shards)
-    if policy.lengths is not None:
-        begin = time.thread_time()
-        dealt = policy.deal(policy.lengths.values, len(shards), seed=seed, epoch=0)
-        # Every rank plans the whole epoch.
-        plan_seconds = (time.thread_time() - begin) * len(shards)
-        own_policies = [ReplayPolicy(policy, groups.offsets[1:]) for groups in dealt]
-        identities = [groups.members for groups in dealt]
-        shards = [policy.lengths.values[None, members] for members in identities]
+    spent: list[float] = []  # seconds in the policy
+    own_policies: Sequence[Policy] = [policy] * len(shards)
     sizes = [shard.shape[1] for shard in shards]
     if not sum(sizes):
         raise ConfigurationError(f"{len(shards)} ranks and no samples; give at least one sample")
@@ -119,7 +111,18 @@ def run_epoch(
         raise ConfigurationError(
             f"{[len(shard) for shard in identities]} identities for {sizes} lengths per rank"
         )
-    clocked = [_Clocked(own) for own in own_policies]
+    if isinstance(policy, Yardstick):
+        names, first = np.unique(np.concatenate(list(identities)), return_index=True)
+        rows = np.concatenate(shards, axis=1)[:, first]
+        begin = time.thread_time()
+        dealt = policy.dealt(rows[0], len(shards), seed)
+        # Every rank plans the whole epoch.
+        spent.append((time.thread_time() - begin) * len(shards))
+        own_policies = dealt
+        identities = [names[own.groups.members] for own in dealt]
+        shards = [rows[:, own.groups.members] for own in dealt]
+    total = sum(shard.shape[1] for shard in shards)
+    clocked = [_clocked(own, spent) for own in own_policies]
     stream = None
     if policy.deals_on_demand:
         # The order in which fixed shares would have been dealt: first samples of all ranks first.
@@ -147,7 +150,6 @@ def run_epoch(
         )
         for rank, shard in enumerate(shards)
     ]
-    total = sum(sizes)
     sent: list[int] = []
     while not _all_finished(ranks):
         for rank in ranks:
@@ -158,11 +160,10 @@ def run_epoch(
             rank.incoming(messages)
         if progress is not None:
             progress(sum(rank.protocol.emitted for rank in ranks), total)
-    plan_seconds += sum(one.seconds for one in clocked)
     if stream is not None:
         identities = [pooled[rank.entries] for rank in ranks]
     return SimulatedEpoch(
-        ranks=ranks, identities=identities, sent=sum(sent[1:]), plan_seconds=plan_seconds
+        ranks=ranks, identities=identities, sent=sum(sent[1:]), plan_seconds=sum(spent)
     )
 
 
@@ -177,24 +178,22 @@ def _check_lengths(policy: Policy, shards: Sequence[Int64Array]) -> None:
             raise policy.explain_too_long(name, int(shard[position]))
 
 
-class _Clocked(DelegatingPolicy):
-    """Delegates to a policy, and measures the time spent in it."""
+def _clocked(policy: Policy, spent: list[float]) -> Policy:
+    """The same policy, which also notes the seconds of each call."""
 
-    def __init__(self, policy: Policy) -> None:
-        super().__init__(policy)
-        self.seconds = 0.0
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any) -> Any:
+            begin = time.thread_time()
+            found = function(*given)
+            spent.append(time.thread_time() - begin)
+            return found
 
-    def propose(self, window: Window) -> Proposal:
-        begin = time.thread_time()
-        proposal = self.policy.propose(window)
-        self.seconds += time.thread_time() - begin
-        return proposal
+        return called
 
-    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
-        begin = time.thread_time()
-        plan = self.policy.settle(proposal, messages, rank)
-        self.seconds += time.thread_time() - begin
-        return plan
+    noting = copy.copy(policy)
+    for name in ("propose", "settle"):
+        object.__setattr__(noting, name, timed(getattr(policy, name)))
+    return noting
 
 
 def _all_finished(ranks: Sequence[SimulatedRank]) -> bool:

@@ -1,0 +1,243 @@
+"""Batches formed from all lengths of a data set, and how ranks get them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.cost import PaddedTokenCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.policies.by_name import PolicyOptions
+from evenstep.tools.simulate import deal, simulate
+from evenstep.tools.simulate.run import run_epoch
+from evenstep.tools.simulate.yardsticks import (
+    YARDSTICKS,
+    bucketed_max_tokens,
+    by_length,
+    filled,
+    length_grouped,
+    max_tokens,
+    megabatch,
+    sorted_runs,
+)
+
+
+@st.composite
+def several_lengths(draw: st.DrawFn) -> np.ndarray:
+    # Their number and spread decide what matters, so those are drawn; lengths come from a seed.
+    count, longest = draw(st.integers(1, 150)), draw(st.sampled_from([1, 5, 200]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    return rng.integers(1, longest, count, endpoint=True)
+
+
+few = settings(max_examples=40)
+LENGTHS, RANKS, SEEDS = several_lengths(), st.integers(1, 20), st.integers(0, 2**64 - 1)
+FORMS = st.tuples(st.sampled_from([by_length, length_grouped]), st.integers(1, 9)) | st.tuples(
+    st.sampled_from([max_tokens, bucketed_max_tokens]), st.integers(1, 3000)
+)
+
+
+def listed(groups: Groups) -> list[list[int]]:
+    return [groups.group(g).tolist() for g in range(len(groups))]
+
+
+@few
+@given(FORMS, LENGTHS, RANKS, SEEDS)
+def test_ranks_get_equally_many_groups_and_only_what_wraps_around_comes_twice(
+    formed, lengths: np.ndarray, ranks: int, seed: int
+) -> None:
+    form, size = formed
+    dealt = form(lengths, ranks, seed, size)
+    assert len(dealt) == ranks
+    assert len({len(share) for share in dealt}) == 1
+    for share in dealt:
+        assert share.sizes.min() >= 1
+        assert len(np.unique(share.members)) == len(share.members)
+    assert [listed(share) for share in form(lengths, ranks, seed, size)] == [
+        listed(share) for share in dealt
+    ]
+    times = Counter(int(i) for share in dealt for i in share.members)
+    assert sorted(times) == list(range(len(lengths)))
+    if form is length_grouped:  # samples wrap around
+        assert sum(times.values()) - len(lengths) == -len(lengths) % ranks
+        return
+    once = listed(form(lengths, 1, seed, size)[0])
+    padded = -(-len(once) // ranks) * ranks
+    in_turn = [listed(share)[step] for step in range(len(dealt[0])) for share in dealt]
+    assert in_turn == [once[i % len(once)] for i in range(padded)]
+
+
+# Batches of one size
+
+
+@few
+@given(LENGTHS, st.integers(1, 160), SEEDS)
+def test_runs_are_sorted_each_by_itself_and_ties_stay_in_order(
+    lengths: np.ndarray, run: int, seed: int
+) -> None:
+    order = np.random.default_rng(seed).permutation(len(lengths))
+    expected: list[int] = []
+    for begin in range(0, len(order), run):
+        expected += sorted(order[begin : begin + run].tolist(), key=lambda i: lengths[i])
+    assert sorted_runs(order, lengths, run).tolist() == expected
+
+
+@few
+@given(LENGTHS, st.integers(1, 9), RANKS)
+def test_batches_by_length_run_from_the_shortest_to_the_longest(
+    lengths: np.ndarray, batch_size: int, ranks: int
+) -> None:
+    dealt = by_length(lengths, ranks, 0, batch_size)
+    in_turn = [share.group(step) for step in range(len(dealt[0])) for share in dealt]
+    batches = -(-len(lengths) // batch_size)
+    assert (lengths[np.concatenate(in_turn[:batches])] == np.sort(lengths)).all()
+
+
+@few
+@given(LENGTHS, st.integers(1, 9), RANKS, SEEDS)
+def test_length_grouped_batches_are_full_but_the_last(
+    lengths: np.ndarray, batch_size: int, ranks: int, seed: int
+) -> None:
+    for share in length_grouped(lengths, ranks, seed, batch_size):
+        assert (share.sizes[:-1] == batch_size).all()
+
+
+def test_length_grouped_draws_another_order_for_another_seed() -> None:
+    lengths = np.random.default_rng(0).integers(1, 1000, 480)
+    orders = [length_grouped(lengths, 1, seed, 4)[0].members.tolist() for seed in range(3)]
+    assert len({tuple(order) for order in orders}) == 3
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(3, 4), (70, 4), (1003, 4), (2000, 8)])
+def test_length_grouped_orders_a_permutation_as_hugging_face_does(
+    count: int, batch_size: int
+) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("transformers.trainer_pt_utils")
+    lengths = np.random.default_rng(count).integers(1, 300, count)
+    permutation = torch.randperm(count, generator=torch.Generator().manual_seed(5)).numpy()
+    expected = theirs.get_length_grouped_indices(
+        lengths.tolist(), batch_size, generator=torch.Generator().manual_seed(5)
+    )
+
+    size = megabatch(count, batch_size)
+    order = sorted_runs(permutation, -lengths, size)
+    # They also let the first of all and the first of the longest megabatch change places.
+    longest = int(lengths[order[::size]].argmax()) * size
+    order[[0, longest]] = order[[longest, 0]]
+    assert order.tolist() == expected
+
+
+def test_length_grouped_pads_and_steps_as_hugging_face_does() -> None:
+    theirs = pytest.importorskip("transformers.trainer_pt_utils")
+    batch_size, ranks = 8, 3
+    lengths = np.exp(np.random.default_rng(1).normal(5, 0.8, 20_003)).astype(np.int64) + 1
+
+    def padded(of_ranks: list[list[np.ndarray]]) -> float:
+        return sum(len(b) * lengths[b].max() for batches in of_ranks for b in batches)
+
+    own = length_grouped(lengths, ranks, 0, batch_size)
+    own_batches = [[share.group(g) for g in range(len(share))] for share in own]
+    their_batches = []
+    for rank in range(ranks):
+        sampler = theirs.DistributedLengthGroupedSampler(
+            batch_size, num_replicas=ranks, rank=rank, lengths=lengths.tolist()
+        )
+        drawn = np.array(list(sampler))
+        their_batches.append(np.split(drawn, range(batch_size, len(drawn), batch_size)))
+    assert [len(b) for b in own_batches] == [len(b) for b in their_batches]
+    assert padded(own_batches) == pytest.approx(padded(their_batches), rel=0.01)
+
+
+# Batches under a number of tokens
+
+
+@few
+@given(LENGTHS, st.integers(1, 3000), st.integers(1, 200))
+def test_batches_take_all_that_fits_and_only_single_samples_exceed_the_limit(
+    lengths: np.ndarray, limit: int, run: int
+) -> None:
+    order = sorted_runs(np.arange(len(lengths)), lengths, run)
+    groups = filled(order, lengths, limit, run)
+    assert groups.members.tolist() == order.tolist()
+    shapes = groups.shapes(lengths)
+    assert ((shapes.padded <= limit) | (shapes.samples == 1)).all()
+    for end in groups.offsets[1:-1].tolist():
+        begin = int(groups.offsets[groups.offsets.searchsorted(end) - 1])
+        with_next = (end + 1 - begin) * lengths[order[begin : end + 1]].max()
+        assert end % run == 0 or with_next > limit
+    starts = set(groups.offsets.tolist())
+    assert starts >= set(range(0, len(order), run))
+
+
+def test_batches_under_a_limit_by_hand() -> None:
+    lengths = np.array([9, 3, 5, 2, 8, 3])
+    (groups,) = max_tokens(lengths, 1, 0, 9)
+    assert [lengths[group].tolist() for group in listed(groups)] == [[2, 3, 3], [5], [8], [9]]
+
+
+@few
+@given(LENGTHS, st.integers(1, 3000))
+def test_max_tokens_runs_from_the_shortest_to_the_longest(lengths: np.ndarray, limit: int) -> None:
+    order = max_tokens(lengths, 1, 0, limit)[0].members
+    assert (lengths[order] == np.sort(lengths)).all()
+
+
+def test_bucketed_batches_and_their_order_differ_between_seeds() -> None:
+    lengths = np.random.default_rng(0).integers(1, 100, 500)
+    drawn = [listed(bucketed_max_tokens(lengths, 1, s, 1000, bucket=100)[0]) for s in range(3)]
+    assert len({tuple(map(tuple, one)) for one in drawn}) == 3
+    assert len({frozenset(map(frozenset, one)) for one in drawn}) == 3
+
+
+def test_bucketed_order_does_not_follow_length() -> None:
+    lengths = np.random.default_rng(0).integers(1, 500, 20_000)
+    (groups,) = bucketed_max_tokens(lengths, 1, 0, 4000)
+    means = groups.shapes(lengths).tokens / groups.sizes
+    steps = np.arange(len(groups))
+    assert abs(np.corrcoef(steps, means)[0, 1]) < 4 / np.sqrt(len(groups))
+    (sorted_groups,) = max_tokens(lengths, 1, 0, 4000)
+    means = sorted_groups.shapes(lengths).tokens / sorted_groups.sizes
+    assert np.corrcoef(np.arange(len(means)), means)[0, 1] > 0.9
+
+
+# In a simulation
+
+GIVEN = PolicyOptions(max_tokens=700, batch_size=3, cost=PaddedTokenCost())
+
+
+@few
+@given(st.sampled_from(sorted(YARDSTICKS)), LENGTHS, st.integers(1, 5), st.integers(1, 40))
+def test_a_simulation_makes_the_steps_that_were_formed(
+    name: str, lengths: np.ndarray, ranks: int, buffer_size: int
+) -> None:
+    yardstick = YARDSTICKS[name](GIVEN)
+    shards = deal(len(lengths), ranks, 7)
+    given_ = {"buffer_size": buffer_size, "seed": 3, "identities": shards}
+    epoch = run_epoch(yardstick, [lengths[shard] for shard in shards], **given_)
+    dealt = yardstick.dealt(lengths, ranks, 3)
+    for rank, own, names in zip(epoch.ranks, dealt, epoch.identities):
+        made = [names[step.members].tolist() for step in rank.steps]
+        assert made == listed(own.groups)
+    figures = simulate(yardstick, [lengths[shard] for shard in shards], **given_)
+    assert (figures.policy, figures.samples, figures.missing) == (name, len(lengths), 0)
+    assert figures.filler_steps == 0
+
+
+def test_options_are_the_size_and_the_cost() -> None:
+    for yardstick in (one(GIVEN) for one in YARDSTICKS.values()):
+        sizes = {"max_tokens": 700, "batch_size": 3}
+        takes = YARDSTICKS[yardstick.name].takes
+        wanted = {name: sizes[name] for name in takes} | {"cost": repr(PaddedTokenCost())}
+        assert yardstick.options() == wanted
+
+
+@pytest.mark.parametrize("name", sorted(YARDSTICKS))
+def test_sizes_below_1_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="=0 must be at least 1"):
+        YARDSTICKS[name](PolicyOptions(max_tokens=0, batch_size=0, cost=PaddedTokenCost()))
