@@ -17,7 +17,7 @@ import evenstep
 from documents import Documents
 from loader_options import grouped
 
-DOCUMENTS = Documents(123, longest=64, prompts=True)
+DOCUMENTS = Documents(132, longest=64, prompts=True)
 EVERYTHING = list(range(len(DOCUMENTS)))
 
 
