@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.files import MeasuredFile, write_whole
+from evenstep.files import MeasuredFile, replacing, write_whole
 
 SCALES = MeasuredFile(
     format="evenstep scales", name="table of scales", version=3, again="weigh again", by_hand="Ask."
@@ -59,20 +59,13 @@ def test_what_is_not_there_or_no_json_is_named(tmp_path: Path) -> None:
         SCALES.read(path)
 
 
-def test_what_was_written_replaces_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, replace, found = tmp_path / "file.txt", Path.replace, []
-
-    def noting(partial: Path, other: Path) -> Path:
-        found.append((partial.read_text(), target.read_text() if target.exists() else None))
-        return replace(partial, other)
-
-    monkeypatch.setattr(Path, "replace", noting)
+def test_what_was_written_replaces_the_file(tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
     for text in ("first", "second"):
-        write_whole(target, text)
+        with replacing(target) as partial:
+            partial.write_text(text)
+            assert not target.exists() or target.read_text() == "first"
         assert target.read_text() == text
-    assert found == [("first", None), ("second", "first")]
     assert list(tmp_path.iterdir()) == [target]
 
 

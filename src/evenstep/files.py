@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 
 
-def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file whole or not at all, in a folder that is created if needed.
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yields a temporary path in the folder of `path`, which is created if needed. The file written
+    there replaces `path` when the block ends. After an exception `path` is unchanged, and the
+    temporary file is removed.
 
     Raises:
         ConfigurationError: the file cannot be written: the disk is full, or `path` is a folder or a
@@ -32,13 +35,19 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
             # Replacing it would turn it into a file, even /dev/null.
             raise ConfigurationError(f"{path} is a device or pipe, not a file; give another path")
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
+        yield partial
         partial.replace(target)
     except OSError as error:
         raise cannot("write", path, error) from error
     finally:
         with suppress(OSError):  # the folder may be a file
             partial.unlink(missing_ok=True)
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text file whole or not at all: see `replacing`."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def read_json(path: str | os.PathLike[str], *, again: str) -> Any:

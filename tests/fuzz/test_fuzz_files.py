@@ -26,7 +26,7 @@ from mutations import EVERY_BYTE, changed, damaged, fuzz, json_bytes
 from calibrations import known_calibration
 from evenstep.context_parallel.latency import AttentionLatency, load_latency
 from evenstep.errors import ConfigurationError, MismatchError
-from evenstep.files import write_whole
+from evenstep.files import replacing
 from evenstep.service.planner import plan_log
 from evenstep.strategy import DGraph, from_json, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
@@ -193,6 +193,6 @@ def test_a_plan_log_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> Non
 def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
     for target in (tmp_path, tmp_path / "file" / "x"):
         (tmp_path / "file").touch()
-        with pytest.raises(ConfigurationError, match="cannot write"):
-            write_whole(target, "new")
+        with pytest.raises(ConfigurationError, match="cannot write"), replacing(target) as partial:
+            partial.touch()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -155,7 +155,7 @@ def test_costs_decide_where_lengths_are_equal() -> None:
 WRONG = [
     ({"lengths": [5]}, ConfigurationError, r"1 sequences are fewer than ranks=2"),
     ({"lengths": [5, 200]}, SampleError, r"sequence 1 has 200 tokens, over max_tokens=100"),
-    ({"lengths": [5, 0]}, ConfigurationError, r"lengths are not from 1"),
+    ({"lengths": [5, 0]}, ConfigurationError, r"lengths that are not at least 1"),
     ({"costs": [1.0, float("nan")]}, ConfigurationError, r"costs\[1\]=nan must be finite"),
     (
         {"costs": [1.0, -2.0]},
