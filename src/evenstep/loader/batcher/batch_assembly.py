@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -252,7 +253,14 @@ class GroupCollate:
     blank, it says so once a group lacks what others have, since ranks then wait for each other
     without a word."""
 
-    def __init__(self, spec: LoaderSpec) -> None:
+    def __init__(
+        self, spec: LoaderSpec, room: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        """
+        Args:
+            room: see `EpochRun`.
+        """
+        self._room = room
         self.function: Callable[[list[Any]], Any] = spec.collate_fn
         self._given = spec.collate_fn
         self._labels: str | None = None
@@ -280,6 +288,10 @@ class GroupCollate:
         Raises:
             CollateError: see `Blank.added_to` and `BlankRow.collated`.
         """
+        with self._room():
+            return self._collated(samples)
+
+    def _collated(self, samples: list[Any]) -> Any:
         blank, collate = self._blank, self.function
         if isinstance(blank, BlankRow):
             if self._row_towers is None:

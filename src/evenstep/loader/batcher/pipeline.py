@@ -66,12 +66,14 @@ class EpochRun:
         watchdog: Watchdog,
         *,
         seeds: bool = False,
+        room: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         """
         Args:
             feed: of the intake.
             watchdog: of this process.
             seeds: see `make_step`.
+            room: within it the collate function may build its batch in other memory.
         """
         self._feed = feed if epoch.entries is not None else None
         """Where samples are dealt on demand: asked for them."""
@@ -85,7 +87,7 @@ class EpochRun:
         alone = self._protocol.has_no_window
         self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
         self._filler_sample = FillerSample()
-        self._group_collate = GroupCollate(spec)
+        self._group_collate = GroupCollate(spec, room)
         self._checks = ChunkChecks(spec, epoch, self._filler_sample)
         self._worker_states = (
             WorkerStateLog(max(spec.num_workers, 1), epoch.worker_states) if spec.iterable else None

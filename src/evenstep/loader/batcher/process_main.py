@@ -9,7 +9,6 @@ on without one of its threads is waited for.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import queue
 import signal
@@ -132,9 +131,17 @@ class _Main:
                 results.send((epoch.serial, (step, packed, progress)))
 
         ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.memory.prefetch, send)
-        spec, seeds = self._spec_with(writer), self._spec.collate_threads == 1
+        seeds = self._spec.collate_threads == 1
         try:
-            run = EpochRun(spec, epoch, ports, intake.feed, self._watchdog, seeds=seeds)
+            run = EpochRun(
+                self._spec,
+                epoch,
+                ports,
+                intake.feed,
+                self._watchdog,
+                seeds=seeds,
+                room=lambda: borrowing(writer.lend),
+            )
         except BaseException as error:  # of the policy
             ports.announce(abort_message(described(error)))
             raise
@@ -154,15 +161,6 @@ class _Main:
             ports.finish()
         with contextlib.suppress(OSError):  # the trainer has closed its end
             results.send((epoch.serial, end))
-
-    def _spec_with(self, writer: Writer) -> LoaderSpec:
-        """The spec, with a collate function that may build its batch in `writer`'s memory."""
-
-        def collate(samples: list[Any]) -> Any:
-            with borrowing(writer.lend):
-                return self._spec.collate_fn(samples)
-
-        return dataclasses.replace(self._spec, collate_fn=collate)
 
     def _obey(self) -> None:
         """Obeys the trainer's commands while the main thread runs a pass."""
