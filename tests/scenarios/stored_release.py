@@ -66,18 +66,25 @@ class Streamed(IterableDataset[Any]):
         return (Stored()[index] for index in range(self._rank, COUNT, 2))
 
 
+TOKENS = evenstep.PaddedTokenCost()
+"""What these policies counted by default when their states were stored."""
 LOADERS: Mapping[str, Mapping[str, Any]] = {
     "Even": {"policy": evenstep.Even(300)},
     "Even, packed": {"policy": evenstep.Even(300, packed=True)},
     "Even, two steps in an update": {"policy": evenstep.Even(300), "accumulate": 2},
     "Even, window by tokens": {"policy": evenstep.Even(300), "memory": evenstep.Memory()},
-    "TokenBudget": {"policy": evenstep.TokenBudget(300)},
-    "FixedBatch": {"policy": evenstep.FixedBatch(4)},
-    "PoolSort": {"policy": evenstep.PoolSort(4)},
-    "PoolSort, warming up": {"policy": evenstep.PoolSort(3, initial_pool_size=3, warmup_rounds=3)},
-    "SequencePacking": {"policy": evenstep.SequencePacking(300)},
+    "TokenBudget": {"policy": evenstep.TokenBudget(300, cost=TOKENS)},
+    "FixedBatch": {"policy": evenstep.FixedBatch(4, cost=TOKENS)},
+    "PoolSort": {"policy": evenstep.PoolSort(4, cost=TOKENS)},
+    "PoolSort, warming up": {
+        "policy": evenstep.PoolSort(3, initial_pool_size=3, warmup_rounds=3, cost=TOKENS)
+    },
+    "SequencePacking": {"policy": evenstep.SequencePacking(300, cost=TOKENS)},
     "WorkloadPacking": {"policy": evenstep.WorkloadPacking(220, micro_batches=2, max_tokens=300)},
-    "a stream": {"policy": evenstep.TokenBudget(300), "faults": evenstep.Faults(replay=True)},
+    "a stream": {
+        "policy": evenstep.TokenBudget(300, cost=TOKENS),
+        "faults": evenstep.Faults(replay=True),
+    },
 }
 
 

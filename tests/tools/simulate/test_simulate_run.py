@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.cost import TokenCost, TransformerCost
+from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan import FixedBatch, Policy, TokenBudget
 from evenstep.tools.simulate import sample_lengths
@@ -69,7 +69,8 @@ def test_every_sample_is_emitted_once_beyond_the_sampler_padding(
 def test_the_reported_figures_are_consistent_with_the_costs_of_the_steps(
     shards: list[list[int]], policy: Policy, exhausted: str
 ) -> None:
-    result = simulate(policy, arrays(*shards), buffer_size=8, exhausted=exhausted)
+    cost = PaddedTokenCost()
+    result = simulate(policy, arrays(*shards), buffer_size=8, exhausted=exhausted, cost=cost)
     assert result.costs.shape == (result.steps, len(shards))
     assert result.emitted + result.missing == result.samples == sum(map(len, shards))
     assert result.missing == result.dropped + result.undelivered
@@ -90,7 +91,7 @@ def test_the_reported_figures_are_consistent_with_the_costs_of_the_steps(
 
 def test_figures_of_one_step_worked_out_by_hand() -> None:
     # Padded to 2 x 10 and 2 x 4 tokens, of which 12 and 8 are real.
-    result = simulate(FixedBatch(2), arrays([10, 2], [4, 4]))
+    result = simulate(FixedBatch(2, cost=PaddedTokenCost()), arrays([10, 2], [4, 4]))
     assert result.steps == 1
     assert result.costs.tolist() == [[20.0, 8.0]]
     assert result.padding == pytest.approx(1 - 20 / 28)
@@ -100,7 +101,8 @@ def test_figures_of_one_step_worked_out_by_hand() -> None:
 
 
 def test_imbalance_weighs_steps_by_cost_and_its_percentile_does_not() -> None:
-    result = simulate(FixedBatch(1), arrays([300, 1], [300, 3]), buffer_size=2)
+    policy = FixedBatch(1, cost=PaddedTokenCost())
+    result = simulate(policy, arrays([300, 1], [300, 3]), buffer_size=2)
     assert result.costs.tolist() == [[300, 300], [1, 3]]
     assert result.imbalance == pytest.approx(303 / 302)
     assert result.imbalance_p95 == pytest.approx(np.quantile([1.0, 1.5], 0.95))
