@@ -77,4 +77,4 @@ def test_evenstep_is_more_even_than_algorithm_1_and_that_than_original_packing(w
     original, letter, own = (measure(*run, DocumentCost()).imbalance for run in runs)
     assert original > 1.3
     assert 1.015 < letter < 1.2
-    assert own < 1.01
+    assert own < 1.015
