@@ -87,7 +87,7 @@ def test_steps_become_even_in_time_alike_on_all_ranks_and_after_a_resume(
         assert resumed[rank][0] == indices[rank][SAVED + 1 :]
 
 
-def test_nothing_is_measured_unless_asked(tmp_path: Any) -> None:
+def test_nothing_is_measured_unless_asked() -> None:
     assert (
         "pair_costs"
         not in evenstep.DataLoader(Texts(), policy=evenstep.Even(4096), shuffle=True).state_dict()[

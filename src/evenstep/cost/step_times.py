@@ -44,11 +44,6 @@ class StepTimes:
         """[times] tokens of the slowest rank, a pair counting as `ratio` of one."""
         return np.add.reduceat((self.tokens + ratio * self.pairs).max(axis=1), self.begins)
 
-    def imbalance(self, cost: FittedCost) -> float:
-        """Cost of the slowest ranks over the mean."""
-        costs = cost.per_group + cost.per_token * self.tokens + cost.per_pair * self.pairs
-        return float(costs.max(axis=1).sum() / costs.mean(axis=1).sum())
-
 
 @dataclass(frozen=True, kw_only=True)
 class FittedTimes:
@@ -59,6 +54,16 @@ class FittedTimes:
     """Median of how far times are from it, as a share."""
     surer: float
     """How much likelier it is than the cost in use: the logarithm of the ratio."""
+
+
+def imbalance_of(cost: FittedCost, tokens: Float64Array, pairs: Float64Array) -> float:
+    """Cost of the slowest ranks over the mean.
+
+    Args:
+        tokens, pairs: [steps, ranks] as of `StepTimes`.
+    """
+    costs = cost.per_group + cost.per_token * tokens + cost.per_pair * pairs
+    return float(costs.max(axis=-1).sum() / costs.mean(axis=-1).sum())
 
 
 def fit_times(times: StepTimes, ratio: float) -> FittedTimes:

@@ -20,7 +20,7 @@ import torch
 from evenstep.arrays import Float64Array
 from evenstep.batch.step_info import StepInfo
 from evenstep.cost.models import PAIR_UNIT, FittedCost, MeasuredCost
-from evenstep.cost.step_times import FittedTimes, StepTimes, fit_times
+from evenstep.cost.step_times import FittedTimes, StepTimes, fit_times, imbalance_of
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policy import Policy
@@ -43,9 +43,10 @@ _ERROR = 0.1
 
 @dataclass
 class _Timed:
-    """Steps that are timed together."""
+    """Steps that are timed together. Where ranks wait at their end, they count as one."""
 
     tokens: list[Float64Array] = field(default_factory=list)
+    """By step, [ranks]."""
     pairs: list[Float64Array] = field(default_factory=list)
     waited: float = 0.0
     seconds: float = 0.0
@@ -72,8 +73,7 @@ class StepClock:
         self._begun: deque[_Timed] = deque()  # whose time is not known yet
         self._known: deque[_Timed] = deque(maxlen=_KEPT)
         self._count = -_WARM_UP
-        self._measures = isinstance(policy.cost, MeasuredCost) and not rank
-        self._next = _FIRST // 2 if self._measures else _FIRST
+        self._next = _FIRST // 2 if isinstance(policy.cost, MeasuredCost) else _FIRST
         self._asked = self._handed = 0.0
         self._told = False
 
@@ -91,28 +91,24 @@ class StepClock:
             pairs = tokens * step.totals.length_mean
         else:
             pairs = tokens**2 / np.maximum(step.totals.samples, 1)
-        together = step.accumulate > 1 and step.micro_step > 0
-        if self._open is None or not together:
-            self._begin()
         timed = self._open
-        if timed is not None:
-            timed.tokens.append(tokens)
-            timed.pairs.append(pairs)
-            timed.waited += self._handed - self._asked
+        if timed is None or step.micro_step == 0:
+            timed = self._begin()
+        if step.sync == "update" and timed.tokens:
+            tokens, pairs = tokens + timed.tokens.pop(), pairs + timed.pairs.pop()
+        timed.tokens.append(tokens)
+        timed.pairs.append(pairs)
+        timed.waited += self._handed - self._asked
         if self.fitted is None:
             return step
-        if timed is not None and step.sync == "update":
-            tokens, pairs = (np.sum(rows, axis=0) for rows in (timed.tokens, timed.pairs))
-        one = StepTimes(
-            tokens=tokens[None], pairs=pairs[None], begins=np.zeros(1, np.int64), seconds=np.ones(1)
-        )
-        return replace(step, imbalance_measured=one.imbalance(self.fitted.cost))
+        measured = imbalance_of(self.fitted.cost, tokens, pairs)
+        return replace(step, imbalance_measured=measured)
 
     def left(self) -> None:
         """A pass ends, or is left: what is open is not timed."""
         self._open = None
 
-    def _begin(self) -> None:
+    def _begin(self) -> _Timed:
         """Closes what is open, and begins anew."""
         event = None
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -121,12 +117,13 @@ class StepClock:
         if self._open is not None:
             self._open.end = event
             self._begun.append(self._open)
-        self._open = _Timed(begin=event)
+        self._open = begun = _Timed(begin=event)
         while self._begun:
             end = self._begun[0].end
             if end is not None and not end.query():  # type: ignore[no-untyped-call]
                 break
             self._add(self._begun.popleft())
+        return begun
 
     def _add(self, timed: _Timed) -> None:
         if timed.begin is not None and timed.end is not None:
@@ -147,33 +144,30 @@ class StepClock:
             np.stack([row for each in self._known for row in getattr(each, name)])
             for name in ("tokens", "pairs")
         )
-        if self._policy.sync == "update":
-            tokens, pairs = (np.add.reduceat(rows, begins) for rows in (tokens, pairs))
-            begins = np.arange(len(begins))
         seconds = np.array([each.seconds for each in self._known])
         times = StepTimes(tokens=tokens, pairs=pairs, begins=begins, seconds=seconds)
         fitted = fit_times(times, self._ratio)
         if fitted.error > _ERROR:
             return
         self.fitted = fitted
-        self._tell(times, fitted)
-
-    def _tell(self, times: StepTimes, fitted: FittedTimes) -> None:
-        """Says, once and on the first rank, that another cost makes steps more even."""
-        found, used = fitted.cost, FittedCost(per_group=0.0, per_token=1.0, per_pair=self._ratio)
-        ratio = found.per_pair / found.per_token
+        ratio = fitted.cost.per_pair / fitted.cost.per_token
         off = abs(math.log(max(ratio, 1e-9) / max(self._ratio, 1e-9)))
-        measured = times.imbalance(found)
-        gained = measured - times.imbalance(used)
-        if fitted.surer <= _SURE or off <= _OFF:
+        if self._rank or fitted.surer <= _SURE or off <= _OFF:
             return
-        if self._measures:
+        if isinstance(self._policy.cost, MeasuredCost):
             self._ratio, self.pair_cost = ratio, round(ratio / PAIR_UNIT)
-            logger.info(
-                "steps are timed: attention takes as long as all else at %s", _tokens(ratio)
-            )
-            return
-        if gained < _GAIN or self._told or self._rank or not isinstance(self._policy, Even):
+            said = _tokens(ratio)
+            logger.info("steps are timed: attention takes as long as all else at %s", said)
+        elif isinstance(self._policy, Even):
+            self._warn(times, fitted.cost, ratio)
+
+    def _warn(self, times: StepTimes, found: FittedCost, ratio: float) -> None:
+        """Says, once, that another cost makes steps more even."""
+        used = FittedCost(per_group=0.0, per_token=1.0, per_pair=self._ratio)
+        predicted, measured = (
+            imbalance_of(cost, times.tokens, times.pairs) for cost in (used, found)
+        )
+        if self._told or measured - predicted < _GAIN:
             return
         self._told = True
         logger.warning(

@@ -59,19 +59,20 @@ class EpochCursor:
     def _next(self) -> EpochProgress:
         self._epochs.set_epoch(self.next_epoch)
         next_one = EpochProgress(epoch=self.next_epoch, stream=None, samples=self.samples)
-        return self._measured(self._read(next_one, self.labels))
+        return self._carried(next_one)
 
     def _begin(self, epoch: int) -> EpochProgress:
         begun = replace(self._epochs.begin(epoch), samples=self.samples)
-        return self._measured(self._read(begun, self.labels))
+        return self._carried(begun)
 
     def _read(self, progress: EpochProgress, labels: str | None) -> EpochProgress:
         return replace(progress, start=replace(progress.start, labels=self._labels or labels))
 
-    def _measured(self, progress: EpochProgress) -> EpochProgress:
-        """An epoch that begins with what pairs of tokens were measured to cost."""
+    def _carried(self, progress: EpochProgress) -> EpochProgress:
+        """An epoch that begins with what samples and steps have shown so far."""
         costs = self.pair_cost, self.pair_cost
-        return replace(progress, start=replace(progress.start, pair_costs=costs))
+        read = self._read(progress, self.labels)
+        return replace(read, start=replace(read.start, pair_costs=costs))
 
     @property
     def begun(self) -> bool:

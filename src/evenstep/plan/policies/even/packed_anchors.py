@@ -60,9 +60,8 @@ class Anchors:
         free = np.ones(len(times), bool)
         due = window.ages >= max_wait
         dear = by_length[::-1][: np.count_nonzero(times > parts.above)]
-        dear = dear[
-            np.argsort(~due[dear], kind="stable")
-        ]  # those that have to go, then the dearest
+        # Those that have to go, then the dearest.
+        dear = dear[np.argsort(~due[dear], kind="stable")]
         taken, spare = dear[: parts.dear], dear[parts.dear :]
         free[dear] = False
         groups = int(parts.sizes.sum())
