@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.cost.models import UNKNOWN_MODEL, FittedCost
+from evenstep.cost.models import UNKNOWN_MODEL, Cost, FittedCost, MeasuredCost
 from evenstep.cost.vision_language import VisionLanguageCost
 
 logger = logging.getLogger("evenstep")
@@ -85,6 +85,22 @@ def cost_of(model: Any, *, vision: bool = False) -> FittedCost | VisionLanguageC
     if of_images is None:
         return language
     return VisionLanguageCost(language=language, vision=of_images)
+
+
+def cost_in_place_of(given: Cost, model: Any, *, vision: bool) -> Cost | None:
+    """The cost of a model in place of one that was not given, or that begins with an unknown model;
+    None where another was.
+
+    Args:
+        vision: see `cost_of`.
+    """
+    measured = given == MeasuredCost()
+    if not measured and given != UNKNOWN_MODEL:
+        return None
+    cost = cost_of(model, vision=vision and not measured)
+    if measured and isinstance(cost, FittedCost):
+        return MeasuredCost(per_pair=cost.per_pair / cost.per_token)
+    return cost
 
 
 def _counted(config: Any) -> FittedCost:

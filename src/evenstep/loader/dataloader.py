@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost import UNKNOWN_MODEL, FittedCost, MeasuredCost, cost_of
+from evenstep.cost.of_model import cost_in_place_of
 from evenstep.data.resumable import dataset_size
 from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
@@ -33,9 +33,9 @@ from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.iterator import BatchIterator, StepIterator, until
-from evenstep.loader.learning.agreement import from_first_rank
+from evenstep.loader.learning.job import JobLearning
 from evenstep.loader.learning.learned import Learned
-from evenstep.loader.learning.question import JobAnswer, JobQuestion, Measured
+from evenstep.loader.learning.question import JobQuestion, Measured
 from evenstep.loader.notices import Notices
 from evenstep.loader.options import Faults, LoaderOptions, Memory, SampleCounts
 from evenstep.loader.resume.epoch_cursor import EpochCursor
@@ -49,7 +49,7 @@ from evenstep.loader.step_clock import StepClock
 from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.trainers import check_caller, refuse_trainers
 from evenstep.loader.transport.cp_peers import GroupPlace
-from evenstep.loader.transport.rank_exchange import RankExchange, place_in_group
+from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.loader.watchdog import Watchdog
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.even.even import Even
@@ -225,10 +225,6 @@ class DataLoader(LoaderAttributes):
         self._notices = Notices(policy)
         self._group: Any = group
         self._chunk_size_given = memory.chunk_size is not None
-        self._learned: tuple[LoaderOptions, Learned] | None = None
-        """What was found of a job with these options."""
-        self._loaded: tuple[int | str | None, Learned | None] = None, None
-        """`update_tokens`, and what a state said of sizes for it."""
         # Where the trainer is.
         self._epochs = Epochs(
             dataset=dataset,
@@ -244,6 +240,7 @@ class DataLoader(LoaderAttributes):
         self._step_count = StepCount(self._epochs)
         # What runs.
         self._runtime = LoaderRuntime(group)
+        self._job = JobLearning(self._runtime.ask)
         self._runtime.prepare(options)
         self._passes = 0
         self._current: weakref.ref[StepIterator] | None = None
@@ -284,7 +281,7 @@ class DataLoader(LoaderAttributes):
         close_at_exit(self)
         with self._runtime.beginning(exchange):
             check_ranks(self.policy, exchange.place.size)
-            self._learn(exchange)
+            self._job.learn(self._options, exchange)
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
             epoch = start.spec(self._passes)
             self._passes += 1
@@ -390,7 +387,7 @@ class DataLoader(LoaderAttributes):
         # After a pass they are known, even if the process group has been destroyed since.
         rank, world_size = self._cursor.ranks or self._rank_and_world_size()
         progress = self._cursor.to_save(under_way=self._under_way())
-        learned = self._known(world_size)
+        learned = self._job.known(self._options, world_size)
         job = job_of(self._options, learned, self._epochs, world_size)
         return to_dict(job, progress, rank)
 
@@ -418,9 +415,7 @@ class DataLoader(LoaderAttributes):
         if found.chunk_size != self._options.chunk_size:
             self._options = with_chunk_size(self._options, found.chunk_size)
             self._runtime.close_batcher()  # it was started with the other
-        if found.learned is not None:
-            self._learned = None  # sizes may be others
-        self._loaded = self._options.update_tokens, found.learned
+        self._job.load(self._options.update_tokens, found.learned)
         self._cursor.load(found.progress, found.ranks)
 
     # How many samples and steps
@@ -484,12 +479,12 @@ class DataLoader(LoaderAttributes):
         exchange = self._runtime.connect(self.policy.peers, self.faults)
         close_at_exit(self)
         with self._runtime.beginning(exchange):
-            self._learn(exchange)
+            self._job.learn(self._options, exchange)
 
     @property
     def learned(self) -> Learned | None:
         """What was found of the job; None before `learn`, which the first pass calls."""
-        return self._known(self.world_size)
+        return self._job.known(self._options, self.world_size)
 
     def measure_lengths(self, samples: int, *, seconds: float, enough: int) -> Measured:
         """Lengths of some samples, measured by this rank alone, after `learn`.
@@ -509,48 +504,21 @@ class DataLoader(LoaderAttributes):
         assert measured is not None
         return measured
 
-    def _learn(self, exchange: RankExchange) -> None:
-        ranks = exchange.place.world_size
-        if self._known(ranks) is not None:
-            return
-        question = self._question(ranks)
-
-        def find() -> bytes:
-            answer = self._runtime.ask(question) if question.asks else JobAnswer()
-            return question.learned(answer).to_bytes()
-
-        # Even where there is nothing to ask: options of other ranks may differ by mistake.
-        learned = Learned.from_bytes(from_first_rank(exchange, find))
-        self._learned = self._options, learned
-
-    def _question(self, ranks: int) -> JobQuestion:
-        asked, known = self._loaded
-        same = asked == self._options.update_tokens
-        return JobQuestion.of(self._options, ranks, known=known if same else None)
-
-    def _known(self, ranks: int) -> Learned | None:
-        """What was found for so many ranks."""
-        if self._learned is None or self._learned[0] is not self._options:
-            return None
-        return self._learned[1] if self._learned[1].ranks == ranks else None
-
     @property
     def _learned_options(self) -> LoaderOptions:
         """The options, with what was found of the job."""
         ranks = self.world_size
-        learned = self._known(ranks)
-        if learned is None and not (question := self._question(ranks)).asks:
-            learned = question.learned(JobAnswer())
-        elif learned is None and ranks > 1:
+        options = self._job.applied(self._options, ranks)
+        if options is None and ranks > 1:
             raise ConfigurationError(
                 "samples are tried to find this out, and ranks agree on it when the first pass "
                 "begins; read it after that, or call loader.learn() on all ranks before"
             )
-        elif learned is None:
+        if options is None:
             self.learn()
-            learned = self._known(ranks)
-            assert learned is not None
-        return learned.applied_to(self._options)
+            options = self._job.applied(self._options, ranks)
+            assert options is not None
+        return options
 
     def take_cost(self, model: Any) -> None:
         """Has `Even` make the time of `model` equal, where the policy was given no `cost`, or begin
@@ -561,22 +529,19 @@ class DataLoader(LoaderAttributes):
         All ranks call it. The integrations of trainers do, for a model that they know.
         """
         policy = self.policy
-        measured = policy.cost == MeasuredCost()
-        if not isinstance(policy, Even) or not (measured or policy.cost == UNKNOWN_MODEL):
-            return
-        if self._cursor.begun:
+        if not isinstance(policy, Even) or self._cursor.begun:
             return
         counted = policy.counts_patches and self.measure.patches_fn is None
-        cost = cost_of(model, vision=counted and not measured)
-        if measured and isinstance(cost, FittedCost):
-            cost = MeasuredCost(per_pair=cost.per_pair / cost.per_token)
+        cost = cost_in_place_of(policy.cost, model, vision=counted)
+        if cost is None:
+            return
         policy = replace(policy, cost=cost)
-        learned, epoch, labels = self._learned, self.epoch, self.labels
+        epoch, labels = self.epoch, self.labels
         self._options = replace(self._options, policy=policy)
         self._epochs = replace(self._epochs, policy=policy)
         self._cursor, self._step_count = EpochCursor(self._epochs, labels), StepCount(self._epochs)
         self._cursor.set_epoch(epoch, under_way=False)
-        if learned is not None:
+        if self._job.asked:
             self.learn()  # the size of updates depends on the cost
 
     # Ending

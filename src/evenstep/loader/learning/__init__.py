@@ -29,5 +29,6 @@ starts its workers at once.
     question    `JobQuestion`: what to ask of a job; the answer, on a few samples
     rows        what a collate function makes of a few rows
     probe       `ask`: has a question answered in a process made for it, with a time limit
+    job         `JobLearning`: what one loader knows of its job
     agreement   what the first rank found, on all ranks
 """
