@@ -63,6 +63,7 @@ KEEPING = st.one_of(
         spread=st.booleans(),
     ),
     st.builds(Even, st.integers(30, 200), max_wait=st.integers(0, 3), packed=st.booleans()),
+    st.builds(Even, st.just("auto"), packed=st.booleans()),
     st.builds(
         PoolSort,
         st.integers(1, 5),
@@ -173,6 +174,10 @@ class World:
     received again, so a rank that has trained on all of them has no sample at hand."""
     received: int = 0
     """Steps of the first round that the trainer received before."""
+    accumulate: int = 1
+    sizes: Sequence[tuple[int, int]] = ()
+    fits: Callable[[int, int], int] = lambda rank, tokens: 0
+    """What a rank finds to fit once it has trained on groups of so many tokens; 0 for nothing."""
     lends: bool = False
     """Whether samples are lent to ranks that have none. A sample is lent as "rank:number"."""
     exchanges: int = field(default=0, init=False)
@@ -203,6 +208,8 @@ class World:
                 world_size=len(self.shards),
                 buffer_size=self.buffer_size,
                 exhausted=self.exhausted,
+                accumulate=self.accumulate,
+                sizes=self.sizes,
                 share=self.shares[rank] if self.shares else None,
                 start=self.starts[rank] if self.starts else None,
                 has_filler_sample=self.has_filler_sample[rank],
@@ -257,6 +264,10 @@ class World:
                 # A rank has a filler sample by the time that it needs one.
                 if self.lends and any(step.filler for step in steps[skip:]):
                     assert has_own or machine.borrowed
+            for rank, steps in enumerate(made):
+                if steps and (fits := steps[0].round.start.fits):
+                    most = fits[0].most
+                    machines[rank].found = most, self.fits(rank, most)
             skip = 0 if made[0] else skip
             for machine in machines:
                 # Lemma 1, from the outside.
@@ -302,6 +313,9 @@ class World:
             starts=[one.start for one in checkpoints],
             unfinished=[one.unfinished for one in checkpoints],
             received=checkpoints[0].received,
+            accumulate=self.accumulate,
+            sizes=self.sizes,
+            fits=self.fits,
             early=[one.early for one in checkpoints],
             onward=[one.onward for one in checkpoints],
             **{"buffer_size": self.buffer_size, **changes},

@@ -76,7 +76,10 @@ def proposal(draw, numbers):
     supervised, room = draw(st.integers(0, MOST - 1)), draw(st.integers(0, MOST - 1))
     shown = draw(st.integers(0, samples)), draw(st.integers(0, samples))
     pair_cost = draw(st.integers(0, MOST - 1))
-    head = ProposalHead(not samples, lacks, samples, supervised, tokens, room, *shown, pair_cost)
+    longest, fits = draw(st.integers(samples > 0, LONGEST)), draw(st.integers(0, MOST - 1))
+    head = ProposalHead(
+        not samples, lacks, samples, supervised, tokens, room, *shown, pair_cost, longest, fits
+    )
     row = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=numbers, max_size=numbers)
     return head, np.array(draw(row) if samples else [0] * numbers, np.int64)
 

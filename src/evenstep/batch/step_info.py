@@ -12,6 +12,7 @@ from typing import Any
 
 from evenstep.arrays import Float64Array
 from evenstep.errors import ConfigurationError
+from evenstep.plan.fit import Updates
 from evenstep.plan.plain_values import plain_value
 from evenstep.protocol.receipts import StepTotals
 
@@ -49,6 +50,8 @@ class StepInfo:
     which is run so that collectives match. Empty where a step is one batch."""
     accumulate: int = 1
     """Steps of an update: their gradients are added up before the optimizer steps."""
+    counted: tuple[int, int] = (0, 0)
+    """The step from which on updates have so many, and the updates before it."""
     ends_update: bool = True
     """Whether the optimizer steps after this one; also after the last of an epoch, whose last
     update may have fewer than `accumulate` steps."""
@@ -65,12 +68,12 @@ class StepInfo:
     @property
     def update(self) -> int:
         """Number of the update in the epoch, from 0."""
-        return self.step // self.accumulate
+        return Updates(self.accumulate, *self.counted).number(self.step)
 
     @property
     def micro_step(self) -> int:
         """Steps of the update before this one."""
-        return self.step % self.accumulate
+        return Updates(self.accumulate, *self.counted).micro_step(self.step)
 
     @property
     def samples(self) -> int:

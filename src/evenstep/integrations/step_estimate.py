@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import EvenstepError, described
+from evenstep.errors import ConfigurationError, EvenstepError, described
 from evenstep.integrations.rank_values import by_rank_0
 from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.simulate.run import deal, simulate
@@ -47,6 +47,11 @@ def estimate_steps(loader: DataLoader) -> StepEstimate | None:
         return StepEstimate(steps, 0.0)
     if samples is None:
         return None
+    if loader.policy.fits_memory:
+        raise ConfigurationError(
+            'how many steps an epoch has is not known before max_tokens="auto" has found what '
+            "fits; say how many to make (max_steps), or pass a number of tokens"
+        )
     loader.learn()
     return StepEstimate(*by_rank_0(lambda: _estimated(loader, samples), EvenstepError))
 

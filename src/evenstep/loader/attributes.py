@@ -86,8 +86,19 @@ class LoaderAttributes:
     @property
     def accumulate(self) -> int:
         """Where `update_tokens` decides, what was chosen: see `learn`. A new value takes the place
-        of both."""
-        return self._learned_options.accumulate
+        of both.
+
+        Raises:
+            ConfigurationError: it changes, as `update_tokens` is given, and larger groups come.
+        """
+        options = self._learned_options
+        if len(options.sizes) > 1:
+            raise ConfigurationError(
+                f"an update of update_tokens={options.update_tokens} has fewer steps once "
+                'max_tokens="auto" has found that larger groups fit, and a trainer needs one '
+                "number: pass accumulate= (gradient_accumulation_steps) in place of update_tokens"
+            )
+        return options.accumulate
 
     @accumulate.setter
     def accumulate(self, steps: int) -> None:

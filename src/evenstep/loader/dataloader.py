@@ -36,6 +36,7 @@ from evenstep.loader.iterator import BatchIterator, StepIterator, until
 from evenstep.loader.learning.job import JobLearning
 from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.question import JobQuestion, Measured
+from evenstep.loader.memory_watch import MemoryWatch
 from evenstep.loader.notices import Notices
 from evenstep.loader.options import Faults, LoaderOptions, Memory, SampleCounts
 from evenstep.loader.resume.epoch_cursor import EpochCursor
@@ -222,6 +223,7 @@ class DataLoader(LoaderAttributes):
         self._batch_sampler = batch_sampler
         self._run_log = step_log
         self._clock: StepClock | None = None
+        self._watch: MemoryWatch | None = None
         self._notices = Notices(policy)
         self._group: Any = group
         self._chunk_size_given = memory.chunk_size is not None
@@ -299,6 +301,7 @@ class DataLoader(LoaderAttributes):
                 pin_memory=self.pin_memory and torch.cuda.is_available(),
                 run_log=self._log_of_pass(exchange.place),
                 clock=self._clock_of(exchange.place),
+                memory=self._memory_of(exchange.place),
                 received=self._received,
                 ended=self._ended,
             )
@@ -336,6 +339,14 @@ class DataLoader(LoaderAttributes):
             self._clock = StepClock(policy, place.rank, self._cursor.pair_cost)
         return self._clock
 
+    def _memory_of(self, place: GroupPlace) -> MemoryWatch | None:
+        if self._watch is None and self.policy.fits_memory:
+            memory = self._options.memory
+            self._watch = MemoryWatch(
+                place.rank, place.world_size, share=memory.share, total=memory.total_bytes
+            )
+        return self._watch
+
     def _spec(self, place: GroupPlace) -> LoaderSpec:
         options = self._learned_options
         blank = options.blank
@@ -357,6 +368,8 @@ class DataLoader(LoaderAttributes):
 
     def _received(self, step: StepInfo, message: StepProgress) -> None:
         self._cursor.received(step, message)
+        if self._watch is not None:
+            self._watch.handed_out(step, self._cursor.fit)
         self._step_count.note(step)
         if self.loss_scaling == "token":
             self._notices.supervision(step)

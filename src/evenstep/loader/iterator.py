@@ -25,6 +25,7 @@ from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
+from evenstep.loader.memory_watch import MemoryWatch
 from evenstep.loader.step_clock import StepClock
 from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.transport.rank_exchange import RankExchange
@@ -54,6 +55,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         pin_memory: bool,
         run_log: RunLog | None,
         clock: StepClock | None,
+        memory: MemoryWatch | None,
         received: Callable[[StepInfo, StepProgress], None],
         ended: Callable[[EpochEnd], None],
     ) -> None:
@@ -63,6 +65,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                 itself.
             run_log: logs the steps of this pass.
             clock: measures how long they take.
+            memory: finds out what fits in it.
             received: called with every step just before it is yielded.
             ended: called once all ranks have yielded all steps.
         """
@@ -74,10 +77,11 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._pin_memory = pin_memory
         self._run_log = run_log
         self._clock = clock
+        self._memory = memory
         self._epoch = epoch
         self._received = received
         self._ended = ended
-        self._told = 0  # of what pairs of tokens cost
+        self._told = 0, (0, 0)  # what was measured
         self._outcome: Exception | None = None  # raised by every further call
         self._owner = os.getpid()
         self._closing = threading.Lock()
@@ -99,6 +103,9 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             self._run_log.asked()
         if self._clock is not None:
             self._clock.asked()
+        if self._memory is not None:
+            self._memory.asked()
+        self._tell()
         patience = self._exchange.patience
         patience.trainer(Doing.WAITS)
         try:
@@ -106,9 +113,6 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             patience.trainer(Doing.WORKS, step.step)
             if self._clock is not None:
                 step = self._clock.handed_out(step)
-                if self._clock.pair_cost != self._told:
-                    self._told = self._clock.pair_cost
-                    self._batcher.measured(self._told)
             if self._run_log is not None:
                 self._run_log.handed_out(step.to_line())
             return batch, step
@@ -122,6 +126,14 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             # Other ranks need no reason for an interrupt, just as for a pass that is left early.
             self._close(None if isinstance(error, KeyboardInterrupt) else described(error))
             raise
+
+    def _tell(self) -> None:
+        """Tells the batcher what was measured."""
+        pair_cost = 0 if self._clock is None else self._clock.pair_cost
+        measured = pair_cost, (0, 0) if self._memory is None else self._memory.found
+        if measured != self._told:
+            self._told = measured
+            self._batcher.measured(*measured)
 
     def _next(self) -> tuple[Any, StepInfo]:
         while True:

@@ -124,7 +124,7 @@ class Notices:
         if self._composition is None or first.rank:
             return
         for number, moments in enumerate(progress.lengths, first.step + 1):
-            ends = number % first.accumulate == 0
+            ends = (number - first.counted[0]) % first.accumulate == 0
             self._composition.add_moments(moments, ends_update=ends)
         groups = first.world_size * first.accumulate
         window = progress.start.columns[0]

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
 from evenstep.batch.prepare import PreparingCollator
+from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_context_parallel,
     check_padded_to,
@@ -49,6 +50,11 @@ class Memory:
     also holds for a fixed `buffer_size`. All ranks use the window that fits on each of them."""
     prefetch: int = 4
     """Finished steps that are kept ready."""
+    share: float = 0.9
+    """Of the device's memory, or on a CPU this process's, that training may take under
+    ``max_tokens="auto"``: see `evenstep.loader.memory_watch`."""
+    total_bytes: int | None = None
+    """How much memory that is; None asks the device, or the system."""
     chunk_size: int | None = None
     """Samples that a worker hands over at a time. None is up to 32, or up to 2 where ``collate_fn``
     prepares the samples. Lower it if samples are huge."""
@@ -58,6 +64,9 @@ class Memory:
         check_at_least(
             1, buffer_bytes=self.buffer_bytes, prefetch=self.prefetch, chunk_size=self.chunk_size
         )
+        check_at_least(1, total_bytes=self.total_bytes)
+        if not 0 < self.share <= 1:
+            raise ConfigurationError(f"share={self.share} of the memory must be above 0, up to 1")
         _to_int(self, "buffer_size", "buffer_bytes", "prefetch", "chunk_size")
 
 
@@ -140,6 +149,8 @@ class LoaderOptions:
     memory: Memory
     faults: Faults
     accumulate: int
+    sizes: tuple[tuple[int, int], ...] = ()
+    """What it may be instead: see `RankProtocol`."""
     update_tokens: int | str | None
     loss_scaling: str
     collate_fn: Callable[[list[Any]], Any]

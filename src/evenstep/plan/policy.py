@@ -105,6 +105,15 @@ class Plan:
             return np.arange(len(self.groups) + 1, dtype=np.int64)
         return self.steps
 
+    def first(self, steps: int | None) -> Plan:
+        """The plan without what follows its first steps; all of it where that is None."""
+        if steps is None or steps >= len(self.step_offsets) - 1:
+            return self
+        offsets = self.step_offsets[: steps + 1]
+        ends = self.groups.offsets[: int(offsets[-1]) + 1]
+        kept = Groups(self.groups.members[: int(ends[-1])], ends)
+        return Plan(kept, self.dropped, None if self.steps is None else offsets)
+
 
 class Policy(abc.ABC):
     """How groups are formed. Subclasses are frozen dataclasses; all state is in the window."""
@@ -138,6 +147,11 @@ class Policy(abc.ABC):
     def limit(self) -> MemoryLimit | None:
         """Limit that no group of two or more samples may exceed; checked every round."""
         return None
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether ``max_tokens`` is found out while training: see `evenstep.plan.fit`."""
+        return False
 
     @property
     def counts_patches(self) -> bool:

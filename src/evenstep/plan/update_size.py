@@ -21,6 +21,7 @@ from evenstep.arrays import Int64Array
 from evenstep.cost import FittedCost, VisionLanguageCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.fit import START
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policy import Policy
@@ -33,6 +34,7 @@ LEAST_TOKENS = 512
 _OVERHEAD = 9
 """A measured group takes at least so many times what it costs before its first token."""
 _ONE = 1 << 32
+_UNLIMITED = 1 << 31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +84,26 @@ class UpdateSize:
         return cls(policy=replace(policy, target_tokens=target), accumulate=accumulate)
 
 
+def sizes_of(
+    policy: Even, update_tokens: int, *, ranks: int, lengths: Int64Array | None
+) -> tuple[tuple[int, int], ...]:
+    """How many steps an update may have, and the tokens of their groups, where what fits is not
+    known: from the fewest steps on, as `UpdateSize.of` with no limit, down to groups of `START`
+    tokens. Arguments as there."""
+    check_update_tokens(update_tokens)
+    policy = replace(policy, max_tokens=_UNLIMITED)
+    held = _Held(policy, ranks, lengths)
+    steps = UpdateSize.of(policy, update_tokens, ranks=ranks, lengths=lengths).accumulate
+    sizes: list[tuple[int, int]] = []
+    while not sizes or sizes[-1][1] > START:
+        sizes.append((steps, held.smallest(-(-update_tokens // (ranks * steps)))))
+        steps += -(-steps // 4)
+    return tuple(sizes)
+
+
 def nothing_to_choose(policy: Policy, update_tokens: int | str | None, ranks: int) -> bool:
     """Whether an update is one full group of each rank, whatever lengths the samples have."""
-    mixed = not isinstance(policy, Even) or policy.packed or ranks >= GROUPS
+    mixed = not isinstance(policy, Even) or policy.packed or ranks >= GROUPS or policy.fits_memory
     return update_tokens is None or (update_tokens == AUTO and mixed)
 
 
@@ -138,10 +157,10 @@ class _Held:
         limit = policy.limit
         batch_size: int | None = getattr(policy, "batch_size", None)
         if isinstance(policy, Even):
-            self.limit = policy.target_tokens or policy.max_tokens
+            self.limit = policy.target_tokens or policy.limit.max_tokens
             if self._lengths is not None:
                 times = counts(policy.cost, self._lengths, packed=policy.packed)
-                self._times = np.minimum(times, policy.max_tokens)
+                self._times = np.minimum(times, policy.limit.max_tokens)
         elif limit is not None:
             self.limit = limit.max_tokens
             if policy.packed:

@@ -28,12 +28,12 @@ from evenstep.protocol.wire import (
 )
 
 HELLO_LAYOUT = struct.Struct("<q")  # samples left; then what is compared, as JSON
-PROPOSAL_LAYOUT = struct.Struct("<BBqqqqqqq")  # then numbers of the policy
+PROPOSAL_LAYOUT = struct.Struct("<BBqqqqqqqqq")  # then numbers of the policy
 RECEIPT_LAYOUT = struct.Struct("<qI")  # samples left, bytes of totals; then totals, lent sample
 DIGEST = 16
 DOCUMENTS_LAYOUT = struct.Struct(f"<{DIGEST}s")  # digest of the plan; then bytes for each rank
 _NUMBER = np.dtype("<i8")  # of a policy's message
-_PROPOSAL = np.dtype([("flags", "u1", 2), ("counts", _NUMBER, 7)])  # as `PROPOSAL_LAYOUT`
+_PROPOSAL = np.dtype([("flags", "u1", 2), ("counts", _NUMBER, 9)])  # as `PROPOSAL_LAYOUT`
 
 MOST = 1 << 53
 """Limit of every count: float64, in which ranks compute with some, holds those below exactly."""
@@ -63,6 +63,10 @@ class ProposalHead(NamedTuple):
     pair_cost: int = 0
     """On rank 0, what a pair of tokens costs from the next round on, in `PAIR_UNIT` tokens: see
     `evenstep.cost.models`. 0 leaves it as it is."""
+    longest: int = 0
+    """Tokens of the longest sample in its window."""
+    fits: int = 0
+    """Tokens of a group that it finds to fit: see `evenstep.plan.fit`. 0 if it does not say."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ class ProposalHeads:
     first: Int64Array
     unshifted: Int64Array
     pair_cost: Int64Array
+    longest: Int64Array
+    fits: Int64Array
 
     @property
     def labels(self) -> str | None:
@@ -233,6 +239,7 @@ def _check_heads(
     finished, lacks = heads.finished, heads.lacks_filler_sample
     samples, supervised, tokens, room = heads.samples, heads.supervised, heads.tokens, heads.room
     first, unshifted, pairs = heads.first, heads.unshifted, heads.pair_cost
+    own, fits = heads.longest, heads.fits
     most = np.where(samples <= MOST // longest, samples * longest, MOST)
     checks: list[tuple[BoolArray, Callable[[int], str]]] = [
         (
@@ -261,6 +268,11 @@ def _check_heads(
         ),
         ((room >= 0) & (room < MOST), lambda r: f"room for {room[r]:,} samples"),
         ((pairs >= 0) & (pairs < MOST), lambda r: f"pairs of tokens that cost {pairs[r]:,}"),
+        (
+            (own >= (samples > 0)) & (own <= longest),
+            lambda r: f"a longest sample of {own[r]:,} tokens, where {longest:,} are possible",
+        ),
+        ((fits >= 0) & (fits < MOST), lambda r: f"groups of {fits[r]:,} tokens that fit"),
     ]
     for possible, said in checks:
         if not possible.all():

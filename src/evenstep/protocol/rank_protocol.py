@@ -38,10 +38,11 @@ import numpy as np
 
 import evenstep.protocol.bodies as bodies
 import evenstep.protocol.wire as wire
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Int64Array, rounded_up
 from evenstep.cost.models import MeasuredCost
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
+from evenstep.plan.fit import Fit, Updates
 from evenstep.plan.label_reading import UNSHIFTED
 from evenstep.plan.padded_to import NO_MULTIPLE, PaddedTo
 from evenstep.plan.policy import Policy
@@ -80,6 +81,7 @@ class RankProtocol:
         buffer_size: int | str,
         exhausted: str = "pad",
         accumulate: int = 1,
+        sizes: Sequence[tuple[int, int]] = (),
         seed: int = 0,
         epoch: int = 0,
         share: int | None = None,
@@ -101,6 +103,8 @@ class RankProtocol:
                 "stop" (ODB's non-join mode): the epoch ends for all; what the others still hold is
                 counted in `undelivered`.
             accumulate: steps whose gradients are added up before the optimizer steps.
+            sizes: what it may be instead, where larger groups fit than were known to, and the
+                tokens of a group then: see `evenstep.plan.update_size.sizes_of`.
             seed: decides the order of groups, together with `epoch`.
             epoch: number of the epoch.
             share: samples of this rank in the whole epoch, if known. If all ranks know theirs, they
@@ -127,11 +131,14 @@ class RankProtocol:
         self.rank = rank
         self.world_size = world_size
         self.exhausted = exhausted
-        self.accumulate = accumulate
+        self._sizes = dict(sizes)
         self._layout = VISION if policy.counts_patches else TEXT
         self.seed = seed
         self.epoch = epoch
         start = start or RoundStart.empty()
+        self._updates = Updates(accumulate)
+        if sizes and start.updates is not None:
+            self._updates = start.updates
         self.rounds = start.round
         self.steps = start.step
         self._compared = {
@@ -140,6 +147,7 @@ class RankProtocol:
             "buffer_size": buffer_size,
             "exhausted": exhausted,
             "accumulate": accumulate,
+            "sizes of updates": [list(size) for size in sizes],
             "seed": seed,
             "epoch": epoch,
             "round to begin with": self.rounds,
@@ -183,6 +191,11 @@ class RankProtocol:
         self.pair_cost = 0
         """What a pair of tokens was measured to cost, for rank 0 to tell; 0 if that is unknown."""
         self._pair_costs = start.pair_costs
+        self.found = 0, 0
+        """Tokens of groups, and how many of them this rank finds to fit then; zeros if none."""
+        self._fits = start.fits
+        if self._fits is None and policy.fits_memory:
+            self._fits = Fit(), Fit()
 
     # What the driver reads
 
@@ -216,6 +229,12 @@ class RankProtocol:
         """Whether `room` should be set before the next message. Not in a resumed round: what was
         agreed in it is known."""
         return self._phase is _Phase.FILLING and not self._resumes_round
+
+    @property
+    def grows(self) -> bool:
+        """Whether the next round is one update, and is to be planned once the trainer needs it."""
+        growing = self._fits is not None and self._fits[0].grows
+        return growing and self._phase is _Phase.FILLING and not self._resumes_round
 
     @property
     def taken(self) -> int:
@@ -367,17 +386,38 @@ class RankProtocol:
         now, then = self._pair_costs
         if now and isinstance(self.policy.cost, MeasuredCost) and self.policy.cost.pairs != now:
             self.policy = replace(self.policy, cost=MeasuredCost.of_pairs(now))  # type: ignore[type-var]
-        self._round = RankRound(self.policy, start, self.world_size, padded_to=self._padded_to)
+        policy, fits = self.policy, 0
+        if self._fits is not None:
+            fit, _ = self._fits
+            start = replace(start, fits=self._fits)
+            # A longer sample than was known is told now, and planned with in the next round.
+            longest = int(rounded_up(start.columns[0], self._padded_to.samples).max(initial=0))
+            tokens = max(self._tokens_within(fit), fit.longest, longest)
+            policy = replace(policy, max_tokens=tokens)  # type: ignore[type-var]
+            self._size.suit(policy)
+            fits = self.found[1] if self.found[0] == fit.most else 0
+        start = replace(start, updates=self._updates)
+        self._round = RankRound(policy, start, self.world_size, padded_to=self._padded_to)
         head, message = self._round.propose(
             exhausted=self._windows.exhausted(start),
             has_filler_sample=self._lending.has_sample,
             room=self.room,
             pair_cost=then if self._resumes_round else self.pair_cost or then,
-            accumulate=self.accumulate,
+            fits=fits,
+            accumulate=self._updates.accumulate,
             seed=self.seed,
             epoch=self.epoch,
         )
         return bodies.encode_proposal(head, message)
+
+    def _tokens_within(self, fit: Fit) -> int:
+        """Tokens of a group in this round, of updates that have no more groups than they need."""
+        if not self._sizes:
+            return fit.most
+        fewest = [steps for steps, tokens in self._sizes.items() if tokens <= fit.most]
+        if not self._resumes_round:
+            self._updates = self._updates.of(min(fewest, default=max(self._sizes)), self.steps)
+        return min(fit.most, self._sizes.get(self._updates.accumulate, fit.most))
 
     def _settle(self, exchanged: Exchanged, received: Sequence[memoryview]) -> None:
         """Proposals are in: plans this rank's part of the round, or ends the epoch."""
@@ -412,12 +452,24 @@ class RankProtocol:
             return  # the round has no steps
         if unplannable:
             return  # all that was dealt to some rank is bad: the round has no steps
+        steps: int | None = None
+        if self._fits is not None:
+            fit, then_fits = self._fits
+            longest = int(heads.longest.max())
+            if not self._resumes_round:
+                then_fits = fit.after(heads.fits[~finished], longest)
+            self._round.start = replace(self._round.start, fits=(fit, then_fits))
+            if longest > fit.most:
+                return  # the round has no steps: the next one has room for this sample
+            if fit.grows:
+                updates = self._updates
+                steps = updates.accumulate - updates.micro_step(self.steps)
         if (labels := self._labels or heads.labels) is not None:
             self._labels = labels
             self._heads = heads = heads.read_labels(labels)
             columns = self._buffer.read_labels(labels)
             self._round.start = replace(self._round.start, labels=labels, columns=columns)
-        plan = self._round.settle(heads, messages, rank=self.rank, buffer=self._buffer)
+        plan = self._round.settle(heads, messages, rank=self.rank, buffer=self._buffer, steps=steps)
         if plan is None:
             return
         self.emitted += len(plan.groups.members)
@@ -443,6 +495,8 @@ class RankProtocol:
         self._resumes_round = False
         _, then = self._round.start.pair_costs
         self._pair_costs = then, then
+        if (fits := self._round.start.fits) is not None:
+            self._fits = fits[1], fits[1]
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, receipts.left)
         self._lending.end(receipts.lent)

@@ -47,6 +47,7 @@ class RankRound:
         has_filler_sample: bool,
         room: int,
         pair_cost: int,
+        fits: int,
         accumulate: int,
         seed: int,
         epoch: int,
@@ -55,7 +56,7 @@ class RankRound:
         Args:
             exhausted: whether nothing will be added to this window.
             room: samples that the rank has memory for; 0 if unknown.
-            pair_cost: see `ProposalHead`.
+            pair_cost, fits: see `ProposalHead`.
 
         Returns:
             This rank's message: that it has finished, or what it would do. Then [k] what the policy
@@ -84,8 +85,9 @@ class RankRound:
         )
         self._proposal = self._policy.propose(window)
         held = len(window), int(supervised.sum()), int(lengths.sum())
-        counted = [int(np.count_nonzero(shows & bit)) for bit in (FIRST, UNSHIFTED)]
-        head = ProposalHead(False, False, *held, room, counted[0], counted[1], pair_cost)
+        first, unshifted = (int(np.count_nonzero(shows & bit)) for bit in (FIRST, UNSHIFTED))
+        longest = int(self._rooms.max())
+        head = ProposalHead(False, False, *held, room, first, unshifted, pair_cost, longest, fits)
         return head, self._proposal.message
 
     def settle(
@@ -95,12 +97,14 @@ class RankRound:
         *,
         rank: int,
         buffer: WindowBuffer,
+        steps: int | None,
     ) -> Plan | None:
         """Plans this rank's steps from all ranks' proposals, and moves their samples out of the
         buffer.
 
         Args:
             messages: [ranks, k] of the policy, zeros for a rank that has finished.
+            steps: how many to make at most; the samples of the others stay. None makes all.
 
         Returns:
             None if this rank has finished.
@@ -113,7 +117,7 @@ class RankRound:
                 self._shared = self._policy.share(messages)
             if self._proposal is None:
                 return None
-            plan = self._policy.settle(self._proposal, messages, rank)
+            plan = self._policy.settle(self._proposal, messages, rank).first(steps)
         except EvenstepError:
             raise
         except Exception as error:

@@ -14,6 +14,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array, rounded_up
 from evenstep.errors import InvariantError
+from evenstep.plan.fit import Fit, Updates
 from evenstep.plan.label_reading import FIRST, read_labels
 
 COLUMNS = ("length", "supervised", "patches", "images", "patch_pairs", "shows")
@@ -64,19 +65,43 @@ class RoundStart:
     labels: str | None = None
     """How models read the labels of the job, "causal" or "every"; None while no sample that was in
     a window depends on it."""
-
     pair_costs: tuple[int, int] = (0, 0)
     """What a pair of tokens was measured to cost, in `PAIR_UNIT` tokens: in this round, and from
     the next on; 0 where nothing was. See `evenstep.cost.models`."""
+    fits: tuple[Fit, Fit] | None = None
+    """How many tokens a group may have, in this round, and from the next on; None where the policy
+    says it."""
+    updates: Updates | None = None
+    """Which steps are an update; None before the first round."""
 
     @property
     def queued(self) -> int:
         """Samples dealt to the rank that no window had held."""
         return max(len(self.entries) - len(self.numbers), 0)
 
+    def fresh(self, *, other_ranks: bool = False) -> RoundStart:
+        """A round with an empty window, for samples that are numbered anew, that knows of the job
+        what is known from the next round on.
+
+        Args:
+            other_ranks: there are more of them, or fewer, so they may have other memory left.
+        """
+        fit = None if self.fits is None else self.fits[1]
+        if other_ranks and fit is not None:
+            fit = Fit(max(fit.tokens // 2, 1), fit.longest)
+        cost = self.pair_costs[1]
+        return RoundStart.empty(labels=self.labels, pair_cost=cost, fit=fit, updates=self.updates)
+
     @classmethod
     def empty(
-        cls, round: int = 0, step: int = 0, *, labels: str | None = None, pair_cost: int = 0
+        cls,
+        round: int = 0,
+        step: int = 0,
+        *,
+        labels: str | None = None,
+        pair_cost: int = 0,
+        fit: Fit | None = None,
+        updates: Updates | None = None,
     ) -> RoundStart:
         """A round that begins with an empty window and arrival number 0."""
         none = np.empty(0, np.int64)
@@ -91,6 +116,8 @@ class RoundStart:
             ages=none,
             labels=labels,
             pair_costs=(pair_cost, pair_cost),
+            fits=None if fit is None else (fit, fit),
+            updates=updates,
         )
 
 

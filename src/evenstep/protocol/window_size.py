@@ -50,8 +50,7 @@ class WindowSize:
             start: the round to resume from.
         """
         self._policy = policy
-        self._tokens = policy.window_tokens if buffer_size == AUTO else None
-        self.grows = self._tokens is not None
+        self.grows = buffer_size == AUTO and policy.window_tokens is not None
         """Whether the size follows from tokens."""
         first = FIRST_SIZE if self.grows else FIXED_SIZE
         self._first = first if isinstance(buffer_size, str) else buffer_size
@@ -67,6 +66,15 @@ class WindowSize:
             self._peak = max(self._peak, self._tokens)  # windows held no more before a resume
         self.fresh = start is None or start.quota is None
         """Whether no window was formed yet."""
+
+    @property
+    def _tokens(self) -> int | None:
+        """That a window should hold; None where the size does not follow from tokens."""
+        return self._policy.window_tokens if self.grows else None
+
+    def suit(self, policy: Policy) -> None:
+        """Follows the policy, whose groups have become larger or smaller."""
+        self._policy = policy
 
     @property
     def most(self) -> int:

@@ -58,7 +58,7 @@ class Rank:
         self.job, self.number = job, start.rank
         self.stream = start.share if isinstance(start.share, DealtOrder) else None
         self.taken = epoch.start.taken
-        self.pair_cost = 0
+        self.measured = 0, (0, 0)
         self.protocol = make_protocol(spec, epoch)
         self.fillers = FillerSample()
         self.planner = RoundPlanner(

@@ -182,11 +182,12 @@ def _reason(trainer: Any, policy: Even, pair: Sequence[list[int]]) -> str:
         return "the model keeps the documents of a row apart"
     config = trainer.model.config
     hidden = getattr(getattr(config, "get_text_config", lambda: config)(), "hidden_size", None)
-    extra = policy.max_tokens / (6 * hidden) if hidden else float("inf")
+    tokens = policy.limit.max_tokens
+    extra = tokens / (6 * hidden) if hidden else float("inf")
     if extra > _EXTRA:
         raise _Padded(
             "the model keeps the documents of a row apart by a mask over all pairs of its tokens, "
-            f"which takes {extra:.0%} more computation with rows of {policy.max_tokens:,} tokens; "
+            f"which takes {extra:.0%} more computation with rows of {tokens:,} tokens; "
             "with flash attention it takes none"
         )
     return f"the model keeps the documents of a row apart, for {extra:.0%} more computation"

@@ -91,7 +91,9 @@ def make_step(
         CollateError: the collate function raised, or made a batch that contradicts its samples.
     """
     planned, policy = of_update.planned, spec.policy
-    labels = planned.round.start.labels
+    start = planned.round.start
+    labels, updates = start.labels, start.updates
+    assert updates is not None
     collate.suit(labels)
     if spec.measure.labels is None and labels == "causal":
         labels = None  # the batch shows whether the collate function has shifted them
@@ -132,7 +134,8 @@ def make_step(
         if spec.loss_scaling == "token" and row.samples:
             check_supervised(batch, row.supervised, where, labels, len(row.samples))
         if policy.packed and policy.limit is not None:
-            check_packed(batch, policy.limit.max_tokens, where)
+            most = policy.limit.max_tokens if start.fits is None else start.fits[0].most
+            check_packed(batch, most, where)
     supervised = [row.supervised for row in rows]
     total = of_update.totals.counted(spec.loss_scaling)
     scale = loss_scale(
@@ -159,7 +162,8 @@ def make_step(
         rank=spec.rank,
         world_size=spec.world_size,
         context_rank=spec.context_rank,
-        accumulate=spec.accumulate,
+        accumulate=updates.accumulate,
+        counted=(updates.first, updates.before),
         ends_update=of_update.ends_update,
         sync=policy.sync,
         filler=not any(row.samples for row in rows),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,6 +22,7 @@ from evenstep.loader.batcher.sample_store import Closed
 from evenstep.loader.transport.session import Shipment
 
 _POLL_SECONDS = 0.2  # between two checks whether the trainer has left
+_TAKEN_SECONDS = 0.005  # whether it has taken a step, while groups grow
 
 
 class RemoteCause(Exception):
@@ -60,8 +62,13 @@ class PipePorts:
         self._ends = False
         self._answered = True
         """What was sent last has been answered."""
-        self.pair_cost = 0
-        """What the trainer has measured a pair of tokens to cost: see `RankProtocol.pair_cost`."""
+        self.measured = 0, (0, 0)
+        """What the trainer has measured: `RankProtocol.pair_cost`, and `RankProtocol.found`."""
+        self.found = 0, 0
+        """What was measured to fit, when the trainer took its last step: no later, so that rounds
+        do not depend on timing while groups grow."""
+        self._taken = 0
+        """Steps that the trainer has taken."""
         self._broken = False
         """A message was read in part, so the next one cannot be found."""
 
@@ -100,6 +107,13 @@ class PipePorts:
             raise PeerError("the exchange between ranks has ended") from error
         return [], []
 
+    def await_taken(self, steps: int) -> None:
+        """Returns when the trainer has taken so many steps of this pass."""
+        while self._taken < steps:
+            if self._closed.is_set():
+                raise Closed
+            time.sleep(_TAKEN_SECONDS)
+
     def await_credit(self) -> None:
         """Returns when the trainer has room for one more finished step."""
         self._credits.get()
@@ -131,6 +145,8 @@ class PipePorts:
 
     def credit(self) -> None:
         """The trainer has taken a step."""
+        self.found = self.measured[1]
+        self._taken += 1
         self._credits.put(None)
 
     def close(self, ends: bool = False) -> None:

@@ -59,9 +59,9 @@ class BatcherProcess:
     def credit(self) -> None:
         self._command("credit", self._serial)
 
-    def measured(self, pair_cost: int) -> None:
-        """The trainer has measured what a pair of tokens costs."""
-        self._command("measured", (self._serial, pair_cost))
+    def measured(self, pair_cost: int, found: tuple[int, int]) -> None:
+        """The trainer has measured what a pair of tokens costs, and what fits in memory."""
+        self._command("measured", (self._serial, (pair_cost, found)))
 
     def abandon(self) -> None:
         """Leaves the current pass; the process stays for the next one."""

@@ -36,6 +36,7 @@ def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
         buffer_size=spec.memory.buffer_size,
         exhausted=spec.faults.exhausted,
         accumulate=spec.accumulate,
+        sizes=spec.sizes,
         seed=spec.seed,
         epoch=epoch.epoch,
         share=epoch.share,
@@ -95,7 +96,9 @@ class RoundPlanner:
         self._feed = feed
         """None once no more samples will be asked for."""
         self._steps_to_skip = epoch.received
-        self._updates = WholeUpdates(spec.accumulate, epoch.update)
+        self._handed = 0
+        """Steps that the trainer is to take."""
+        self._updates = WholeUpdates(epoch.update)
 
     @property
     def finished(self) -> bool:
@@ -141,7 +144,9 @@ class RoundPlanner:
     def exchange(self) -> list[StepOfUpdate]:
         """Exchanges messages with all ranks; returns the steps of the updates that are whole by it,
         without those that the trainer has received before."""
-        self._protocol.pair_cost = self._ports.pair_cost
+        if self._protocol.grows:
+            self._ports.await_taken(self._handed)
+        self._protocol.pair_cost, self._protocol.found = self._ports.measured[0], self._ports.found
         message, tells = self._protocol.outgoing(), self._protocol.asks_room and not self._told
         if (number := self._protocol.contradicting) is not None:
             raise _contradiction(number, self._store.index_of(number))
@@ -157,6 +162,7 @@ class RoundPlanner:
         whole = self._begin_round(steps) if steps else []
         if self.finished:
             whole += self._updates.end()
+        self._handed += len(whole)
         # Windows may have grown; and steps held back until more is planned hold their samples.
         self._store.make_room(2 * self._protocol.window_size + self._updates.samples_held)
         return whole

@@ -77,9 +77,9 @@ class BatcherThread:
         if self._ports is not None:
             self._ports.credit()
 
-    def measured(self, pair_cost: int) -> None:
+    def measured(self, pair_cost: int, found: tuple[int, int]) -> None:
         if self._ports is not None:
-            self._ports.pair_cost = pair_cost
+            self._ports.measured = pair_cost, found
 
     def abandon(self) -> None:
         if self._run is not None and self._ports is not None:

@@ -2,8 +2,8 @@
 
 Where the gradients of several steps are added up before the optimizer steps, the loss scale of each
 depends on what all of them train on: `evenstep.batch.loss_scale`. A round may end inside an update,
-so steps wait here, from round to round if need be. Step s of an epoch belongs to update s // k,
-where k is `accumulate`. The last update of an epoch may have fewer steps.
+so steps wait here, from round to round if need be. Which steps are an update, their round says:
+`RoundStart.updates`. The last update of an epoch may have fewer steps.
 
 All ranks hold back the same steps and let go of them at the same exchange: both follow from the
 numbers of steps alone.
@@ -32,13 +32,12 @@ class StepOfUpdate:
 class WholeUpdates:
     """Takes steps one by one, and returns those of an update together."""
 
-    def __init__(self, accumulate: int, before: LossTotals) -> None:
+    def __init__(self, before: LossTotals) -> None:
         """
         Args:
             before: what the steps of the first update count that are not handed over here, because
                 they belong to rounds before a resume.
         """
-        self._accumulate = accumulate
         self._held: list[tuple[PlannedStep, StepProgress]] = []
         self.totals = before
         """What the steps of the current update count so far."""
@@ -58,7 +57,9 @@ class WholeUpdates:
         self.totals += LossTotals.of(planned.totals)
         if progress is not None:
             self._held.append((planned, progress))
-        return [] if (planned.index + 1) % self._accumulate else self.end()
+        updates = planned.round.start.updates
+        assert updates is not None
+        return [] if updates.micro_step(planned.index + 1) else self.end()
 
     def end(self) -> list[StepOfUpdate]:
         """The steps held back, as an update of fewer steps: the epoch has no further ones."""

@@ -26,6 +26,8 @@ class Learned:
     """None where there is none, or it was given."""
     accumulate: int | None = None
     """Steps of an update; None where `update_tokens` does not decide."""
+    sizes: tuple[tuple[int, int], ...] = ()
+    """What `accumulate` may be instead: see `RankProtocol`."""
     target_tokens: int | None = None
     """Of a group, where an update needs smaller groups than the policy forms."""
     repeatable: bool = True
@@ -44,6 +46,7 @@ class Learned:
             changes["blank"] = self.blank
         if self.accumulate is not None:
             changes["accumulate"] = self.accumulate
+            changes["sizes"] = self.sizes
         if self.target_tokens is not None:
             policy: Any = options.policy
             changes["policy"] = replace(policy, target_tokens=self.target_tokens)
@@ -57,7 +60,7 @@ class Learned:
             blank = [dict(self.blank.fields), self.blank.media]
         elif self.blank is not None:
             blank = [pack_sample(self.blank.sample), self.blank.media]
-        value = {**self.sizes(), "collate": self.collate, "blank": blank}
+        value = {**self.saved(), "collate": self.collate, "blank": blank}
         return zlib.compress(pack_plain(value, "the blank"), 1)  # of a blank, most is white
 
     @classmethod
@@ -72,15 +75,23 @@ class Learned:
             held, media = blank
             row = isinstance(held, bytes)
             blank = BlankRow(unpack_sample(held), media) if row else Blank(held, media)
-        return cls(**value, blank=blank)
+        return replace(cls.of(value), blank=blank)
 
     # For a loader's state
 
-    def sizes(self) -> dict[str, Any]:
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> Learned:
+        """What `saved` returned, or `to_bytes` wrote."""
+        sizes = tuple((steps, tokens) for steps, tokens in saved.get("sizes", ()))
+        return cls(**{**saved, "sizes": sizes})
+
+    def saved(self) -> dict[str, Any]:
         """JSON-able: what a resumed job takes from its state."""
+        sizes = {"sizes": [list(size) for size in self.sizes]} if self.sizes else {}
         return {
             "ranks": self.ranks,
             "accumulate": self.accumulate,
+            **sizes,
             "target_tokens": self.target_tokens,
             "repeatable": self.repeatable,
         }

@@ -22,7 +22,7 @@ from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
 from evenstep.loader.workers.seeding import epoch_seed
 from evenstep.plan.policies.even import Even
-from evenstep.plan.update_size import UpdateSize, nothing_to_choose
+from evenstep.plan.update_size import AUTO, UpdateSize, nothing_to_choose, sizes_of
 
 _LENGTHS, _PREPARED_LENGTHS = 256, 64
 """Samples that are measured to choose the size of groups; where `collate_fn` prepares them."""
@@ -124,6 +124,9 @@ class JobQuestion:
         if asked is None or self.known is not None:
             return found
         lengths = None if measured is None else measured.lengths
+        if isinstance(options.policy, Even) and options.policy.fits_memory and asked != AUTO:
+            sizes = sizes_of(options.policy, int(asked), ranks=self.ranks, lengths=lengths)
+            return replace(found, accumulate=sizes[0][0], sizes=sizes)
         size = UpdateSize.of(options.policy, asked, ranks=self.ranks, lengths=lengths)
         target = getattr(size.policy, "target_tokens", None)
         return replace(

@@ -12,6 +12,7 @@ from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.resume.epochs import Epochs
+from evenstep.plan.fit import Fit
 
 
 class EpochCursor:
@@ -71,8 +72,9 @@ class EpochCursor:
     def _carried(self, progress: EpochProgress) -> EpochProgress:
         """An epoch that begins with what samples and steps have shown so far."""
         costs = self.pair_cost, self.pair_cost
+        fits = self._progress.start.fits and (self._progress.start.fits[1],) * 2
         read = self._read(progress, self.labels)
-        return replace(read, start=replace(read.start, pair_costs=costs))
+        return replace(read, start=replace(read.start, pair_costs=costs, fits=fits))
 
     @property
     def begun(self) -> bool:
@@ -88,6 +90,12 @@ class EpochCursor:
     def pair_cost(self) -> int:
         """What a pair of tokens was measured to cost: see `RoundStart.pair_costs`."""
         return self._progress.start.pair_costs[1]
+
+    @property
+    def fit(self) -> Fit | None:
+        """What groups of the round may have: see `RoundStart.fits`."""
+        fits = self._progress.start.fits
+        return None if fits is None else fits[0]
 
     @property
     def samples(self) -> int:

@@ -17,6 +17,7 @@ from evenstep.loader.resume.state_schema import MEDIA
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch.remaining import UNSIZED, Remaining
 from evenstep.plan.epoch.stream import Progress, Stream
+from evenstep.plan.fit import Fit, Updates
 from evenstep.plan.plain_values import plain_value
 from evenstep.protocol.window_buffer import RoundStart
 
@@ -129,9 +130,7 @@ class EpochProgress:
         """The same point of the epoch, with windows formed again from what remains."""
         start, share = self.start, self.share
         number = start.round + bool(self.received)
-        new = RoundStart.empty(
-            number, self.step, labels=start.labels, pair_cost=start.pair_costs[1]
-        )
+        new = replace(start.fresh(), round=number, step=self.step)
         if self.dealt:
             new = replace(new, entries=self.remaining.places, next_entry=start.next_entry)
         else:
@@ -152,9 +151,11 @@ class EpochProgress:
 
     def shared_dict(self) -> dict[str, Any]:
         """The part of a state that is the same on all ranks that save it at the same step."""
-        stream, pairs = self.stream, self.start.pair_costs
+        stream, pairs, fits = self.stream, self.start.pair_costs, self.start.fits
+        updates = self.start.updates or Updates()
         return {
             **({"pair_costs": list(pairs)} if any(pairs) else {}),
+            **({"fits": [asdict(fit) for fit in fits], "updates": asdict(updates)} if fits else {}),
             "number": self.epoch,
             "round": self.start.round,
             "step": self.start.step,
@@ -202,6 +203,8 @@ class EpochProgress:
         rank has formed a window."""
         stream = shared["stream"]
         pairs = shared.get("pair_costs", [0, 0])
+        now, then = (Fit(**fit) for fit in shared["fits"]) if "fits" in shared else (None, None)
+        updates = Updates(**shared["updates"]) if "updates" in shared else None
         merged = cls(
             epoch=shared["number"],
             stream=None
@@ -209,7 +212,12 @@ class EpochProgress:
             else Stream(stream["total"], stream["tail"], np.array(stream["leftover"], np.int64)),
             dealt=shared["next_entry"] is not None,
             start=RoundStart.empty(
-                shared["round"], shared["step"], labels=shared["labels"], pair_cost=pairs[1]
+                shared["round"],
+                shared["step"],
+                labels=shared["labels"],
+                pair_cost=pairs[1],
+                fit=then,
+                updates=updates,
             ),
             samples=shared["samples"],
             checksum_before_reshard=OrderChecksum.from_dict(shared["order"]),
@@ -239,6 +247,8 @@ class EpochProgress:
                 ages=np.array(rank["ages"], np.int64),
                 labels=merged.start.labels,
                 pair_costs=(pairs[0], pairs[1]),
+                fits=None if now is None or then is None else (now, then),
+                updates=updates,
             ),
             received=shared["received"],
             trained=numbers[np.array(rank["trained"], np.int64)],

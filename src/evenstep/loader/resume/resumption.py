@@ -80,8 +80,10 @@ def _learned(job: Mapping[str, Any], options: LoaderOptions, ranks: int) -> Lear
     saved = job.get("learned")
     if saved is None or job.get("update_tokens") != options.update_tokens:
         return None
-    sizes = {name: saved[name] for name in LEARNED_SCHEMA}
-    return Learned(**sizes) if sizes["ranks"] == ranks else None
+    learned = Learned.of(
+        {name: saved[name] for name in (*LEARNED_SCHEMA, "sizes") if name in saved}
+    )
+    return learned if learned.ranks == ranks else None
 
 
 def with_chunk_size(options: LoaderOptions, chunk_size: int) -> LoaderOptions:
@@ -96,7 +98,7 @@ def job_of(
     Args:
         learned: what was found of the job; None before its first pass.
     """
-    sizes = {} if learned is None or learned.accumulate is None else {"learned": learned.sizes()}
+    sizes = {} if learned is None or learned.accumulate is None else {"learned": learned.saved()}
     options = options if learned is None else learned.applied_to(options)
     iterable = {"num_workers": options.num_workers, "chunk_size": options.chunk_size}
     return {

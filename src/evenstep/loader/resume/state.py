@@ -16,7 +16,7 @@ number more, on all ranks alike, for each sample that was in some rank's window 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -34,8 +34,7 @@ from evenstep.loader.resume.state_schema import (
     check_rank,
 )
 from evenstep.plan.epoch.stream import Stream
-from evenstep.plan.schema import check_schema, shorten
-from evenstep.protocol.window_buffer import RoundStart
+from evenstep.plan.schema import AT_LEAST_1, check_schema, shorten
 
 VERSION = 4
 
@@ -83,6 +82,7 @@ class LoaderState:
             check_schema(job, JOB_SCHEMA, "job")
             if "learned" in job:
                 check_schema(job["learned"], LEARNED_SCHEMA, "job learned")
+                check_schema(job["learned"].get("sizes", []), [[AT_LEAST_1]], "job learned sizes")
             ranks = {}
             for key, part in state.items():
                 if key.startswith(_RANK_PREFIX):
@@ -130,9 +130,7 @@ class LoaderState:
                 epoch=first.epoch,
                 stream=first.stream,
                 dealt=first.dealt,
-                start=RoundStart.empty(
-                    labels=first.start.labels, pair_cost=first.start.pair_costs[1]
-                ),
+                start=first.start.fresh(other_ranks=True),
                 samples=first.samples,
             )
         world_size = self.job["world_size"]
@@ -165,11 +163,10 @@ class LoaderState:
             epoch=first.epoch,
             stream=stream,
             dealt=first.dealt,
-            start=RoundStart.empty(
-                first.start.round + bool(first.received),
-                first.step,
-                labels=first.start.labels,
-                pair_cost=first.start.pair_costs[1],
+            start=replace(
+                first.start.fresh(other_ranks=True),
+                round=first.start.round + bool(first.received),
+                step=first.step,
             ),
             checksum_before_reshard=self._order_checksum(first.stream)
             or first.checksum_before_reshard,

@@ -51,6 +51,9 @@ EPOCH_SCHEMA = {
     "order": _CHECKSUM,
     "stream": ({"total": COUNT, "tail": COUNT, "leftover": [COUNT]}, None),
 }
+FIT_SCHEMA = {"tokens": AT_LEAST_1, "longest": COUNT, "grows": bool}
+UPDATES_SCHEMA = {"accumulate": AT_LEAST_1, "first": COUNT, "before": COUNT}
+"""Of what fits in memory, where that is found while training, and of the updates since then."""
 _WINDOW_COLUMNS = {
     "numbers": [COUNT],
     "lengths": [range(1, MAX_LENGTH + 1)],
@@ -82,6 +85,10 @@ def check_epoch(epoch: Mapping[str, Any]) -> None:
     pairs = epoch.get("pair_costs", [0, 0])
     check_schema(pairs, [COUNT], "epoch.pair_costs")
     require(len(pairs) == 2, "epoch.pair_costs", pairs)
+    if "fits" in epoch:
+        check_schema(epoch["fits"], [FIT_SCHEMA], "epoch.fits")
+        require(len(epoch["fits"]) == 2, "epoch.fits", epoch["fits"])
+        check_schema(epoch["updates"], UPDATES_SCHEMA, "epoch.updates")
     stream, next_entry = epoch["stream"], epoch["next_entry"]
     if stream is None:
         require(next_entry is None, "epoch.next_entry", next_entry)

@@ -70,7 +70,7 @@ def simulate(
         progress: called after each round with samples emitted so far and samples in all.
 
     Raises:
-        ConfigurationError: no samples, or an argument out of range.
+        ConfigurationError: no samples, an argument out of range, or ``max_tokens="auto"``.
         SampleError: a sample is longer than the policy accepts.
     """
     epoch = run_epoch(
@@ -104,6 +104,10 @@ def run_epoch(
     sizes = [shard.shape[1] for shard in shards]
     if not sum(sizes):
         raise ConfigurationError(f"{len(shards)} ranks and no samples; give at least one sample")
+    if policy.fits_memory:
+        raise ConfigurationError(
+            'max_tokens="auto" is found while training; simulate the number of tokens that it found'
+        )
     _check_lengths(policy, [shard[0] for shard in shards])
     if identities is None:
         identities = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])

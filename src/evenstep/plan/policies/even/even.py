@@ -41,6 +41,7 @@ from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.fit import AUTO, START
 from evenstep.plan.policies.even.packed_round import PackedRound
 from evenstep.plan.policies.even.padded_round import PaddedRound
 from evenstep.plan.policies.even.two_part_round import TwoPartRound
@@ -57,9 +58,10 @@ _PADDED_WAIT, _PACKED_WAIT = 32, 5
 class Even(Policy):
     """Groups of equal cost on all ranks, under a token budget."""
 
-    max_tokens: int
+    max_tokens: int | str
     """No group has more tokens as laid out in memory: after padding (samples x longest), or real
-    tokens where `packed`. A longer sample is refused."""
+    tokens where `packed`. A longer sample is refused. "auto" finds out while training what fits in
+    memory: see `evenstep.loader.memory_watch`."""
     target_tokens: int | None = field(default=None, kw_only=True)
     """Tokens that padded groups should have; None is `max_tokens`. Set it where a few samples are
     so long that room for them is room for hundreds of the others: a window would hold few groups of
@@ -92,9 +94,14 @@ class Even(Policy):
 
     def __post_init__(self) -> None:
         check_given(max_tokens=self.max_tokens)
+        if isinstance(self.max_tokens, str) and self.max_tokens != AUTO:
+            raise ConfigurationError(
+                f'max_tokens={self.max_tokens!r} must be a number of tokens, or "{AUTO}" for what '
+                "fits in memory"
+            )
         check_at_least(
             1,
-            max_tokens=self.max_tokens,
+            max_tokens=self._tokens,
             target_tokens=self.target_tokens,
             max_patches=self.max_patches,
             max_images=self.max_images,
@@ -105,20 +112,28 @@ class Even(Policy):
                 f"sync={self.sync!r} must be 'step', or 'update' for packed groups; leave it out, "
                 "or give packed=True"
             )
-        if self.target_tokens is not None and (self.packed or self.target_tokens > self.max_tokens):
+        if self.target_tokens is not None and (self.packed or self.target_tokens > self._tokens):
             raise ConfigurationError(
                 f"target_tokens={self.target_tokens} must be at most max_tokens="
                 f"{self.max_tokens}, and is for padded groups; packed ones fill max_tokens"
             )
 
     @property
+    def fits_memory(self) -> bool:
+        return isinstance(self.max_tokens, str)
+
+    @property
+    def _tokens(self) -> int:
+        return START if isinstance(self.max_tokens, str) else self.max_tokens
+
+    @property
     def max_length(self) -> int | None:
-        return self.max_tokens
+        return None if isinstance(self.max_tokens, str) else self.max_tokens
 
     @property
     def limit(self) -> MemoryLimit:
         return MemoryLimit(
-            max_tokens=self.max_tokens,
+            max_tokens=self._tokens,
             max_patches=self.max_patches,
             max_images=self.max_images,
             packed=self.packed,
@@ -135,7 +150,7 @@ class Even(Policy):
 
     @property
     def window_tokens(self) -> int:
-        return _WINDOW * (self.target_tokens or self.max_tokens)
+        return _WINDOW * (self.target_tokens or self._tokens)
 
     def options(self) -> Mapping[str, Any]:
         options = dict(super().options())
@@ -167,8 +182,8 @@ class Even(Policy):
     def _round(self) -> PaddedRound:
         options: dict[str, Any] = {
             "cost": self.cost,
-            "max_tokens": self.max_tokens,
-            "target_tokens": self.target_tokens or self.max_tokens,
+            "max_tokens": self._tokens,
+            "target_tokens": self.target_tokens or self._tokens,
             "max_patches": self.max_patches,
             "max_images": self.max_images,
             "max_wait": self._due,

@@ -1,0 +1,186 @@
+"""What fits in memory, found while training: ``max_tokens="auto"``.
+
+Groups begin with few tokens and grow to the share of memory that `Memory.share` allows. With every
+size the trainer makes a few updates, then this looks at the peak of memory. Say 9 GiB are free for
+groups, and those of 8,192 tokens took 1 GiB. Attention may take four times as much for twice the
+tokens, so the next have ``8,192 * sqrt(9)``; once less than half is left, the last two sizes show
+how much faster than tokens it grows. So the peak comes close to the limit from below.
+
+On a CUDA device this reads the allocator's statistics, and resets none; on a CPU, what the system
+says of this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import resource
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from evenstep.batch.step_info import StepInfo
+from evenstep.errors import ConfigurationError
+from evenstep.plan.fit import Fit
+
+logger = logging.getLogger("evenstep")
+
+_FIRST, _FAR, _NEAR = 3, 2, 8
+"""Updates that are made with the first groups, with others, and with those that take more than half
+of what is free, before memory is looked at. The optimizer has its state after the first; the last
+may be taken ahead, and not trained on yet; and memory that is freed is used again in part."""
+_HALF = 2.0
+_CLOSE = 1.04
+"""What is free for groups over what they take, at which they grow no further."""
+_MOST = 4.0
+"""Groups grow by no more at a time."""
+
+
+class Usage(NamedTuple):
+    """Bytes of this rank."""
+
+    now: int
+    peak: int
+    """Since the process began, or the device's statistics were reset."""
+    total: int
+    """That this rank may have."""
+
+
+class MemoryWatch:
+    """Of one loader, in the trainer process."""
+
+    def __init__(self, rank: int, ranks: int, *, share: float, total: int | None) -> None:
+        """
+        Args:
+            ranks: of the job, if nothing else says how many share this host's memory.
+            share: of the memory that groups may fill.
+            total: bytes that there are, in place of what the system says.
+        """
+        self.found = 0, 0
+        """Tokens of the groups now, and how many of them fit; zeros while that is not known."""
+        self._rank = rank
+        self._ranks = ranks
+        self._share = share
+        self._total = total
+        self._fit: Fit | None = None
+        self._left = self._next = _FIRST
+        self._peak = 0
+        self._before = 0, 0
+        """Tokens and bytes of groups of the size before."""
+        self._exponent = 2.0
+        """Bytes of a group are as this power of its tokens, at most."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Groups have another size."""
+        self._largest: list[int] = []  # of an update's groups, update by update
+        self._resting = 1 << 62
+
+    def asked(self) -> None:
+        """The trainer asks for its next step."""
+        if self._fit is None:
+            return
+        usage = self._usage()
+        self._resting = min(self._resting, usage.now)
+        if self._left > 0:
+            return
+        free = int(self._share * usage.total) - self._resting
+        # What the last update takes may not have been seen yet.
+        seen = max(self._largest[:-1], default=0) or max(self._largest, default=0)
+        taken = max(usage.peak - self._resting, 1)
+        ratio = free / taken
+        fits = self._fit.most
+        if self._fit.grows and ratio > _CLOSE:
+            exponent = self._power(seen, taken) if ratio < _HALF else 2.0
+            fits = max(fits, int(seen * min(ratio ** (1 / exponent), _MOST)))
+        elif ratio < 1 and usage.peak > self._peak:
+            fits = max(1, int(seen * ratio))
+        elif not self._fit.grows:
+            return
+        if self.found[0] != self._fit.most:
+            self._before, self._peak = (seen, taken), usage.peak
+            self._next = _FAR if ratio > _HALF else _NEAR
+        self.found = self._fit.most, fits
+
+    def _power(self, tokens: int, taken: int) -> float:
+        before, took = self._before
+        if before and tokens > 1.2 * before:
+            power = math.log(taken / took) / math.log(tokens / before)
+            self._exponent = min(max(power, 1.0) + 0.25, 2.0)
+        return self._exponent
+
+    def handed_out(self, step: StepInfo, fit: Fit | None) -> None:
+        """The trainer gets the step.
+
+        Args:
+            fit: what groups of its round may have.
+        """
+        if fit is None:
+            return
+        if self._fit is not None and fit != self._fit:
+            self._say(self._fit, fit)
+            if fit.most != self._fit.most:
+                self._left = self._next
+                self._begin()
+        self._fit = fit
+        if step.micro_step == 0 or not self._largest:
+            self._largest = [*self._largest[-_NEAR:], 0]
+        self._largest[-1] = max(self._largest[-1], step.padded_tokens)
+        self._left -= step.ends_update
+
+    def _say(self, before: Fit, fit: Fit) -> None:
+        if self._rank:
+            return
+        usage = self._usage()
+        said = fit.most, usage.peak / 2**30, usage.total / 2**30
+        if fit.grows:
+            logger.info("groups have up to %d tokens now; memory was at %.1f of %.1f GiB", *said)
+        elif before.grows or fit.most < before.most:
+            logger.warning(
+                'max_tokens="auto" is %d tokens; memory was at %.1f of %.1f GiB. Pass this number '
+                "to begin with it",
+                *said,
+            )
+
+    def _usage(self) -> Usage:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            free, _ = torch.cuda.mem_get_info()
+            held = torch.cuda.memory_reserved()
+            return Usage(
+                torch.cuda.memory_allocated(),
+                torch.cuda.max_memory_allocated(),
+                self._total or free + held,
+            )
+        now, peak = _of_process("VmRSS:", "VmHWM:")
+        return Usage(now, peak, self._total or _of_host() // self._local_ranks)
+
+    @property
+    def _local_ranks(self) -> int:
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self._ranks))
+
+
+def _of_process(*names: str) -> list[int]:
+    """Bytes that the system says of this process."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError as error:
+        raise ConfigurationError(
+            'max_tokens="auto" reads the memory of this process from /proc, which this system does '
+            "not have; pass a number of tokens"
+        ) from error
+    said = dict(line.split(None, 1) for line in lines if line.startswith("Vm"))
+    return [int(said[name].split()[0]) << 10 for name in names]
+
+
+def _of_host() -> int:
+    """Bytes that the processes of this container, or of this host, have together."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            most = min(most, int(Path("/sys/fs/cgroup", name).read_text()))
+        except (OSError, ValueError):  # no such limit
+            continue
+    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_RSS, resource.RLIMIT_DATA))
+    return min([most, *(limit for limit in limits if limit > 0)])
