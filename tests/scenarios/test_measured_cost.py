@@ -78,10 +78,10 @@ def test_steps_become_even_in_time_alike_on_all_ranks_and_after_a_resume(
     assert np.median(before) > 1.015
     assert np.median(after) < 1.003
     states = [first[2], second[2]]
-    now, then = states[0]["epoch"]["pair_costs"]
-    assert then == pytest.approx(2**40 / 1_500, rel=0.1)
-    assert now in ((0, then) if packed else (then,))  # packed, it may be about to change
-    assert states[1]["epoch"]["pair_costs"] == [now, then]
+    now, then = states[0]["epoch"]["ratios"]
+    assert then == [pytest.approx(2**36 / 1_500, rel=0.1), 0]
+    assert now in (([0, 0], then) if packed else (then,))  # packed, it may be about to change
+    assert states[1]["epoch"]["ratios"] == [now, then]
     resumed = run(train, 2, packed, states, folder=tmp_path / "resumed", within=200)
     for rank in range(2):
         assert resumed[rank][0] == indices[rank][SAVED + 1 :]
@@ -89,7 +89,7 @@ def test_steps_become_even_in_time_alike_on_all_ranks_and_after_a_resume(
 
 def test_nothing_is_measured_unless_asked() -> None:
     assert (
-        "pair_costs"
+        "ratios"
         not in evenstep.DataLoader(Texts(), policy=evenstep.Even(4096), shuffle=True).state_dict()[
             "epoch"
         ]

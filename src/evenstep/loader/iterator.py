@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenstep.batch.step_info import StepInfo, attach_step
+from evenstep.cost.measured import UNMEASURED
 from evenstep.errors import (
     ConfigurationError,
     EvenstepError,
@@ -77,7 +78,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._epoch = epoch
         self._received = received
         self._ended = ended
-        self._told = 0  # of what pairs of tokens cost
+        self._told = UNMEASURED
         self._outcome: Exception | None = None  # raised by every further call
         self._owner = os.getpid()
         self._closing = threading.Lock()
@@ -106,8 +107,8 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             patience.trainer(Doing.WORKS, step.step)
             if self._clock is not None:
                 step = self._clock.handed_out(step)
-                if self._clock.pair_cost != self._told:
-                    self._told = self._clock.pair_cost
+                if self._clock.ratios != self._told:
+                    self._told = self._clock.ratios
                     self._batcher.measured(self._told)
             if self._run_log is not None:
                 self._run_log.handed_out(step.to_line())

@@ -39,7 +39,7 @@ import numpy as np
 import evenstep.protocol.bodies as bodies
 import evenstep.protocol.wire as wire
 from evenstep.arrays import Int64Array
-from evenstep.cost.models import MeasuredCost
+from evenstep.cost.measured import UNMEASURED, at_ratios
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.label_reading import UNSHIFTED
@@ -180,9 +180,9 @@ class RankProtocol:
         self.room = 0
         """Samples that this rank has memory for in a window; 0 if unknown. See `asks_room`."""
         self._resumes_round = start.quota is not None
-        self.pair_cost = 0
-        """What a pair of tokens was measured to cost, for rank 0 to tell; 0 if that is unknown."""
-        self._pair_costs = start.pair_costs
+        self.ratios = UNMEASURED
+        """What pairs of tokens and patches were measured to cost, for rank 0 to tell."""
+        self._ratios = start.ratios
 
     # What the driver reads
 
@@ -364,15 +364,15 @@ class RankProtocol:
         start = self._windows.look(self._buffer, round=self.rounds, step=self.steps, most=most)
         # By its window, not by what has arrived: messages do not depend on timing.
         self._lending.has_sample |= bool((start.numbers >= self._first_number).any())
-        now, then = self._pair_costs
-        if now and isinstance(self.policy.cost, MeasuredCost) and self.policy.cost.pairs != now:
-            self.policy = replace(self.policy, cost=MeasuredCost.of_pairs(now))  # type: ignore[type-var]
+        now, then = self._ratios
+        if (cost := at_ratios(self.policy.cost, now)) != self.policy.cost:
+            self.policy = replace(self.policy, cost=cost)  # type: ignore[type-var]
         self._round = RankRound(self.policy, start, self.world_size, padded_to=self._padded_to)
         head, message = self._round.propose(
             exhausted=self._windows.exhausted(start),
             has_filler_sample=self._lending.has_sample,
             room=self.room,
-            pair_cost=then if self._resumes_round else self.pair_cost or then,
+            ratios=then if self._resumes_round or self.ratios == UNMEASURED else self.ratios,
             accumulate=self.accumulate,
             seed=self.seed,
             epoch=self.epoch,
@@ -399,11 +399,13 @@ class RankProtocol:
         again = self._size.learn(heads, self.rounds)
         assert self._round is not None
         # What was agreed in this round holds if a job resumes it.
-        now, then = self._pair_costs
+        now, then = self._ratios
+        pair, patch = heads.ratios[0].tolist()
+        told = (pair, patch)
         self._round.start = replace(
             self._round.start,
             window_limit=self._size.limit,
-            pair_costs=(now, int(heads.pair_cost[0]) or then),
+            ratios=(now, then if told == UNMEASURED else told),
         )
         self._lending.begin(heads)
         if again:
@@ -441,8 +443,8 @@ class RankProtocol:
         )
         self.rounds += 1
         self._resumes_round = False
-        _, then = self._round.start.pair_costs
-        self._pair_costs = then, then
+        _, then = self._round.start.ratios
+        self._ratios = then, then
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, receipts.left)
         self._lending.end(receipts.lent)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from evenstep.arrays import Int64Array, rounded_up
+from evenstep.cost.measured import Ratios
 from evenstep.errors import EvenstepError, InvariantError, described
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.label_reading import FIRST, UNSHIFTED
@@ -46,7 +47,7 @@ class RankRound:
         exhausted: bool,
         has_filler_sample: bool,
         room: int,
-        pair_cost: int,
+        ratios: Ratios,
         accumulate: int,
         seed: int,
         epoch: int,
@@ -55,7 +56,7 @@ class RankRound:
         Args:
             exhausted: whether nothing will be added to this window.
             room: samples that the rank has memory for; 0 if unknown.
-            pair_cost: see `ProposalHead`.
+            ratios: see `ProposalHead`.
 
         Returns:
             This rank's message: that it has finished, or what it would do. Then [k] what the policy
@@ -65,7 +66,7 @@ class RankRound:
         lengths, supervised, patches, images, patch_pairs, shows = start.columns
         counts = self._policy.counts_patches
         if not len(lengths):
-            head = ProposalHead(True, not has_filler_sample, 0, 0, 0, room, pair_cost=pair_cost)
+            head = ProposalHead(True, not has_filler_sample, 0, 0, 0, room, ratios=ratios)
             return head, np.empty(0, np.int64)
         window = Window(
             lengths=self._rooms,
@@ -85,7 +86,7 @@ class RankRound:
         self._proposal = self._policy.propose(window)
         held = len(window), int(supervised.sum()), int(lengths.sum())
         counted = [int(np.count_nonzero(shows & bit)) for bit in (FIRST, UNSHIFTED)]
-        head = ProposalHead(False, False, *held, room, counted[0], counted[1], pair_cost)
+        head = ProposalHead(False, False, *held, room, counted[0], counted[1], ratios)
         return head, self._proposal.message
 
     def settle(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep.arrays import Int64Array, rounded_up
+from evenstep.cost.measured import UNMEASURED, Ratios
 from evenstep.errors import InvariantError
 from evenstep.plan.label_reading import FIRST, read_labels
 
@@ -65,9 +66,9 @@ class RoundStart:
     """How models read the labels of the job, "causal" or "every"; None while no sample that was in
     a window depends on it."""
 
-    pair_costs: tuple[int, int] = (0, 0)
-    """What a pair of tokens was measured to cost, in `PAIR_UNIT` tokens: in this round, and from
-    the next on; 0 where nothing was. See `evenstep.cost.models`."""
+    ratios: tuple[Ratios, Ratios] = (UNMEASURED, UNMEASURED)
+    """What pairs of tokens and patches were measured to cost: in this round, and from the next on.
+    See `evenstep.cost.measured`."""
 
     @property
     def queued(self) -> int:
@@ -76,7 +77,12 @@ class RoundStart:
 
     @classmethod
     def empty(
-        cls, round: int = 0, step: int = 0, *, labels: str | None = None, pair_cost: int = 0
+        cls,
+        round: int = 0,
+        step: int = 0,
+        *,
+        labels: str | None = None,
+        ratios: Ratios = UNMEASURED,
     ) -> RoundStart:
         """A round that begins with an empty window and arrival number 0."""
         none = np.empty(0, np.int64)
@@ -90,7 +96,7 @@ class RoundStart:
             columns=columns,
             ages=none,
             labels=labels,
-            pair_costs=(pair_cost, pair_cost),
+            ratios=(ratios, ratios),
         )
 
 

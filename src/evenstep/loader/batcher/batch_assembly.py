@@ -161,7 +161,7 @@ def make_step(
         context_rank=spec.context_rank,
         accumulate=spec.accumulate,
         ends_update=of_update.ends_update,
-        sync=policy.sync,
+        loads=of_update.loads,
         filler=not any(row.samples for row in rows),
         indices=None if spec.iterable else indices,
         totals=totals,

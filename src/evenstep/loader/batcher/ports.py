@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.batch.step_info import StepInfo
+from evenstep.cost.measured import UNMEASURED
 from evenstep.errors import PeerError
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
@@ -60,8 +61,8 @@ class PipePorts:
         self._ends = False
         self._answered = True
         """What was sent last has been answered."""
-        self.pair_cost = 0
-        """What the trainer has measured a pair of tokens to cost: see `RankProtocol.pair_cost`."""
+        self.ratios = UNMEASURED
+        """What the trainer has measured: see `RankProtocol.ratios`."""
         self._broken = False
         """A message was read in part, so the next one cannot be found."""
 

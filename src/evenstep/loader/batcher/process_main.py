@@ -180,7 +180,7 @@ class _Main:
                     self._abandoned = 1 << 62
             if command == "measured":
                 if current and current[0] == value[0]:
-                    current[2].pair_cost = value[1]
+                    current[2].ratios = value[1]
                 continue
             if command == "credit":
                 if current and current[0] == value:

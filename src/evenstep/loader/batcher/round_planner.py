@@ -95,7 +95,7 @@ class RoundPlanner:
         self._feed = feed
         """None once no more samples will be asked for."""
         self._steps_to_skip = epoch.received
-        self._updates = WholeUpdates(spec.accumulate, epoch.update)
+        self._updates = WholeUpdates(spec.accumulate, epoch.update, spec.policy.sync)
 
     @property
     def finished(self) -> bool:
@@ -141,7 +141,7 @@ class RoundPlanner:
     def exchange(self) -> list[StepOfUpdate]:
         """Exchanges messages with all ranks; returns the steps of the updates that are whole by it,
         without those that the trainer has received before."""
-        self._protocol.pair_cost = self._ports.pair_cost
+        self._protocol.ratios = self._ports.ratios
         message, tells = self._protocol.outgoing(), self._protocol.asks_room and not self._told
         if (number := self._protocol.contradicting) is not None:
             raise _contradiction(number, self._store.index_of(number))

@@ -6,6 +6,7 @@ import functools
 from dataclasses import replace
 
 from evenstep.batch.step_info import StepInfo
+from evenstep.cost.measured import Ratios
 from evenstep.data.resumable import Rewinder, has_state
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.loader.batcher.progress import StepProgress
@@ -70,9 +71,8 @@ class EpochCursor:
 
     def _carried(self, progress: EpochProgress) -> EpochProgress:
         """An epoch that begins with what samples and steps have shown so far."""
-        costs = self.pair_cost, self.pair_cost
         read = self._read(progress, self.labels)
-        return replace(read, start=replace(read.start, pair_costs=costs))
+        return replace(read, start=replace(read.start, ratios=(self.ratios, self.ratios)))
 
     @property
     def begun(self) -> bool:
@@ -85,9 +85,9 @@ class EpochCursor:
         return self._progress.start.labels
 
     @property
-    def pair_cost(self) -> int:
-        """What a pair of tokens was measured to cost: see `RoundStart.pair_costs`."""
-        return self._progress.start.pair_costs[1]
+    def ratios(self) -> Ratios:
+        """What pairs of tokens and patches were measured to cost: see `RoundStart.ratios`."""
+        return self._progress.start.ratios[1]
 
     @property
     def samples(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import LossTotals
 from evenstep.batch.step_info import StepInfo
+from evenstep.cost.measured import UNMEASURED
 from evenstep.loader.batcher.progress import BadSample, StepProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.resume.state_schema import MEDIA
@@ -129,9 +130,7 @@ class EpochProgress:
         """The same point of the epoch, with windows formed again from what remains."""
         start, share = self.start, self.share
         number = start.round + bool(self.received)
-        new = RoundStart.empty(
-            number, self.step, labels=start.labels, pair_cost=start.pair_costs[1]
-        )
+        new = RoundStart.empty(number, self.step, labels=start.labels, ratios=start.ratios[1])
         if self.dealt:
             new = replace(new, entries=self.remaining.places, next_entry=start.next_entry)
         else:
@@ -152,9 +151,9 @@ class EpochProgress:
 
     def shared_dict(self) -> dict[str, Any]:
         """The part of a state that is the same on all ranks that save it at the same step."""
-        stream, pairs = self.stream, self.start.pair_costs
+        stream, ratios = self.stream, self.start.ratios
         return {
-            **({"pair_costs": list(pairs)} if any(pairs) else {}),
+            **({"ratios": [list(each) for each in ratios]} if any(map(any, ratios)) else {}),
             "number": self.epoch,
             "round": self.start.round,
             "step": self.start.step,
@@ -201,7 +200,7 @@ class EpochProgress:
         """Inverse of `shared_dict` and `rank_dict`. Where `rank` is None, as in a merged state, no
         rank has formed a window."""
         stream = shared["stream"]
-        pairs = shared.get("pair_costs", [0, 0])
+        now, then = ((pair, patch) for pair, patch in shared.get("ratios", [UNMEASURED] * 2))
         merged = cls(
             epoch=shared["number"],
             stream=None
@@ -209,7 +208,7 @@ class EpochProgress:
             else Stream(stream["total"], stream["tail"], np.array(stream["leftover"], np.int64)),
             dealt=shared["next_entry"] is not None,
             start=RoundStart.empty(
-                shared["round"], shared["step"], labels=shared["labels"], pair_cost=pairs[1]
+                shared["round"], shared["step"], labels=shared["labels"], ratios=then
             ),
             samples=shared["samples"],
             checksum_before_reshard=OrderChecksum.from_dict(shared["order"]),
@@ -238,7 +237,7 @@ class EpochProgress:
                 columns=np.array(columns, np.int64),
                 ages=np.array(rank["ages"], np.int64),
                 labels=merged.start.labels,
-                pair_costs=(pairs[0], pairs[1]),
+                ratios=(now, then),
             ),
             received=shared["received"],
             trained=numbers[np.array(rank["trained"], np.int64)],

@@ -130,9 +130,7 @@ class LoaderState:
                 epoch=first.epoch,
                 stream=first.stream,
                 dealt=first.dealt,
-                start=RoundStart.empty(
-                    labels=first.start.labels, pair_cost=first.start.pair_costs[1]
-                ),
+                start=RoundStart.empty(labels=first.start.labels, ratios=first.start.ratios[1]),
                 samples=first.samples,
             )
         world_size = self.job["world_size"]
@@ -169,7 +167,7 @@ class LoaderState:
                 first.start.round + bool(first.received),
                 first.step,
                 labels=first.start.labels,
-                pair_cost=first.start.pair_costs[1],
+                ratios=first.start.ratios[1],
             ),
             checksum_before_reshard=self._order_checksum(first.stream)
             or first.checksum_before_reshard,

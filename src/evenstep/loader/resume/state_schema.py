@@ -79,9 +79,9 @@ def check_epoch(epoch: Mapping[str, Any]) -> None:
     Raises:
         ValueError: values that fit `EPOCH_SCHEMA` contradict each other.
     """
-    pairs = epoch.get("pair_costs", [0, 0])
-    check_schema(pairs, [COUNT], "epoch.pair_costs")
-    require(len(pairs) == 2, "epoch.pair_costs", pairs)
+    ratios = epoch.get("ratios", [[0, 0], [0, 0]])
+    check_schema(ratios, [[COUNT]], "epoch.ratios")
+    require([len(each) for each in ratios] == [2, 2], "epoch.ratios", ratios)
     stream, next_entry = epoch["stream"], epoch["next_entry"]
     if stream is None:
         require(next_entry is None, "epoch.next_entry", next_entry)
