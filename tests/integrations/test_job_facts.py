@@ -1,5 +1,5 @@
-"""What a loader takes of a trainer's job: the cost of the model, where its policy has none, and when
-ranks wait."""
+"""What a loader takes of a trainer's job: the cost of the model, where its policy has none, and
+when ranks wait."""
 
 from __future__ import annotations
 

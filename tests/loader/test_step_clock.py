@@ -118,10 +118,8 @@ def planned(
 def costs_of(step: StepInfo, policy: Policy) -> np.ndarray:
     """[ranks] seconds by the truth."""
     tokens = step.totals.padded_tokens
-    if policy.packed:
-        pairs = tokens * step.totals.length_mean
-    else:
-        pairs = tokens**2 / step.totals.samples
+    longest = step.totals.length_mean if policy.packed else tokens / step.totals.samples
+    pairs = tokens * longest
     patches = step.totals.patches
     if isinstance(policy.cost, VisionLanguageCost):
         patches = step.totals.vision_cost / TOWER.per_token
