@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from evenstep.batch import STEP_KEY, StepInfo, StepTotals, attach_step, pop_step
+from evenstep.batch.rank_loads import RankLoads
 from evenstep.errors import ConfigurationError
+from evenstep.integrations.step_values import StepValues
 
 
 def totals(**changes: list[float]) -> StepTotals:
@@ -68,6 +70,22 @@ def test_imbalance_and_padding_follow_their_definitions():
     step = step_info()
     assert step.imbalance == pytest.approx(80 / 40)
     assert step.padding == pytest.approx(0.2)
+
+
+def test_where_ranks_wait_at_updates_imbalance_is_that_of_the_update():
+    loads = RankLoads.of(totals(), packed=True) + RankLoads.of(
+        totals(cost=[80.0, 40.0, 0.0]), packed=True
+    )
+    middle, last = (step_info(loads=loads, ends_update=ends) for ends in (False, True))
+    for step in (middle, last):
+        assert step.imbalance == step.to_line()["imbalance"] == pytest.approx(loads.cost.max() / 80)
+    assert (middle.ends_wait, last.ends_wait, step_info(ends_update=False).ends_wait) == (
+        *(False, True, True),
+    )
+    values = StepValues()
+    for step in (middle, last):
+        values.add(step)
+    assert values.take()["imbalance"] == pytest.approx(loads.cost.max() / 80)
 
 
 def test_length_mean_and_variance_are_those_of_the_tokens_of_all_ranks():

@@ -1,9 +1,10 @@
-"""How long steps take tells what tokens and pairs of them cost, on whatever rank was slowest."""
+"""How long steps take tells what tokens, pairs of them and patches cost, on whatever rank was
+slowest: also on a single rank, of several micro-batches, and where ranks wait at updates."""
 
 from __future__ import annotations
 
+import functools
 import logging
-import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 import torch
 
 import evenstep
+from evenstep.batch.rank_loads import RankLoads
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost import FittedCost
+from evenstep.cost import FittedCost, VisionLanguageCost
+from evenstep.cost.measured import RATIO_UNIT, at_ratios
 from evenstep.loader import step_clock
 from evenstep.loader.step_clock import StepClock
 from evenstep.plan.policy import Policy
@@ -22,12 +25,34 @@ from evenstep.tools.simulate import deal
 from evenstep.tools.simulate.run import run_epoch
 
 MAX_TOKENS, RANKS = 16_384, 4
-TRUTH = FittedCost(per_group=2e-3, per_token=6e-6, per_pair=6e-6 / 12_000)
-"""Attention takes as long as all else at 12,000 tokens."""
+PAIR, PATCH = 1 / 17_000, 0.4
+TRUTH = FittedCost(per_group=2e-3, per_token=6e-6, per_pair=6e-6 * PAIR)
+"""Attention takes as long as all else at 17,000 tokens."""
+FAR = FittedCost(per_group=0.0, per_token=1.0, per_pair=1 / 4_000)
 POLICIES = {
     "padded": evenstep.Even(MAX_TOKENS),
     "packed": evenstep.Even(MAX_TOKENS, packed=True),
     "updates": evenstep.Even(MAX_TOKENS, packed=True, sync="update"),
+    "far": evenstep.Even(MAX_TOKENS, cost=FAR),
+    "micro-batches": evenstep.WorkloadPacking(MAX_TOKENS, micro_batches=3, cost=FAR),
+}
+TOWER = FittedCost(per_group=0.0, per_token=3.0, per_pair=3.0 / 2_000)
+"""Whose attention takes as long as all else in images of 2,000 patches."""
+IMAGES = {
+    "of one part": evenstep.Even(MAX_TOKENS, max_patches=16_384),
+    "of two": evenstep.Even(
+        MAX_TOKENS,
+        max_patches=16_384,
+        cost=VisionLanguageCost(
+            language=FittedCost(per_group=0, per_token=1, per_pair=2.5e-5), vision=TOWER
+        ),
+    ),
+    "packed": evenstep.Even(
+        MAX_TOKENS,
+        max_patches=16_384,
+        packed=True,
+        cost=VisionLanguageCost(language=evenstep.MeasuredCost(), vision=TOWER),
+    ),
 }
 
 
@@ -44,88 +69,172 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def planned(policy: Policy, accumulate: int = 1, count: int = 60_000) -> list[StepInfo]:
-    """Steps of an epoch whose samples are of 20 to 8,000 tokens."""
-    lengths = np.exp(np.random.default_rng(1).normal(6, 1.2, count)).astype(np.int64)
-    shares = deal(count, RANKS)
+@functools.cache
+def planned(
+    policy: Policy, accumulate: int = 1, count: int = 30_000, ranks: int = RANKS
+) -> list[StepInfo]:
+    """Steps of an epoch whose samples are of 20 to 8,000 tokens, two in three with an image of 64
+    to 4,000 patches where those count, which add a quarter as many tokens."""
+    draw = np.random.default_rng(1)
+    rows = np.zeros((4, count), np.int64)
+    rows[0] = np.exp(draw.normal(6, 1.2, count)).clip(20, 8000)
+    if policy.counts_patches:
+        rows[1] = np.exp(draw.normal(6, 1, count)).clip(64, 4000) * (draw.random(count) < 2 / 3)
+        rows[2], rows[3] = rows[1] > 0, rows[1] ** 2
+        rows[0] += rows[1] // 4
+    shares = deal(count, ranks)
     epoch = run_epoch(
         policy,
-        [lengths.clip(20, 8000)[share] for share in shares],
+        [rows[:, share] for share in shares],
         identities=shares,
         accumulate=accumulate,
     )
-    steps = epoch.ranks[0].steps
+    steps = [step.totals for step in epoch.ranks[0].steps]
+    loads: list[RankLoads | None] = [None] * len(steps)
+    if policy.sync == "update":
+        for begin in range(0, len(steps), accumulate):
+            of_update = [RankLoads.of(t, packed=True) for t in steps[begin : begin + accumulate]]
+            summed = functools.reduce(RankLoads.__add__, of_update)
+            loads[begin : begin + accumulate] = [summed] * len(of_update)
     return [
         StepInfo(
             epoch=0,
             step=number,
             rank=0,
-            world_size=RANKS,
+            world_size=ranks,
             filler=False,
             indices=None,
-            totals=step.totals,
+            totals=totals,
             loss_scale=1.0,
+            loss_scales=(1.0,) * policy.micro_batches if policy.in_parts else (),
             accumulate=accumulate,
             ends_update=(number + 1) % accumulate == 0 or number + 1 == len(steps),
-            sync=policy.sync,
+            loads=loads[number],
         )
-        for number, step in enumerate(steps)
+        for number, totals in enumerate(steps)
     ]
 
 
-def costs_of(step: StepInfo, cost: FittedCost) -> np.ndarray:
-    """[ranks]"""
+def costs_of(step: StepInfo, policy: Policy) -> np.ndarray:
+    """[ranks] seconds by the truth."""
     tokens = step.totals.padded_tokens
-    if (step.totals.padded_tokens == step.totals.tokens).all():
-        pairs = tokens * step.totals.length_mean
-    else:
-        pairs = tokens**2 / step.totals.samples
-    return cost.per_group + cost.per_token * tokens + cost.per_pair * pairs
+    longest = step.totals.length_mean if policy.packed else tokens / step.totals.samples
+    pairs = tokens * longest
+    patches = step.totals.patches
+    if isinstance(policy.cost, VisionLanguageCost):
+        patches = step.totals.vision_cost / TOWER.per_token
+    groups = policy.micro_batches
+    tokens = tokens + PATCH * patches
+    return TRUTH.per_group * groups + TRUTH.per_token * tokens + TRUTH.per_pair * pairs
 
 
-def train(clock: Clock, told: StepClock, steps: list[StepInfo]) -> Iterator[StepInfo]:
-    """Steps as a trainer gets them, each as long as its slowest rank by the truth: some 100 times
-    as long before a checkpoint, and all with noise."""
-    noise = np.random.default_rng(0)
-    update = np.zeros(RANKS)
+def train(
+    clock: Clock, told: StepClock, steps: list[StepInfo], policy: Policy, noise: float = 0.02
+) -> Iterator[StepInfo]:
+    """Steps as a trainer gets them, each as long as its slowest rank by the truth, with noise; one
+    in a hundred takes five times as long, and some wait for data."""
+    draw = np.random.default_rng(0)
+    update = np.zeros(len(steps[0].totals.samples))
     for number, step in enumerate(steps):
         told.asked()
         clock.now += 0.3 if number % 50 == 7 else 0.0  # for data
         yield told.handed_out(step)
-        update += costs_of(step, TRUTH)
-        if step.sync == "step" or step.ends_update:
-            clock.now += update.max() * noise.normal(1, 0.01)
+        update += costs_of(step, policy)
+        if step.ends_wait:
+            outlier = 5 if draw.random() < 0.01 else 1
+            clock.now += update.max() * draw.normal(1, noise) * outlier
             update[:] = 0
-        clock.now += 5.0 if number % 90 == 5 else 0.0
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_what_tokens_and_pairs_cost_is_found_whichever_rank_was_slowest(
+CASES = {
+    "padded": (POLICIES["padded"], RANKS, 1, 30_000),
+    "packed": (POLICIES["packed"], RANKS, 1, 30_000),
+    "updates": (POLICIES["updates"], RANKS, 4, 60_000),
+    "far": (POLICIES["far"], RANKS, 1, 30_000),
+    "micro-batches": (POLICIES["micro-batches"], RANKS, 1, 60_000),
+    "images, of one part": (IMAGES["of one part"], RANKS, 1, 20_000),
+    "images, of two": (IMAGES["of two"], RANKS, 1, 12_000),
+    "images, packed": (IMAGES["packed"], RANKS, 1, 30_000),
+    "one rank": (POLICIES["far"], 1, 1, 10_000),
+    "one rank, updates": (POLICIES["packed"], 1, 4, 40_000),
+    "one rank, images": (IMAGES["of two"], 1, 1, 6_000),
+}
+"""Policy, ranks, steps of an update, samples."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_tokens_pairs_and_patches_cost_is_found_whichever_rank_was_slowest(
     name: str, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policy = POLICIES[name]
+    policy, ranks, accumulate, count = CASES[name]
     told = StepClock(policy, rank=0)
+    steps = planned(policy, accumulate, count, ranks)
     with caplog.at_level(logging.WARNING, "evenstep"):
-        seen = list(train(clock, told, planned(policy, 4 if policy.sync == "update" else 1)))
+        seen = list(train(clock, told, steps, policy))
     assert told.fitted is not None
-    cost = told.fitted.cost
-    assert cost.per_token == pytest.approx(TRUTH.per_token, rel=0.1)
-    assert cost.per_pair / cost.per_token == pytest.approx(1 / 12_000, rel=0.15)
-    if policy.sync == "step":
-        for step in seen[-20:]:
-            true = costs_of(step, TRUTH)
-            assert step.imbalance_measured == pytest.approx(true.max() / true.mean(), abs=0.02)
-        said = [record.getMessage() for record in caplog.records]
-        assert len(said) == 1
-        named = dict(re.findall(r"(per_\w+)=([\d.e-]+)", said[0]))
-        given = FittedCost(**{key: float(value) for key, value in named.items()})
-        assert given.per_pair / given.per_token == pytest.approx(1 / 12_000, rel=0.2)
+    pair, patch = told.fitted.ratios
+    assert told.fitted.per_token == pytest.approx(TRUTH.per_token, rel=0.1)
+    assert pair == pytest.approx(PAIR, rel=0.15)
+    assert patch == (pytest.approx(PATCH, rel=0.15) if policy.counts_patches else 0)
+    for step in seen[-20:]:
+        waits = step.loads or step.totals
+        assert (step.imbalance_measured == 1) == (len(waits.cost) == 1)
+    if accumulate == 1:
+        for step in seen[-60:-40]:  # before the end, where ranks run out
+            true = costs_of(step, policy)
+            assert step.imbalance_measured == pytest.approx(true.max() / true.mean(), rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["padded", "micro-batches"])
+def test_one_warning_names_a_cost_that_makes_steps_more_even(
+    name: str, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = POLICIES["far" if name == "padded" else name]
+    with caplog.at_level(logging.WARNING, "evenstep"):
+        list(train(clock, StepClock(policy, rank=0), planned(policy, count=CASES[name][3]), policy))
+    (record,) = caplog.records
+    assert "% uneven in time: attention takes as long as all else at" in record.getMessage()
+    cost: Any = record.args[-1]  # type: ignore[index]
+    assert cost.per_pair / cost.per_token == pytest.approx(PAIR, rel=0.2)
+
+
+def test_on_one_rank_a_warning_says_what_is_off_and_none_what_is_right(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = IMAGES["of two"]
+    right = at_ratios(IMAGES["packed"].cost, (round(PAIR / RATIO_UNIT), round(PATCH / RATIO_UNIT)))
+    for given in (policy, evenstep.Even(MAX_TOKENS, max_patches=16_384, cost=right)):
+        with caplog.at_level(logging.WARNING, "evenstep"):
+            steps = planned(given, count=6_000, ranks=1)
+            list(train(clock, StepClock(given, rank=0), steps, given))
+    (record,) = caplog.records
+    assert "steps take another time than was predicted: attention" in record.getMessage()
+    cost: Any = record.args[-1]  # type: ignore[index]
+    language, vision = cost.language, cost.vision
+    assert language.per_pair / language.per_token == pytest.approx(PAIR, rel=0.2)
+    assert vision.per_token / language.per_token == pytest.approx(PATCH, rel=0.1)
+    assert vision.per_pair / vision.per_token == pytest.approx(1 / 2_000, rel=0.02)
+
+
+def test_a_measured_cost_of_both_parts_is_told_as_two_integers(clock: Clock) -> None:
+    cost = VisionLanguageCost(language=evenstep.MeasuredCost(), vision=TOWER)
+    policy = evenstep.Even(MAX_TOKENS, max_patches=16_384, cost=cost)
+    told = StepClock(policy, rank=0)
+    list(train(clock, told, planned(policy, count=12_000), policy))
+    pair, patch = told.ratios
+    assert pair * RATIO_UNIT == pytest.approx(PAIR, rel=0.15)
+    assert patch * RATIO_UNIT == pytest.approx(PATCH, rel=0.1)
+    used: Any = at_ratios(cost, told.ratios)
+    assert used.vision == TOWER  # so that steps before can be compared
+    assert TOWER.per_token / used.language.per_token == pytest.approx(patch * RATIO_UNIT)
+    assert used.language.per_pair / used.language.per_token == pytest.approx(pair * RATIO_UNIT)
+    assert at_ratios(used, told.ratios) == used
 
 
 def test_the_right_cost_is_not_warned_of(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     policy = evenstep.Even(MAX_TOKENS, cost=TRUTH)
     with caplog.at_level(logging.WARNING, "evenstep"):
-        list(train(clock, StepClock(policy, rank=0), planned(policy)))
+        list(train(clock, StepClock(policy, rank=0), planned(policy), policy))
     assert not caplog.records
 
 
@@ -169,7 +278,6 @@ def test_on_a_device_events_are_read_when_they_have_happened(
     for step in planned(policy):
         told.asked()
         told.handed_out(step)
-        device[0] += float(costs_of(step, TRUTH).max())  # the host's clock stands still
+        device[0] += float(costs_of(step, policy).max())  # the host's clock stands still
     assert told.fitted is not None
-    cost: Any = told.fitted.cost
-    assert cost.per_pair / cost.per_token == pytest.approx(1 / 12_000, rel=0.15)
+    assert told.fitted.ratios[0] == pytest.approx(PAIR, rel=0.15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,3 +45,19 @@ def test_loss_scales_of_all_ranks_and_steps_of_an_update_add_up(world, mode) -> 
             one.planned.totals.supervised_tokens.any() for one in out[0][first : first + accumulate]
         )
         assert any(scales) or not counted
+
+
+@given(WORLDS, st.integers(0, 9))
+def test_where_ranks_wait_at_updates_each_step_has_the_loads_of_those_handed_out(
+    world, received
+) -> None:
+    updates, out, accumulate = WholeUpdates(LossTotals(), "update"), [], world.accumulate
+    for number, (step, *_) in enumerate(world.steps()):
+        out += updates.add(step, None if number < received else StepProgress(step.members))
+    out += updates.end()
+    costs = np.array([one.planned.totals.cost for one in out])
+    numbers = np.array([one.planned.index for one in out]) // accumulate
+    for one in out:
+        of_update = costs[numbers == one.planned.index // accumulate]
+        assert one.loads.cost == pytest.approx(of_update.sum(axis=0))
+        assert (one.loads.groups == len(of_update)).all()

@@ -75,10 +75,10 @@ def proposal(draw, numbers):
     lacks = not samples and draw(st.booleans())
     supervised, room = draw(st.integers(0, MOST - 1)), draw(st.integers(0, MOST - 1))
     shown = draw(st.integers(0, samples)), draw(st.integers(0, samples))
-    pair_cost = draw(st.integers(0, MOST - 1))
     longest, fits = draw(st.integers(samples > 0, LONGEST)), draw(st.integers(0, MOST - 1))
+    ratios = draw(st.integers(0, MOST - 1)), draw(st.integers(0, MOST - 1))
     head = ProposalHead(
-        not samples, lacks, samples, supervised, tokens, room, *shown, pair_cost, longest, fits
+        not samples, lacks, samples, supervised, tokens, room, *shown, longest, fits, ratios
     )
     row = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=numbers, max_size=numbers)
     return head, np.array(draw(row) if samples else [0] * numbers, np.int64)
@@ -90,8 +90,8 @@ def test_proposals_come_out_as_they_went_in(given):
         encode_proposal(head, message[: 0 if head.finished else None]) for head, message in given
     ]
     heads, numbers = proposals(bodies)
-    columns = [getattr(heads, name).tolist() for name in ProposalHead._fields]
-    assert list(zip(*columns)) == [head for head, _ in given]
+    *columns, ratios = [getattr(heads, name).tolist() for name in ProposalHead._fields]
+    assert list(zip(*columns, map(tuple, ratios))) == [head for head, _ in given]
     for got, (head, message) in zip(numbers, given):
         assert head.finished or got.tolist() == message.tolist()
         assert not head.finished or not got.any()
@@ -262,13 +262,14 @@ GOOD = ProposalHead(False, False, 10, 5, 40, 0)
         ((0, 0), (10, 5, 40, -1), "room for -1 samples"),
         ((0, 0), (10, 5, 40, 0, 11), "labels of 11 and 0 samples show"),
         ((0, 0), (10, 5, 40, 0, 0, -1), "labels of 0 and -1 samples show"),
-        ((0, 0), (10, 5, 40, 0, 0, 0, -1), "pairs of tokens that cost -1"),
+        ((0, 0), (10, 5, 40, 0, 0, 0, -1), r"pairs of tokens and patches that cost \[-1, 0\]"),
+        ((0, 0), (10, 5, 40, 0, 0, 0, 0, MOST), r"that cost \[0, 9007199254740992\]"),
     ],
 )
 def test_a_proposal_of_what_cannot_be_is_refused(flags, counts, said):
     numbers = np.zeros(2, np.int64)
     good = encode_proposal(GOOD, numbers)
-    bad = PROPOSAL_LAYOUT.pack(*flags, *counts, *[0] * (7 - len(counts))) + (
+    bad = PROPOSAL_LAYOUT.pack(*flags, *counts, *[0] * (8 - len(counts))) + (
         b"" if flags[0] else bytes(16)
     )
     with pytest.raises(DamagedMessageError, match=f"rank 1 sent a damaged proposal .*{said}"):
@@ -277,13 +278,13 @@ def test_a_proposal_of_what_cannot_be_is_refused(flags, counts, said):
 
 @pytest.mark.parametrize(
     ("size", "said"),
-    [(3, "3 numbers of the policy, and that of rank 0 has 2"), (0, "0 numbers"), (1.5, "70 bytes")],
+    [(3, "3 numbers of the policy, and that of rank 0 has 2"), (0, "0 numbers"), (1.5, "78 bytes")],
 )
 def test_a_proposal_of_another_size_is_refused(size, said):
-    good, bare = encode_proposal(GOOD, np.zeros(2, np.int64)), PROPOSAL_LAYOUT.pack(*GOOD)
+    good, bare = (encode_proposal(GOOD, np.zeros(count, np.int64)) for count in (2, 0))
     with pytest.raises(DamagedMessageError, match=f"rank 1 sent .* of round 7: .*{said}"):
         proposals([good, bare + bytes(int(8 * size))])
-    with pytest.raises(DamagedMessageError, match="has 57 bytes"):
+    with pytest.raises(DamagedMessageError, match="has 65 bytes"):
         proposals([good, bare[:-1]])
     finished = ProposalHead(True, False, 0, 0, 0, 0)
     with pytest.raises(DamagedMessageError, match="2 numbers of no policy"):

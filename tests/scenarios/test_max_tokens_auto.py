@@ -174,7 +174,10 @@ begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 total = int((begin + (300 << 20)) / 0.9)
 memory = evenstep.Memory(total_bytes=total)
 loader = evenstep.DataLoader(
-    [{"input_ids": torch.full((20 + 7 * i % 900,), 1)} for i in range(4000)], policy=evenstep.Even("auto", packed=True), memory=memory, num_workers=1
+    [{"input_ids": torch.full((20 + 7 * i % 900,), 1)} for i in range(4000)],
+    policy=evenstep.Even("auto", packed=True),
+    memory=memory,
+    num_workers=1,
 )
 for batch, step in loader.steps():
     out(held(batch["input_ids"])).sum().backward()

@@ -78,10 +78,10 @@ def test_steps_become_even_in_time_alike_on_all_ranks_and_after_a_resume(
     assert np.median(before) > 1.015
     assert np.median(after) < 1.003
     states = [first[2], second[2]]
-    now, then = states[0]["epoch"]["pair_costs"]
-    assert then == pytest.approx(2**40 / 1_500, rel=0.1)
-    assert now in ((0, then) if packed else (then,))  # packed, it may be about to change
-    assert states[1]["epoch"]["pair_costs"] == [now, then]
+    now, then = states[0]["epoch"]["ratios"]
+    assert then == [pytest.approx(2**36 / 1_500, rel=0.1), 0]
+    assert now in (([0, 0], then) if packed else (then,))  # packed, it may be about to change
+    assert states[1]["epoch"]["ratios"] == [now, then]
     resumed = run(train, 2, packed, states, folder=tmp_path / "resumed", within=200)
     for rank in range(2):
         assert resumed[rank][0] == indices[rank][SAVED + 1 :]
@@ -89,8 +89,68 @@ def test_steps_become_even_in_time_alike_on_all_ranks_and_after_a_resume(
 
 def test_nothing_is_measured_unless_asked() -> None:
     assert (
-        "pair_costs"
+        "ratios"
         not in evenstep.DataLoader(Texts(), policy=evenstep.Even(4096), shuffle=True).state_dict()[
             "epoch"
         ]
     )
+
+
+PATCH = 0.5
+"""What a patch takes, in tokens; the loader knows of no tower."""
+
+
+class Pictures(Texts):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**super().__getitem__(index), "patches": index * 7919 % 640}
+
+
+def patches_of(sample: dict[str, Any]) -> int:
+    return int(sample["patches"])
+
+
+def only_tokens(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    return evenstep.PadCollator()([{"input_ids": each["input_ids"]} for each in samples])
+
+
+def train_alone(
+    monkeypatch: pytest.MonkeyPatch, state: Any = None
+) -> tuple[list[tuple[int, ...]], list[float], Any]:
+    """Indices and seconds of steps on one rank, and the state after some."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(step_clock, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    loader = evenstep.DataLoader(
+        Pictures(),
+        policy=evenstep.Even(4096, max_patches=8192, cost=evenstep.MeasuredCost()),
+        collate_fn=only_tokens,
+        length_fn=evenstep.SampleCounts(patches=patches_of),
+        shuffle=True,
+        seed=3,
+    )
+    if state is not None:
+        loader.load_state_dict(state)
+    indices, seconds, saved = [], [], None
+    for _, step in loader.steps():
+        assert step.imbalance == 1
+        assert step.imbalance_measured in (None, 1)
+        took = float(costs_of(step, packed=False)[0]) + TRUTH.per_token * PATCH * step.patches
+        clock.now += took
+        indices.append(step.indices)
+        seconds.append(took)
+        if step.step == SAVED:
+            saved = loader.state_dict()
+    loader.close()
+    return indices, seconds, saved
+
+
+def test_one_rank_learns_what_pairs_and_patches_take_and_resumes_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    indices, seconds, state = train_alone(monkeypatch)
+    assert sorted(i for step in indices for i in step) == list(range(len(Pictures())))
+    pair, patch = state["epoch"]["ratios"][0]
+    assert pair == pytest.approx(2**36 / 1_500, rel=0.1)
+    assert patch == pytest.approx(2**36 * PATCH, rel=0.1)
+    before, after = np.array(seconds[:40]), np.array(seconds[300:-100])
+    assert after.std() / after.mean() < 0.7 * before.std() / before.mean()
+    assert train_alone(monkeypatch, state)[0] == indices[SAVED + 1 :]

@@ -20,6 +20,7 @@
     check           whether a collated batch is what was planned
     loss_scale      the factors that make averaged gradients those of one big batch; called by the
                     loader's `batcher/batch_assembly` and the service's `constructor/batch_builder`
+    rank_loads      `RankLoads`: what each rank computes before it waits for the others
     step_info       `StepInfo`: what a step reports about itself
     composition     `Composition`: how like random batches the steps of a run are
     random_state    keeps the process's random state while something is tried

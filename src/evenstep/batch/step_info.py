@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from evenstep.arrays import Float64Array
+from evenstep.batch.rank_loads import RankLoads
 from evenstep.errors import ConfigurationError
 from evenstep.plan.fit import Updates
 from evenstep.plan.plain_values import plain_value
@@ -24,10 +25,14 @@ _COUNTED = (
     *("patches", "images", "text_cost", "vision_cost"),
 )
 
+_UNCOMPARED = dict.fromkeys(
+    ("imbalance", "text_imbalance", "vision_imbalance", "imbalance_measured")
+)  # follow from the totals or, where ranks wait for an update, from where a pass began in it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepInfo:
-    """One step on one rank. Two are equal where all values are but what was measured."""
+    """One step on one rank. Two are equal where all values are but imbalances."""
 
     epoch: int
     step: int
@@ -55,12 +60,12 @@ class StepInfo:
     ends_update: bool = True
     """Whether the optimizer steps after this one; also after the last of an epoch, whose last
     update may have fewer than `accumulate` steps."""
-    sync: str = "step"
-    """When ranks wait for each other: see `Even.sync`."""
+    loads: RankLoads | None = None
+    """What the ranks compute in all steps of the update, where they wait at its end alone: see
+    `Even.sync`. After a resume in the middle of an update, in those that are left of it."""
     imbalance_measured: float | None = None
-    """`imbalance` in the time that this run's steps were measured to take; where ranks wait at the
-    end of an update, of its steps so far. None until enough steps were measured, and where their
-    times tell nothing. See `evenstep.loader.step_clock`."""
+    """`imbalance` in the time that this run's steps were measured to take. None until enough steps
+    were measured, and where their times tell nothing. See `evenstep.loader.step_clock`."""
     context_rank: int = 0
     """Which shard of every micro-batch this is, where context-parallel ranks share them. Loss
     scales are those of the shard: for gradients averaged over all ranks of both kinds."""
@@ -153,19 +158,30 @@ class StepInfo:
         return float(self.totals.vision_cost.sum())
 
     @property
+    def waits(self) -> RankLoads | StepTotals:
+        """What ranks compute between one wait for the others and the next."""
+        return self.totals if self.loads is None else self.loads
+
+    @property
+    def ends_wait(self) -> bool:
+        """Whether ranks wait for each other at the end of this step."""
+        return self.loads is None or self.ends_update
+
+    @property
     def imbalance(self) -> float:
-        """Largest cost of a rank over the mean cost: 1.0 is perfect."""
-        return _imbalance(self.totals.cost)
+        """Largest cost of a rank over the mean cost: 1.0 is perfect. Of the whole update, in each
+        of its steps, where ranks wait at its end alone; as are the next two."""
+        return _imbalance(self.waits.cost)
 
     @property
     def text_imbalance(self) -> float:
         """`imbalance` of `text_cost` alone."""
-        return _imbalance(self.totals.text_cost)
+        return _imbalance(self.waits.text_cost)
 
     @property
     def vision_imbalance(self) -> float:
         """`imbalance` of `vision_cost` alone; 1.0 where no rank has an image."""
-        return _imbalance(self.totals.vision_cost)
+        return _imbalance(self.waits.vision_cost)
 
     @property
     def padding(self) -> float:
@@ -245,8 +261,7 @@ class StepInfo:
         if not isinstance(other, StepInfo):
             return NotImplemented
         mine, theirs = (one.to_dict(per_rank=True) for one in (self, other))
-        del mine["imbalance_measured"], theirs["imbalance_measured"]  # no two runs take as long
-        return mine == theirs
+        return {**mine, **_UNCOMPARED} == {**theirs, **_UNCOMPARED}
 
     __hash__ = None  # type: ignore[assignment]
 

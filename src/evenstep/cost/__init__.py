@@ -13,6 +13,7 @@ Everything here is a function of `GroupShapes`, integer columns with one row per
 shapes            `GroupShapes`
 models            costs of one part: `PaddedTokenCost`, `TransformerCost` and others
 vision_language   `VisionLanguageCost`: a language model and a vision tower, balanced apart
+measured          `MeasuredCost`: what a run measures, and its ranks agree on
 fitting           `fit`: a cost from measured times
 step_times        a cost from how long the steps of a run took
 of_model          `cost_of`: a cost from a model's configuration
@@ -21,11 +22,11 @@ memory_limit      `MemoryLimit`
 """
 
 from evenstep.cost.fitting import fit as fit
+from evenstep.cost.measured import MeasuredCost as MeasuredCost
 from evenstep.cost.memory_limit import MemoryLimit as MemoryLimit
 from evenstep.cost.models import UNKNOWN_MODEL as UNKNOWN_MODEL
 from evenstep.cost.models import Cost as Cost
 from evenstep.cost.models import FittedCost as FittedCost
-from evenstep.cost.models import MeasuredCost as MeasuredCost
 from evenstep.cost.models import PaddedTokenCost as PaddedTokenCost
 from evenstep.cost.models import TokenCost as TokenCost
 from evenstep.cost.models import TransformerCost as TransformerCost

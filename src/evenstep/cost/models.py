@@ -156,33 +156,8 @@ class FittedCost:
         return _polynomial(shapes, packed, self.per_group, self.per_token, self.per_pair)
 
 
-PAIR_UNIT = 2.0**-40
-"""Tokens in which ranks agree on the cost of a pair."""
 UNKNOWN_MODEL = FittedCost(per_group=0.0, per_token=1.0, per_pair=1 / 24_000)
 """The time of a model of which nothing is known, in tokens of short samples: attention takes as
 long as all else in samples of 24,000 tokens. On an H100 that is so at 14,000 tokens for a model of
 half a billion parameters, at 42,000 for one of 7, and at 65,000 for one of 72; a length that is too
 small makes steps less uneven than one that is too large."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredCost(FittedCost):
-    """What the loader measures while it trains, in tokens of short samples; at first what is given
-    here. For `Even`: see `evenstep.loader.step_clock`."""
-
-    per_group: float = 0.0
-    per_token: float = 1.0
-    per_pair: float = UNKNOWN_MODEL.per_pair
-
-    @classmethod
-    def of_pairs(cls, pairs: int) -> MeasuredCost:
-        """
-        Args:
-            pairs: what a pair of tokens costs, in `PAIR_UNIT` tokens.
-        """
-        return cls(per_pair=pairs * PAIR_UNIT)
-
-    @property
-    def pairs(self) -> int:
-        """What a pair of tokens costs, in `PAIR_UNIT` tokens."""
-        return round(self.per_pair / self.per_token / PAIR_UNIT)

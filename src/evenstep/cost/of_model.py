@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from evenstep.cost.models import UNKNOWN_MODEL, Cost, FittedCost, MeasuredCost
+from evenstep.cost.measured import MeasuredCost
+from evenstep.cost.models import UNKNOWN_MODEL, Cost, FittedCost
 from evenstep.cost.vision_language import VisionLanguageCost
 
 logger = logging.getLogger("evenstep")
@@ -97,10 +99,12 @@ def cost_in_place_of(given: Cost, model: Any, *, vision: bool) -> Cost | None:
     measured = given == MeasuredCost()
     if not measured and given != UNKNOWN_MODEL:
         return None
-    cost = cost_of(model, vision=vision and not measured)
-    if measured and isinstance(cost, FittedCost):
+    cost = cost_of(model, vision=vision)
+    if not measured:
+        return cost
+    if isinstance(cost, FittedCost):
         return MeasuredCost(per_pair=cost.per_pair / cost.per_token)
-    return cost
+    return replace(cost, language=MeasuredCost(**asdict(cost.language)))  # type: ignore[call-overload]
 
 
 def _counted(config: Any) -> FittedCost:

@@ -52,6 +52,11 @@ class VisionLanguageCost:
         if self.window is not None and self.window < 1:
             raise ConfigurationError(f"window={self.window} must be at least 1")
 
+    @property
+    def per_patch(self) -> float:
+        """Cost of a patch in a small image; where patches cost nothing, of a pair of them."""
+        return self.vision.per_token or self.vision.per_pair
+
     def of_patches(self, patches: npt.ArrayLike, patch_pairs: npt.ArrayLike) -> Float64Array:
         """Cost of the vision tower, of the same shape as its arguments."""
         counted = np.asarray(patches, np.float64)
@@ -69,6 +74,11 @@ class VisionLanguageCost:
 
     def __call__(self, shapes: GroupShapes, *, packed: bool) -> Float64Array:
         return self.language(shapes, packed=packed) + self.of_vision(shapes)
+
+
+def language_part(cost: Cost) -> Cost:
+    """What of a cost is of tokens: all of a cost of one part."""
+    return cost.language if isinstance(cost, VisionLanguageCost) else cost
 
 
 def vision_part(cost: Cost, shapes: GroupShapes) -> Float64Array:

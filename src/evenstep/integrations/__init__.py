@@ -11,7 +11,7 @@ verl             verl's updates of actor and critic
 releases         which releases of a trainer an integration was tried with
 rank_values      small values between ranks
 states           a loader's state in a trainer's checkpoint: the parts of all ranks in one
-model_cost       the model whose time a loader makes equal, among what a trainer is given
+job_facts        what a job tells a loader: the model whose time is made equal, and when ranks wait
 step_estimate    how many steps an epoch will have, before the first one
 fillers          batches that bear no loss
 step_values      what is logged beside the loss

@@ -18,7 +18,7 @@ import torch
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
-from evenstep.integrations.model_cost import take_cost
+from evenstep.integrations.job_facts import take_cost, waits_at_updates
 from evenstep.integrations.rank_values import check_ranks
 from evenstep.integrations.releases import check_hooks, check_release, importing
 from evenstep.integrations.states import read_state, save_state
@@ -153,7 +153,8 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     the loader sets that number when a pass begins.) ``accelerator.backward`` then scales their
     losses, so that the gradient of an update is that of all its samples in one batch. An `Even`
     without a cost takes that of the one model with a ``config`` that is among the objects: see
-    `evenstep.DataLoader.take_cost`.
+    `evenstep.DataLoader.take_cost`. Where updates have several steps, under DDP and ZeRO-1, a
+    packed one gets ``sync="update"``.
     ``save_state`` and ``load_state`` save and restore the position of each loader, on any number of
     ranks; several loaders are told apart by the order in which they were prepared.
 
@@ -179,17 +180,25 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
         )
     add_hooks(accelerator, EvenAccelerator)
     done = accelerator.prepare(*others) if others else ()
-    rest = iter([done] if len(others) == 1 else done)
+    done = [done] if len(others) == 1 else done
+    rest = iter(done)
+    waits = waits_at_updates(accelerator, done)
     prepared = [
-        _prepared_loader(accelerator, one, others) if isinstance(one, DataLoader) else next(rest)
+        _prepared_loader(accelerator, one, others, waits)
+        if isinstance(one, DataLoader)
+        else next(rest)
         for one in objects
     ]
     return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
 
 def _prepared_loader(
-    accelerator: Accelerator, loader: DataLoader, others: list[Any]
+    accelerator: Accelerator, loader: DataLoader, others: list[Any], waits: bool
 ) -> AcceleratedLoader:
+    """
+    Args:
+        waits: see `waits_at_updates`.
+    """
     if loader.update_tokens is not None and accelerator.state.deepspeed_plugin is not None:
         raise ConfigurationError(
             f"update_tokens={loader.update_tokens} decides how many steps an update has, and "
@@ -197,6 +206,10 @@ def _prepared_loader(
             "Accelerator(gradient_accumulation_steps=) the same"
         )
     take_cost(loader, others)
+    # With one step, an update of several is what the loop ends itself, and its backward passes may
+    # all wait.
+    if waits and (accelerator.gradient_accumulation_steps > 1 or loader.update_tokens is not None):
+        loader.take_sync()
     prepared = AcceleratedLoader(accelerator, loader)
     number = _prepared.get(accelerator, 0)
     _prepared[accelerator] = number + 1

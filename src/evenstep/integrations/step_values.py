@@ -3,7 +3,6 @@ last log."""
 
 from __future__ import annotations
 
-from evenstep.arrays import Float64Array
 from evenstep.batch.composition import Composition
 from evenstep.batch.step_info import StepInfo
 
@@ -14,8 +13,6 @@ class StepValues:
     def __init__(self) -> None:
         self.tokens = 0
         """Real tokens of all ranks since the beginning."""
-        # By part, costs of the ranks in an update that has not ended, where ranks wait at its end.
-        self._open: dict[str, Float64Array] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -34,16 +31,15 @@ class StepValues:
         self._padded += step.global_padded_tokens
         self._images += step.global_images
         self._patches += step.global_patches
-        for name, sums in self._costs.items():
-            costs = getattr(step.totals, name) + self._open.pop(name, 0.0)
-            if step.sync == "update" and not step.ends_update:
-                self._open[name] = costs
-            else:
-                sums[0] += float(costs.max())
-                sums[1] += float(costs.mean())
-        if step.imbalance_measured is not None and (step.sync == "step" or step.ends_update):
-            self._measured.append(step.imbalance_measured)
         self._composition.add(step)
+        if not step.ends_wait:
+            return
+        for name, sums in self._costs.items():
+            costs = getattr(step.waits, name)
+            sums[0] += float(costs.max())
+            sums[1] += float(costs.mean())
+        if step.imbalance_measured is not None:
+            self._measured.append(step.imbalance_measured)
 
     def take(self) -> dict[str, float]:
         """The values since the last call, by name; empty if there was no step.

@@ -331,12 +331,11 @@ class DataLoader(LoaderAttributes):
         return RunLog(self._run_log, {**about, "policy": self.policy.fingerprint})
 
     def _clock_of(self, place: GroupPlace) -> StepClock | None:
-        """None where there is nobody to wait for, or a step is not one group of text."""
-        policy = self.policy
-        if place.world_size == 1 or policy.in_parts or policy.peers > 1 or policy.counts_patches:
+        """None where ranks share documents, since totals are of what each has read."""
+        if self.policy.dynamic or self.policy.peers > 1:
             return None
         if self._clock is None:
-            self._clock = StepClock(policy, place.rank, self._cursor.pair_cost)
+            self._clock = StepClock(self.policy, place.rank, self._cursor.ratios)
         return self._clock
 
     def _memory_of(self, place: GroupPlace) -> MemoryWatch | None:
@@ -535,9 +534,9 @@ class DataLoader(LoaderAttributes):
 
     def take_cost(self, model: Any) -> None:
         """Has `Even` make the time of `model` equal, where the policy was given no `cost`, or begin
-        with it, where that is a `MeasuredCost`: see `evenstep.cost_of`. The vision tower is counted
-        where the policy limits patches or images, and evenstep counts them. Once a pass has begun,
-        or a state was loaded, nothing changes.
+        with it, where that is a `MeasuredCost()`: see `evenstep.cost_of`. The vision tower is
+        counted where the policy limits patches or images, and evenstep counts them. Once a pass has
+        begun, or a state was loaded, nothing changes.
 
         All ranks call it. The integrations of trainers do, for a model that they know.
         """
@@ -546,9 +545,19 @@ class DataLoader(LoaderAttributes):
             return
         counted = policy.counts_patches and self.measure.patches_fn is None
         cost = cost_in_place_of(policy.cost, model, vision=counted)
-        if cost is None:
-            return
-        policy = replace(policy, cost=cost)
+        if cost is not None:
+            self._take(replace(policy, cost=cost))
+
+    def take_sync(self) -> None:
+        """Has packed `Even` make the time of updates equal: see `Even.sync`. Once a pass has begun,
+        or a state was loaded, nothing changes.
+
+        All ranks call it. The integrations of trainers do, where ranks wait at updates alone.
+        """
+        if isinstance(self.policy, Even) and self.policy.packed and not self._cursor.begun:
+            self._take(replace(self.policy, sync="update"))
+
+    def _take(self, policy: Even) -> None:
         epoch, labels = self.epoch, self.labels
         self._options = replace(self._options, policy=policy)
         self._epochs = replace(self._epochs, policy=policy)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenstep.batch.step_info import StepInfo, attach_step
+from evenstep.cost.measured import UNMEASURED, Ratios
 from evenstep.errors import (
     ConfigurationError,
     EvenstepError,
@@ -81,7 +82,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._epoch = epoch
         self._received = received
         self._ended = ended
-        self._told = 0, (0, 0)  # what was measured
+        self._told: tuple[Ratios, tuple[int, int]] = UNMEASURED, (0, 0)  # what was measured
         self._outcome: Exception | None = None  # raised by every further call
         self._owner = os.getpid()
         self._closing = threading.Lock()
@@ -129,8 +130,8 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
 
     def _tell(self) -> None:
         """Tells the batcher what was measured."""
-        pair_cost = 0 if self._clock is None else self._clock.pair_cost
-        measured = pair_cost, (0, 0) if self._memory is None else self._memory.found
+        ratios = UNMEASURED if self._clock is None else self._clock.ratios
+        measured = ratios, (0, 0) if self._memory is None else self._memory.found
         if measured != self._told:
             self._told = measured
             self._batcher.measured(*measured)

@@ -2,8 +2,9 @@
 
 A step lasts from when the trainer has its batch until it asks for the next; on a CUDA device, from
 the work queued before the batch to that queued before the next, told by events that nobody waits
-for. Where ranks wait at the end of an update, its steps are timed together. The first steps are
-left out, and those before which the trainer waited for data.
+for. The steps of an update are timed together: each lasts as long as its slowest rank or, where
+ranks wait at the end of the update, all as long as the rank that is slowest over them. The first
+steps are left out, and those before which the trainer waited for data.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ import numpy as np
 import torch
 
 from evenstep.arrays import Float64Array
+from evenstep.batch.rank_loads import RankLoads
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost.models import PAIR_UNIT, FittedCost, MeasuredCost
-from evenstep.cost.step_times import FittedTimes, StepTimes, fit_times, imbalance_of
+from evenstep.cost import Cost, FittedCost, VisionLanguageCost
+from evenstep.cost.measured import RATIO_UNIT, UNMEASURED, Ratios, is_measured
+from evenstep.cost.step_times import FittedTimes, StepTimes, fit_times, imbalance_at
+from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.policies.even import Even
-from evenstep.plan.policies.even.timed import counts
+from evenstep.plan.policies.even.timed import counts, token_cost
 from evenstep.plan.policy import Policy
 
 logger = logging.getLogger("evenstep")
@@ -43,11 +47,10 @@ _ERROR = 0.1
 
 @dataclass
 class _Timed:
-    """Steps that are timed together. Where ranks wait at their end, they count as one."""
+    """Steps of an update, timed together."""
 
-    tokens: list[Float64Array] = field(default_factory=list)
-    """By step, [ranks]."""
-    pairs: list[Float64Array] = field(default_factory=list)
+    loads: list[Float64Array] = field(default_factory=list)
+    """By wait, [4, ranks]: see `StepTimes.loads`."""
     waited: float = 0.0
     seconds: float = 0.0
     begin: torch.cuda.Event | None = None
@@ -57,23 +60,24 @@ class _Timed:
 class StepClock:
     """Of one loader, in the trainer process."""
 
-    def __init__(self, policy: Policy, rank: int, pair_cost: int = 0) -> None:
+    def __init__(self, policy: Policy, rank: int, ratios: Ratios = UNMEASURED) -> None:
         """
         Args:
-            pair_cost: that was measured before, in `PAIR_UNIT` tokens; 0 if none was.
+            ratios: that were measured before.
         """
         self.fitted: FittedTimes | None = None
-        self.pair_cost = 0
-        """For the policy to use, on rank 0 of a job that measures its cost, in `PAIR_UNIT` tokens;
-        0 before it is known."""
+        self.ratios = UNMEASURED
+        """For the policy to use, on rank 0 of a job that measures its cost."""
         self._policy = policy
         self._rank = rank
-        self._ratio = pair_cost * PAIR_UNIT or _ratio_of(policy)
+        given = ratios[0] * RATIO_UNIT, ratios[1] * RATIO_UNIT
+        self._used = _ratios_of(policy) if ratios == UNMEASURED else given
+        self._measures = is_measured(policy.cost)
         self._open: _Timed | None = None
         self._begun: deque[_Timed] = deque()  # whose time is not known yet
         self._known: deque[_Timed] = deque(maxlen=_KEPT)
         self._count = -_WARM_UP
-        self._next = _FIRST // 2 if isinstance(policy.cost, MeasuredCost) else _FIRST
+        self._next = _FIRST // 2 if self._measures else _FIRST
         self._asked = self._handed = 0.0
         self._told = False
 
@@ -86,27 +90,29 @@ class StepClock:
     def handed_out(self, step: StepInfo) -> StepInfo:
         """The trainer gets the step, here with `StepInfo.imbalance_measured` where it is known."""
         self._handed = time.perf_counter()
-        tokens = step.totals.padded_tokens.astype(np.float64)
-        if self._policy.packed:
-            pairs = tokens * step.totals.length_mean
-        else:
-            pairs = tokens**2 / np.maximum(step.totals.samples, 1)
         timed = self._open
         if timed is None or step.micro_step == 0:
             timed = self._begin()
-        if step.sync == "update" and timed.tokens:
-            tokens, pairs = tokens + timed.tokens.pop(), pairs + timed.pairs.pop()
-        timed.tokens.append(tokens)
-        timed.pairs.append(pairs)
         timed.waited += self._handed - self._asked
+        loads = self._loads(step)
+        if step.ends_wait:
+            timed.loads.append(loads)
         if self.fitted is None:
             return step
-        measured = imbalance_of(self.fitted.cost, tokens, pairs)
-        return replace(step, imbalance_measured=measured)
+        return replace(step, imbalance_measured=self.fitted.imbalance(loads))
 
     def left(self) -> None:
         """A pass ends, or is left: what is open is not timed."""
         self._open = None
+
+    def _loads(self, step: StepInfo) -> Float64Array:
+        """[4, ranks] what ranks compute between the waits that the step is between."""
+        groups = max(len(step.loss_scales), 1)
+        loads = step.loads or RankLoads.of(step.totals, packed=self._policy.packed, groups=groups)
+        patches, cost = loads.patches, self._policy.cost
+        if isinstance(cost, VisionLanguageCost):
+            patches = loads.vision_cost / cost.per_patch  # with their pairs
+        return np.stack([loads.tokens, loads.pairs, patches, loads.groups])
 
     def _begin(self) -> _Timed:
         """Closes what is open, and begins anew."""
@@ -114,7 +120,7 @@ class StepClock:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
-        if self._open is not None:
+        if self._open is not None and self._open.loads:
             self._open.end = event
             self._begun.append(self._open)
         self._open = begun = _Timed(begin=event)
@@ -139,56 +145,79 @@ class StepClock:
             self._fit()
 
     def _fit(self) -> None:
-        begins = np.cumsum([0, *(len(each.tokens) for each in self._known)])[:-1]
-        tokens, pairs = (
-            np.stack([row for each in self._known for row in getattr(each, name)])
-            for name in ("tokens", "pairs")
+        times = StepTimes(
+            loads=np.stack([loads for each in self._known for loads in each.loads], axis=1),
+            begins=np.cumsum([0, *(len(each.loads) for each in self._known)])[:-1],
+            seconds=np.array([each.seconds for each in self._known]),
         )
-        seconds = np.array([each.seconds for each in self._known])
-        times = StepTimes(tokens=tokens, pairs=pairs, begins=begins, seconds=seconds)
-        fitted = fit_times(times, self._ratio)
+        fitted = fit_times(times, self._used)
         if fitted.error > _ERROR:
             return
         self.fitted = fitted
-        ratio = fitted.cost.per_pair / fitted.cost.per_token
-        off = abs(math.log(max(ratio, 1e-9) / max(self._ratio, 1e-9)))
+        off = max(
+            abs(math.log(max(found, 1e-9) / max(used, 1e-9)))
+            for found, used in zip(fitted.ratios, self._used)
+        )
         if self._rank or fitted.surer <= _SURE or off <= _OFF:
             return
-        if isinstance(self._policy.cost, MeasuredCost):
-            self._ratio, self.pair_cost = ratio, round(ratio / PAIR_UNIT)
-            said = _tokens(ratio)
-            logger.info("steps are timed: attention takes as long as all else at %s", said)
-        elif isinstance(self._policy, Even):
-            self._warn(times, fitted.cost, ratio)
+        if self._measures:
+            self._used = fitted.ratios
+            pair, patch = (round(ratio / RATIO_UNIT) for ratio in fitted.ratios)
+            self.ratios = pair, patch
+            logger.info("steps are timed: %s", _said(fitted.ratios))
+        elif isinstance(self._policy, (Even, WorkloadPacking)):
+            self._warn(times, fitted)
 
-    def _warn(self, times: StepTimes, found: FittedCost, ratio: float) -> None:
-        """Says, once, that another cost makes steps more even."""
-        used = FittedCost(per_group=0.0, per_token=1.0, per_pair=self._ratio)
-        predicted, measured = (
-            imbalance_of(cost, times.tokens, times.pairs) for cost in (used, found)
-        )
-        if self._told or measured - predicted < _GAIN:
+    def _warn(self, times: StepTimes, found: FittedTimes) -> None:
+        """Says, once, that another cost makes steps more even; or, on a single rank, fills groups
+        with the time that is meant."""
+        alone = times.loads.shape[2] == 1
+        predicted = imbalance_at((1.0, *self._used, 0.0), times.loads)
+        measured = found.imbalance(times.loads)
+        if self._told or (measured - predicted < _GAIN and not alone):
             return
         self._told = True
         logger.warning(
-            "steps are %.1f%% uneven in time: attention takes as long as all else at %s, and the "
-            "policy's cost says at %s; pass cost=evenstep.FittedCost(per_group=%.3g, "
-            "per_token=%.3g, per_pair=%.3g), or cost=evenstep.MeasuredCost()",
-            100 * (measured - 1),
-            _tokens(ratio),
-            _tokens(self._ratio),
-            found.per_group,
-            found.per_token,
-            found.per_pair,
+            "%s: %s, and the policy's cost says %s; pass cost=%r, or a MeasuredCost",
+            "steps take another time than was predicted"
+            if alone
+            else f"steps are {100 * (measured - 1):.1f}% uneven in time",
+            _said(found.ratios),
+            _said(self._used),
+            self._cost(found),
         )
 
+    def _cost(self, found: FittedTimes) -> Cost:
+        """What was found, for a policy to be given."""
+        cost, token, (pair, patch) = self._policy.cost, found.per_token, found.ratios
+        language = _rounded(found.per_group, token, pair * token)
+        if not patch:
+            return language
+        if not isinstance(cost, VisionLanguageCost):
+            return VisionLanguageCost(language=language, vision=_rounded(0.0, patch * token, 0.0))
+        scale, tower = patch * token / cost.per_patch, cost.vision
+        vision = _rounded(0.0, scale * tower.per_token, scale * tower.per_pair)
+        return replace(cost, language=language, vision=vision)
 
-def _tokens(ratio: float) -> str:
-    return f"{1 / ratio:,.0f} tokens" if ratio else "no number of tokens"
+
+def _rounded(per_group: float, per_token: float, per_pair: float) -> FittedCost:
+    """To three digits."""
+    values = [float(f"{value:.3g}") for value in (per_group, per_token, per_pair)]
+    return FittedCost(per_group=values[0], per_token=values[1], per_pair=values[2])
 
 
-def _ratio_of(policy: Policy) -> float:
-    """What a pair costs over what a token costs, of the policy's cost."""
-    length = np.array([1 << 20], np.int64)
-    counted = int(counts(policy.cost, length, packed=policy.packed)[0])
-    return (counted / int(length[0]) - 1) / int(length[0])
+def _said(ratios: tuple[float, float]) -> str:
+    """Ratios of a pair and of a patch to a token, in words."""
+    pair, patch = ratios
+    length = f"{1 / pair:,.0f} tokens" if pair else "no length"
+    tower = f", and a patch as long as {patch:.3g} tokens" if patch else ""
+    return f"attention takes as long as all else at {length}{tower}"
+
+
+def _ratios_of(policy: Policy) -> tuple[float, float]:
+    """What a pair and a patch cost over what a token costs, of the policy's cost."""
+    length, cost = np.array([1 << 20], np.int64), policy.cost
+    counted = int(counts(cost, length, packed=policy.packed)[0])
+    pair = (counted / int(length[0]) - 1) / int(length[0])
+    token = token_cost(cost, packed=policy.packed)
+    return pair, cost.per_patch / token if isinstance(cost, VisionLanguageCost) and token else 0.0

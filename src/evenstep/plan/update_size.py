@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.cost import FittedCost, VisionLanguageCost
+from evenstep.cost import FittedCost
+from evenstep.cost.vision_language import language_part
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.fit import START
@@ -137,8 +138,7 @@ def resolve_accumulate(accumulate: int | None, update_tokens: int | str | None) 
 def least_tokens(policy: Policy) -> int:
     """Tokens that a group needs to keep an accelerator busy: measured by ``evenstep profile`` where
     the policy has such a cost."""
-    cost = policy.cost
-    language = cost.language if isinstance(cost, VisionLanguageCost) else cost
+    language = language_part(policy.cost)
     if isinstance(language, FittedCost) and language.per_group > 0 < language.per_token:
         return max(1, int(_OVERHEAD * language.per_group / language.per_token))
     return LEAST_TOKENS

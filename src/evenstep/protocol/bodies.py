@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import BoolArray, Int64Array
+from evenstep.cost.measured import UNMEASURED, Ratios
 from evenstep.errors import MismatchError
 from evenstep.protocol.wire import (
     DOCUMENTS,
@@ -28,12 +29,12 @@ from evenstep.protocol.wire import (
 )
 
 HELLO_LAYOUT = struct.Struct("<q")  # samples left; then what is compared, as JSON
-PROPOSAL_LAYOUT = struct.Struct("<BBqqqqqqqqq")  # then numbers of the policy
+PROPOSAL_LAYOUT = struct.Struct("<BBqqqqqqqqqq")  # then numbers of the policy
 RECEIPT_LAYOUT = struct.Struct("<qI")  # samples left, bytes of totals; then totals, lent sample
 DIGEST = 16
 DOCUMENTS_LAYOUT = struct.Struct(f"<{DIGEST}s")  # digest of the plan; then bytes for each rank
 _NUMBER = np.dtype("<i8")  # of a policy's message
-_PROPOSAL = np.dtype([("flags", "u1", 2), ("counts", _NUMBER, 9)])  # as `PROPOSAL_LAYOUT`
+_PROPOSAL = np.dtype([("flags", "u1", 2), ("counts", _NUMBER, 10)])  # as `PROPOSAL_LAYOUT`
 
 MOST = 1 << 53
 """Limit of every count: float64, in which ranks compute with some, holds those below exactly."""
@@ -60,13 +61,13 @@ class ProposalHead(NamedTuple):
     """Samples of which one more label is supervised if models read every label."""
     unshifted: int = 0
     """Samples whose labels prove that they do."""
-    pair_cost: int = 0
-    """On rank 0, what a pair of tokens costs from the next round on, in `PAIR_UNIT` tokens: see
-    `evenstep.cost.models`. 0 leaves it as it is."""
     longest: int = 0
     """Tokens of the longest sample in its window."""
     fits: int = 0
     """Tokens of a group that it finds to fit: see `evenstep.plan.fit`. 0 if it does not say."""
+    ratios: Ratios = UNMEASURED
+    """On rank 0, what a pair of tokens and a patch cost from the next round on: see
+    `evenstep.cost.measured`. `UNMEASURED` leaves it as it is."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,10 @@ class ProposalHeads:
     room: Int64Array
     first: Int64Array
     unshifted: Int64Array
-    pair_cost: Int64Array
     longest: Int64Array
     fits: Int64Array
+    ratios: Int64Array
+    """[ranks, 2]"""
 
     @property
     def labels(self) -> str | None:
@@ -177,7 +179,7 @@ def encode_proposal(head: ProposalHead, message: Int64Array) -> bytes:
     Args:
         message: [k] of the policy; none of a rank that has finished.
     """
-    return PROPOSAL_LAYOUT.pack(*head) + message.astype(_NUMBER).tobytes()
+    return PROPOSAL_LAYOUT.pack(*head[:-1], *head.ratios) + message.astype(_NUMBER).tobytes()
 
 
 def decode_proposals(
@@ -212,7 +214,7 @@ def decode_proposals(
     records = np.frombuffer(sent, _PROPOSAL)
     flags, counts = records["flags"], records["counts"].astype(np.int64)
     finished, lacks = flags.astype(np.bool_).T
-    heads = ProposalHeads(finished, lacks, *counts.T)
+    heads = ProposalHeads(finished, lacks, *counts[:, :-2].T, counts[:, -2:])
     _check_heads(heads, flags, window, longest or LONGEST, round)
     if (given := finished & (sizes > 0)).any():
         rank = int(given.argmax())
@@ -238,7 +240,7 @@ def _check_heads(
     """
     finished, lacks = heads.finished, heads.lacks_filler_sample
     samples, supervised, tokens, room = heads.samples, heads.supervised, heads.tokens, heads.room
-    first, unshifted, pairs = heads.first, heads.unshifted, heads.pair_cost
+    first, unshifted, ratios = heads.first, heads.unshifted, heads.ratios
     own, fits = heads.longest, heads.fits
     most = np.where(samples <= MOST // longest, samples * longest, MOST)
     checks: list[tuple[BoolArray, Callable[[int], str]]] = [
@@ -267,12 +269,15 @@ def _check_heads(
             lambda r: f"labels of {first[r]:,} and {unshifted[r]:,} samples show how they are read",
         ),
         ((room >= 0) & (room < MOST), lambda r: f"room for {room[r]:,} samples"),
-        ((pairs >= 0) & (pairs < MOST), lambda r: f"pairs of tokens that cost {pairs[r]:,}"),
         (
             (own >= (samples > 0)) & (own <= longest),
             lambda r: f"a longest sample of {own[r]:,} tokens, where {longest:,} are possible",
         ),
         ((fits >= 0) & (fits < MOST), lambda r: f"groups of {fits[r]:,} tokens that fit"),
+        (
+            (ratios.min(axis=1) >= 0) & (ratios.max(axis=1) < MOST),
+            lambda r: f"pairs of tokens and patches that cost {ratios[r].tolist()}",
+        ),
     ]
     for possible, said in checks:
         if not possible.all():

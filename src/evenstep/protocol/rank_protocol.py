@@ -39,7 +39,7 @@ import numpy as np
 import evenstep.protocol.bodies as bodies
 import evenstep.protocol.wire as wire
 from evenstep.arrays import Int64Array, rounded_up
-from evenstep.cost.models import MeasuredCost
+from evenstep.cost.measured import UNMEASURED, at_ratios
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.fit import Fit, Updates
@@ -188,9 +188,9 @@ class RankProtocol:
         self.room = 0
         """Samples that this rank has memory for in a window; 0 if unknown. See `asks_room`."""
         self._resumes_round = start.quota is not None
-        self.pair_cost = 0
-        """What a pair of tokens was measured to cost, for rank 0 to tell; 0 if that is unknown."""
-        self._pair_costs = start.pair_costs
+        self.ratios = UNMEASURED
+        """What pairs of tokens and patches were measured to cost, for rank 0 to tell."""
+        self._ratios = start.ratios
         self.found = 0, 0
         """Tokens of groups, and how many of them this rank finds to fit then; zeros if none."""
         self._fits = start.fits
@@ -383,9 +383,9 @@ class RankProtocol:
         start = self._windows.look(self._buffer, round=self.rounds, step=self.steps, most=most)
         # By its window, not by what has arrived: messages do not depend on timing.
         self._lending.has_sample |= bool((start.numbers >= self._first_number).any())
-        now, then = self._pair_costs
-        if now and isinstance(self.policy.cost, MeasuredCost) and self.policy.cost.pairs != now:
-            self.policy = replace(self.policy, cost=MeasuredCost.of_pairs(now))  # type: ignore[type-var]
+        now, then = self._ratios
+        if (cost := at_ratios(self.policy.cost, now)) != self.policy.cost:
+            self.policy = replace(self.policy, cost=cost)  # type: ignore[type-var]
         policy, fits = self.policy, 0
         if self._fits is not None:
             fit, _ = self._fits
@@ -402,8 +402,8 @@ class RankProtocol:
             exhausted=self._windows.exhausted(start),
             has_filler_sample=self._lending.has_sample,
             room=self.room,
-            pair_cost=then if self._resumes_round else self.pair_cost or then,
             fits=fits,
+            ratios=then if self._resumes_round or self.ratios == UNMEASURED else self.ratios,
             accumulate=self._updates.accumulate,
             seed=self.seed,
             epoch=self.epoch,
@@ -439,11 +439,13 @@ class RankProtocol:
         again = self._size.learn(heads, self.rounds)
         assert self._round is not None
         # What was agreed in this round holds if a job resumes it.
-        now, then = self._pair_costs
+        now, then = self._ratios
+        pair, patch = heads.ratios[0].tolist()
+        told = (pair, patch)
         self._round.start = replace(
             self._round.start,
             window_limit=self._size.limit,
-            pair_costs=(now, int(heads.pair_cost[0]) or then),
+            ratios=(now, then if told == UNMEASURED else told),
         )
         self._lending.begin(heads)
         if again:
@@ -493,8 +495,8 @@ class RankProtocol:
         )
         self.rounds += 1
         self._resumes_round = False
-        _, then = self._round.start.pair_costs
-        self._pair_costs = then, then
+        _, then = self._round.start.ratios
+        self._ratios = then, then
         if (fits := self._round.start.fits) is not None:
             self._fits = fits[1], fits[1]
         self._phase = _Phase.FILLING

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from evenstep.arrays import Int64Array, rounded_up
+from evenstep.cost.measured import Ratios
 from evenstep.errors import EvenstepError, InvariantError, described
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.label_reading import FIRST, UNSHIFTED
@@ -46,8 +47,8 @@ class RankRound:
         exhausted: bool,
         has_filler_sample: bool,
         room: int,
-        pair_cost: int,
         fits: int,
+        ratios: Ratios,
         accumulate: int,
         seed: int,
         epoch: int,
@@ -56,7 +57,7 @@ class RankRound:
         Args:
             exhausted: whether nothing will be added to this window.
             room: samples that the rank has memory for; 0 if unknown.
-            pair_cost, fits: see `ProposalHead`.
+            fits, ratios: see `ProposalHead`.
 
         Returns:
             This rank's message: that it has finished, or what it would do. Then [k] what the policy
@@ -66,7 +67,7 @@ class RankRound:
         lengths, supervised, patches, images, patch_pairs, shows = start.columns
         counts = self._policy.counts_patches
         if not len(lengths):
-            head = ProposalHead(True, not has_filler_sample, 0, 0, 0, room, pair_cost=pair_cost)
+            head = ProposalHead(True, not has_filler_sample, 0, 0, 0, room, ratios=ratios)
             return head, np.empty(0, np.int64)
         window = Window(
             lengths=self._rooms,
@@ -87,7 +88,7 @@ class RankRound:
         held = len(window), int(supervised.sum()), int(lengths.sum())
         first, unshifted = (int(np.count_nonzero(shows & bit)) for bit in (FIRST, UNSHIFTED))
         longest = int(self._rooms.max())
-        head = ProposalHead(False, False, *held, room, first, unshifted, pair_cost, longest, fits)
+        head = ProposalHead(False, False, *held, room, first, unshifted, longest, fits, ratios)
         return head, self._proposal.message
 
     def settle(

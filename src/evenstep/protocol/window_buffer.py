@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep.arrays import Int64Array, rounded_up
+from evenstep.cost.measured import UNMEASURED, Ratios
 from evenstep.errors import InvariantError
 from evenstep.plan.fit import Fit, Updates
 from evenstep.plan.label_reading import FIRST, read_labels
@@ -65,14 +66,14 @@ class RoundStart:
     labels: str | None = None
     """How models read the labels of the job, "causal" or "every"; None while no sample that was in
     a window depends on it."""
-    pair_costs: tuple[int, int] = (0, 0)
-    """What a pair of tokens was measured to cost, in `PAIR_UNIT` tokens: in this round, and from
-    the next on; 0 where nothing was. See `evenstep.cost.models`."""
     fits: tuple[Fit, Fit] | None = None
     """How many tokens a group may have, in this round, and from the next on; None where the policy
     says it."""
     updates: Updates | None = None
     """Which steps are an update; None before the first round."""
+    ratios: tuple[Ratios, Ratios] = (UNMEASURED, UNMEASURED)
+    """What pairs of tokens and patches were measured to cost: in this round, and from the next on.
+    See `evenstep.cost.measured`."""
 
     @property
     def queued(self) -> int:
@@ -89,8 +90,8 @@ class RoundStart:
         fit = None if self.fits is None else self.fits[1]
         if other_ranks and fit is not None:
             fit = Fit(max(fit.tokens // 2, 1), fit.longest)
-        cost = self.pair_costs[1]
-        return RoundStart.empty(labels=self.labels, pair_cost=cost, fit=fit, updates=self.updates)
+        ratios = self.ratios[1]
+        return RoundStart.empty(labels=self.labels, ratios=ratios, fit=fit, updates=self.updates)
 
     @classmethod
     def empty(
@@ -99,7 +100,7 @@ class RoundStart:
         step: int = 0,
         *,
         labels: str | None = None,
-        pair_cost: int = 0,
+        ratios: Ratios = UNMEASURED,
         fit: Fit | None = None,
         updates: Updates | None = None,
     ) -> RoundStart:
@@ -115,7 +116,7 @@ class RoundStart:
             columns=columns,
             ages=none,
             labels=labels,
-            pair_costs=(pair_cost, pair_cost),
+            ratios=(ratios, ratios),
             fits=None if fit is None else (fit, fit),
             updates=updates,
         )

@@ -19,6 +19,7 @@ from model_job import Job
 from model_notes import Notes
 
 from evenstep.batch.step_info import StepInfo
+from evenstep.cost.measured import UNMEASURED
 from evenstep.errors import DamagedMessageError, PeerError
 from evenstep.loader.batcher.chunk_checks import ReadySamples
 from evenstep.loader.batcher.filler_sample import FillerSample
@@ -58,7 +59,8 @@ class Rank:
         self.job, self.number = job, start.rank
         self.stream = start.share if isinstance(start.share, DealtOrder) else None
         self.taken = epoch.start.taken
-        self.measured = 0, (0, 0)
+        self.measured = UNMEASURED, (0, 0)
+        self.found = 0, 0
         self.protocol = make_protocol(spec, epoch)
         self.fillers = FillerSample()
         self.planner = RoundPlanner(

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from evenstep.errors import ConfigurationError
+from evenstep.integrations.job_facts import take_cost, waits_at_updates
 from evenstep.integrations.lightning.installed import LightningModule, Trainer
 from evenstep.integrations.lightning.step_callback import StepCallback
 from evenstep.integrations.lightning.trainer_loader import LightningLoader, loader
-from evenstep.integrations.model_cost import take_cost
 from evenstep.integrations.step_estimate import estimate_steps
 from evenstep.loader.dataloader import DataLoader
 
@@ -25,14 +25,19 @@ def fit(
     has none. Loaders that a module or a data module makes are made by `loader`.
 
     The loader's `Even` takes the cost of the module's model, if one of its children has a
-    ``config``: see `evenstep.DataLoader.take_cost`.
+    ``config``: see `evenstep.DataLoader.take_cost`. Where Trainer accumulates gradients under DDP
+    or ZeRO-1, a packed one gets ``sync="update"``.
     """
     if not any(isinstance(one, StepCallback) for one in trainer.callbacks):
         trainer.callbacks.insert(0, StepCallback())
     if isinstance(train_dataloaders, DataLoader):
         train_dataloaders = loader(train_dataloaders)
     if isinstance(train_dataloaders, LightningLoader):
-        take_cost(train_dataloaders.loader, model.children())
+        inner = train_dataloaders.loader
+        take_cost(inner, model.children())
+        several = trainer.accumulate_grad_batches > 1 or inner.update_tokens is not None
+        if several and model.automatic_optimization and waits_at_updates(trainer.strategy, [model]):
+            inner.take_sync()
     trainer.fit(model, train_dataloaders, *arguments, **options)
 
 

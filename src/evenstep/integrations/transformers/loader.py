@@ -18,6 +18,7 @@ from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import ConfigurationError
+from evenstep.integrations.job_facts import waits_at_updates
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.model_labels import drawn_once, label_options
 from evenstep.integrations.transformers.packing import RowsFound, RowsQuestion, choose_packing
@@ -35,7 +36,6 @@ from evenstep.loader.options import SampleCounts
 from evenstep.loader.row_order import ORDERS, given_order, of_one_rank
 from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.torch_loader import wrap
-from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import AUTO
 
@@ -165,8 +165,6 @@ def make_loader(
             question = RowsQuestion(dataset=theirs.dataset, collate_fn=given)
             found = RowsFound(**_asked(theirs, options, question.answer))
         policy, collate_fn = choose_packing(trainer, policy, packed, given, None if ours else found)
-    if isinstance(policy, Even) and policy.packed and waits_at_updates(trainer):
-        policy = replace(policy, sync="update")
     options = {**options, "collate_fn": collate_fn}
     taken: dict[str, Any] = {
         "seed": args.seed if args.data_seed is None else args.data_seed,
@@ -192,15 +190,10 @@ def make_loader(
     if not other and (sampler := given_order(theirs).get("sampler")) is not None:
         # It draws for the whole job: Accelerate would deal its batches to the ranks.
         taken["shard_sampler"] = not of_one_rank(sampler)
-    return wrap(theirs, policy=policy, **{**taken, **options})
-
-
-def waits_at_updates(trainer: Any) -> bool:
-    """Whether ranks wait for each other at the end of an update alone: DDP under ``no_sync``."""
-    accelerator = trainer.accelerator
-    each = accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)
-    sharded = any(hasattr(weights, "full_tensor") for weights in trainer.model.parameters())
-    return accelerator.distributed_type.value.startswith("MULTI_") and not each and not sharded
+    loader = wrap(theirs, policy=policy, **{**taken, **options})
+    if waits_at_updates(trainer.accelerator, [trainer.model]):
+        loader.take_sync()
+    return loader
 
 
 def _asked(theirs: Any, options: Mapping[str, Any], question: Callable[[Run], Any]) -> Any:

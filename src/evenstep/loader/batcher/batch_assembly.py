@@ -165,7 +165,7 @@ def make_step(
         accumulate=updates.accumulate,
         counted=(updates.first, updates.before),
         ends_update=of_update.ends_update,
-        sync=policy.sync,
+        loads=of_update.loads,
         filler=not any(row.samples for row in rows),
         indices=None if spec.iterable else indices,
         totals=totals,

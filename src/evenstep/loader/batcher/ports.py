@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.batch.step_info import StepInfo
+from evenstep.cost.measured import UNMEASURED
 from evenstep.errors import PeerError
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
@@ -62,8 +63,8 @@ class PipePorts:
         self._ends = False
         self._answered = True
         """What was sent last has been answered."""
-        self.measured = 0, (0, 0)
-        """What the trainer has measured: `RankProtocol.pair_cost`, and `RankProtocol.found`."""
+        self.measured = UNMEASURED, (0, 0)
+        """What the trainer has measured: `RankProtocol.ratios`, and `RankProtocol.found`."""
         self.found = 0, 0
         """What was measured to fit, when the trainer took its last step: no later, so that rounds
         do not depend on timing while groups grow."""

@@ -12,6 +12,7 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from evenstep.batch.step_info import StepInfo
+from evenstep.cost.measured import Ratios
 from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.process_main import ANY_PASS, GRACE, run_batcher
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
@@ -59,9 +60,9 @@ class BatcherProcess:
     def credit(self) -> None:
         self._command("credit", self._serial)
 
-    def measured(self, pair_cost: int, found: tuple[int, int]) -> None:
-        """The trainer has measured what a pair of tokens costs, and what fits in memory."""
-        self._command("measured", (self._serial, (pair_cost, found)))
+    def measured(self, ratios: Ratios, found: tuple[int, int]) -> None:
+        """The trainer has measured what pairs of tokens cost, and what fits in memory."""
+        self._command("measured", (self._serial, (ratios, found)))
 
     def abandon(self) -> None:
         """Leaves the current pass; the process stays for the next one."""

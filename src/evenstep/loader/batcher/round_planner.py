@@ -98,7 +98,7 @@ class RoundPlanner:
         self._steps_to_skip = epoch.received
         self._handed = 0
         """Steps that the trainer is to take."""
-        self._updates = WholeUpdates(epoch.update)
+        self._updates = WholeUpdates(epoch.update, spec.policy.sync)
 
     @property
     def finished(self) -> bool:
@@ -146,7 +146,7 @@ class RoundPlanner:
         without those that the trainer has received before."""
         if self._protocol.grows:
             self._ports.await_taken(self._handed)
-        self._protocol.pair_cost, self._protocol.found = self._ports.measured[0], self._ports.found
+        self._protocol.ratios, self._protocol.found = self._ports.measured[0], self._ports.found
         message, tells = self._protocol.outgoing(), self._protocol.asks_room and not self._told
         if (number := self._protocol.contradicting) is not None:
             raise _contradiction(number, self._store.index_of(number))

@@ -9,6 +9,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from evenstep.cost.measured import Ratios
 from evenstep.errors import EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.pipeline import EpochRun
@@ -77,9 +78,9 @@ class BatcherThread:
         if self._ports is not None:
             self._ports.credit()
 
-    def measured(self, pair_cost: int, found: tuple[int, int]) -> None:
+    def measured(self, ratios: Ratios, found: tuple[int, int]) -> None:
         if self._ports is not None:
-            self._ports.measured = pair_cost, found
+            self._ports.measured = ratios, found
 
     def abandon(self) -> None:
         if self._run is not None and self._ports is not None:

@@ -11,9 +11,11 @@ numbers of steps alone.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from evenstep.batch.loss_scale import LossTotals
+from evenstep.batch.rank_loads import RankLoads
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.protocol import PlannedStep
 
@@ -27,17 +29,21 @@ class StepOfUpdate:
     totals: LossTotals
     """Of all steps of the update."""
     ends_update: bool
+    loads: RankLoads | None
+    """Of the steps of the update that this pass hands out, where ranks wait at its end."""
 
 
 class WholeUpdates:
     """Takes steps one by one, and returns those of an update together."""
 
-    def __init__(self, before: LossTotals) -> None:
+    def __init__(self, before: LossTotals, sync: str = "step") -> None:
         """
         Args:
             before: what the steps of the first update count that are not handed over here, because
                 they belong to rounds before a resume.
+            sync: see `Policy.sync`; "update" is for packed groups.
         """
+        self._sync = sync
         self._held: list[tuple[PlannedStep, StepProgress]] = []
         self.totals = before
         """What the steps of the current update count so far."""
@@ -65,7 +71,11 @@ class WholeUpdates:
         """The steps held back, as an update of fewer steps: the epoch has no further ones."""
         totals, self.totals = self.totals, LossTotals()
         held, self._held = self._held, []
+        loads = None
+        if self._sync == "update" and held:
+            each = [RankLoads.of(planned.totals, packed=True) for planned, _ in held]
+            loads = functools.reduce(RankLoads.__add__, each)
         return [
-            StepOfUpdate(planned, progress, totals, ends_update=place == len(held))
+            StepOfUpdate(planned, progress, totals, ends_update=place == len(held), loads=loads)
             for place, (planned, progress) in enumerate(held, 1)
         ]

@@ -6,6 +6,7 @@ import functools
 from dataclasses import replace
 
 from evenstep.batch.step_info import StepInfo
+from evenstep.cost.measured import Ratios
 from evenstep.data.resumable import Rewinder, has_state
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.loader.batcher.progress import StepProgress
@@ -71,10 +72,10 @@ class EpochCursor:
 
     def _carried(self, progress: EpochProgress) -> EpochProgress:
         """An epoch that begins with what samples and steps have shown so far."""
-        costs = self.pair_cost, self.pair_cost
         fits = self._progress.start.fits and (self._progress.start.fits[1],) * 2
+        ratios = self.ratios, self.ratios
         read = self._read(progress, self.labels)
-        return replace(read, start=replace(read.start, pair_costs=costs, fits=fits))
+        return replace(read, start=replace(read.start, ratios=ratios, fits=fits))
 
     @property
     def begun(self) -> bool:
@@ -87,9 +88,9 @@ class EpochCursor:
         return self._progress.start.labels
 
     @property
-    def pair_cost(self) -> int:
-        """What a pair of tokens was measured to cost: see `RoundStart.pair_costs`."""
-        return self._progress.start.pair_costs[1]
+    def ratios(self) -> Ratios:
+        """What pairs of tokens and patches were measured to cost: see `RoundStart.ratios`."""
+        return self._progress.start.ratios[1]
 
     @property
     def fit(self) -> Fit | None:

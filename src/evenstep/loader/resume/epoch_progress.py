@@ -11,6 +11,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import LossTotals
 from evenstep.batch.step_info import StepInfo
+from evenstep.cost.measured import UNMEASURED
 from evenstep.loader.batcher.progress import BadSample, StepProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.resume.state_schema import MEDIA
@@ -151,10 +152,10 @@ class EpochProgress:
 
     def shared_dict(self) -> dict[str, Any]:
         """The part of a state that is the same on all ranks that save it at the same step."""
-        stream, pairs, fits = self.stream, self.start.pair_costs, self.start.fits
+        stream, ratios, fits = self.stream, self.start.ratios, self.start.fits
         updates = self.start.updates or Updates()
         return {
-            **({"pair_costs": list(pairs)} if any(pairs) else {}),
+            **({"ratios": [list(each) for each in ratios]} if any(map(any, ratios)) else {}),
             **({"fits": [asdict(fit) for fit in fits], "updates": asdict(updates)} if fits else {}),
             "number": self.epoch,
             "round": self.start.round,
@@ -202,7 +203,7 @@ class EpochProgress:
         """Inverse of `shared_dict` and `rank_dict`. Where `rank` is None, as in a merged state, no
         rank has formed a window."""
         stream = shared["stream"]
-        pairs = shared.get("pair_costs", [0, 0])
+        ratios = tuple((pair, patch) for pair, patch in shared.get("ratios", [UNMEASURED] * 2))
         now, then = (Fit(**fit) for fit in shared["fits"]) if "fits" in shared else (None, None)
         updates = Updates(**shared["updates"]) if "updates" in shared else None
         merged = cls(
@@ -215,7 +216,7 @@ class EpochProgress:
                 shared["round"],
                 shared["step"],
                 labels=shared["labels"],
-                pair_cost=pairs[1],
+                ratios=ratios[1],
                 fit=then,
                 updates=updates,
             ),
@@ -246,7 +247,7 @@ class EpochProgress:
                 columns=np.array(columns, np.int64),
                 ages=np.array(rank["ages"], np.int64),
                 labels=merged.start.labels,
-                pair_costs=(pairs[0], pairs[1]),
+                ratios=(ratios[0], ratios[1]),
                 fits=None if now is None or then is None else (now, then),
                 updates=updates,
             ),

@@ -82,9 +82,9 @@ def check_epoch(epoch: Mapping[str, Any]) -> None:
     Raises:
         ValueError: values that fit `EPOCH_SCHEMA` contradict each other.
     """
-    pairs = epoch.get("pair_costs", [0, 0])
-    check_schema(pairs, [COUNT], "epoch.pair_costs")
-    require(len(pairs) == 2, "epoch.pair_costs", pairs)
+    ratios = epoch.get("ratios", [[0, 0], [0, 0]])
+    check_schema(ratios, [[COUNT]], "epoch.ratios")
+    require([len(each) for each in ratios] == [2, 2], "epoch.ratios", ratios)
     if "fits" in epoch:
         check_schema(epoch["fits"], [FIT_SCHEMA], "epoch.fits")
         require(len(epoch["fits"]) == 2, "epoch.fits", epoch["fits"])

@@ -32,10 +32,8 @@ def measure(
     steps, rounds = ranks[0].protocol.steps, ranks[0].protocol.rounds
     emitted = [_emitted(rank, policy, cost) for rank in ranks]
     costs = np.concatenate([one.costs for one in emitted], axis=1)  # [steps, micro-batches]
-    waits = costs  # [steps or updates, micro-batches] between one wait and the next
     together = accumulate if policy.sync == "update" else 1
-    if together > 1 and steps:
-        waits = np.add.reduceat(costs, np.arange(0, steps, together))
+    waits = _together(costs, together)
     largest, mean = waits.max(axis=1, initial=0.0), waits.mean(axis=1)
     real = sum(one.tokens for one in emitted)
     computed = sum(one.computed_tokens for one in emitted)
@@ -79,15 +77,30 @@ def measure(
         plan_us_per_sample=1e6 * epoch.plan_seconds / max(count, 1),
         message_bytes_per_round=epoch.sent / len(ranks) / max(rounds, 1),
         costs=costs,
-        **({} if ranks[0].vision is None else _images(emitted, cost, costs)),
+        **({} if ranks[0].vision is None else _images(emitted, cost, costs, together)),
     )
 
 
-def _images(emitted: Sequence[_Emitted], cost: Cost, costs: Float64Array) -> dict[str, Any]:
+def _together(costs: Float64Array, steps: int) -> Float64Array:
+    """[waits, micro-batches] costs between one wait of ranks and the next.
+
+    Args:
+        costs: [steps, micro-batches]
+        steps: after which ranks wait.
+    """
+    if steps == 1 or not len(costs):
+        return costs
+    return np.add.reduceat(costs, np.arange(0, len(costs), steps))
+
+
+def _images(
+    emitted: Sequence[_Emitted], cost: Cost, costs: Float64Array, together: int
+) -> dict[str, Any]:
     """The figures of images, and for a cost of two parts those of both parts.
 
     Args:
         costs: [steps, ranks] of both parts.
+        together: steps after which ranks wait.
     """
     images = np.stack([one.images for one in emitted], axis=1)  # [steps, ranks]
     found = {
@@ -100,8 +113,8 @@ def _images(emitted: Sequence[_Emitted], cost: Cost, costs: Float64Array) -> dic
     vision = np.stack([one.vision_costs for one in emitted], axis=1)  # [steps, ranks]
     return {
         **found,
-        "text_imbalance": imbalance(costs - vision),
-        "vision_imbalance": imbalance(vision),
+        "text_imbalance": imbalance(_together(costs - vision, together)),
+        "vision_imbalance": imbalance(_together(vision, together)),
         "vision_costs": vision,
     }
 

@@ -86,8 +86,8 @@ class Even(Policy):
     """When ranks wait for each other: in every "step", as under FSDP or ZeRO-3, or at the end of an
     "update", as under DDP with ``no_sync`` or ZeRO-1. With "update", which is for packed groups,
     those that a rank has in an update take as long together as any other rank's: it may have
-    samples that take longer than a full group, and none waits for its like. Hugging Face's Trainer
-    is given what its job does."""
+    samples that take longer than a full group, and none waits for its like. The integrations of
+    Hugging Face's Trainer, Accelerate and Lightning set what their job does."""
     spread: bool = field(default=True, kw_only=True)
     """Padded groups of like cost are dealt out so that a step holds long and short samples, as a
     random batch does: see `evenstep.plan.groups.spread`. False lets like lengths meet."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes, VisionLanguageCost
+from evenstep.cost.vision_language import language_part
 from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policy import Window
 
@@ -47,7 +48,7 @@ class SortedWindow:
         for row, counted in ((PATCHES, window.patches), (IMAGES, window.images)):
             if counted is not None:
                 numbers[row] = counted[order]
-        language = cost.language if isinstance(cost, VisionLanguageCost) else cost
+        language = language_part(cost)
         single, pair = (
             language(GroupShapes.of_equals(n, numbers[LENGTH]), packed=False) for n in (1, 2)
         )

@@ -19,15 +19,15 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.cost import Cost, GroupShapes, VisionLanguageCost
+from evenstep.cost import Cost, GroupShapes
+from evenstep.cost.vision_language import language_part
 
 _ROUNDING = 1e-9
 
 
 def counts(cost: Cost, lengths: Int64Array, *, packed: bool) -> Int64Array:
     """[samples] tokens of short samples that take as long as each, at least its own tokens."""
-    one, two = _row(cost, np.array([1, 2], np.int64), packed).tolist()
-    token = 2 * one - two / 2  # without its pairs
+    token = token_cost(cost, packed=packed)
     if token <= 0:
         return lengths  # where samples cost nothing, tokens fill a group
     rows = _row(cost, lengths, packed) / token
@@ -36,8 +36,14 @@ def counts(cost: Cost, lengths: Int64Array, *, packed: bool) -> Int64Array:
     return counted
 
 
+def token_cost(cost: Cost, *, packed: bool) -> float:
+    """What a token costs without its pairs."""
+    one, two = _row(cost, np.array([1, 2], np.int64), packed).tolist()
+    return float(2 * one - two / 2)
+
+
 def _row(cost: Cost, lengths: Int64Array, packed: bool) -> Float64Array:
     """What one more sample of each length adds to a group of such samples."""
-    language = cost.language if isinstance(cost, VisionLanguageCost) else cost
+    language = language_part(cost)
     one, two = (language(GroupShapes.of_equals(n, lengths), packed=packed) for n in (1, 2))
     return np.asarray(two, np.float64) - np.asarray(one, np.float64)

@@ -1,8 +1,10 @@
-"""The cost of the model that is trained, which a loader takes where its policy has none."""
+"""What a loader takes of a trainer's job: the cost of the model, where its policy has none, and
+when ranks wait."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,7 @@ from ranks import Rank, run
 import evenstep
 from documents import Documents
 from evenstep.cost import UNKNOWN_MODEL
-from evenstep.integrations.model_cost import take_cost
+from evenstep.integrations.job_facts import take_cost, waits_at_updates
 
 DOCUMENTS = Documents(300, longest=64)
 SIZES = {
@@ -73,12 +75,15 @@ def test_an_epoch_that_was_set_is_kept() -> None:
 
 
 def test_a_measured_cost_begins_with_that_of_the_model() -> None:
+    text: Any = evenstep.cost_of(CONFIG)
+    loader = loader_of(evenstep.Even(256, cost=evenstep.MeasuredCost()))
+    loader.take_cost(Model())
+    assert loader.policy.cost == evenstep.MeasuredCost(per_pair=text.per_pair / text.per_token)
     loader = loader_of(evenstep.Even(256, cost=evenstep.MeasuredCost(), max_images=9))
     loader.take_cost(Model(PICTURES))
-    text: Any = evenstep.cost_of(CONFIG)
-    pair = pytest.approx(text.per_pair / text.per_token)
-    assert isinstance(loader.policy.cost, evenstep.MeasuredCost)
-    assert (loader.policy.cost.per_token, loader.policy.cost.per_pair) == (1.0, pair)
+    both: Any = evenstep.cost_of(PICTURES, vision=True)
+    language = evenstep.MeasuredCost(per_token=text.per_token, per_pair=text.per_pair)
+    assert loader.policy.cost == replace(both, language=language)
 
 
 @pytest.mark.parametrize(
@@ -162,3 +167,70 @@ def learned(rank: Rank) -> list[Any]:
 def test_sizes_that_were_learned_before_are_learned_again_on_all_ranks(tmp_path: Path) -> None:
     first, second = run(learned, 2, folder=tmp_path, within=60)
     assert first == second
+
+
+def accelerated(kind: str, stage: int | None = None, **plugin: Any) -> Any:
+    """What is asked of an Accelerator."""
+    return SimpleNamespace(
+        distributed_type=SimpleNamespace(value=kind),
+        gradient_state=SimpleNamespace(plugin_kwargs=plugin),
+        state=SimpleNamespace(
+            deepspeed_plugin=None if stage is None else SimpleNamespace(zero_stage=stage)
+        ),
+    )
+
+
+class DDPStrategy:
+    """As Lightning's classes are named."""
+
+
+class DDPFork(DDPStrategy):
+    pass
+
+
+class FSDPStrategy:
+    pass
+
+
+class DeepSpeedStrategy(DDPStrategy):
+    def __init__(self, stage: int) -> None:
+        self.config = {"zero_optimization": {"stage": stage}}
+
+
+@pytest.mark.parametrize(
+    ("driver", "waits"),
+    [
+        (accelerated("MULTI_GPU"), True),
+        (accelerated("MULTI_CPU"), True),
+        (accelerated("MULTI_GPU", sync_each_batch=True), False),
+        (accelerated("NO"), False),
+        (accelerated("FSDP"), False),
+        *((accelerated("DEEPSPEED", stage), stage < 2) for stage in range(4)),
+        (DDPStrategy(), True),
+        (DDPFork(), True),
+        (FSDPStrategy(), False),
+        *((DeepSpeedStrategy(stage), stage < 2) for stage in range(4)),
+    ],
+)
+def test_ranks_wait_at_updates_where_gradients_are_whole_and_averaged_once(
+    driver: Any, waits: bool
+) -> None:
+    assert waits_at_updates(driver, [torch.nn.Linear(2, 2), object()]) == waits
+
+
+def test_ranks_that_gather_weights_wait_in_every_step() -> None:
+    sharded = torch.nn.Linear(2, 2)
+    sharded.weight.full_tensor = lambda: None  # type: ignore[attr-defined]  # as of DTensor
+    assert not waits_at_updates(accelerated("MULTI_GPU"), [sharded])
+
+
+def test_packed_groups_alone_are_made_even_by_update_and_not_once_a_pass_has_begun() -> None:
+    packed, padded, begun = (
+        loader_of(evenstep.Even(256, packed=packs), accumulate=2) for packs in (True, False, True)
+    )
+    next(begun.steps())
+    for loader in (packed, padded, begun):
+        loader.take_sync()
+    assert [loader.policy.sync for loader in (packed, padded, begun)] == ["update", "step", "step"]
+    given = loader_of(evenstep.Even(256, packed=True, sync="update"), accumulate=2)
+    assert rows(packed) == rows(given)
