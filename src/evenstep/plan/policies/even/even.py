@@ -4,7 +4,8 @@ Ranks wait for the one whose group costs most, so a step is well spent if all co
 round:
 
 1. Each rank forms the groups of its most urgent samples, old ones and such of which few make a
-   group, and sends what they cost and how urgent they are: at most 16, whatever the buffer.
+   group, and sends what they cost and how urgent they are: at most 16, whatever the buffer. Of
+   samples longer than a group should be, some are urgent in every round.
 2. The most urgent of all ranks are the steps of the round, and their costs its *targets*, the same
    on every rank.
 3. Each rank takes for every step, the costliest first, the run of its sorted samples that comes

@@ -53,6 +53,8 @@ QUANTILES = 28
 """Of the costs of all that is left."""
 _URGENCY = (1 << 16) - 1
 """The bits of a proposed run that hold its urgency."""
+_DEAR = 1 << 15
+"""The urgency of a sample that is longer than a group should be and should go now, at least."""
 
 
 class Column(enum.IntEnum):
@@ -96,7 +98,8 @@ class PaddedRound:
         """The runs with the most urgent samples of this rank."""
         samples = SortedWindow.of(window, self.cost)
         steps = self._steps(samples, window)
-        urgency = self._urgency(samples, window)
+        urgency = np.minimum(self._urgency(samples, window), _DEAR - 1)
+        urgency[self._dear(samples, window)] += _DEAR
         # A run is proposed for its time; its cost follows.
         runs = self._urgent_runs(samples.timed(urgency), min(steps, MOST_RUNS))
         single, each = samples.costs[:, runs.members[runs.offsets[1:] - 1]]
@@ -129,6 +132,13 @@ class PaddedRound:
         """What a subclass appends to the message."""
         return np.empty(0, np.int64)
 
+    def _dear(self, samples: SortedWindow, window: Window) -> Int64Array:
+        """Places of the oldest of the samples that are longer than a group should be: as large a
+        share of them as a round takes of the window, in the long run."""
+        dear = np.flatnonzero(samples.numbers[TIME] > self.target_tokens)
+        by_age = dear[np.argsort(-samples.numbers[AGE, dear], kind="stable")]
+        return by_age[: (len(dear) + window.round % _SHARE) // _SHARE]
+
     def _urgency(self, samples: SortedWindow, window: Window) -> Int64Array:
         """[samples] the rounds that each has waited, in sixteenths. A sample is more urgent the
         fewer of its length make a group: a few long samples have few possible costs, and seldom fit
@@ -137,12 +147,12 @@ class PaddedRound:
         times = samples.numbers[TIME]
         together = self.target_tokens // times
         others = min(window.ranks, _MANY) - 1
-        # One that is longer than a group should be is a step by itself, and better meets others.
-        head_start = np.where(together > 0, _HEAD_START // np.maximum(together, 1), 0)
+        head_start = _HEAD_START // np.maximum(together, 1)
         after = np.cumsum(times)
         place = (after - times / 2) / after[-1]
         correction = _CORRECTION * min(max(_CORRECTED * drift(window), -1.0), 1.0)
         ahead = head_start * (others / (_MANY - 1)) + correction * place
+        ahead[together == 0] = 0  # see `_dear`
         urgency: Int64Array = 16 * samples.numbers[AGE] + np.maximum(ahead, 0).astype(np.int64)
         return urgency
 
@@ -296,30 +306,34 @@ def steps_of(rows: Int64Array) -> int:
 def by_urgency(rows: Int64Array, turns: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The row and the number of each proposed run, the most urgent first.
 
+    Of those for a sample that is longer than a group should be, only one of as many as there are
+    ranks is urgent, in order of cost: the other ranks meet it with theirs.
+
     Args:
         rows: [ranks, k] messages of the ranks that have samples.
         turns: [ranks] their order where runs are equally urgent.
     """
-    _, urgency = unpack_runs(rows[:, Column.RUNS : Column.LAST_COSTS])
     row, number = np.nonzero(np.arange(MOST_RUNS) < rows[:, Column.PROPOSED, None])
-    order = np.lexsort((turns[row], number, -urgency[row, number]))
+    costs, urgency = unpack_runs(rows[row, Column.RUNS + number])
+    dear = np.flatnonzero(urgency >= _DEAR)
+    dear = dear[np.argsort(-costs[dear], kind="stable")]
+    urgency[dear[np.arange(len(dear)) % len(rows) > 0]] = 0
+    order = np.lexsort((turns[row], number, -urgency))
     return row[order], number[order]
 
 
 def updates_order(steps: int, window: Window, draw: np.random.Generator) -> Int64Array:
-    """[steps] the step that is emitted at each place, drawn so that the steps of each update are
-    evenly spaced among all, which are sorted by cost.
+    """[steps] the step that is emitted at each place, of steps sorted by cost, costliest first:
+    steps 0 to 8 make the updates 0 5 6, 1 4 7 and 2 3 8, in an order that is drawn.
 
     Args:
         draw: in the same state on all ranks.
     """
-    number = (window.step + np.arange(steps)) % window.accumulate
+    first = window.step % window.accumulate  # the round before may have begun an update
+    update, number = np.divmod(first + np.arange(steps), window.accumulate)
+    drawn = draw.permutation(int(update[-1]) + 1)[update]
     order = np.empty(steps, np.int64)
-    begin = 0
-    for one in np.unique(number):  # `accumulate` may be far more than there are steps
-        places = np.flatnonzero(number == one)
-        order[places] = begin + draw.permutation(len(places))
-        begin += len(places)
+    order[np.lexsort((np.where(number % 2, -drawn, drawn), number))] = np.arange(steps)
     return order
 
 
