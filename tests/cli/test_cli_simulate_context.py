@@ -60,15 +60,6 @@ def test_the_table_has_a_row_for_each_way(capsys: Capture) -> None:
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-def test_a_picture_is_drawn(capsys: Capture, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "deep" / "ranks.png"
-    code, _, err = run(capsys, *DYNAMIC, "--lengths", "pretrain-128k", *SMALL, "--plot", str(path))
-    assert code == 0, err
-    assert path.read_bytes()[:4] == b"\x89PNG"
-    assert str(path) in err
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -18,7 +18,7 @@ from evenstep.cli.service_text import print_plan, print_status, restart_text, st
 from evenstep.cli.shutdown import ended_in_order
 from evenstep.cli.user_objects import load_job
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
-from evenstep.files import read_json, write_whole
+from evenstep.files import read_json
 
 if TYPE_CHECKING:
     from evenstep.strategy import LoadingPlan
@@ -51,7 +51,7 @@ Examples:
   evenstep service advise job.py --step-seconds 0.5
   evenstep service run job.py --backend processes --loaders 4
   evenstep service status --json
-  evenstep service plan --step 12 --html step-12.html
+  evenstep service plan --step 12 --json
 """
 
 
@@ -274,7 +274,6 @@ def plan(
         Path | None,
         typer.Option(help="Read the plan from this file of `run --plan-log`, not from a job."),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="HTML page to write the plan to.")] = None,
     json: Json = False,
 ) -> None:
     """Show the plan of a step.
@@ -284,20 +283,15 @@ def plan(
 
     \b
     Examples:
-      evenstep service plan --step 12 --html step-12.html
+      evenstep service plan --step 12
       evenstep service plan --step 12 --log plans.jsonl --json
     """
     found = _plan(step, address, name, log)
-    if html is not None:
-        from evenstep.tools.report.plan_page import plan_page
-
-        write_whole(html, plan_page(found))
-        note(f"wrote {html}")
     if json:
         from evenstep.strategy import to_json
 
         print_json(json_module.loads(to_json(found)))
-    elif html is None:
+    else:
         print_plan(found)
 
 

@@ -105,7 +105,6 @@ def advise(
     layout: Annotated[
         Path | None, typer.Option(help="File to write the layout to, for `run --loaders FILE`.")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="PNG file to draw the layout to.")] = None,
     json: Json = False,
 ) -> None:
     """Plan the loaders and workers that a job needs, and the sources of each.
@@ -116,7 +115,7 @@ def advise(
     \b
     Examples:
       evenstep service advise job.py --step-seconds 0.5 --memory 4096
-      evenstep service advise job.py --layout layout.json --picture layout.png --json
+      evenstep service advise job.py --layout layout.json --json
     """
     from evenstep.service.sizing.job_profile import JobProfile
     from evenstep.service.sizing.loader_planning import plan_loaders
@@ -143,11 +142,6 @@ def advise(
 
         write_whole(layout, json_module.dumps(found.as_dict(), indent=1) + "\n")
         note(f"wrote {layout}; start the job with `evenstep service run {job} --loaders {layout}`")
-    if picture is not None:
-        from evenstep.tools.report.layout_plot import plot_layout
-
-        plot_layout(found, picture)
-        note(f"wrote {picture}")
     if json:
         print_json(found.as_dict())
     else:

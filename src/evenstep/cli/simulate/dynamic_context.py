@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from evenstep.arrays import Int64Array
 from evenstep.cli.options import LINEAR, MOST_RANKS, Json, LengthsName, Linear, Seed
-from evenstep.cli.output import note, print_json, progress_bar
+from evenstep.cli.output import print_json, progress_bar
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.dynamic_context import DynamicContext, plan_dynamic_context
+from evenstep.plan.dynamic_context import DynamicContext
 from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.packing import DocumentCost
 from evenstep.tools.report.table import text_table
-from evenstep.tools.simulate.dynamic_context_baselines import (
-    fixed_groups,
-    powers_of_two_by_length,
-)
-from evenstep.tools.simulate.dynamic_context_run import (
-    draw_steps,
-    measure_plan,
-    run_dynamic_context,
-)
+from evenstep.tools.simulate.dynamic_context_run import draw_steps, run_dynamic_context
 
 
 def command(
@@ -44,9 +34,6 @@ def command(
     ] = False,
     linear: Linear = LINEAR,
     steps: Annotated[int, typer.Option(help="Steps.")] = 4,
-    plot: Annotated[
-        Path | None, typer.Option(help="PNG file for a picture of the first step.")
-    ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -59,7 +46,7 @@ def command(
     \b
     Examples:
       evenstep simulate dynamic-context-parallel --lengths pretrain-128k --ranks 64 --json
-      evenstep simulate dynamic-context-parallel --lengths lengths.npy --plot ranks.png
+      evenstep simulate dynamic-context-parallel --lengths lengths.npy --powers-of-two
     """
     check_at_least(0, seed=seed)
     options = DynamicContext(
@@ -82,30 +69,10 @@ def command(
         "seed": seed,
         **found,
     }
-    if plot is not None:
-        _draw(drawn[0], options, figures.get("best_fixed"), plot)
-        note(f"the picture of the first step is in {plot}")
     if json:
         print_json(figures)
     else:
         print(_table(figures))
-
-
-def _draw(lengths: Int64Array, options: DynamicContext, fixed: int | None, path: Path) -> None:
-    from evenstep.tools.report.ranks_plot import plot_ranks
-
-    plans = {
-        "dynamic groups": plan_dynamic_context(lengths, options),
-        "ranks by length alone": powers_of_two_by_length(lengths, options),
-    }
-    if fixed is not None and (plan := fixed_groups(lengths, fixed, options)) is not None:
-        plans[f"groups of {fixed} ranks"] = plan
-    plot_ranks(
-        {name: (plan, measure_plan(plan, lengths, options).groups) for name, plan in plans.items()},
-        lengths,
-        path,
-        title=f"{len(lengths):,} documents on {options.ranks} ranks",
-    )
 
 
 def _table(figures: dict[str, Any]) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from evenstep.cli.cost_option import parse_cost
 from evenstep.cli.options import MOST_RANKS, CostName, Json, LengthsName, Seed
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.rebalance import Rebalancing
 from evenstep.tools.report.table import text_table
 from evenstep.tools.simulate import DISTRIBUTIONS
 from evenstep.tools.simulate.rebalance_run import draw_updates, run_rebalance
@@ -37,9 +34,6 @@ def command(
     samples: Annotated[int, typer.Option(help="Sequences of each rank in an update.")] = 32,
     steps: Annotated[int, typer.Option(help="Updates, at most.")] = 5,
     cost: CostName = "usual",
-    plot: Annotated[
-        Path | None, typer.Option(help="PNG file for a picture of all micro-batches.")
-    ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -64,7 +58,7 @@ def command(
         longest = max(int(each.max()) for each in updates)
         max_tokens = known.max_tokens if known else 2 * longest
     with progress_bar(f"{len(updates):,} updates on {ranks:,} ranks") as progress:
-        found, plans = run_rebalance(
+        found, _ = run_rebalance(
             updates,
             ranks=ranks,
             max_tokens=max_tokens,
@@ -84,38 +78,10 @@ def command(
         "seed": seed,
         **found,
     }
-    if plot is not None:
-        _draw(plans, figures, plot)
-        note(f"the picture is in {plot}")
     if json:
         print_json(figures)
     else:
         print(_table(figures))
-
-
-def _draw(plans: dict[str, list[Rebalancing]], figures: dict[str, Any], path: Path) -> None:
-    from evenstep.tools.report.packing_plot import PackingPanel, plot_packing
-
-    panels = []
-    unit = float(np.mean([plan.costs.mean() for plan in plans["evenstep"]]))
-    for way in ("plain", "verl", "evenstep"):
-        each = figures if way == "evenstep" else figures[way]
-        panels.append(
-            PackingPanel(
-                title=f"{_ROWS[way]}: imbalance {each['imbalance']:.3f}, time "
-                f"{each['time_over_evenstep']:.2f}",
-                costs=np.concatenate([plan.costs.T for plan in plans[way]]) / unit,
-            )
-        )
-    plot_packing(panels, path, title=_title(figures))
-
-
-def _title(figures: dict[str, Any]) -> str:
-    kind = "packed" if figures["packed"] else "padded"
-    return (
-        f"{figures['steps']:,} updates of {figures['samples'] * figures['ranks']:,} sequences on "
-        f"{figures['ranks']:,} ranks, {kind} micro-batches of {figures['max_tokens']:,} tokens"
-    )
 
 
 def _table(figures: dict[str, Any]) -> str:
@@ -132,7 +98,12 @@ def _table(figures: dict[str, Any]) -> str:
     for way, name in _ROWS.items():
         each = figures if way == "evenstep" else figures[way]
         rows.append([name, *(f"{each[key]:{form}}" for key, form in columns.values())])
-    table = text_table(["", *columns], rows, title=_title(figures))
+    kind = "packed" if figures["packed"] else "padded"
+    title = (
+        f"{figures['steps']:,} updates of {figures['samples'] * figures['ranks']:,} sequences on "
+        f"{figures['ranks']:,} ranks, {kind} micro-batches of {figures['max_tokens']:,} tokens"
+    )
+    table = text_table(["", *columns], rows, title=title)
     bound = figures.get("imbalance_least")
     least = "" if bound is None else f", {bound:.4f} at best"
     return f"""{table}
