@@ -65,16 +65,14 @@ def test_all_samples_give_figures_without_ranges_equal_to_those_of_simulate(
     assert code == 0
     found = json.loads(out)
     assert found["sketch_is_all"]
-    target = found["recommended"]["target_tokens"]
-    assert target < 8192  # 64 samples are few for that many tokens
-    for name in ("even", "token-budget", "max-tokens"):
+    assert found["recommended"]["target_tokens"] < 8192  # 64 samples are few for that many tokens
+    for name in ("even-packed", "token-budget", "max-tokens"):
         with pytest.raises(SystemExit):
             main(
                 [
                     *("simulate", name, "--lengths", data, "--world-size", "2", "--seed", "1"),
                     *("--max-tokens", "8192", "--buffer-size", "64", "--json"),
                     *("--update-tokens", str(found["recommended"]["update_tokens"])),
-                    *(("--target-tokens", str(target)) if name == "even" else ()),
                 ]
             )
         simulated = json.loads(capsys.readouterr().out)

@@ -7,8 +7,8 @@ import textwrap
 
 import typer
 
-from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json
+from evenstep.cli.shared_options import Json
 from evenstep.tools.doctor import Examination, Finding, examine
 
 _LEVEL, _CHECK = 9, 15  # columns

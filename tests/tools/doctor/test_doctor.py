@@ -20,7 +20,7 @@ from evenstep.tools.doctor import limits, software
 
 CHECKS = """
 import json
-from evenstep.tools.doctor.examination import CHECKS
+from evenstep.tools.doctor import CHECKS
 found = [each for check in CHECKS for each in check()]
 print(json.dumps([[each.check, each.level, each.found, each.remedy] for each in found]))
 """

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sample_advice import NAME, made
 
 from evenstep.tools.advise.predict import LEFT_OUT
-from evenstep.tools.report.advice_text import advice_text, length_bins
+from evenstep.tools.report.advice_text import advice_text
 
 
 def lines_of(text: str) -> str:
@@ -45,14 +41,3 @@ def test_ranges_are_shown_only_if_samples_were_drawn() -> None:
     assert "over other draws" not in whole
     assert " to " not in whole[whole.index("tokens of a sample") : whole.index("Expected gain")]
     assert "all 160 samples" in whole
-
-
-@given(st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=50), st.integers(1, 60))
-def test_every_sample_is_in_one_bin(lengths: list[int], bins: int) -> None:
-    edges, shares = length_bins(np.array(lengths), bins)
-    assert 1 <= len(shares) == len(edges) - 1 <= bins
-    assert (np.diff(edges) > 0).all()
-    assert (edges[0], edges[-1]) == (min(lengths), max(lengths) + 1)
-    for first, end, share in zip(edges, edges[1:], shares):
-        inside = [n for n in lengths if first <= n < end]
-        assert share == pytest.approx(len(inside) / len(lengths))
