@@ -68,7 +68,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "loader",
         "plan",
         "protocol",
-        "strategy",
         "tested",
         "version",
     ),

@@ -47,7 +47,7 @@ def test_a_job_is_profiled_and_sized(tmp_path: Path, capsys: Capture, monkeypatc
     job.write_text(JOB)
     data.write_text("".join(json.dumps({"length": 2 + k % 20}) + "\n" for k in range(60)))
 
-    code, out, err = evenstep(capsys, "profile", str(job), "--samples", "4", "--json")
+    code, out, err = evenstep(capsys, "profile", str(job), "--samples", "4")
     assert code == 0, err
     found = json.loads(out)
     assert found["measured"] == ["a", "b"]
@@ -56,20 +56,18 @@ def test_a_job_is_profiled_and_sized(tmp_path: Path, capsys: Capture, monkeypatc
     assert set(json.loads(file.read_text())["sources"]) == {"a", "b"}
 
     monkeypatch.setattr(profiling, "check_profile", lambda job, known: None)  # which takes a second
-    layout, picture = tmp_path / "layout.json", tmp_path / "layout.png"
-    options = ["--step-seconds", "0.5", "--memory", "1000", "--cores", "2"]
-    more = ["--layout", str(layout), "--picture", str(picture), "--json"]
-    code, out, err = evenstep(capsys, "advise", str(job), *options, *more)
+    layout = tmp_path / "layout.json"
+    options = ["--step-seconds", "0.5", "--memory", "1000"]
+    code, out, err = evenstep(capsys, "advise", str(job), *options, "--layout", str(layout))
     assert code == 0, err
     advised = json.loads(out)
     assert len(advised["loaders"]) == 1
     assert advised["shortages"] == []
-    assert picture.read_bytes()[:4] == b"\x89PNG"
     assert loaders_of(str(layout)).as_dict() == advised
 
     code, out, err = evenstep(capsys, "advise", str(job), *options, "--step-seconds", "0.00001")
     assert code == 0, err
-    assert "layout of loaders" in out
+    assert json.loads(out)["shortages"]
     assert "would starve: needs" in err
 
     monkeypatch.undo()

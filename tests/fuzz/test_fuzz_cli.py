@@ -85,7 +85,7 @@ BASES = {
 }
 SIMULATE = ["--lengths", "lengths.npy", "--world-size", "2", "--max-tokens", "64"]
 # They connect to Ray, run a job, measure, or go on until Ctrl-C.
-LEFT_OUT = ("doctor", "service status", "watch", "demo")
+LEFT_OUT = ("doctor", "service status", "demo")
 FIXED = {"--seconds", "--startup", "--address", "--resume", "--log", "--port", "--host"}
 
 NUMBERS = ["0", "1", "2", "3", "7", "-1", "65", str(2**31), str(2**63), str(10**30), "9" * 5000]

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from evenstep.errors import EvenstepError
 from evenstep.service.backends.ray import RayService
 
 STEP_SECONDS = 0.5  # of training
-MEMORY_LIMIT = 600 << 20  # bytes of a loader, where one is to grow over it
-GROWN: list[bytes] = []
 
 
 class Chaos:
@@ -85,13 +82,8 @@ class Chaos:
     def happen(self, kind: str, how: str, draw: random.Random) -> None:
         """
         Args:
-            how: "killed", "stopped", for 5 or 20 seconds, or "grew": one loader takes more memory
-                than it may.
+            how: "killed", or "stopped", for 5 or 20 seconds.
         """
-        if how == "grew":
-            _growth(self._folder).touch()
-            self._note(kind, how)
-            return
         pids = self.victims(kind, draw)
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -158,24 +150,15 @@ class Chaos:
         return found
 
 
-def _growth(folder: Path) -> Path:
-    """A file that is there until a loader has grown."""
-    return folder / "growth"
-
-
-def slow_tokens(folder: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+def slow_tokens(row: Mapping[str, Any]) -> dict[str, Any]:
     time.sleep(0.002)
-    with suppress(FileNotFoundError):
-        _growth(folder).unlink()
-        GROWN.append(b"x" * MEMORY_LIMIT)
     return {"input_ids": [row["id"], *range(1, row["length"])]}
 
 
 def chaos_job(folder: Path, prefetch: int, steps: int, mesh: Mapping[str, int]) -> es.Job:
-    transform = partial(slow_tokens, folder)
     return job_of(
         folder,
-        sources=sources(folder, counts=(400, 300, 300), transform=transform),
+        sources=sources(folder, counts=(400, 300, 300), transform=slow_tokens),
         mesh=mesh,
         workers=1,
         prefetch=prefetch,
@@ -207,7 +190,6 @@ def run(
     step_seconds: float = STEP_SECONDS,
     far: FarNode | None = None,
     alone: float = 0.0,
-    memory_limit: str | None = None,
     ray: es.RayOptions | None = None,
 ) -> Chaos:
     """Plays the events, of which each has a kind, what happens, and the seconds to wait before.
@@ -215,14 +197,14 @@ def run(
     Args:
         far: the node that the kind "node" is about.
         alone: the share of events that the service has got over when the next comes.
-        memory_limit, ray: of the service.
+        ray: of the service.
     """
     job, draw = chaos_job(folder, prefetch, steps, mesh), random.Random(prefetch)
     waits = random.Random(steps)
     expected = undisturbed(job, steps)
     name = f"chaos-{prefetch}-{standbys}"
     log = folder / "events.jsonl"
-    faults = es.FaultOptions(standbys=standbys, memory_limit=memory_limit)
+    faults = es.FaultOptions(standbys=standbys)
     logs = es.LogOptions(events=log)
     with RayService(job, name=name, loaders=2, faults=faults, logs=logs, ray=ray) as service:
         chaos = Chaos(service, folder, steps, step_seconds, far)

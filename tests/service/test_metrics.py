@@ -11,11 +11,8 @@ def test_waits_are_those_of_the_slowest_rank() -> None:
             stages = {"plan": rank + 1.0, "build": 2.0}
             waits.record_step(rank, TakenStep(step, seconds[rank], stages, **figures))
     summary = waits.summary()
-    assert summary["exposed_seconds"] == {
-        "first": 3.0, "last": 0.4, "mean": 0.4, "p95": 0.4, "largest": 0.4,
-    }  # fmt: skip
+    assert summary["exposed_seconds"] == {"first": 3.0, "last": 0.4, "mean": 0.4, "p95": 0.4}
     assert summary["stage_seconds"] == {"build": 2.0, "plan": 1.5}
-    assert summary["slowest_rank"] == 1
     assert summary["tokens"] == 40
     assert not waits.all_ended
     waits.record_end(0)

@@ -19,7 +19,6 @@ from evenstep.errors import CollateError, ConfigurationError, SampleError
 from evenstep.plan.dynamic_context import DynamicContext, Exchange, plan_dynamic_context
 from evenstep.plan.packing import DocumentCost
 from evenstep.strategy import LoadingPlan, from_json, to_json, trace
-from evenstep.tools.report.plan_page import plan_page
 
 COST, FREE, MOST = DocumentCost(linear=100), Exchange(within=0, between=0), 60
 
@@ -118,7 +117,6 @@ def test_a_plan_with_groups_is_shown_and_read_back_or_refused(tmp_path: Path, st
     assert len(group) > 1
     delivered = trace(plan, int(row))[-1].after
     assert delivered.where == f"ranks {', '.join(map(str, group))}"
-    assert "cost of micro-batches" in plan_page(plan)
     text = json.loads(to_json(plan))
     for damage in ([[0]], [[1] * plan.micro_batches] * 4, [["x"]]):
         with pytest.raises(ConfigurationError):

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from evenstep.cli.cost_option import parse_cost
-from evenstep.cli.options import BufferSize, CostName, Json, WorldSize, parse_buffer_size
 from evenstep.cli.output import note, print_json, progress_bar
+from evenstep.cli.shared_options import BufferSize, CostName, Json, WorldSize, parse_buffer_size
 from evenstep.errors import ConfigurationError
-from evenstep.files import write_whole
-from evenstep.tools.advise import advise, draw_length_sample
+from evenstep.tools.advise import Advice, advise, draw_length_sample
 from evenstep.tools.advise.length_sources import SAMPLE_SIZE
 from evenstep.tools.advise.pool_size import advise_pool_size
-from evenstep.tools.report.advice_page import advice_page
+from evenstep.tools.advise.predict import BASELINE
+from evenstep.tools.report import StepPanel, plot_steps
 from evenstep.tools.report.advice_text import advice_text
 from evenstep.tools.report.pool_text import pool_text
 from evenstep.tools.simulate import DISTRIBUTIONS
@@ -103,8 +103,9 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     json: Json = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Also write an HTML page with plots to this file.")
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Also draw how long ranks wait in steps, into this PNG file."),
     ] = None,
 ) -> None:
     """Predict what each policy would gain, and recommend settings.
@@ -116,21 +117,19 @@ def command(
     \b
     Examples:
       evenstep advise lengths.npy --world-size 64
-      evenstep advise chat.parquet --column text --tokenizer tokenizer.json --html advice.html
+      evenstep advise chat.parquet --column text --tokenizer tokenizer.json --plot advice.png
       evenstep advise lengths.npy --batch-size 8 --world-size 1
       evenstep advise ultrachat --max-tokens 12288 --json
       evenstep advise lengths.npy --pool-sort --batch-size 4
     """
     if not pool_sort and {sample_seconds, sample_bytes} != {None}:
         raise ConfigurationError("--sample-seconds and --sample-bytes size a pool; add --pool-sort")
-    if pool_sort and (html is not None or packed or max_tokens is not None):
+    if pool_sort and (plot is not None or packed or max_tokens is not None):
         raise ConfigurationError(
-            "--html, --packed and --max-tokens have no use with --pool-sort; leave them out"
+            "--plot, --packed and --max-tokens have no use with --pool-sort; leave them out"
         )
     if all_samples and sketch is not None:
         raise ConfigurationError(f"--all and --sketch {sketch} exclude each other; give one")
-    if html is not None and not html.parent.is_dir():
-        raise ConfigurationError(f"there is no folder {html.parent} to write {html.name} to")
     cost_model = parse_cost(cost)
     size = None if all_samples else SAMPLE_SIZE if sketch is None else sketch
     with progress_bar("measuring samples") as progress:
@@ -175,10 +174,31 @@ def command(
             seed=seed,
             progress=progress,
         )
-    if html is not None:
-        write_whole(html, advice_page(advice))
-        note(f"page: {html}")
+    if plot is not None:
+        _draw(advice, plot)
+        note(f"picture: {plot}")
     if json:
         print_json(advice.as_dict())
     else:
         print(advice_text(advice))
+
+
+def _draw(advice: Advice, path: Path) -> None:
+    """Steps from the middle of the epoch: of fixed batches, and of what is recommended."""
+    steps = max(min(60, 512 // advice.world_size), 4)
+    shown = [advice.prediction(name) for name in (BASELINE, advice.recommendation.policy)]
+    unit = float(shown[0].costs.mean())
+    panels = []
+    for one in shown:
+        begin = max(len(one.costs) - steps, 0) // 2
+        title = ", ".join(
+            f"{name} {one.figures[name].value:.{digits}f}"
+            for name, digits in (("imbalance", 3), ("padding", 2), ("speedup", 2))
+        )
+        panels.append(
+            StepPanel(
+                title=f"{one.policy}: {title}", seconds=one.costs[begin : begin + steps] / unit
+            )
+        )
+    title = f"{advice.length_sample.name} on {advice.world_size} ranks, predicted"
+    plot_steps(panels, path, title=title, unit="time (1 = mean of fixed batches)")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from evenstep.cli.options import whole_number
 from evenstep.cli.output import note
+from evenstep.cli.shared_options import whole_number
 from evenstep.cost import (
     UNKNOWN_MODEL,
     Cost,

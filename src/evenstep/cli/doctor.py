@@ -7,8 +7,8 @@ import textwrap
 
 import typer
 
-from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json
+from evenstep.cli.shared_options import Json
 from evenstep.tools.doctor import Examination, Finding, examine
 
 _LEVEL, _CHECK = 9, 15  # columns
@@ -18,8 +18,8 @@ _WIDEST = 100
 def command(json: Json = False) -> None:
     """Check this machine and environment for what would bite a job.
 
-    Looks at limits, /dev/shm, TMPDIR, the network, and the releases of Python, torch and trainers;
-    then runs a job of two small ranks. Run it as your job runs: on its host, in its container, with
+    Looks at limits, the attention of GPUs, and the releases of Python, torch and trainers; then
+    runs a job of two small ranks. Run it as your job runs: on its host, in its container, with
     its environment. The exit code is 1 if something breaks every job, and 0 with warnings.
 
     \b
@@ -58,19 +58,12 @@ def _line(each: Finding, width: int) -> str:
     level = each.level.upper() if each.breaks else each.level
     begin = f"{level:<{_LEVEL}}{each.check:<{_CHECK}}"
     indent = " " * (_LEVEL + _CHECK)
-    found = textwrap.fill(
-        each.found, width, initial_indent=begin, subsequent_indent=indent, break_on_hyphens=False
-    )
-    if not each.remedy:
-        return found
-    return (
-        found
-        + "\n"
-        + textwrap.fill(
-            each.remedy,
-            width,
-            initial_indent=f"{indent}-> ",
-            subsequent_indent=f"{indent}   ",
-            break_on_hyphens=False,
+    texts = [(each.found, begin, indent)]
+    if each.remedy:
+        texts.append((each.remedy, f"{indent}-> ", f"{indent}   "))
+    return "\n".join(
+        textwrap.fill(
+            text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
         )
+        for text, first, rest in texts
     )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json, progress_bar
+from evenstep.cli.shared_options import Json
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 

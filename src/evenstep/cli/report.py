@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json, print_table
+from evenstep.cli.shared_options import Json
 from evenstep.errors import ConfigurationError
 from evenstep.files import write_whole
 
@@ -18,12 +18,16 @@ def command(
     after: Annotated[
         Path | None, typer.Argument(metavar="AFTER", help="That of another run, to compare with.")
     ] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Only the last steps.", show_default="all")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="HTML page to write the report to.")] = None,
     json: Json = False,
 ) -> None:
     """Report where the time of a run went.
 
-    The log has a line for each step. DataLoader(step_log="run.jsonl") writes it, and so does a
+    It may still be running: `watch evenstep report run.jsonl --last 30` shows how it goes. The log
+    has a line for each step. DataLoader(step_log="run.jsonl") writes it, and so does a
     client of the service.
 
     \b
@@ -35,6 +39,8 @@ def command(
     from evenstep.tools.report.run_record import read_run
 
     runs = [read_run(path) for path in (log, after) if path is not None]
+    if last is not None:
+        runs = [run.last(last) for run in runs]
     if not any(map(len, runs)):
         raise ConfigurationError(
             f"{log} has no step after the first one of a pass yet; wait until it has"

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json as json_module
+import signal
+import sys
+import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json
 from evenstep.cli.service_sizing import advise, loaders_of, profile
-from evenstep.cli.service_text import print_plan, print_status, restart_text, status_line
-from evenstep.cli.shutdown import ended_in_order
+from evenstep.cli.service_text import print_plan, restart_text, status_line
+from evenstep.cli.shared_options import Json
 from evenstep.cli.user_objects import load_job
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
-from evenstep.files import read_json, write_whole
+from evenstep.files import read_json
 
 if TYPE_CHECKING:
     from evenstep.strategy import LoadingPlan
@@ -50,8 +53,8 @@ Examples:
   evenstep service profile job.py
   evenstep service advise job.py --step-seconds 0.5
   evenstep service run job.py --backend processes --loaders 4
-  evenstep service status --json
-  evenstep service plan --step 12 --html step-12.html
+  evenstep service status
+  evenstep service plan --step 12 --json
 """
 
 
@@ -118,10 +121,6 @@ def run(
     store: Annotated[
         str | None, typer.Option(help="Folder or URL in which the run keeps its states.")
     ] = None,
-    memory_limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="MiB of a loader with its workers, above which it is replaced."),
-    ] = None,
     events: Annotated[
         Path | None,
         typer.Option(help="File for deaths, restarts and promotions, one line of JSON each."),
@@ -178,7 +177,7 @@ def run(
         note(f"resuming at step {state['step']:,}")
     note(f"starting {len(made.sources):,} sources for {len(made.tree):,} ranks")
     with ExitStack() as stack:
-        stack.enter_context(ended_in_order())
+        stack.enter_context(_ended_in_order())
         service: Any = stack.enter_context(
             start(
                 made,
@@ -188,10 +187,7 @@ def run(
                 constructors=constructors,
                 state=state,
                 store=store,
-                faults=FaultOptions(
-                    standbys=standbys,
-                    memory_limit=None if memory_limit is None else memory_limit << 20,
-                ),
+                faults=FaultOptions(standbys=standbys),
                 logs=LogOptions(plans=plan_log, steps=step_log, events=events),
                 **({"ray": RayOptions(**of_ray)} if backend is Backend.ray else {}),
             )
@@ -225,8 +221,6 @@ def run(
             note("ended by Ctrl-C")
     if json:
         print_json(last)
-    else:
-        print_status(last)
     failed = last["failed"] or last["planner"].get("failed")
     if failed:
         raise EvenstepError(failed)
@@ -246,24 +240,21 @@ def _state(job: Any, resume: str, step: int | None) -> Any:
     return read_json(resume, again="give the file that the state was written to")
 
 
-def status(address: Address = "auto", name: Name = "job", json: Json = False) -> None:
-    """Show the status of a running job.
+def status(address: Address = "auto", name: Name = "job") -> None:
+    """Print the status of a running job, as one JSON object.
 
-    It shows the waits of trainers, queues, bytes, imbalance and the samples drawn.
+    It has the waits of trainers, queues, bytes, imbalance, the samples drawn, and what each role
+    works on and waits for.
 
     \b
     Examples:
       evenstep service status
-      evenstep service status --address 10.0.0.1:6379 --name pretrain --json
+      evenstep service status --address 10.0.0.1:6379 --name pretrain
     """
     from evenstep.service.client.joining import attach
 
     with attach(address, name) as service:
-        found = service.status()
-    if json:
-        print_json(found)
-    else:
-        print_status(found)
+        print_json(service.status())
 
 
 def plan(
@@ -274,7 +265,6 @@ def plan(
         Path | None,
         typer.Option(help="Read the plan from this file of `run --plan-log`, not from a job."),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="HTML page to write the plan to.")] = None,
     json: Json = False,
 ) -> None:
     """Show the plan of a step.
@@ -284,20 +274,15 @@ def plan(
 
     \b
     Examples:
-      evenstep service plan --step 12 --html step-12.html
+      evenstep service plan --step 12
       evenstep service plan --step 12 --log plans.jsonl --json
     """
     found = _plan(step, address, name, log)
-    if html is not None:
-        from evenstep.tools.report.plan_page import plan_page
-
-        write_whole(html, plan_page(found))
-        note(f"wrote {html}")
     if json:
         from evenstep.strategy import to_json
 
         print_json(json_module.loads(to_json(found)))
-    elif html is None:
+    else:
         print_plan(found)
 
 
@@ -316,3 +301,27 @@ def _plan(step: int, address: str, name: str, log: Path | None) -> LoadingPlan:
     if found is None:
         raise ConfigurationError(f"there is no step {step} in {where}")
     return found
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP end this process like Ctrl-C: after the block has cleaned up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = [signal.SIGTERM]
+    if sys.platform != "win32":
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])

@@ -1,4 +1,4 @@
-"""Status and plans of the service, printed for people."""
+"""A running job in a line, and plans of the service, for people."""
 
 from __future__ import annotations
 
@@ -7,49 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from evenstep.cli.output import note, print_table
+from evenstep.cli.output import print_table
 
 if TYPE_CHECKING:
     from evenstep.strategy import LoadingPlan
-
-
-def print_status(status: Mapping[str, Any]) -> None:
-    """Prints the status of a job as a table."""
-    steps, planner = status["steps"], status["planner"]
-    rows = {
-        "state": "failed" if status["failed"] else "ended" if status["ended"] else "running",
-        "mesh": ", ".join(f"{axis}={size}" for axis, size in status["mesh"].items()),
-        "steps planned": f"{planner.get('step', 0):,}",
-        "trainers": f"{len(status['clients']):,}, {_reached(status)}",
-    }
-    if steps["steps"]:
-        exposed = steps["exposed_seconds"]
-        rows["exposed wait per step"] = (
-            f"{exposed['mean']:.3f} s mean, {exposed['p95']:.3f} p95, {exposed['first']:.2f} first"
-        )
-        stages = steps["stage_seconds"].items()
-        rows["time per stage of a step"] = ", ".join(f"{name} {s:.3f} s" for name, s in stages)
-        rows["imbalance"] = f"{steps['imbalance']:.3f}, {steps['imbalance_before']:.3f} before"
-    if status["restarts"]:
-        rows["roles restarted"] = f"{len(status['restarts'])}, the latest:"
-        rows[""] = restart_text(status["restarts"][-1])
-    if status["standbys"]:
-        ready = sum(standby["ready"] for standby in status["standbys"])
-        rows["standby loaders"] = f"{ready} of {len(status['standbys'])} ready"
-    rows["queued samples"] = f"{_queued(status):,}"
-    for path, count in status["bytes"].items():
-        rows[f"bytes {path.replace('_', ' ')}"] = f"{count:,}"
-    for source, count in sorted(planner.get("drawn", {}).items(), key=lambda each: -each[1])[:12]:
-        rows[f"drawn from {source}"] = f"{count:,}"
-    if len(planner.get("drawn", {})) > 12:
-        rows["drawn from others"] = f"{len(planner['drawn']) - 12:,} sources, see --json"
-    print_table(f"job {status['name']}", rows)
-    if status["failed"]:
-        note(str(status["failed"]))
-    from evenstep.service.registry.role_status import wait_text
-
-    for text in [*status["silent"], *map(wait_text, status["waits"])]:
-        note(text)
 
 
 def restart_text(restart: Mapping[str, Any]) -> str:
@@ -60,13 +21,6 @@ def restart_text(restart: Mapping[str, Any]) -> str:
         f"{restart['role']} (process {died['process']} on {died['host']}) died; {kind} "
         f"{found['process']} on {found['host']} replaced it after {restart['seconds']:.1f} s"
     )
-
-
-def _reached(status: Mapping[str, Any]) -> str:
-    steps = [client["step"] for client in status["clients"]]
-    if not steps:
-        return "none yet"
-    return f"at step {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "")
 
 
 def _queued(status: Mapping[str, Any]) -> int:
@@ -111,7 +65,7 @@ def status_line() -> Iterator[Any]:
                 f"step {steps['last_step']:,} of {len(status['clients'])} trainers, exposed wait "
                 f"{steps['exposed_seconds']['last']:.3f} s, imbalance {steps['imbalance']:.3f}, "
                 f"{_queued(status):,} samples queued"
-                + "".join(f"; {text}" for text in status["silent"])
+                + "".join(f"; {name} does not answer" for name in status["silent"])
                 + "".join(f"; {text}" for text in status["restarting"])
             )
 

@@ -123,7 +123,7 @@ class DataLoader(LoaderAttributes):
         loss_scaling: "token" (exact), "sample" or "none"; see
             `evenstep.batch.loss_scale`.
         step_log: a file to which the first rank adds a line for each step: what it took and held.
-            ``evenstep report`` and ``evenstep watch`` show it.
+            ``evenstep report`` shows it.
         multiprocessing_context: how batcher and workers start. None is a fork server that starts
             with the first loader; or a fork, where the dataset could not be sent to it or would be
             another there. See "How workers start" in docs/loader.md.

@@ -214,7 +214,8 @@ def decode_proposals(
     records = np.frombuffer(sent, _PROPOSAL)
     flags, counts = records["flags"], records["counts"].astype(np.int64)
     finished, lacks = flags.astype(np.bool_).T
-    heads = ProposalHeads(finished, lacks, *counts[:, :-2].T, counts[:, -2:])
+    columns = [*counts[:, :-2].T, counts[:, -2:]]
+    heads = ProposalHeads(finished, lacks, *columns)
     _check_heads(heads, flags, window, longest or LONGEST, round)
     if (given := finished & (sizes > 0)).any():
         rank = int(given.argmax())

@@ -12,18 +12,15 @@ from evenstep.plan.argument_checks import check_at_least, check_seconds
 
 @dataclass(frozen=True, kw_only=True)
 class FaultOptions:
-    """What happens when processes of the service die, hang or take too much memory.
+    """What happens when processes of the service die or hang.
 
     Args:
         standbys: loaders that wait, ready to replace any loader that dies.
         patience: seconds within which loaders must have opened their sources.
         hung_after: seconds after which a loader that says nothing, and on Ray any role, is killed
             and replaced. None waits for it: it may be stopped, or its machine overloaded.
-        memory_limit: bytes that a loader may take with its workers, without what they map from
-            files. One that takes more is killed and replaced, before the system kills it or its
-            neighbours; looked at twice a second. None sets no limit.
         warn_after: seconds after which a client that waits logs, as a warning of the logger
-            "evenstep", which role keeps it waiting; again after twice as long, and so on. None or 0
+            "evenstep", for which role; again after twice as long, and so on. None or 0
             logs nothing.
 
     Raises:
@@ -33,13 +30,11 @@ class FaultOptions:
     standbys: int = 0
     patience: float = 120.0
     hung_after: float | None = None
-    memory_limit: int | None = None
     warn_after: float | None = 20.0
 
     def __post_init__(self) -> None:
         check_at_least(0, standbys=self.standbys)
         check_seconds("waits for what hangs", hung_after=self.hung_after)
-        check_at_least(1, memory_limit=self.memory_limit)
         check_seconds("logs nothing", warn_after=self.warn_after)
 
 
@@ -50,7 +45,7 @@ class LogOptions:
     Args:
         plans: each step's plan, on the planner's machine; see `read_log`.
         steps: each step of the client of rank 0, on the machine where that rank trains;
-            ``evenstep report`` and ``evenstep watch`` show it.
+            ``evenstep report`` shows it.
         events: deaths, restarts, promotions and scaling; on Ray on the registry's machine.
     """
 

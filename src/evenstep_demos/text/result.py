@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import InvariantError
-from evenstep.tools.report.steps_plot import StepPanel
+from evenstep.tools.report.picture import StepPanel
 from evenstep.tools.report.table import text_table
 from evenstep_demos.text.budget import Choice
 from evenstep_demos.text.train import REPEATS, RUNS, BothTrained, StepRecords

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Subset
 
 from evenstep.cli.output import note, print_json
-from evenstep.tools.report.steps_plot import plot_steps
+from evenstep.tools.report.picture import plot_steps
 from evenstep_demos.models import PaddedGPT
 from evenstep_demos.ranks import run_ranks
 from evenstep_demos.text.budget import ACCUMULATE, TrainingOptions, choose

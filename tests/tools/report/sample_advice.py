@@ -1,4 +1,4 @@
-"""Advice over a few samples, made once for the tests of its texts and pages."""
+"""Advice over a few samples, made once for the tests of its texts."""
 
 from __future__ import annotations
 

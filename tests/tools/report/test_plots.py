@@ -1,4 +1,4 @@
-"""Plots of steps and of packing, by the colours of their pixels."""
+"""The picture of steps, by the colours of its pixels."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import pytest
 
 from evenstep.errors import ConfigurationError
 from evenstep.tools.report import StepPanel, plot_steps
-from evenstep.tools.report.packing_plot import PackingPanel, plot_packing
 
 pytest.importorskip("matplotlib")
 
 IDLE = (0xD0, 0xD0, 0xD0)
-RANKS = (WORK := (0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00))
+RANKS = ((0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00))
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -32,11 +31,6 @@ def steps(path: Path, seconds: list[list[float]]) -> np.ndarray:
     return pixels(path)
 
 
-def packing(path: Path, costs: list[list[float]], **options: int) -> np.ndarray:
-    plot_packing([PackingPanel(title="one", costs=np.array(costs))], path, **options)
-    return pixels(path)
-
-
 def test_time_waited_is_grey_and_each_rank_has_its_colour(tmp_path: Path) -> None:
     ragged = steps(tmp_path / "new" / "ragged.png", [[1.0, 0.25], [0.25, 1.0]] * 4)
     even = steps(tmp_path / "even.png", [[1.0, 1.0]] * 8)
@@ -46,20 +40,9 @@ def test_time_waited_is_grey_and_each_rank_has_its_colour(tmp_path: Path) -> Non
     assert coloured(ragged, IDLE) > 10 * coloured(even, IDLE)
 
 
-def test_what_is_below_the_costliest_micro_batch_is_grey(tmp_path: Path) -> None:
-    uneven = packing(tmp_path / "new" / "uneven.png", [[1.0, 0.0, 0.5, 0.5]] * 8)
-    even = packing(tmp_path / "even.png", [[1.0] * 4] * 8)
-    # Half of the cost is missing; what is left of the grey in the even one is in the legend.
-    assert 0.9 < coloured(uneven, IDLE) / coloured(uneven, WORK) < 1.2
-    assert coloured(even, IDLE) < 0.1 * coloured(uneven, IDLE)
-
-
 def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
     nothing, path = np.empty((0, 2)), tmp_path / "empty.png"
     for panels in ([], [StepPanel(title="none", seconds=nothing)]):
         with pytest.raises(ConfigurationError, match="seconds"):
             plot_steps(panels, path)
-    for packed in ([], [PackingPanel(title="none", costs=nothing)]):
-        with pytest.raises(ConfigurationError, match="needs"):
-            plot_packing(packed, path)
     assert not path.exists()

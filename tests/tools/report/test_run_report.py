@@ -1,11 +1,8 @@
-"""Step logs: read, reported and watched."""
+"""Step logs: read and reported."""
 
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +114,11 @@ def test_names_are_not_markup(tmp_path: Path) -> None:
     assert "<b>" not in run_page([run, run])
 
 
-def test_a_run_is_watched_in_the_terminal(tmp_path: Path) -> None:
+def test_the_last_steps_alone_are_reported(tmp_path: Path, capsys: Any) -> None:
     path = write_log(tmp_path / "a.jsonl", 9)
-    command = [sys.executable, "-m", "evenstep", "watch", str(path)]
-    command += ["--seconds", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert re.search(r"waiting for ranks\s+│\s+25.0%\s+│\s+25.0%", done.stdout)
+    with path.open("a") as file:
+        file.writelines(json.dumps(step_of(9 + n, imbalance=1.0)) + "\n" for n in range(4))
+    assert evenstep(["report", str(path), "--last", "4", "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["steps"] == 4
+    assert run["shares"]["ranks"] == 0

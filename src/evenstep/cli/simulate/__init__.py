@@ -1,10 +1,8 @@
-"""``evenstep simulate``: what a policy or a planner does to given lengths.
+"""``evenstep simulate``: what a policy does to given lengths.
 
 ```
 group             the commands, and those for the policies of the loader
-packing           workload-packing: micro-batches of pretraining
-dynamic_context   dynamic-context-parallel: as many ranks for each document as it needs
-rebalance         rollouts over ranks
+workload_packing  micro-batches of pretraining
 ```
 """
 

@@ -10,7 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from evenstep.cli.cost_option import parse_cost
-from evenstep.cli.options import (
+from evenstep.cli.output import note, print_figures, print_json, progress_bar
+from evenstep.cli.shared_options import (
     BufferSize,
     CostName,
     Json,
@@ -18,20 +19,13 @@ from evenstep.cli.options import (
     WorldSize,
     parse_buffer_size,
 )
-from evenstep.cli.output import note, print_figures, print_json, progress_bar
-from evenstep.cli.simulate import dynamic_context, packing, rebalance
+from evenstep.cli.simulate import workload_packing
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.update_size import AUTO, UpdateSize, resolve_accumulate
-from evenstep.tools.simulate import (
-    DISTRIBUTIONS,
-    deal,
-    load_lengths,
-    load_samples,
-    simulate,
-)
-from evenstep.tools.simulate.yardsticks import COMPARED, YARDSTICKS
+from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, simulate
+from evenstep.tools.simulate.yardsticks import COMPARED
 
 _SAMPLES_PER_RANK = 12_000
 _MAX_TOKENS = 16_384
@@ -61,11 +55,6 @@ _ROWS = {
     "mean delay of a token, steps": ("mean_delay_steps", ".2f"),
     "planning per sample, µs": ("plan_us_per_sample", ".2f"),
     "message per rank and round, bytes": ("message_bytes_per_round", ",.0f"),
-    "imbalance of the language model": ("text_imbalance", ".4f"),
-    "imbalance of the vision tower": ("vision_imbalance", ".4f"),
-    "patches": ("patches", ","),
-    "images": ("images", ","),
-    "steps with images on some ranks only": ("steps_mixed", ","),
 }
 _GROUP_HELP = """Run a policy over lengths, and report what it gains. Needs no GPU.
 
@@ -76,8 +65,6 @@ from all lengths of a data set; no loader trains on it.
 Examples:
   evenstep simulate even --lengths ultrachat --world-size 8 --json
   evenstep simulate workload-packing --lengths pretrain-128k --world-size 8
-  evenstep simulate dynamic-context-parallel --lengths pretrain-128k --ranks 64 --json
-  evenstep simulate rebalance --ranks 64 --max-tokens 32768
 """
 _POLICY_HELP = """{summary}
 
@@ -127,19 +114,14 @@ def register(app: typer.Typer) -> None:
         option = "--batch-size 16" if "batch_size" in named.takes else "--max-tokens 32768"
         text = _POLICY_HELP.format(summary=_SUMMARIES[policy], policy=policy, option=option)
         group.command(policy, help=text)(_command(policy))
-    group.command("workload-packing")(packing.command)
-    group.command("dynamic-context-parallel")(dynamic_context.command)
-    group.command("rebalance")(rebalance.command)
+    group.command("workload-packing")(workload_packing.command)
     app.add_typer(group, name="simulate")
 
 
 def _command(policy: str) -> Callable[..., None]:
     """`_simulate` for one policy, with the options that the policy uses and no others."""
     takes = COMPARED[policy].takes
-    unused = {"max_tokens", "target_tokens", "batch_size", "spread", "sync"} - set(takes)
-    if policy in YARDSTICKS:
-        # All ranks have equally many groups: none is exhausted early.
-        unused |= {"exhausted", "vision"}
+    unused = {"max_tokens", "batch_size", "sync"} - set(takes)
 
     def command(**options: Any) -> None:
         _simulate(policy, **options)
@@ -163,29 +145,12 @@ def _simulate(
             show_default=f"what suits the distribution; for a file {_MAX_TOKENS:,}, or its longest",
         ),
     ] = None,
-    target_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens that a group should hold, if fewer than --max-tokens.",
-            show_default="--max-tokens",
-        ),
-    ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 8,
-    spread: Annotated[
-        bool | None,
-        typer.Option(
-            help="Let short, middle and long samples meet in a step, or in an update.",
-            show_default="yes, but not for pool-sort",
-        ),
-    ] = None,
     sync: Annotated[
         str | None,
         typer.Option(help="When ranks wait for each other: step or update.", show_default="step"),
     ] = None,
     buffer_size: BufferSize = "auto",
-    exhausted: Annotated[
-        str, typer.Option(help="What happens when a rank has no samples left: pad or stop.")
-    ] = "pad",
     update_tokens: Annotated[
         int | None,
         typer.Option(
@@ -206,16 +171,6 @@ def _simulate(
         ),
     ] = None,
     cost: CostName = "usual",
-    vision: Annotated[
-        str | None,
-        typer.Option(
-            help="Images of the samples: FILE.parquet:COLUMN, lists of the patches of each; "
-            "FILE.parquet:WIDTH,HEIGHT, lists of their pixels; or a distribution of tokens per "
-            "image, such as coyo-image, which are added to the lengths. With a --cost of two "
-            "parts, transformer:LANGUAGE+VISION, both are balanced.",
-            show_default="none",
-        ),
-    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of lengths, shuffling and group order.")] = 0,
     json: Json = False,
 ) -> None:
@@ -225,24 +180,18 @@ def _simulate(
     if samples is None and known:
         samples = _SAMPLES_PER_RANK
     wanted = None if samples is None else samples * world_size
-    if vision is None:
-        rows = load_lengths(lengths, samples=wanted, seed=seed)[None]
-    else:
-        rows = load_samples(lengths, vision, samples=wanted, seed=seed)
-    drawn = rows[0]
+    drawn = load_lengths(lengths, samples=wanted, seed=seed)
     if wanted is not None and len(drawn) < wanted:
         note(f"{lengths} holds {len(drawn):,} samples, fewer than {samples:,} for each rank")
     if max_tokens is None:
         max_tokens = known.max_tokens if known else _MAX_TOKENS
-        if known is None or vision is not None:
+        if known is None:
             max_tokens = max(max_tokens, int(drawn.max()))
     chosen = COMPARED[policy](
         PolicyOptions(
             max_tokens=max_tokens,
             batch_size=batch_size,
             cost=parse_cost(cost),
-            target_tokens=target_tokens,
-            spread=spread,
             sync=sync,
         )
     )
@@ -256,9 +205,8 @@ def _simulate(
     with progress_bar(f"{policy} on {world_size} ranks") as progress:
         result = simulate(
             chosen,
-            [rows[:, shard] for shard in shards],
+            [drawn[shard] for shard in shards],
             buffer_size=held,
-            exhausted=exhausted,
             accumulate=steps,
             seed=seed,
             identities=shards,
@@ -269,10 +217,8 @@ def _simulate(
             "lengths": lengths,
             "seed": seed,
             "buffer_size": held,
-            "exhausted": exhausted,
             "accumulate": steps,
             "cost": cost,
-            **({} if vision is None else {"vision": vision}),
             "options": dict(chosen.options()),
         }
         print_json({**result.as_dict(), **setting})

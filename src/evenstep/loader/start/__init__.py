@@ -6,9 +6,10 @@ therefore forked from a fork server: a separate process that has imported what t
 single Python thread. It starts with the first loader and imports while the trainer prepares its
 model.
 
-multiprocessing has a fork server too, but that one always imports the main script again, which must
-then be guarded, and falls back to nothing. This one imports only the modules that the dataset
-needs.
+multiprocessing has a fork server too, with first batches and memory like those of this one. But it
+always imports the main script again, which must then be guarded; it preloads only what is known
+before the first loader; and one that is stopped is waited for. This one imports the modules that
+each dataset needs, and another way is taken where it cannot serve.
 
 A process that the server starts sees freshly imported modules and a copy of the dataset, where a
 fork of the trainer sees both as they are. Where that could make a difference, the trainer is
@@ -19,6 +20,5 @@ forked.
                     its code reads beside its arguments, for the batcher to compare
     script          trainer: whether a script may be imported elsewhere
     limited_pickle  trainer and batcher: pickle that gives up early
-    fork_server     trainer: the server, and the processes that it started
-    served          server: imports, forks, reports exit codes; batcher: unpacks the spec
+    fork_server     the server: the trainer's handle on it, and its own side
 """

@@ -23,7 +23,6 @@ from evenstep.service.job.loader_job import LoaderJob
 from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_of, rank_of
 from evenstep.service.messages import Message, call, results
 from evenstep.service.options import FaultOptions, LogOptions
-from evenstep.service.registry.role_limits import check_memory_limit
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobInfo, JobState, check_name
 from evenstep.service.sizing.loader_scaling import LoaderScaling
@@ -75,8 +74,6 @@ class ChangingJob(RunningJob):
         self._layout = layout_of(job, loaders)
         """The layout at the start."""
         self._groups = groups_of(job, constructors)
-        most_workers = max(self._layout.workers, default=job.memory.workers)
-        check_memory_limit(self._faults.memory_limit, most_workers)
         self._loaders: list[Any] = []
         """Each an `OwnedLoader`, in the order of the layout."""
         self._started = 0

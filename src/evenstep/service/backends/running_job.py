@@ -6,10 +6,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.client.remote_client import WaitWarnings
 from evenstep.service.messages import call
 from evenstep.service.registry.role_watch import ANSWER_LIMIT
-from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.handles import RemoteHandle, warn_of_wait
 from evenstep.service.remote.job_state import JobInfo
 from evenstep.strategy import LoadingPlan
 
@@ -36,8 +35,8 @@ class RunningJob:
         return plan
 
     def status(self) -> dict[str, Any]:
-        """JSON-able: the state and counters of each role, how long clients waited, see
-        `evenstep.service.registry.metrics`, and who waits for whom now.
+        """JSON-able: the state and counters of each role, what it works on and waits for now, and
+        how long clients waited: see `evenstep.service.registry.metrics`.
 
         Raises:
             EvenstepError: the registry does not answer.
@@ -60,9 +59,8 @@ class RunningJob:
 
     @property
     def _planner(self) -> RemoteHandle:
-        info = self._info
-        warnings = WaitWarnings(info.registry, f"process {os.getpid()}")
-        return info.planner.using(on_wait=warnings, warn_after=info.warn_after)
+        on_wait = warn_of_wait(f"process {os.getpid()}")
+        return self._info.planner.using(on_wait=on_wait, warn_after=self._info.warn_after)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -76,7 +76,7 @@ class RankClient:
 
     def log_steps(self, path: str | os.PathLike[str]) -> None:
         """Writes a line for each step that this rank takes from now on: what it took and held.
-        ``evenstep report`` and ``evenstep watch`` show the file.
+        ``evenstep report`` shows the file.
 
         Raises:
             ConfigurationError: the file cannot be written.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import secrets
@@ -10,56 +9,16 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
 from evenstep.service.client.rank_client import RankClient, mesh_changed
 from evenstep.service.client.service_step import ServiceStep
 from evenstep.service.registry.metrics import TakenStep
-from evenstep.service.registry.role_watch import ANSWER_LIMIT
 from evenstep.service.remote.channels import Answer, PendingAnswer, RoleGoneError
-from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.handles import warn_of_wait
 from evenstep.service.remote.job_state import JobInfo
-from evenstep.service.remote.requests import Request
 from evenstep.service.remote.role_place import Location, RolePlace, cause_of_death
-
-logger = logging.getLogger("evenstep")
-
-_LIMIT = 2 * ANSWER_LIMIT
-"""Seconds in which the registry, which asks all roles, answers."""
-
-
-class WaitWarnings:
-    """To be the `on_wait` of a handle."""
-
-    def __init__(self, registry: RemoteHandle, who: str) -> None:
-        """
-        Args:
-            who: waits, such as "rank 3".
-        """
-        self._registry, self._who = registry, who
-
-    def __call__(self, waited_for: RemoteHandle, request: Request, seconds: float) -> None:
-        """See `evenstep.service.remote.handles.OnWait`. Logs in a thread, as the registry may not
-        answer."""
-        wait = {"by": self._who, **waited_for.about, **asdict(request), "seconds": seconds}
-        registry = self._registry.place.known
-        if registry is not None:
-            asked = registry.channel.send([("explain", (wait,))])
-            text = f"{self._who} has waited {seconds:.0f} s for {request} of {waited_for.name}"
-            threading.Thread(
-                target=self._log, args=(text, asked), name="evenstep-explain", daemon=True
-            ).start()
-
-    def _log(self, text: str, asked: PendingAnswer) -> None:
-        why = f"and {self._registry.name} has not answered for {_LIMIT:.0f} s either"
-        try:
-            if asked.wait(_LIMIT):
-                why = asked.answer().value[0]
-        except RoleGoneError:
-            why = f"and {self._registry.name} has died or cannot be reached"
-        logger.warning("%s, %s", text, why)
 
 
 class ServiceMonitor:
@@ -125,7 +84,7 @@ class RemoteClient(RankClient):
         self._monitor = ServiceMonitor(job.registry.place, job.mesh)
         watched: dict[str, Any] = {
             "monitor": self._monitor,
-            "on_wait": WaitWarnings(job.registry, f"rank {rank}"),
+            "on_wait": warn_of_wait(f"rank {rank}"),
             "warn_after": job.warn_after,
         }
         self._registry = job.registry.using(**watched)

@@ -15,7 +15,6 @@ seconds, no rank gets an error because of what a client did that may have been k
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,8 +37,6 @@ class _Meeting:
     """At which the first rank arrived."""
     begins: bool
     """Whether a mesh begins there, and a client of that mesh has arrived."""
-    begin: float
-    """In monotonic seconds."""
     came: dict[int, int] = field(default_factory=dict)
     """By rank, the step at which it arrived."""
     waiting: dict[int, list[asyncio.Future[Answer]]] = field(default_factory=dict)
@@ -104,7 +101,7 @@ class CommonState:
         if step <= self._met:
             return await self._answer("common_state", step)
         if meeting is None:
-            meeting = self._begin(_Meeting(step, begins, time.monotonic()))
+            meeting = self._begin(_Meeting(step, begins))
         elif begins and not meeting.begins:  # the mesh of those who came has ended
             meeting = self._begin(replace(meeting, begins=True, ranks=None))
         meeting.came[rank] = step
@@ -161,30 +158,6 @@ class CommonState:
         self._meeting = meeting
         self._asking = asyncio.create_task(self._ask_ranks(meeting))
         return meeting
-
-    def waits(self) -> list[dict[str, Any]]:
-        """JSON-able, see `role_status.Wait`: who waits for ranks, if any does."""
-        meeting = self._meeting
-        if meeting is None or meeting.ranks is None:
-            return []
-        missing = {
-            rank: self._taken.get(rank, meeting.step - 1) + 1
-            for rank in meeting.ranks
-            if rank not in meeting.came
-        }
-        return [
-            {
-                "by": steps_text(meeting.came),
-                "role": steps_text(missing),
-                "process": None,
-                "host": "",
-                "message": "common_state",
-                "step": meeting.step,
-                "source": None,
-                "seconds": time.monotonic() - meeting.begin,
-                "silent": False,
-            }
-        ]
 
     async def _ask_ranks(self, meeting: _Meeting) -> None:
         answer = await self._answer("saving_ranks", meeting.step, meeting.begins)

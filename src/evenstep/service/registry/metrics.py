@@ -104,7 +104,6 @@ class WaitStatistics:
         numbers = sorted(self._steps)
         exposed = {n: max(self._steps[n].seconds.values()) for n in numbers}
         later = [exposed[n] for n in numbers[1:]] or [exposed[numbers[0]]]
-        last = self._steps[numbers[-1]]
         names = sorted({name for step in self._steps.values() for name in step.slowest})
         return {
             "steps": len(numbers),
@@ -115,13 +114,11 @@ class WaitStatistics:
                 "last": exposed[numbers[-1]],
                 "mean": float(np.mean(later)),
                 "p95": float(np.percentile(later, 95)),
-                "largest": float(np.max(later)),
             },
             "stage_seconds": {
                 name: float(np.mean([self._steps[n].slowest.get(name, 0.0) for n in numbers]))
                 for name in names
             },
-            "slowest_rank": max(last.seconds, key=lambda rank: last.seconds[rank]),
             "imbalance": float(np.mean([s.imbalance for s in self._steps.values()])),
             "imbalance_before": float(np.mean([s.imbalance_before for s in self._steps.values()])),
             "tokens": sum(step.tokens for step in self._steps.values()),

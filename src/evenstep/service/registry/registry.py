@@ -3,14 +3,13 @@
 It knows which process runs which role, and collects how long clients waited. It watches all roles,
 and has dead processes replaced. When that is impossible, it tells the clients: each keeps one
 pending `failed` question, which is answered only then, or when the service closes. As it waits for
-no role itself, it can always say which role blocks the others. No data of a step goes through it.
+no role itself, it can always say how the others are. No data of a step goes through it.
 If it dies itself, its successor learns all this from roles and clients.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,18 +19,10 @@ from zlib import crc32
 
 from evenstep.errors import EvenstepError
 from evenstep.service.messages import Message
-from evenstep.service.options import FaultOptions
 from evenstep.service.registry.common_state import CommonState, superseded
 from evenstep.service.registry.event_log import EventLog
 from evenstep.service.registry.metrics import MetricsExporter, TakenStep, WaitStatistics
-from evenstep.service.registry.role_limits import LimitWatch
-from evenstep.service.registry.role_status import (
-    blame,
-    fresh_clients,
-    is_silent,
-    roles_status,
-    waits_of,
-)
+from evenstep.service.registry.role_status import fresh_clients, roles_status
 from evenstep.service.registry.role_watch import WatchedRoles
 from evenstep.service.remote.channels import Answer, RoleGoneError
 from evenstep.service.remote.handles import RemoteHandle
@@ -46,7 +37,6 @@ from evenstep.service.transport.server import Server
 _EXPORT_INTERVAL = 5.0  # seconds
 _PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections
 _FAREWELL = 0.05  # seconds in which the last answers are sent
-_REPORT_MARGIN = 30.0  # seconds by which a client may be late to report that it still waits
 
 
 class JobRegistry:
@@ -62,8 +52,6 @@ class JobRegistry:
         """By rank, the number of its last client."""
         self._numbers: dict[str, int] = {}
         """By the mark of a client, its number."""
-        self._client_waits: dict[str, tuple[dict[str, Any], float]] = {}
-        """By who waits, what was reported, and when."""
         self._roles: WatchedRoles | None = None
         self._server: Server | None = None
 
@@ -72,7 +60,7 @@ class JobRegistry:
         job_state: JobState,
         exporter: MetricsExporter | None = None,
         standbys: Callable[[], list[dict[str, Any]]] = list,
-        limits: FaultOptions | None = None,
+        hung_after: float | None = None,
         kill: Callable[[Mapping[str, Any]], None] | None = None,
         events: EventLog | None = None,
         room: Callable[[], str] | None = None,
@@ -82,14 +70,14 @@ class JobRegistry:
         Args:
             exporter: of figures to Prometheus.
             standbys: says, within a second, which standbys there are; see `status`.
-            limits: roles that exceed them are killed by `kill`; see `LimitWatch`.
+            hung_after: seconds after which `kill` is called with a role that says nothing.
             events: where deaths and restarts are written.
             room: see `RoleWatch`.
         """
         self._loop = asyncio.get_running_loop()
         self._exporter, self._standbys = exporter, standbys
         self._events = events or EventLog(None)
-        self._roles = roles = WatchedRoles(
+        self._roles = WatchedRoles(
             self._events,
             warn_after=job_state.info.warn_after,
             room=room,
@@ -97,12 +85,10 @@ class JobRegistry:
         )
         self._common_state = CommonState(job_state.info.planner, self._clients, self._end_of)
         await self.update(job_state)
-        if limits is not None and kill is not None:
-            watch = LimitWatch(limits, lambda: roles.watches, self._sources, kill, self._events)
-            roles.begin(watch.silence())
-            roles.begin(watch.memory())
+        if hung_after and kill is not None:
+            self._roles.begin(self._roles.end_silent(hung_after, kill))
         if exporter is not None:
-            roles.begin(self._export_metrics())
+            self._roles.begin(self._export_metrics())
 
     async def update(self, job_state: JobState) -> None:
         """Uses this state: watches its roles, and gives it to processes that join or restart."""
@@ -266,7 +252,6 @@ class JobRegistry:
                 self._exporter.observe_wait(record.seconds)
         if records and self._is_last(rank, client):
             self._common_state.took_step(rank, records[-1].step)
-        self._client_waits.pop(f"rank {rank}", None)
 
     async def reached(self) -> int:
         """The step that comes next in the client that is furthest, as far as clients have said."""
@@ -274,7 +259,6 @@ class JobRegistry:
 
     async def record_end(self, rank: int) -> None:
         self._waits.record_end(rank)
-        self._client_waits.pop(f"rank {rank}", None)
 
     async def record_failure(self, rank: int, client: int, error: EvenstepError) -> None:
         if self._is_last(rank, client):
@@ -297,21 +281,6 @@ class JobRegistry:
         state: Mapping[str, Any] = answer.value[0]
         return state
 
-    async def explain(self, wait: dict[str, Any]) -> str:
-        """Why a client waits, following the chain of waits from the role that it waits for.
-
-        Args:
-            wait: see `role_status.Wait`.
-        """
-        if wait["message"] == "common_state":
-            missing = self._common_state.waits()
-            if missing:
-                return f"which waits for {missing[0]['role']} to call it too"
-            wait = {**wait, "role": self._job.planner.role}
-        else:
-            self._client_waits[wait["by"]] = wait, time.monotonic()
-        return blame(await self._watched.processes(), wait["role"], wait["step"])
-
     # Operation
 
     async def status(self) -> dict[str, Any]:
@@ -321,7 +290,6 @@ class JobRegistry:
         said = await asyncio.gather(*(each.status() for each in watches))
         handles = [each.handle for each in watches]
         roles = roles_status(handles, len(job.loaders), len(job.constructors), said)
-        by_role = {each.role: about for each, about in zip(handles, said)}
         job_state = await self.job_state()
         return {
             "backend": job.backend,
@@ -339,7 +307,6 @@ class JobRegistry:
             "restarts": self._watched.restarts,
             "scaled": [dict(each) for each in job_state.scaled],
             "short": list(job_state.short),
-            "waits": self._all_waits(by_role),
         }
 
     @property
@@ -351,24 +318,6 @@ class JobRegistry:
     def _job(self) -> JobInfo:
         assert self._state is not None
         return self._state.info
-
-    def _all_waits(self, roles: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-        """Waits that are long: of clients, which report them, of roles, and for ranks that are to
-        save."""
-        least, now, found = self._job.warn_after or math.inf, time.monotonic(), []
-        for wait, reported in self._client_waits.values():
-            seconds = wait["seconds"] + now - reported
-            if seconds < 2 * wait["seconds"] + _REPORT_MARGIN:  # else the client is gone
-                silent = is_silent(roles.get(wait["role"], {}))
-                found.append({**wait, "seconds": seconds, "silent": silent})
-        found += [each for each in self._common_state.waits() if each["seconds"] >= least]
-        return [*found, *waits_of(roles, least)]
-
-    def _sources(self) -> dict[str, list[str]]:
-        """By loader, the sources that it reads."""
-        assert self._state is not None
-        shares = zip(self._job.loaders, self._state.layout.shares)
-        return {handle.role: [each.source for each in owned] for handle, owned in shares}
 
     async def _export_metrics(self) -> None:
         assert self._exporter is not None

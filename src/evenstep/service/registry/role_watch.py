@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from evenstep.errors import EvenstepError
@@ -265,6 +265,23 @@ class WatchedRoles:
             watch.close()
             task.cancel()
 
+    async def end_silent(self, seconds: float, kill: Callable[[Mapping[str, Any]], None]) -> None:
+        """Kills roles that say nothing for so long; each is followed as any that dies.
+
+        Args:
+            kill: called in a thread with the `about` of a role's handle.
+        """
+        while True:
+            await asyncio.sleep(seconds / 4)
+            watches = self.watches
+            said = await asyncio.gather(*(each.process() for each in watches))
+            for watch, about in zip(watches, said):
+                if (silent := about.get("silent_seconds", 0.0)) >= seconds:
+                    name, where = watch.handle.name, watch.handle.about
+                    logger.warning("%s has said nothing for %.0f s, and is killed", name, silent)
+                    self._given["events"].add("killed", **where, silent_seconds=silent)
+                    await in_thread(kill, where)
+
     async def locate(self, role: str, born: int) -> Location:
         """Which process runs a role.
 
@@ -281,19 +298,6 @@ class WatchedRoles:
         if known is not None and known.born != born:
             return known
         return await watch.successor(known)
-
-    async def processes(self) -> dict[str, dict[str, Any]]:
-        """By role, what its process works on and waits for; see `RoleWatch.process`."""
-        watches = self.watches
-        said = await asyncio.gather(*(each.process() for each in watches))
-        roles = {each.handle.role: about for each, about in zip(watches, said)}
-        for each in self.watches:
-            if each.restarting:
-                roles[each.handle.role] = {
-                    "died": each.handle.name,
-                    "missing": await each.missing(),
-                }
-        return roles
 
     async def restarting(self) -> list[str]:
         """Roles that no process runs at the moment, as sentences without a full stop."""

@@ -2,16 +2,15 @@
 
 The process of a role:
 
-    role_host.py       `RoleHost` hands messages to the role, counts them, and listens for them
-    role_threads.py    threads that handle its messages, and others
-    role_makers.py     makes roles, in their own processes
-    requests.py        what a process works on, what it waits for, and how long
-    process_memory.py  its memory, and that of its workers
+    role_host.py    `RoleHost` hands messages to the role, counts them, and listens for them
+    role_threads.py threads that handle its messages, and others
+    role_makers.py  makes roles, in their own processes
+    requests.py     what a process works on, what it waits for, and how long
 
 Where a message is sent:
 
-    handles.py         `RemoteHandle`: a role, whichever process runs it
-    role_place.py      `RolePlace`: that process, and its successors
-    channels.py        how messages get there: by ZeroMQ, or to threads of this process
-    job_state.py       `JobInfo`: which roles a job has; `JobState`, from which roles restart
+    handles.py      `RemoteHandle`: a role, whichever process runs it
+    role_place.py   `RolePlace`: that process, and its successors
+    channels.py     how messages get there: by ZeroMQ, or to threads of this process
+    job_state.py    `JobInfo`: which roles a job has; `JobState`, from which roles restart
 """

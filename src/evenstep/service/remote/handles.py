@@ -7,6 +7,7 @@ sent again to the process that replaces it. If the role is not restarted, the er
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -30,10 +31,25 @@ from evenstep.service.remote.role_place import (
 if TYPE_CHECKING:
     from evenstep.service.client.remote_client import ServiceMonitor
 
+logger = logging.getLogger("evenstep")
+
 _MONITOR_INTERVAL = 0.5  # seconds between looks at a monitor
 
 OnWait = Callable[["RemoteHandle", Request, float], None]
 """Called with the role that is waited for, what it was asked, and the seconds waited."""
+
+
+def warn_of_wait(who: str) -> OnWait:
+    """Logs that `who` waits, such as "rank 3"."""
+
+    def warn(waited_for: RemoteHandle, request: Request, seconds: float) -> None:
+        logger.warning(
+            "%s has waited %.0f s for %s of %s; `evenstep service status` says which roles are "
+            "silent or restarting, and what each works on and waits for",
+            *(who, seconds, request, waited_for.name),
+        )
+
+    return warn
 
 
 class RemoteHandle:

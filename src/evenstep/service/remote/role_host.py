@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from evenstep.errors import ConfigurationError, EvenstepError, described
 from evenstep.service.messages import Message
 from evenstep.service.remote.channels import Answer
-from evenstep.service.remote.process_memory import private_bytes, resident_bytes
 from evenstep.service.remote.requests import OpenRequests, Request, WaitTimer
 from evenstep.service.remote.role_threads import RoleThreads
 from evenstep.service.transport.endpoint import Endpoint, Keys
@@ -126,14 +125,12 @@ class RoleHost:
         return self._threads.submit(self.answer, messages)
 
     def measure(self) -> dict[str, Any]:
-        """JSON-able: what was done since the start, by message, and this process's memory; what it
-        works on, and what it waits for."""
+        """JSON-able: what was done since the start, by message; what it works on, and what it waits
+        for."""
         with self._counters_lock:
             return {
                 "process": os.getpid(),
                 "host": socket.gethostname(),
-                "resident_bytes": resident_bytes(),
-                "private_bytes": private_bytes(),
                 "done": dict(self._done),
                 "sent": dict(self._sent),
                 "seconds": dict(self._seconds),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import pickle
 import sys
 import time
@@ -27,7 +28,6 @@ from evenstep.data.reader_kinds import open_reader
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
 from evenstep.service.job.sample_measure import SampleMeasure
-from evenstep.service.remote.process_memory import private_bytes
 from evenstep.service.source_loader.preparer import sample_bytes
 from evenstep.service.transport.frames import from_frames, to_frames
 from evenstep.strategy.loaders import SourceProfile
@@ -119,8 +119,9 @@ def held_bytes() -> int:
         pyarrow.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):  # where there is no such function
         ctypes.CDLL(None).malloc_trim(0)
-    if found := private_bytes():
-        return found
+    with suppress(OSError), open("/proc/self/statm") as file:
+        _, resident, mapped, *_ = map(int, file.read().split())
+        return (resident - mapped) * os.sysconf("SC_PAGE_SIZE")
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

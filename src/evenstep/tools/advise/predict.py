@@ -71,6 +71,7 @@ _STUDENT = 1.895  # 95th percentile of Student's t with _REDRAWS - 1 degrees of 
 
 
 Build = Callable[[PolicyOptions], Policy]
+_Outcome = tuple[UpdateSize, Float64Array, Float64Array] | EvenstepError | ImportError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,8 @@ class Prediction:
     """Steps of an update."""
     figures: Mapping[str, Range] = field(default_factory=dict)
     """Values of `FIGURES`, and "speedup" over the baseline. Empty if the policy cannot run."""
+    costs: Float64Array = field(default_factory=lambda: np.zeros((0, 0)), repr=False, compare=False)
+    """[steps, ranks] cost, in the epoch of the values."""
     problem: str | None = None
     """Why the policy cannot run on this data."""
 
@@ -113,9 +116,11 @@ class _World:
     setup: Setup
     cost: Cost
 
-    def run(self, build: Build, lengths: Int64Array, seed: int) -> tuple[UpdateSize, Float64Array]:
-        """The policy, with updates of `Setup.update_tokens`, and its `FIGURES` over an epoch of
-        `lengths`."""
+    def run(
+        self, build: Build, lengths: Int64Array, seed: int
+    ) -> tuple[UpdateSize, Float64Array, Float64Array]:
+        """The policy, with updates of `Setup.update_tokens`, its `FIGURES` over an epoch of
+        `lengths`, and the [steps, ranks] costs."""
         policy = build(self.setup.options(self.cost))
         size = UpdateSize.of(policy, self.setup.update_tokens, ranks=self.ranks, lengths=lengths)
         shards = deal(len(lengths), self.ranks, seed)
@@ -128,7 +133,8 @@ class _World:
             cost=self.cost,
             identities=shards,
         )
-        return size, np.array([getattr(result, name) for name in FIGURES], np.float64)
+        figures = np.array([getattr(result, name) for name in FIGURES], np.float64)
+        return size, figures, result.costs
 
 
 def predict(
@@ -153,18 +159,17 @@ def predict(
         raise ConfigurationError(f"speed-ups are relative to {BASELINE}; add it to the policies")
     world = _World(ranks=world_size, setup=setup, cost=cost)
     epochs = _Epochs.make(length_sample, world, _window(builders, world, length_sample), seed)
-    found: dict[str, tuple[UpdateSize, Float64Array] | EvenstepError | ImportError] = {}
+    found: dict[str, _Outcome] = {}
     done, total = 0, len(builders) * len(epochs.runs)
     for name, build in builders.items():
-        rows: list[Float64Array] = []
+        rows: list[tuple[UpdateSize, Float64Array, Float64Array]] = []
         try:
             for lengths, order_seed in epochs.runs:
-                size, figures = world.run(build, lengths, order_seed)
-                rows.append(figures)
+                rows.append(world.run(build, lengths, order_seed))
                 done += 1
                 if progress is not None:
                     progress(done, total)
-            found[name] = size, np.array(rows)
+            found[name] = rows[-1][0], np.array([figures for _, figures, _ in rows]), rows[0][2]
         except (EvenstepError, ImportError) as error:
             found[name] = error
     baseline = found[BASELINE]
@@ -257,13 +262,13 @@ def _size(total: int | None, ranks: int, window: int) -> int:
 
 def _prediction(
     name: str,
-    outcome: tuple[UpdateSize, Float64Array] | EvenstepError | ImportError,
+    outcome: _Outcome,
     baseline: Float64Array,
     epochs: _Epochs,
 ) -> Prediction:
     if isinstance(outcome, Exception):
         return Prediction(policy=name, problem=" ".join(str(outcome).split()))
-    size, rows = outcome
+    size, rows, costs = outcome
     policy = size.policy
     efficiency = FIGURES.index("efficiency")
     speedups = rows[:, efficiency] / baseline[:, efficiency]
@@ -275,6 +280,7 @@ def _prediction(
         packed=policy.packed,
         accumulate=size.accumulate,
         figures={key: _range(key, column, epochs) for key, column in columns.items()},
+        costs=costs,
     )
 
 

@@ -3,24 +3,51 @@
 ```
 finding      one result: what was found, and what to do about it
 limits       files, tasks, memory and processors that this process may use
-cgroup       the limits of a container
-folders      /dev/shm and TMPDIR
-network      loopback, the host's name, interfaces
-software     Python, torch and other packages, the encoding of text
+software     Python, torch and other packages
 attention    whether PyTorch's attention is slow where shapes vary; trainers warn of it, too
-trial        a small job of two ranks, for what nobody thought of
-examination  all of these
+trial        a small job of two ranks: it fails where the system forbids what all jobs do
 ```
 
-Each check does what a job does, where it can: it makes a semaphore, connects, resolves a name.
-Clocks are not checked: waits are measured by the monotonic clock, and hosts whose clocks differ
-take nothing from each other's (``tests/scenarios/test_clocks.py``). Nor is OMP_NUM_THREADS: the
-loader's workers compute with one thread.
+`examine` runs all of these. There is no check for what the trial job meets itself: shared memory,
+folders, and the network of one host.
 """
 
 from __future__ import annotations
 
-from evenstep.tools.doctor.examination import Examination, examine
-from evenstep.tools.doctor.finding import Finding
+import platform
+import socket
+from collections.abc import Callable
+
+from evenstep.tools.doctor import limits, software
+from evenstep.tools.doctor.finding import Examination, Finding
+from evenstep.tools.doctor.trial import trial
 
 __all__ = ["Examination", "Finding", "examine"]
+
+CHECKS = (
+    software.releases,
+    software.torch_build,
+    limits.open_files,
+    limits.tasks,
+    limits.memory,
+    limits.processors,
+)
+_ORDER = ("breaks", "warning", "ok")
+
+
+def examine(tell: Callable[[str], None] = lambda line: None) -> Examination:
+    """Checks this machine and environment: see the package.
+
+    Args:
+        tell: takes lines about what is done now.
+    """
+    found = [each for check in CHECKS for each in check()]
+    if not any(each.breaks for each in found):  # it would fail for the reason that is known
+        tell("running a job of two ranks, for some seconds ...")
+        found += trial()
+    return Examination(
+        host=socket.gethostname(),
+        system=platform.platform(),
+        releases=software.installed(),
+        findings=tuple(sorted(found, key=lambda each: _ORDER.index(each.level))),
+    )

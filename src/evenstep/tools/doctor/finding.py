@@ -1,9 +1,11 @@
-"""`Finding`: what a check found."""
+"""`Finding`: what a check found. `Examination`: all that was found on a machine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from evenstep.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,18 +17,44 @@ class Finding:
     found: str
     remedy: str = ""
     breaks: bool = False
-    """Whether every job fails. Else only some do, such as those on several hosts."""
+    """Whether every job fails. Else only some do, such as large ones."""
 
     @property
     def level(self) -> str:
         """breaks, warning or ok."""
         return "breaks" if self.breaks else "warning" if self.remedy else "ok"
 
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What was found on a machine, the worst first."""
+
+    host: str
+    system: str
+    releases: dict[str, str]
+    """Installed, by package."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def breaks(self) -> bool:
+        """Whether something breaks every job."""
+        return any(each.breaks for each in self.findings)
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
         return {
-            "check": self.check,
-            "level": self.level,
-            "found": self.found,
-            "remedy": self.remedy or None,
+            "evenstep": __version__,
+            "host": self.host,
+            "system": self.system,
+            "releases": self.releases,
+            "breaks": self.breaks,
+            "findings": [
+                {
+                    "check": each.check,
+                    "level": each.level,
+                    "found": each.found,
+                    "remedy": each.remedy or None,
+                }
+                for each in self.findings
+            ],
         }

@@ -1,14 +1,11 @@
-"""Python, torch and its attention, the other packages that jobs use; the encoding of output."""
+"""Python, torch and its attention, and the other packages that jobs use."""
 
 from __future__ import annotations
 
 import platform
-import sys
-import sysconfig
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
 from evenstep.errors import described
@@ -33,18 +30,6 @@ def installed() -> dict[str, str]:
 
 def releases() -> Iterator[Finding]:
     yield from outside_the_table(installed())
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        yield Finding(
-            check="python",
-            found="free-threaded, with which few of the tests were run",
-            remedy="use the ordinary build, or compare its losses over a short run",
-        )
-    if find_spec("ray") and not (find_spec("zmq") and find_spec("cloudpickle")):
-        yield Finding(
-            check="ray",
-            found="it is installed, and what the service on Ray needs beside it is not",
-            remedy="pip install 'evenstep[service]'",
-        )
 
 
 def outside_the_table(found: Mapping[str, str]) -> Iterator[Finding]:
@@ -112,15 +97,3 @@ def torch_build() -> Iterator[Finding]:
 def gpus(folder: str = "/dev") -> list[str]:
     """NVIDIA's, as the system shows them."""
     return sorted(path.name for path in Path(folder).glob("nvidia[0-9]*"))
-
-
-def encoding() -> Iterator[Finding]:
-    names = {"files": sys.getfilesystemencoding(), "output": getattr(sys.stdout, "encoding", None)}
-    other = [f"{each} of {what}" for what, each in names.items() if each and "utf" not in each]
-    yield Finding(
-        check="encoding",
-        found=f"{' and '.join(other)}: names that are not ASCII are misread, tables are garbled"
-        if other
-        else "UTF-8",
-        remedy="export LC_ALL=C.UTF-8, or PYTHONUTF8=1" if other else "",
-    )

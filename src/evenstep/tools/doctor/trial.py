@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
+from evenstep.errors import described
 from evenstep.tools.doctor.finding import Finding
 
 _RANKS = 2
@@ -20,7 +22,18 @@ _PROGRAM = "from evenstep.tools.doctor.trial import run_rank; run_rank({rank}, {
 def trial() -> Iterator[Finding]:
     import torch.distributed as dist
 
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # public, says its page
+    try:
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # public, says its page
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
+        )
+    except RuntimeError as error:
+        yield Finding(
+            check="trial job",
+            found=f"ranks cannot meet at 127.0.0.1 ({described(error)})",
+            remedy="ip link set lo up; and allow connections to 127.0.0.1 in the firewall",
+            breaks=True,
+        )
+        return
     begun = time.monotonic()
     ranks = [
         subprocess.Popen(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.tools.profile.attention_profile import AttentionProfile, FragmentMeasurement
-from evenstep.tools.profile.timer import Timing
+from evenstep.tools.profile.attention_profile import AttentionProfile
 from evenstep.tools.report.table import text_table
 
 _POOR = 0.25
@@ -13,7 +12,7 @@ _WIDE_SPREAD = 0.2
 
 
 def attention_text(profile: AttentionProfile) -> str:
-    """Tables of throughput, and of the errors on held-out shapes."""
+    """Tables of throughput, and notes on how far to trust them."""
     latency = profile.latency
     versions = ", ".join(f"{name} {number}" for name, number in latency.versions)
     title = f"attention on {latency.device}, kernel {latency.kernel}, {latency.dtype}, {versions}"
@@ -39,10 +38,6 @@ def attention_text(profile: AttentionProfile) -> str:
         f"a launch takes {1e6 * latency.forward_launch:,.0f} µs forward and "
         f"{1e6 * latency.backward_launch:,.0f} µs backward, once per {latency.launches}"
     )
-    held_out = [_row(profile, m, m.both) for m in profile.measurements if m.held_out and m.both]
-    if held_out:
-        header = ["held out: queries", "keys", "measured ms", "± ms", "predicted ms", "error"]
-        parts.append(text_table(header, held_out))
     return "\n\n".join([*parts, "\n".join(_notes(profile))])
 
 
@@ -77,18 +72,6 @@ def _notes(profile: AttentionProfile) -> list[str]:
             "is something else running?"
         )
     return notes
-
-
-def _row(profile: AttentionProfile, measured: FragmentMeasurement, both: Timing) -> list[str]:
-    predicted = profile.predicted(measured)
-    return [
-        f"{measured.queries:,}",
-        f"{measured.keys:,}",
-        _figure(1e3 * both.seconds),
-        _figure(1e3 * (both.high - both.low) / 2),
-        _figure(1e3 * predicted),
-        f"{predicted / both.seconds - 1:+.1%}",
-    ]
 
 
 def _figure(value: float) -> str:

@@ -1,19 +1,14 @@
-"""How do I show it? Tables as text, plots as PNG files, pages as HTML.
+"""How do I show it? Tables as text, a picture as a PNG file, a page as HTML.
 
 ```
-table                     tables of text
-page                      the frame and the parts of an HTML page
-advice_text, advice_page  the advice of `evenstep advise`; pool_text that of `--pool-sort`
-plan_page                 a loading plan of the service
-run_record, run_page      a run's step log: read, and shown
-picture                   the frame of a plot
-steps_plot, packing_plot  the time that ranks, or micro-batches, wait for each other
-ranks_plot                groups of ranks: which document each rank works on
-layout_plot               loaders of a service: their time, processes and memory
+table                 tables of text
+advice_text           the advice of `evenstep advise`; pool_text that of `--pool-sort`
+picture               the time that ranks wait for each other in steps, drawn
+run_record, run_page  a run's step log: read, and shown
 ```
 """
 
-from evenstep.tools.report.steps_plot import StepPanel, plot_steps
+from evenstep.tools.report.picture import StepPanel, plot_steps
 from evenstep.tools.report.table import text_table
 
 __all__ = ["StepPanel", "plot_steps", "text_table"]

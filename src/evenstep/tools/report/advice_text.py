@@ -5,16 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-import numpy as np
-
-from evenstep.arrays import Float64Array, Int64Array
 from evenstep.tools.advise.advice import Advice
 from evenstep.tools.advise.figure_range import Range
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Prediction
 from evenstep.tools.report.table import text_table
 
 _COLUMNS = 100
-_BINS, _BAR = 14, 40
 _FORMS = {
     "speedup": ("speed-up", ".2f"),
     "efficiency": ("efficiency", ".1%"),
@@ -39,7 +35,6 @@ def advice_text(advice: Advice) -> str:
                 for name, value, spread in length_figures(advice)
             ],
         ),
-        _histogram(advice),
         _wrapped([f"Expected gain: {advice.screen[0]}. {advice.screen[1]}."]),
         _wrapped(
             [
@@ -132,41 +127,10 @@ def explanations(advice: Advice) -> list[str]:
     return texts + [f"{one.policy}: {one.problem}" for one in predictions if one.problem]
 
 
-def length_bins(lengths: Int64Array, bins: int) -> tuple[Int64Array, Float64Array]:
-    """Counts lengths in bins of equal width on a logarithmic scale.
-
-    Returns:
-        [bins + 1] int64 edges, strictly increasing: a bin holds the lengths from its edge to below
-        the next. And [bins] share of the samples in each. There are fewer bins where the lengths
-        span few whole numbers.
-    """
-    low, high = int(lengths.min()), int(lengths.max()) + 1
-    edges = np.unique(np.rint(np.geomspace(low, high, bins + 1)).astype(np.int64))
-    return edges, np.histogram(lengths, edges)[0] / len(lengths)
-
-
 def _ranged(value: Range, form: str) -> tuple[str, str]:
     """The value, and its range if it has one."""
     spread = "" if value.low == value.high else f"{value.low:{form}} to {value.high:{form}}"
     return f"{value.value:{form}}", spread
-
-
-def _histogram(advice: Advice) -> str:
-    edges, shares = length_bins(advice.length_sample.lengths, _BINS)
-    budget = advice.setup.max_tokens
-    width = len(f"{edges[-1] - 1:,}")
-    lines = []
-    for first, end, share in zip(edges, edges[1:], shares):
-        marks = "".join(
-            f"  <- {name}"
-            for name, tokens in (("max_tokens / 4", budget / 4), ("max_tokens", budget))
-            if first <= tokens < end
-        )
-        bar = "█" * round(_BAR * share / shares.max())
-        lines.append(f"{first:>{width},} - {end - 1:>{width},}  {bar:<{_BAR}} {share:6.1%}{marks}")
-    if budget >= edges[-1]:
-        lines.append(f"max_tokens is {budget:,}")
-    return "\n".join(lines)
 
 
 def _predictions(advice: Advice) -> str:

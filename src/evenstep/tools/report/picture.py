@@ -1,14 +1,75 @@
-"""The frame of every plot: a figure without a display, and a PNG file with a legend below."""
+"""Compute time of every rank in every step, as a picture which shows who waits for whom.
+
+A step lasts as long as its slowest rank. Each rank has a coloured bar per step, and above it, in
+grey, the time until the slowest rank is done. Grey is time that was paid for and not used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+
+_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # colour-blind safe
+_IDLE = "#d0d0d0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPanel:
+    """One run."""
+
+    title: str
+    """Name of the run and its headline figures; may have two lines."""
+    seconds: npt.NDArray[np.float64]
+    """[steps, ranks] time that each rank computed, without waiting."""
+
+
+def plot_steps(
+    panels: Sequence[StepPanel], path: Path, *, title: str = "", unit: str = "seconds computing"
+) -> None:
+    """Draws one panel per run, all on the same axes, and writes a PNG file.
+
+    Args:
+        panels: at least one, each with at least one step and rank.
+        path: the file; its folder is created if needed.
+        title: title of the picture.
+        unit: of the time.
+
+    Raises:
+        ConfigurationError: there is nothing to draw.
+        ImportError: matplotlib is not installed.
+    """
+    if not panels or any(panel.seconds.ndim != 2 or not panel.seconds.size for panel in panels):
+        raise ConfigurationError("a picture of steps needs panels with [steps, ranks] seconds")
+    figure = new_figure(11, 0.9 + 2.9 * len(panels))
+    axes = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    ranks = max(panel.seconds.shape[1] for panel in panels)
+    for axis, panel in zip(axes, panels):
+        _draw(axis, panel.seconds)
+        axis.set_title(panel.title, loc="left", fontsize=11)
+        axis.set_ylabel(unit)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.margins(x=0.01)
+    axes[-1].set_xlabel("step")
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=_colour(rank), label=f"rank {rank}") for rank in range(min(ranks, 6))]
+    handles.append(Patch(color=_IDLE, label="waiting for the slowest rank"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png")
+
 
 def new_figure(width: float, height: float) -> Any:
-    """A matplotlib `Figure` of `width` x `height` inches.
+    """A matplotlib `Figure` of `width` x `height` inches, without a display.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -25,10 +86,17 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
-def save_figure(figure: Any, path: Path, *, handles: Sequence[Any], title: str) -> None:
-    """Adds the legend and the title, and writes the file."""
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png")
+def _draw(axis: Any, seconds: npt.NDArray[np.float64]) -> None:
+    steps, ranks = seconds.shape
+    width = 0.84 / ranks
+    slowest = seconds.max(axis=1)
+    for rank in range(ranks):
+        left = np.arange(steps) - 0.42 + rank * width
+        mine = seconds[:, rank]
+        options = {"width": width, "align": "edge", "linewidth": 0}
+        axis.bar(left, mine, color=_colour(rank), **options)
+        axis.bar(left, slowest - mine, bottom=mine, color=_IDLE, **options)
+
+
+def _colour(rank: int) -> str:
+    return _COLOURS[rank % len(_COLOURS)]

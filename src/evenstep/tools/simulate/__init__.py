@@ -3,17 +3,14 @@ gain.
 
 ```
 lengths          recorded lengths from files; distributions: named synthetic ones
-images           images of samples, from files or drawn
+images           images of samples, drawn
 run              an epoch of a policy: every rank is a SimulatedRank; measure makes its result
 yardsticks       batches formed from all lengths, to compare policies with
 pipeline_run     one step on a pipeline of stages
-dynamic_context_run  groups of ranks for documents, compared with dynamic_context_baselines
-rebalance_run    updates of rollouts, compared with rebalance_baselines
 ```
 """
 
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, Distribution, sample_lengths
-from evenstep.tools.simulate.images import load_samples
 from evenstep.tools.simulate.lengths import load_lengths
 from evenstep.tools.simulate.result import SimulationResult
 from evenstep.tools.simulate.run import deal, simulate
@@ -24,7 +21,6 @@ __all__ = [
     "SimulationResult",
     "deal",
     "load_lengths",
-    "load_samples",
     "sample_lengths",
     "simulate",
 ]

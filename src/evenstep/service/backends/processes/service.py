@@ -117,7 +117,7 @@ class ProcessService(ChangingJob):
             opened = self._registry.open(
                 self._state,
                 standbys=self._standbys.status,
-                limits=self._faults,
+                hung_after=self._faults.hung_after,
                 kill=self._kill,
                 events=events,
             )

@@ -115,7 +115,7 @@ class Launcher:
                 self._keys,
                 self._loader_actors if standbys else None,
                 logs.events,
-                self._faults,
+                self._faults.hung_after,
             )
         )
         loaders = [self._create_loader(part, cpus) for part in job.loader_jobs(layout)]

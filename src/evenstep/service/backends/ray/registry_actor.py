@@ -23,7 +23,6 @@ from evenstep.service.backends.ray.locators import (
     import_ray,
 )
 from evenstep.service.messages import Message
-from evenstep.service.options import FaultOptions
 from evenstep.service.registry.event_log import EventLog
 from evenstep.service.registry.metrics import MetricsExporter
 from evenstep.service.registry.registry import JobRegistry
@@ -109,7 +108,7 @@ class JobRegistryActor(JobRegistry):
         keys: Keys,
         loaders: LoaderActors | None = None,
         events: str | None = None,
-        limits: FaultOptions | None = None,
+        hung_after: float | None = None,
     ) -> None:
         """
         Args:
@@ -117,11 +116,11 @@ class JobRegistryActor(JobRegistry):
             keys: of its sockets.
             loaders: of a job with standbys.
             events: a file; see `EventLog`.
-            limits: see `JobRegistry.open`.
+            hung_after: see `JobRegistry.open`.
         """
         super().__init__()
         self._locator, self._keys, self._loaders = locator, keys, loaders
-        self._log, self._limits = EventLog(events), limits
+        self._log, self._hung_after = EventLog(events), hung_after
         self._location: Location | None = None
         self._located = asyncio.Event()
 
@@ -142,7 +141,7 @@ class JobRegistryActor(JobRegistry):
             replace(job_state, info=replace(info, registry=RemoteHandle(place))),
             MetricsExporter(info.name),
             self._all_standbys,
-            self._limits,
+            self._hung_after,
             kill_process,
             self._log,
             _room,

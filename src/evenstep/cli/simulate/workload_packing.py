@@ -6,18 +6,15 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.options import (
-    LINEAR,
+from evenstep.cli.output import print_figures, print_json, progress_bar
+from evenstep.cli.shared_options import (
     MOST_RANKS,
     BufferSize,
     Json,
     LengthsName,
-    Linear,
-    Seed,
     WorldSize,
     parse_buffer_size,
 )
-from evenstep.cli.output import print_figures, print_json, progress_bar
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.packing import DocumentCost, WorkloadPacking, cut_long
@@ -59,17 +56,17 @@ def command(
         int | None,
         typer.Option(help="Tokens that no micro-batch exceeds.", show_default="1.25 x --context"),
     ] = None,
-    max_delay: Annotated[
-        int | None,
-        typer.Option(
-            help="Rounds after which a document waits for no others like it.", show_default="256"
-        ),
-    ] = None,
     over_long: Annotated[
         str,
         typer.Option(help="What happens to documents over --context: split, truncate or error."),
     ] = "split",
-    linear: Linear = LINEAR,
+    linear: Annotated[
+        int,
+        typer.Option(
+            help="Cost of a token apart from attention: a document of d tokens costs d x d + "
+            "linear x d."
+        ),
+    ] = DocumentCost().linear,
     buffer_size: BufferSize = "auto",
     samples: Annotated[
         int | None,
@@ -78,7 +75,7 @@ def command(
             show_default=f"the whole file; {_DOCUMENTS:,} from a distribution",
         ),
     ] = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the lengths drawn.")] = 0,
     json: Json = False,
 ) -> None:
     """Documents in micro-batches of equal cost.
@@ -97,7 +94,6 @@ def command(
         context,
         micro_batches=micro_batches,
         max_tokens=max_tokens,
-        max_delay=max_delay,
         cost=DocumentCost(linear=linear),
     )
     if samples is None and lengths in DISTRIBUTIONS:

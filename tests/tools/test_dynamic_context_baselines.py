@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.dynamic_context import DynamicContext, Exchange, plan_dynamic_context
-from evenstep.tools.simulate.dynamic_context_baselines import (
+from benchmarks.planning.dynamic_context import draw_steps, measure_plan, run_dynamic_context
+from benchmarks.planning.dynamic_context_baselines import (
     fixed_groups,
     powers_of_two_by_length,
 )
-from evenstep.tools.simulate.dynamic_context_run import measure_plan, run_dynamic_context
+from evenstep.plan.dynamic_context import DynamicContext, Exchange, plan_dynamic_context
 
 
 @settings(deadline=None, max_examples=60)
@@ -61,3 +63,27 @@ def test_a_document_that_outlasts_its_micro_batch_shows_as_the_bound() -> None:
     found = run_dynamic_context([np.array([100_000] + [200] * 2000)], options)
     assert found["imbalance_worst_bound"] > 1.2
     assert found["imbalance_worst"] < 1.05 * found["imbalance_worst_bound"]
+
+
+def test_pretraining_documents_on_64_ranks_meet_what_is_promised() -> None:
+    options = DynamicContext(ranks=64, tokens_per_rank=16_384)
+    result = run_dynamic_context(
+        draw_steps("pretrain-128k", options, micro_batches=4, steps=2), options
+    )
+    assert 1 <= result["imbalance"] <= 1.02
+    assert 1 <= result["step_time_over_bound"] <= 1.03
+    assert result["tokens_per_rank_max"] <= 16_384
+    assert result["ranks_per_document_mean"] < 8
+    # A document of 128K fits on 8 ranks, not on 4.
+    assert set(result["fixed"]) == {"8", "16", "32", "64"}
+    for other in (result["by_length"], *result["fixed"].values()):
+        assert other["tokens_per_rank_max"] <= 16_384
+        assert other["step_time_over_bound"] > 1.2 * result["step_time_over_bound"]
+    assert result["fixed"]["64"]["communication_share"] > 0.5
+
+
+def test_documents_of_a_file_that_fit_nowhere_are_split(tmp_path: Path) -> None:
+    np.save(tmp_path / "lengths.npy", np.array([5000] + [100] * 60))
+    options = DynamicContext(ranks=4, tokens_per_rank=1000)
+    drawn = draw_steps(str(tmp_path / "lengths.npy"), options, micro_batches=4, steps=1)
+    assert max(each.max() for each in drawn) == 2500

@@ -6,13 +6,21 @@ each, as long as the slowest rank.
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from benchmarks.planning.rebalance_baselines import (
+    differencing_split,
+    measured,
+    plain_split,
+)
 from evenstep.arrays import Int64Array
+from evenstep.cli.cost_option import parse_cost
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
@@ -24,13 +32,9 @@ from evenstep.plan.rebalance import (
     plan_rebalance,
 )
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.tools.report import text_table
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS
 from evenstep.tools.simulate.lengths import load_lengths
-from evenstep.tools.simulate.rebalance_baselines import (
-    differencing_split,
-    measured,
-    plain_split,
-)
 
 _ANSWERS = (8, 16)
 """Answers to a prompt, at least and at most."""
@@ -166,3 +170,57 @@ def _answers(name: str, count: int, seed: int) -> Int64Array:
     levels = np.empty(count)
     levels[order] = (np.arange(count) + random.random(count)) / count
     return DISTRIBUTIONS[name].lengths(levels)
+
+
+def _table(figures: dict[str, Any]) -> str:
+    columns = {
+        "time": ("time_over_evenstep", ".3f"),
+        "imbalance": ("imbalance", ".4f"),
+        "of ranks": ("rank_imbalance", ".4f"),
+        "micro-batches": ("micro_batches", ".1f"),
+        "fill": ("fill", ".1%"),
+        "fullest": ("fullest", ".1%"),
+        "planning ms": ("plan_ms", ".1f"),
+    }
+    rows = {"evenstep": figures, "as verl does": figures["verl"], "plain split": figures["plain"]}
+    cells = [
+        [name, *(f"{each[key]:{form}}" for key, form in columns.values())]
+        for name, each in rows.items()
+    ]
+    return text_table(["", *columns], cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--lengths", default="rollouts", help="as `evenstep simulate` takes them")
+    add("--ranks", type=int, default=64)
+    add("--max-tokens", type=int, default=32_768, help="of a micro-batch")
+    add("--padded", action="store_true", help="micro-batches are padded to their longest sequence")
+    add("--samples", type=int, default=32, help="sequences of each rank in an update")
+    add("--steps", type=int, default=5, help="updates, at most")
+    add("--cost", default="usual", help="as `evenstep simulate` takes it")
+    add("--seed", type=int, default=0)
+    add("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args()
+    updates = draw_updates(
+        given.lengths,
+        ranks=given.ranks,
+        samples=given.samples,
+        steps=given.steps,
+        seed=given.seed,
+    )
+    found, _ = run_rebalance(
+        updates,
+        ranks=given.ranks,
+        max_tokens=given.max_tokens,
+        packed=not given.padded,
+        cost=parse_cost(given.cost),
+    )
+    print(json.dumps({**vars(given), **found}) if given.json else _table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,8 @@ its attention does not hide. A micro-batch takes as long as its slowest rank.
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.planning.dynamic_context_baselines import (
+    fixed_groups,
+    powers_of_two_by_length,
+)
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
@@ -29,11 +35,8 @@ from evenstep.plan.packing import cut_long
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.plan.sharding import METHODS, shard
 from evenstep.plan.sharding.attention_tiles import TILE
+from evenstep.tools.report import text_table
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
-from evenstep.tools.simulate.dynamic_context_baselines import (
-    fixed_groups,
-    powers_of_two_by_length,
-)
 from evenstep.tools.simulate.lengths import load_lengths
 
 
@@ -231,3 +234,55 @@ def _figures(steps: Sequence[MeasuredPlan], bound: float) -> dict[str, Any]:
         "micro_batches": len(taken) / len(steps),
         "step_time_over_bound": float(taken.sum()) / bound,
     }
+
+
+def _table(figures: dict[str, Any]) -> str:
+    rows = {"dynamic": figures, "by length alone": figures["by_length"]}
+    rows |= {f"groups of {size}": each for size, each in figures["fixed"].items()}
+    columns = {
+        "time over bound": ("step_time_over_bound", ".3f"),
+        "imbalance": ("imbalance", ".4f"),
+        "worst": ("imbalance_worst", ".3f"),
+        "waiting for exchange": ("communication_share", ".1%"),
+        "ranks of a document": ("ranks_per_document_mean", ".1f"),
+        "micro-batches": ("micro_batches", ".1f"),
+    }
+    cells = [
+        [name, *(f"{each[key]:{form}}" for key, form in columns.values())]
+        for name, each in rows.items()
+    ]
+    return text_table(["", *columns], cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--lengths", default="pretrain-128k", help="as `evenstep simulate` takes them")
+    add("--ranks", type=int, default=64, help="data-parallel times context-parallel")
+    add("--tokens-per-rank", type=int, default=16_384, help="in a micro-batch, at most")
+    add("--micro-batches", type=int, default=4, help="full ones that a step would make")
+    add("--powers-of-two", action="store_true", help="groups have 1, 2, 4, ... ranks")
+    add("--steps", type=int, default=4)
+    add("--seed", type=int, default=0)
+    add("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args()
+    options = DynamicContext(
+        ranks=given.ranks,
+        tokens_per_rank=given.tokens_per_rank,
+        powers_of_two=given.powers_of_two,
+    )
+    drawn = draw_steps(
+        given.lengths,
+        options,
+        micro_batches=given.micro_batches,
+        steps=given.steps,
+        seed=given.seed,
+    )
+    found = run_dynamic_context(drawn, options)
+    print(json.dumps({**vars(given), **found}) if given.json else _table(found))
+
+
+if __name__ == "__main__":
+    main()

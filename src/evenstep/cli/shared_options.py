@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from evenstep.plan.packing import DocumentCost
 from evenstep.tools.simulate import DISTRIBUTIONS
 
 MOST_RANKS = 65_536
@@ -14,15 +13,6 @@ MOST_RANKS = 65_536
 
 WorldSize = Annotated[int, typer.Option(help="Data-parallel ranks.", max=MOST_RANKS)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Seed = Annotated[int, typer.Option(help="Seed of the lengths drawn.")]
-LINEAR = DocumentCost().linear
-Linear = Annotated[
-    int,
-    typer.Option(
-        help="Cost of a token apart from attention: a document of d tokens costs d x d + "
-        "linear x d."
-    ),
-]
 LengthsName = Annotated[
     str,
     typer.Option(help=f"FILE.npy, FILE.parquet:COLUMN or one of {', '.join(DISTRIBUTIONS)}."),
