@@ -191,6 +191,35 @@ class LoadingPlan:
         return self.tree.delivery(self.axis, self.broadcast_at, stages=self.stages)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LoaderTask:
+    """The share of a plan that a Source Loader carries out."""
+
+    step: int
+    rows: Int64Array
+    """[n] rows of the plan, by source and position: the order in which samples are read."""
+    samples: SampleTable
+    """[n] the same samples, to be prepared and staged; those with bucket -1 stay buffered."""
+    bucket: Int64Array
+    """[n] bucket whose constructor gets each, -1 for a sample that is carried."""
+    subplans: Mapping[str, Int64Array]
+    """By name, [n] the bucket in the subplan; -1 for a sample without its modality."""
+
+    @classmethod
+    def of(cls, plan: LoadingPlan, rows: Int64Array) -> LoaderTask:
+        """The part of a plan with these rows, ordered by source and position."""
+        return cls(
+            step=plan.step,
+            rows=rows,
+            samples=plan.samples[rows],
+            bucket=plan.assignment.bucket[rows].astype(np.int64),
+            subplans={
+                name: subplan.assignment.bucket[rows].astype(np.int64)
+                for name, subplan in plan.subplans.items()
+            },
+        )
+
+
 def imbalance(loads: Costs) -> float:
     """The largest load over the mean; 1.0 if all are 0."""
     total = float(loads.sum())
