@@ -30,7 +30,6 @@ from evenstep.tools.simulate.yardsticks import COMPARED
 
 LENGTHS = ("ultrachat", "llava", "sharegpt4o", "mm-mix", "coyo-text")
 PACKING = ("", "--world-size 4", "--micro-batches 8 --max-delay 16")
-CONTEXT_RANKS = (8, 32)
 SHOWN = 16  # hexadecimal digits of a digest
 TIMED = ("_us_per_sample", "_ms", "_ms_max")
 """Ends of the names of figures that are times, which differ from run to run."""
@@ -43,11 +42,6 @@ def cases(seed: int, samples: int) -> Iterator[str]:
     for options in PACKING:
         count = 2 * samples
         yield f"workload-packing --lengths pretrain-128k --samples {count} --seed {seed} {options}"
-    for ranks in CONTEXT_RANKS:
-        yield (
-            "dynamic-context-parallel --lengths pretrain-128k --tokens-per-rank 16384 --steps 1 "
-            f"--ranks {ranks} --seed {seed}"
-        )
 
 
 def plan(arguments: Sequence[str]) -> str:

@@ -197,7 +197,7 @@ def test_a_policy_has_no_option_that_would_make_no_difference(
 
 SIMULATED = (
     *COMPARED,
-    *("workload-packing", "dynamic-context-parallel", "rebalance"),
+    *("workload-packing", "rebalance"),
 )
 
 

@@ -23,13 +23,12 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
-from evenstep.errors import InvariantError, SampleError
+from evenstep.errors import SampleError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.plain_values import plain_value
 
 if TYPE_CHECKING:
-    from evenstep.plan.packing.shared_step import SharedStep
-    from evenstep.plan.sharding.sharding import Sharding
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +121,9 @@ class Policy(abc.ABC):
     """Groups of a step that a rank trains on one after the other, before one optimizer step. Where
     it is more than 1, a batch is a list of that many collated groups."""
 
-    context_parallel: int | str = 1
-    """Ranks that share every micro-batch, each of which holds a shard of it: see `shard`. "dynamic"
-    where groups of ranks share documents, others in every micro-batch: see `share`."""
-
-    ranks: int | None = None
-    """All ranks of the loader's process group, where `dynamic`."""
+    context_parallel: int = 1
+    """Neighbouring ranks that prepare the same samples and share every micro-batch, each of which
+    holds a shard of it: see `WorkloadPacking.shard`."""
 
     @property
     def max_length(self) -> int | None:
@@ -167,45 +163,6 @@ class Policy(abc.ABC):
         """Tokens that a window should hold under ``buffer_size="auto"``; None where a number of
         samples decides."""
         return None
-
-    @property
-    def dynamic(self) -> bool:
-        """Whether groups of ranks share documents, others in every micro-batch."""
-        return self.context_parallel == "dynamic"
-
-    @property
-    def in_parts(self) -> bool:
-        """Whether a batch is a list of micro-batches. Where `dynamic`, each step has its own number
-        of them."""
-        return self.micro_batches > 1 or self.dynamic
-
-    @property
-    def peers(self) -> int:
-        """Neighbouring ranks that prepare the same samples. Where groups change each rank prepares
-        its own, and they are sent to those that need them."""
-        return 1 if isinstance(self.context_parallel, str) else self.context_parallel
-
-    @property
-    def max_tokens_per_rank(self) -> int | None:
-        """Tokens that no rank trains on in a micro-batch, where `dynamic`."""
-        return None
-
-    def shard(self, lengths: Int64Array, ranks: int) -> Sharding:
-        """How ranks share a row of documents.
-
-        Args:
-            lengths: [documents] int64 tokens of each as they lie in the row, padding included.
-        """
-        raise InvariantError(f"{self.name} has no context-parallel ranks")
-
-    def share(self, messages: Int64Array) -> SharedStep:
-        """What all ranks train on in the step that a round makes, where `dynamic`. Its documents
-        are those that `settle` plans on every rank, in the order of their groups.
-
-        Args:
-            messages: [ranks, k] of all ranks' proposals, each followed by zeros up to the longest.
-        """
-        raise InvariantError(f"{self.name} has no documents that ranks share")
 
     def window_size(self, buffer_size: int) -> int:
         """Samples that a rank gathers before a round, if it may buffer `buffer_size`."""

@@ -387,7 +387,6 @@ class RankProtocol:
             round=self.rounds,
             window=self._size.largest,
             longest=self.policy.max_length,
-            unequal=self.policy.dynamic,
         )
         finished = heads.finished
         unplannable = finished.all() or (self.exhausted == "stop" and finished.any())

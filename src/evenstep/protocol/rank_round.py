@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from evenstep.arrays import Int64Array, rounded_up
 from evenstep.errors import EvenstepError, InvariantError, described
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.label_reading import FIRST, UNSHIFTED
-from evenstep.plan.packing.shared_step import SharedStep
 from evenstep.plan.padded_to import PaddedTo
 from evenstep.plan.plan_checks import check_memory, check_positions
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
@@ -38,7 +35,6 @@ class RankRound:
         """This rank's groups of arrival numbers, once settled."""
         self._steps: Int64Array = np.zeros(1, np.int64)
         self.receipt = Receipt.none()
-        self._shared: SharedStep | None = None
 
     def propose(
         self,
@@ -108,11 +104,9 @@ class RankRound:
         Raises:
             InvariantError: the policy cannot make a plan of these messages, or makes a wrong one.
         """
+        if self._proposal is None:
+            return None
         try:
-            if self._policy.dynamic:
-                self._shared = self._policy.share(messages)
-            if self._proposal is None:
-                return None
             plan = self._policy.settle(self._proposal, messages, rank)
         except EvenstepError:
             raise
@@ -147,9 +141,6 @@ class RankRound:
 
     def planned_steps(self, totals: RoundTotals) -> list[PlannedStep]:
         """The round's steps, once the totals of all ranks are known."""
-        if self._shared is not None:
-            # What ranks train on; the other totals are of what they read.
-            totals = replace(totals, cost=self._shared.costs[:, None])
-        settled = SettledRound(self.start, self.groups, self._steps, totals, self._shared)
+        settled = SettledRound(self.start, self.groups, self._steps, totals)
         first = self.start.step
         return [PlannedStep(index, settled) for index in range(first, first + len(totals))]

@@ -94,5 +94,5 @@ def _nodes(plan: LoadingPlan, row: int) -> Iterator[Node]:
     bucket = int(to.bucket[row])
     yield Node(sample, "assigned", f"{plan.axis} bucket {bucket}")
     yield Node(sample, "grouped", f"micro-batch {to.micro_batch[row]}, index {to.order[row]}")
-    ranks = ", ".join(map(str, plan.clients_of(bucket, int(to.micro_batch[row]))))
+    ranks = ", ".join(map(str, plan.delivery.clients_of(bucket).tolist()))
     yield Node(sample, "delivered", f"rank{'s' if ',' in ranks else ''} {ranks}")

@@ -16,10 +16,8 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.packing.shared_step import too_long
 from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
-from evenstep.strategy.balance.dynamic_groups import assign_groups, options_of
 from evenstep.strategy.balance.levels import Balancing, assign
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import Buckets
@@ -62,8 +60,6 @@ class Placement:
     modality: tuple[str, ...]
     max_tokens: int | None
     notes: tuple[str, ...]
-    group_first: Int64Array | None = None
-    """As in `LoadingPlan`."""
 
 
 def bound_for(modality: tuple[str, ...], samples: SampleTable) -> tuple[str, ...]:
@@ -109,10 +105,6 @@ def place_samples(
         raise ConfigurationError(f"the samples{which} are not distributed: call distribute(axis)")
     modality = bound_for(spec.modality, samples)
     tokens = samples.tokens(modality)
-    if spec.balancing.dynamic:
-        return _place_in_groups(
-            samples, modality, spec, buckets, micro_batches, max_tokens, subplan
-        )
     notes: list[str] = []
     _check_lengths(samples, tokens, modality, max_tokens, subplan)
     if subplan is None:
@@ -147,45 +139,6 @@ def place_samples(
     return Placement(assignment, costs, modality, max_tokens, tuple(notes))
 
 
-def _place_in_groups(
-    samples: SampleTable,
-    modality: tuple[str, ...],
-    spec: GraphSpec,
-    buckets: Buckets,
-    micro_batches: int,
-    max_tokens: int | None,
-    subplan: str | None,
-) -> Placement:
-    """As `place_samples`, of all samples, with groups of ranks."""
-    if subplan is not None:
-        raise ConfigurationError(
-            f'subplan {subplan!r} has context_parallel="dynamic", which only the main plan can '
-            "have; balance the subplan by a method"
-        )
-    options = options_of(
-        buckets,
-        spec.cost,
-        exchange=spec.balancing.exchange,
-        micro_batches=micro_batches,
-        max_tokens=max_tokens,
-        limits_memory=spec.memory is not None,
-    )
-    tokens = samples.tokens(modality)
-    _check_lengths(samples, tokens, modality, None, None)
-    longest = int(tokens.argmax()) if len(tokens) else -1
-    if longest >= 0 and tokens[longest] > options.capacity:
-        name = f"sample {samples.identity(longest)}"
-        raise too_long(name, int(tokens[longest]), options)
-    made = assign_groups(tokens, options)
-    if made is None:
-        raise TooFewSamplesError(
-            f"{len(samples)} samples cannot give each of {micro_batches} micro-batches one, and "
-            "ranks without samples would leave the others waiting; draw more samples in a step"
-        )
-    costs = sample_costs(options.cost, tokens)
-    return Placement(made[0], costs, modality, max_tokens, (), made[1])
-
-
 def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> LoadingPlan:
     """The plan of a placement.
 
@@ -199,7 +152,7 @@ def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> Loadi
     balancing = spec.balancing
     methods = {"intra": balancing.intra, "inter": balancing.inter}
     if balancing.together:
-        methods = {"both": "dynamic" if balancing.dynamic else balancing.intra}
+        methods = {"both": balancing.intra}
     return LoadingPlan(
         axis=axis,
         group_size=spec.group_size,
@@ -210,7 +163,6 @@ def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> Loadi
         modality=placement.modality,
         max_tokens=placement.max_tokens,
         notes=placement.notes,
-        group_first=placement.group_first,
         methods={
             level: method if isinstance(method, str) else name_of(method)
             for level, method in methods.items()

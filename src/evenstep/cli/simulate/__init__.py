@@ -3,7 +3,6 @@
 ```
 group             the commands, and those for the policies of the loader
 packing           workload-packing: micro-batches of pretraining
-dynamic_context   dynamic-context-parallel: as many ranks for each document as it needs
 rebalance         rollouts over ranks
 ```
 """

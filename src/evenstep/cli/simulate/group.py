@@ -19,7 +19,7 @@ from evenstep.cli.options import (
     parse_buffer_size,
 )
 from evenstep.cli.output import note, print_figures, print_json, progress_bar
-from evenstep.cli.simulate import dynamic_context, packing, rebalance
+from evenstep.cli.simulate import packing, rebalance
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.by_name import PolicyOptions
@@ -76,7 +76,6 @@ from all lengths of a data set; no loader trains on it.
 Examples:
   evenstep simulate even --lengths ultrachat --world-size 8 --json
   evenstep simulate workload-packing --lengths pretrain-128k --world-size 8
-  evenstep simulate dynamic-context-parallel --lengths pretrain-128k --ranks 64 --json
   evenstep simulate rebalance --ranks 64 --max-tokens 32768
 """
 _POLICY_HELP = """{summary}
@@ -128,7 +127,6 @@ def register(app: typer.Typer) -> None:
         text = _POLICY_HELP.format(summary=_SUMMARIES[policy], policy=policy, option=option)
         group.command(policy, help=text)(_command(policy))
     group.command("workload-packing")(packing.command)
-    group.command("dynamic-context-parallel")(dynamic_context.command)
     group.command("rebalance")(rebalance.command)
     app.add_typer(group, name="simulate")
 

@@ -18,7 +18,6 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.errors import PeerError
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
-from evenstep.loader.transport.session import Shipment
 
 _POLL_SECONDS = 0.2  # between two checks whether the trainer has left
 
@@ -67,14 +66,6 @@ class PipePorts:
 
     def exchange(self, message: bytes) -> list[bytes]:
         """Sends a message; returns all ranks' messages in rank order, empty for one that left."""
-        return self._exchange(message)[0]
-
-    def swap(self, message: bytes, parts: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        """Sends a message that announces documents, and each rank its part of these; returns all
-        ranks' messages, and their parts for this one, none if some rank has announced none."""
-        return self._exchange(Shipment(message, parts))
-
-    def _exchange(self, message: bytes | Shipment) -> tuple[list[bytes], list[bytes]]:
         if self._closed.is_set():
             raise Closed
         try:
@@ -85,7 +76,7 @@ class PipePorts:
                     if self._closed.is_set():
                         raise Closed
                 try:
-                    serial, messages, parts = self._connection.recv()
+                    serial, messages = self._connection.recv()
                 except BaseException:
                     self._broken = True
                     raise
@@ -94,11 +85,11 @@ class PipePorts:
                     if not messages:  # the trainer has left, and is about to say so
                         self._closed.wait()
                         raise Closed
-                    return messages, parts
+                    return messages
         except (EOFError, ConnectionError) as error:
             # The exchange's end is closed, and the trainer knows why: that is what it raises.
             raise PeerError("the exchange between ranks has ended") from error
-        return [], []
+        return []
 
     def await_credit(self) -> None:
         """Returns when the trainer has room for one more finished step."""

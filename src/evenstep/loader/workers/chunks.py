@@ -287,7 +287,7 @@ class ChunkCollate:
         samples = [raw.samples[position] for position in positions]
         names = [raw.names[position] for position in positions]
         columns = self._columns(samples, names)
-        digests = digests_of(samples) if self._policy.peers > 1 else None
+        digests = digests_of(samples) if self._policy.context_parallel > 1 else None
         payload: PackedObject | list[Any] = samples
         if self._packed and samples:
             if self._writer is None:  # made in the worker, never before it is forked

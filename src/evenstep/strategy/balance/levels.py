@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.dynamic_context import Exchange
 from evenstep.plan.partition.items import Costs, largest_first, sums
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.inter import deal
@@ -48,10 +47,6 @@ class Balancing:
     """Micro-batches of each bucket; None takes the job's."""
     max_tokens: int | None = None
     """Tokens of each micro-batch; None takes the job's."""
-    dynamic: bool = False
-    """Whether samples go to groups of ranks instead, whose size changes."""
-    exchange: Exchange | None = None
-    """What it costs that they share samples; None is the default."""
 
 
 def assign(

@@ -8,7 +8,6 @@ plan_page                 a loading plan of the service
 run_record, run_page      a run's step log: read, and shown
 picture                   the frame of a plot
 steps_plot, packing_plot  the time that ranks, or micro-batches, wait for each other
-ranks_plot                groups of ranks: which document each rank works on
 layout_plot               loaders of a service: their time, processes and memory
 ```
 """

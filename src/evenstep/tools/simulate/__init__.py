@@ -7,7 +7,6 @@ images           images of samples, from files or drawn
 run              an epoch of a policy: every rank is a SimulatedRank; measure makes its result
 yardsticks       batches formed from all lengths, to compare policies with
 pipeline_run     one step on a pipeline of stages
-dynamic_context_run  groups of ranks for documents, compared with dynamic_context_baselines
 rebalance_run    updates of rollouts, compared with rebalance_baselines
 ```
 """
