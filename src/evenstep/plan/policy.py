@@ -168,11 +168,6 @@ class Policy(abc.ABC):
         """Samples that a rank gathers before a round, if it may buffer `buffer_size`."""
         return buffer_size
 
-    def window_size_at(self, buffer_size: int, round: int) -> int:
-        """`window_size` for one round, counted from 0: at most `window_size`, and never less than
-        in the round before."""
-        return self.window_size(buffer_size)
-
     @abc.abstractmethod
     def propose(self, window: Window) -> Proposal:
         """This rank's side of a round before the exchange. `window` is not empty, and full unless
@@ -206,9 +201,10 @@ class Policy(abc.ABC):
         """Equal for equal policies. Ranks compare it, and a loader with its checkpoint."""
         return f"{type(self).__name__}{dict(self.options())}"
 
-    def explain_too_long(self, sample: str, length: int) -> SampleError:
-        """The error for a sample longer than `max_length`."""
-        return SampleError(
-            f"{sample} has {length:,} tokens, over max_tokens={self.max_length:,}; truncate it in "
-            "the dataset or raise max_tokens"
-        )
+
+def too_long(sample: str, length: int, limit: int) -> SampleError:
+    """The error for a sample longer than the `limit` of `Policy.max_length`."""
+    return SampleError(
+        f"{sample} has {length:,} tokens, over max_tokens={limit:,}; truncate it in the dataset or "
+        "raise max_tokens"
+    )

@@ -115,7 +115,7 @@ class LookAhead:
         """Samples that this rank gathers for a round."""
         if self._resumed_quota is not None:
             return self._resumed_quota
-        size = self._size.at(round)
+        size = self._size.most
         own = int(self._left[self._rank])
         if own <= 0 or not self._all_known():
             return size

@@ -27,7 +27,7 @@ from evenstep.loader.transport import codec
 from evenstep.loader.transport.shared_memory import PackedObject, Writer
 from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.seeding import sample_seed, seed_everything
-from evenstep.plan.policy import Policy
+from evenstep.plan.policy import Policy, too_long
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ class ChunkCollate:
         if limit is not None and (lengths > limit).any():
             worst = int(np.argmax(lengths > limit))
             padded = f", padded to a multiple of {self._multiple}," * (self._multiple > 1)
-            raise self._policy.explain_too_long(names[worst] + padded, int(lengths[worst]))
+            raise too_long(names[worst] + padded, int(lengths[worst]), limit)
         return columns
 
     def _bad(self, raw: RawChunk) -> dict[int, str]:

@@ -76,6 +76,6 @@ def _steps(messages: Int64Array) -> int:
     counts, samples = messages[:, _GROUPS], messages[:, _SAMPLES]
     active = counts > 0
     if messages[active, _EXHAUSTED].all():
-        return alignment_target(counts, samples, np.zeros_like(counts))
+        return alignment_target(counts, samples)
     # Every rank keeps a group or more: its last one is not full, and fills up in the next window.
     return max(int(counts[active].min()) - 1, 1)

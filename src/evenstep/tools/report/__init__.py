@@ -3,7 +3,7 @@
 ```
 table                     tables of text
 page                      the frame and the parts of an HTML page
-advice_text, advice_page  the advice of `evenstep advise`; pool_text that of `--pool-sort`
+advice_text, advice_page  the advice of `evenstep advise`
 plan_page                 a loading plan of the service
 run_record, run_page      a run's step log: read, and shown
 picture                   the frame of a plot
