@@ -16,7 +16,7 @@ The path of a step, in reading order:
 Around it:
 
     loaders/            how many Source Loaders a job needs, and which has what
-    loading_plan_json, lineage    a plan as text, and sample by sample
+    loading_plan_json   a plan as text
 
 Primitives and functions have the names of the OVERLORD paper; `mix` is `sample` in its first
 version.
@@ -26,7 +26,6 @@ from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.methods import METHODS
 from evenstep.strategy.draws import Draws, Mixes
 from evenstep.strategy.graph import DGraph
-from evenstep.strategy.lineage import STATES, Edge, Node, rows_of, trace
 from evenstep.strategy.loading_plan import LoaderTask, LoadingPlan
 from evenstep.strategy.loading_plan_json import from_json, to_json
 from evenstep.strategy.sample_table import (
@@ -39,22 +38,17 @@ from evenstep.strategy.sample_table import (
 
 __all__ = [
     "METHODS",
-    "STATES",
     "Assignment",
     "BufferedMetadata",
     "BulkMetadata",
     "DGraph",
     "Draws",
-    "Edge",
     "LoaderTask",
     "LoadingPlan",
     "Metadata",
     "Mixes",
-    "Node",
     "SampleId",
     "SampleTable",
     "from_json",
-    "rows_of",
     "to_json",
-    "trace",
 ]

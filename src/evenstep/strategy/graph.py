@@ -1,6 +1,6 @@
 """`DGraph`: a builder of strategies, which ends in a `LoadingPlan` (OVERLORD, section 4).
 
-The name is the paper's, for the data-flow graph of samples (see `evenstep.strategy.lineage`). The
+The name is the paper's, for the data-flow graph of samples. The
 object is a spec under construction: which modality counts, at which axis samples are distributed,
 what they cost, how they are balanced, along which axes the trainer broadcasts. Each primitive
 returns a new graph, in any order, so graphs can be shared, and one mixed graph is the root of the
