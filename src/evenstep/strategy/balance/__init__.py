@@ -2,8 +2,6 @@
 
 levels                from samples to an `Assignment`, by the levels that `DGraph.balance` names
 intra                 samples to micro-batches
-inter                 micro-batches to buckets
 joint                 samples to buckets and micro-batches at once
 methods               the methods by name, and those that a user brings; add a method here
-fitting               how many samples fit, and no micro-batch left empty
 """
