@@ -125,10 +125,12 @@ class Policy(abc.ABC):
     """Neighbouring ranks that prepare the same samples and share every micro-batch, each of which
     holds a shard of it: see `WorkloadPacking.shard`."""
 
-    @property
-    def max_length(self) -> int | None:
-        """Longest sample accepted, in tokens; None for no limit."""
-        return None
+    needs_lengths: bool = True
+    """Whether samples must have a length. Where False, one without tokens counts as one."""
+
+    looks_ahead: bool = True
+    """Whether windows may be smaller than `window_size`, so that all ranks run out together. False
+    where the number of samples in a window decides what is in a group."""
 
     @property
     def limit(self) -> MemoryLimit | None:
@@ -136,21 +138,16 @@ class Policy(abc.ABC):
         return None
 
     @property
+    def max_length(self) -> int | None:
+        """Longest sample accepted, in tokens; None for no limit."""
+        return None if self.limit is None else self.limit.max_tokens
+
+    @property
     def counts_patches(self) -> bool:
-        """Whether windows must carry `Window.patches`, `images` and `patch_pairs`. By default,
-        where the cost has a part of a vision tower."""
-        return isinstance(self.cost, VisionLanguageCost)
-
-    @property
-    def needs_lengths(self) -> bool:
-        """Whether samples must have a length. Where False, one without tokens counts as one."""
-        return True
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether windows may be smaller than `window_size`, so that all ranks run out together.
-        False where the number of samples in a window decides what is in a group."""
-        return True
+        """Whether windows must carry `Window.patches`, `images` and `patch_pairs`: where they are
+        limited, or the cost has a part of a vision tower."""
+        limited = self.limit is not None and (self.limit.max_patches or self.limit.max_images)
+        return bool(limited) or isinstance(self.cost, VisionLanguageCost)
 
     @property
     def deals_on_demand(self) -> bool:

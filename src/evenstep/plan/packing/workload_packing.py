@@ -77,6 +77,8 @@ class WorkloadPacking(Policy):
     """Prediction used by "adaptive": tiles, or what `evenstep profile --attention` has measured."""
     packed: bool = field(default=True, init=False)
 
+    looks_ahead = False  # documents differ, so smaller windows would not make ranks finish together
+
     def __post_init__(self) -> None:
         check_at_least(1, context_parallel=self.context_parallel)
         check_one_of(("adaptive", *METHODS), sharding=self.sharding)
@@ -94,10 +96,6 @@ class WorkloadPacking(Policy):
         )
 
     @property
-    def max_length(self) -> int:
-        return self.planning.cap
-
-    @property
     def limit(self) -> MemoryLimit:
         return MemoryLimit(max_tokens=self.planning.cap, packed=True)
 
@@ -108,10 +106,6 @@ class WorkloadPacking(Policy):
     @property
     def window_tokens(self) -> int:
         return _WINDOW * self.context * self.micro_batches
-
-    @property
-    def looks_ahead(self) -> bool:
-        return False  # documents differ, so smaller windows would not make ranks finish together
 
     def shard(self, lengths: Int64Array) -> Sharding:
         """How ranks share a row of documents.

@@ -51,6 +51,9 @@ class PoolSort(Policy):
     cost: Cost = field(default=UNKNOWN_MODEL, kw_only=True)
     packed: bool = field(default=False, kw_only=True)
 
+    # Pools of one size that are not whole batches pad more than a small last one misaligns.
+    looks_ahead = False
+
     def __post_init__(self) -> None:
         check_given(batch_size=self.batch_size)
         check_at_least(1, batch_size=self.batch_size, pool_size=self.pool_size)
@@ -59,11 +62,6 @@ class PoolSort(Policy):
                 f"pool_size={self.pool_size} must be at least batch_size={self.batch_size}, and "
                 "10 to 100 times as much to be of use"
             )
-
-    @property
-    def looks_ahead(self) -> bool:
-        # Pools of one size that are not whole batches pad more than a small last one misaligns.
-        return False
 
     def window_size(self, buffer_size: int) -> int:
         return max((self.pool_size or buffer_size) // self.batch_size, 1) * self.batch_size

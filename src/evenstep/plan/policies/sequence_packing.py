@@ -43,10 +43,6 @@ class SequencePacking(Policy):
         check_at_least(0, max_wait=self.max_wait)
 
     @property
-    def max_length(self) -> int | None:
-        return self.max_tokens
-
-    @property
     def limit(self) -> MemoryLimit:
         return MemoryLimit(max_tokens=self.max_tokens, packed=True)
 

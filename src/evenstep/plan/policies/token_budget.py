@@ -53,16 +53,8 @@ class TokenBudget(Policy):
         check_at_least(0, max_wait=self.max_wait)
 
     @property
-    def max_length(self) -> int | None:
-        return self.max_tokens
-
-    @property
     def limit(self) -> MemoryLimit:
         return MemoryLimit(max_tokens=self.max_tokens, max_patches=self.max_patches)
-
-    @property
-    def counts_patches(self) -> bool:
-        return self.max_patches is not None or super().counts_patches
 
     @property
     def window_tokens(self) -> int:
