@@ -10,7 +10,7 @@ from benchmarks.papers.odb.paper import (
     RANKS,
     Bound,
     Coverage,
-    Rule,
+    OdbRule,
 )
 from benchmarks.papers.outcome import Outcome, Table
 from evenstep.tools.simulate import deal, sample_lengths, simulate
@@ -30,7 +30,7 @@ def endings(bound: Bound, seed: int) -> tuple[list[str], int]:
         shares = [equal[0][: len(equal[0]) // part], *equal[1:]]
         stop, pad = (
             simulate(
-                Rule(bound.max_tokens),
+                OdbRule(bound.max_tokens),
                 [lengths[share] for share in shares],
                 buffer_size=bound.buffer,
                 exhausted=ending,
@@ -53,7 +53,7 @@ def coverage(row: Coverage, seed: int) -> list[str]:
     lengths = sample_lengths(row.distribution, row.samples, seed)
     shares = deal(len(lengths), RANKS, seed)
     result = simulate(
-        Rule(row.max_tokens),
+        OdbRule(row.max_tokens),
         [lengths[share] for share in shares],
         buffer_size=row.buffer,
         exhausted="stop",
@@ -112,7 +112,7 @@ def table_21(seed: int) -> Outcome:
         shares = deal(len(drawn), RANKS, seed)
         pad, stop = (
             simulate(
-                Rule(cell.max_tokens),
+                OdbRule(cell.max_tokens),
                 [drawn[share] for share in shares],
                 buffer_size=BUFFER,
                 exhausted=ending,

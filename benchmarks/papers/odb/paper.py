@@ -15,7 +15,7 @@ RANKS = 8
 
 
 @dataclass(frozen=True)
-class Rule(TokenBudget):
+class OdbRule(TokenBudget):
     """The rule of the paper: groups of like length meet, and a sample over the budget trains
     alone."""
 
