@@ -76,7 +76,8 @@ class PipePorts:
                     if self._closed.is_set():
                         raise Closed
                 try:
-                    serial, messages = self._connection.recv()
+                    received: tuple[int, list[bytes]] = self._connection.recv()
+                    serial, messages = received
                 except BaseException:
                     self._broken = True
                     raise
