@@ -25,7 +25,7 @@ def test_json_is_exact_subplans_and_floats_included(
     root = DGraph.of(table(lengths, images), tree, step=5, micro_batches=2, max_tokens=45)
     cost = squares if whole else lambda n: n**1.37 / 3
     encoder = root.modality("image").distribute("WORLD").cost(np.sqrt).balance(method)
-    main = root.modality("text").distribute("DP", 2).cost(cost).balance(method)
+    main = root.modality("text").distribute("DP").cost(cost).balance(method)
     plan = main.broadcast_at("TP", "CP").plan(subplans={"encoder": encoder})
     text = to_json(plan)
     back = from_json(text)

@@ -18,8 +18,7 @@ Around it:
     loaders/            how many Source Loaders a job needs, and which has what
     loading_plan_json   a plan as text
 
-Primitives and functions have the names of the OVERLORD paper; `mix` is `sample` in its first
-version.
+Primitives have the names of the OVERLORD paper; `sample` of its first version is `mix` here.
 """
 
 from evenstep.strategy.assignment import Assignment

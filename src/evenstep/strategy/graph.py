@@ -153,19 +153,16 @@ class DGraph:
         _check_drawn_once(samples, type(drawn.by).__name__)
         return replace(self, samples=samples, _weights=drawn.weights, _mixed=True, _cache=[])
 
-    sample = mix
-
-    def distribute(self, axis: str, group_size: int | None = None) -> DGraph:
+    def distribute(self, axis: str) -> DGraph:
         """Divides samples among the buckets at an axis; see `ClientPlaceTree.buckets`.
 
         Args:
             axis: "DP", "CP", "TP" or "WORLD".
-            group_size: buckets that are balanced among themselves; None for all together.
 
         Raises:
-            ConfigurationError: an unknown axis or a size below 1.
+            ConfigurationError: an unknown axis.
         """
-        return self._with(buckets=self.tree.buckets(axis, group_size), group_size=group_size)
+        return self._with(buckets=self.tree.buckets(axis))
 
     def cost(self, fn: CostFunction) -> DGraph:
         """Sets the cost of a sample as a function of its tokens; the default is its tokens.

@@ -41,7 +41,6 @@ class LoadingPlan:
     """Lengths whose sum counts as a sample's tokens."""
     carried_in: int = 0
     """Number of samples, the first ones, that were carried here from the step before."""
-    group_size: int | None = None
     broadcast_at: tuple[str, ...] = ()
     stages: str = "ends"
     """Stages of a pipeline that need data."""

@@ -16,7 +16,7 @@ from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable
 
 _VERSION = 1
-_PLAIN = ("step", "axis", "carried_in", "group_size", "stages", "max_tokens")
+_PLAIN = ("step", "axis", "carried_in", "stages", "max_tokens")
 _TUPLES = ("modality", "broadcast_at", "notes")
 _MAPPINGS = ("methods", "weights")
 
@@ -25,7 +25,6 @@ _SCHEMA = {
     "step": COUNT,
     "axis": str,
     "carried_in": COUNT,
-    "group_size": (AT_LEAST_1, None),
     "stages": str,
     "max_tokens": (AT_LEAST_1, None),
     **{name: [str] for name in _TUPLES},

@@ -41,7 +41,6 @@ class GraphSpec:
     modality: tuple[str, ...] = ()
     """Empty is the samples' only modality."""
     buckets: Buckets | None = None
-    group_size: int | None = None
     cost: CostFunction | None = None
     memory: CostFunction | None = None
     max_memory: float = float("inf")
@@ -118,7 +117,7 @@ def place_samples(
     within = assign(
         costs_of_rows,
         sizes,
-        buckets,
+        buckets.bucket_count,
         spec.balancing,
         micro_batches=micro_batches,
         max_tokens=cap,
@@ -155,7 +154,6 @@ def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> Loadi
         methods = {"both": balancing.intra}
     return LoadingPlan(
         axis=axis,
-        group_size=spec.group_size,
         broadcast_at=spec.broadcast_at,
         stages=spec.stages or ("all" if axis == "WORLD" else "ends"),
         assignment=placement.assignment,

@@ -10,8 +10,6 @@ Decisions where OVERLORD (section 4.2, Algorithm 1) leaves room:
 - `both` balances buckets first, by a method over all samples, and then the micro-batches of each;
   see `evenstep.strategy.balance.joint` for why. Where all may have room under the cap, but not that
   way, the levels come one after the other, `intra` and then `inter`.
-- A group of buckets is balanced by itself. Sample number i belongs to the group of bucket
-  ``i % buckets``, which does not depend on any other sample.
 - The order within a micro-batch that a method formed is from the costliest sample to the cheapest,
   or with ``reorder_within=False`` as drawn.
 """
@@ -30,7 +28,6 @@ from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.intra import by_method, in_order
 from evenstep.strategy.balance.joint import by_bucket_first
 from evenstep.strategy.balance.methods import Method, bins_by
-from evenstep.strategy.mesh import Buckets
 from evenstep.strategy.sample_costs import name_of
 
 LEVELS = ("inter", "intra", "both")
@@ -54,7 +51,7 @@ class Balancing:
 def assign(
     costs: Costs,
     tokens: Int64Array,
-    subgroups: Buckets,
+    buckets: int,
     balancing: Balancing,
     *,
     micro_batches: int,
@@ -65,7 +62,7 @@ def assign(
     Args:
         costs: [samples] in the order drawn.
         tokens: [samples] from 1 to `max_tokens`.
-        subgroups: the buckets.
+        buckets: number of buckets.
         balancing: the methods.
         micro_batches: number of micro-batches of each bucket.
         max_tokens: tokens that a micro-batch holds.
@@ -73,25 +70,7 @@ def assign(
     Returns:
         An assignment in which samples that found no room have no bucket.
     """
-    count, buckets = len(costs), subgroups.bucket_count
-    if subgroups.group_count == 1:
-        parts = [np.arange(count)]
-    else:
-        home = (np.arange(count) % buckets) // subgroups.group_size
-        parts = np.split(home.argsort(kind="stable"), np.bincount(home).cumsum()[:-1])
-        parts += [np.empty(0, np.int64)] * (subgroups.group_count - len(parts))
-    bins = np.full(count, -1, np.int64)
-    for group, rows in enumerate(parts):
-        members = subgroups.members(group)
-        made = _bins(
-            costs[rows],
-            tokens[rows],
-            len(members),
-            balancing,
-            micro_batches=micro_batches,
-            max_tokens=max_tokens,
-        )
-        bins[rows] = np.where(made < 0, -1, made + members[0] * micro_batches)
+    bins = _bins(costs, tokens, buckets, balancing, micro_batches, max_tokens)
     reorder = balancing.intra is not None and balancing.reorder_within
     return _ordered(bins, costs if reorder else None, buckets, micro_batches)
 
@@ -116,7 +95,6 @@ def _bins(
     tokens: Int64Array,
     buckets: int,
     balancing: Balancing,
-    *,
     micro_batches: int,
     max_tokens: int | None,
 ) -> Int64Array:

@@ -63,8 +63,6 @@ def _cost(plan: LoadingPlan, name: str, more: dict[str, str]) -> list[str]:
     }
     how = [f"{level}-micro-batch: {method}" for level, method in plan.methods.items()]
     how = how or ["as drawn"]
-    if plan.group_size is not None:
-        how.append(f"in groups of {plan.group_size:,} buckets")
     if plan.max_tokens is not None:
         how.append(f"at most {plan.max_tokens:,} tokens in a micro-batch")
     tallest = max(float(each.sum(axis=1).max()) for each in (before, after)) or 1.0
