@@ -83,7 +83,7 @@ integrations integrations-4:
 # Not the whole of the extra `test`: Ray, say, comes late to new interpreters.
 matrix:
 	$(UV) venv -q --clear --python $(PYTHON) $(MATRIX)
-	$(UV) pip install -q --compile-bytecode --python $(MATRIX)/bin/python --resolution $(RESOLUTION) -e '.[cli,fit,sources,test-tools]'
+	$(UV) pip install -q --compile-bytecode --python $(MATRIX)/bin/python --resolution $(RESOLUTION) -e '.[cli,sources,test-tools]'
 	$(UV) pip freeze -q --python $(MATRIX)/bin/python | grep -iE '^(torch|numpy|scipy|pyarrow)=='
 	$(MATRIX)/bin/python -m benchmarks.planning.plan_digests | sha256sum
 	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak and not integrations" -n $(JOBS) $(BY_FILE) $(MATRIX_TESTS) $(PYTEST_ARGS)

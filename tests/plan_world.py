@@ -74,7 +74,7 @@ def play(
     ages = [np.empty(0, np.int64) for _ in sources]
     read, steps = [0] * len(sources), 0
     for number in range(sum(map(len, sources)) + 1):
-        size = policy.window_size_at(buffer_size, number)
+        size = policy.window_size(buffer_size)
         proposals: dict[int, Proposal] = {}
         for rank, source in enumerate(lengths):
             new = np.arange(read[rank], min(len(source), read[rank] + size - len(held[rank])))

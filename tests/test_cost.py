@@ -470,8 +470,3 @@ def test_a_cost_of_two_parts_has_images_counted_and_one_of_text_has_not() -> Non
     assert Even(100, max_images=2).counts_patches
     assert not Even(100, cost=LANGUAGE).counts_patches
     assert not FixedBatch(2).counts_patches
-
-
-def test_the_fingerprint_of_text_only_options_is_that_of_earlier_releases() -> None:
-    assert "max_images" not in Even(100).fingerprint
-    assert "max_images" in Even(100, max_images=2).fingerprint

@@ -18,7 +18,7 @@ from evenstep.plan import Even, FixedBatch, Groups, Plan, Policy, Proposal, Toke
 from evenstep.plan.epoch.stream import Progress
 from evenstep.plan.label_reading import FIRST, UNSHIFTED
 from evenstep.plan.packing.workload_packing import WorkloadPacking
-from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
+from evenstep.plan.policies.pool_sort import PoolSort
 from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.rng import generator
 from evenstep.protocol import RankProtocol
@@ -27,6 +27,7 @@ from evenstep.protocol.own_receipt import Receipt
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart
+from few_steps import FewSteps
 
 NOBODY = np.empty(0, np.int64)
 
@@ -58,18 +59,15 @@ KEEPING = st.one_of(
     st.builds(
         TokenBudget,
         st.integers(30, 200),
-        max_steps_per_round=st.one_of(st.none(), st.integers(1, 4)),
         max_wait=st.integers(0, 3),
         spread=st.booleans(),
     ),
+    st.builds(FewSteps, st.integers(30, 200), steps=st.integers(1, 4), max_wait=st.integers(0, 3)),
     st.builds(Even, st.integers(30, 200), max_wait=st.integers(0, 3), packed=st.booleans()),
     st.builds(Even, st.just("auto"), packed=st.booleans()),
     st.builds(
         PoolSort,
         st.integers(1, 5),
-        shuffle=st.sampled_from(SHUFFLES),
-        initial_pool_size=st.integers(1, 10),
-        warmup_rounds=st.integers(1, 4),
     ),
     st.builds(SequencePacking, st.integers(30, 200), max_wait=st.integers(0, 3)),
     st.builds(Arbitrary, st.integers(0, 5), st.integers(1, 3)),

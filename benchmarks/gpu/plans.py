@@ -111,7 +111,7 @@ def policies(texts: Texts, cost: Cost) -> Iterator[tuple[str, Policy]]:
     if texts.longest < most:
         yield f"fixed batches of {size}", evenstep.FixedBatch(size)
         yield f"`group_by_length`, {size}", Yardstick(kind="length-grouped", batch_size=size)
-        yield "ODB's rule", evenstep.TokenBudget(most, hard_cap=False, spread=False)
+        yield "ODB's rule", evenstep.TokenBudget(most, spread=False)
         yield "`Even`", even
     yield "best-fit packing", evenstep.SequencePacking(most)
     yield "`Even`, packed", evenstep.Even(most, packed=True, cost=cost)

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from evenstep.cost import VisionLanguageCost as VisionLanguageCost
     from evenstep.cost import cost_of as cost_of
     from evenstep.data import CutDocuments as CutDocuments
-    from evenstep.data import PoolSortDataset as PoolSortDataset
     from evenstep.errors import CollateError as CollateError
     from evenstep.errors import ConfigurationError as ConfigurationError
     from evenstep.errors import EvenstepError as EvenstepError
@@ -103,10 +102,7 @@ _HOMES = {
         "VisionLanguageCost",
         "cost_of",
     ),
-    "evenstep.data": (
-        "CutDocuments",
-        "PoolSortDataset",
-    ),
+    "evenstep.data": ("CutDocuments",),
     "evenstep.errors": (
         "CollateError",
         "ConfigurationError",

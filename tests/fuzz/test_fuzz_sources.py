@@ -4,7 +4,6 @@ or the sample, or samples; as many as the source said when it was opened."""
 from __future__ import annotations
 
 import io
-import json
 import tarfile
 import tempfile
 from pathlib import Path
@@ -21,11 +20,9 @@ from hypothesis import strategies as st
 from mutations import EVERY_BYTE, WRONG, changed, damaged, fuzz, json_bytes
 from pyarrow import parquet
 
-from evenstep.data import PoolSortDataset, Source, open_reader
+from evenstep.data import Source, open_reader
 from evenstep.errors import (
     ConfigurationError,
-    EvenstepError,
-    MismatchError,
     SampleError,
     StorageError,
 )
@@ -168,36 +165,3 @@ def test_a_file_that_changes_under_an_open_source() -> None:
             path.write_bytes(content[:150])
             with pytest.raises(StorageError, match=rf"sample s\[.*{name}.* has changed since"):
                 list(reader.read(passes=1))
-
-
-# Wrapped datasets
-
-NUMBERS = [{"input_ids": [0] * (1 + i % 7), "identity": i} for i in range(40)]
-
-
-def pooled() -> PoolSortDataset:
-    return PoolSortDataset(NUMBERS, 8, seed=3, initial_pool_size=2, warmup_pools=2)
-
-
-def pool_state(given: int) -> dict[str, Any]:
-    dataset = pooled()
-    samples = iter(dataset)
-    for _ in range(given):
-        next(samples)
-    return json.loads(json.dumps(dataset.state_dict()))
-
-
-@fuzz(40, st.sampled_from([0, 1, 5, 17, 40]).flatmap(lambda given: changed(pool_state(given))))
-def test_a_damaged_state_of_pools(state: Any) -> None:
-    dataset = pooled()
-    before = dataset.state_dict()
-    try:
-        dataset.load_state_dict(state)
-    except MismatchError:
-        assert dataset.state_dict() == before
-        return
-    try:
-        came = [sample["identity"] for sample in dataset]
-    except EvenstepError:
-        return
-    assert len(set(came)) == len(came)

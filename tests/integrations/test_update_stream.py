@@ -34,7 +34,7 @@ def streams() -> Iterator[Any]:
     made = []
 
     def make(per_update: int = 1, *, epochs: int = 0, policy: Any = None) -> UpdateStream:
-        accumulate = 1 if policy and policy.in_parts else per_update
+        accumulate = 1 if policy and policy.micro_batches > 1 else per_update
         made.append(UpdateStream(loader_of(policy, accumulate), per_update, epochs=epochs))
         return made[-1]
 
@@ -118,9 +118,3 @@ def test_a_dataset_without_samples_ends_the_stream() -> None:
     with pytest.raises(evenstep.ConfigurationError, match="an epoch has no samples"):
         next(iter(stream))
     stream.loader.close()
-
-
-def test_a_policy_whose_steps_differ_in_micro_batches_is_refused(streams: Any) -> None:
-    policy = evenstep.WorkloadPacking(64, micro_batches=1, context_parallel="dynamic", ranks=1)
-    with pytest.raises(evenstep.ConfigurationError, match=r"another number of micro-batches"):
-        streams(policy=policy)

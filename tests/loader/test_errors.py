@@ -132,14 +132,6 @@ def test_batches_planned_before_a_bad_sample_are_still_delivered(workers):
     assert seen == list(range(CULPRIT // 8 * 8))
 
 
-def test_a_sample_over_the_budget_trains_alone_where_that_is_allowed():
-    policy = evenstep.TokenBudget(512, hard_cap=False)
-    loader = evenstep.DataLoader(Long(COUNT), policy=policy, memory=evenstep.Memory(buffer_size=16))
-    alone = [step for _, step in loader.steps() if CULPRIT in step.indices]
-    assert [step.indices for step in alone] == [(CULPRIT,)]
-    assert alone[0].padded_tokens == 1000
-
-
 def test_labels_that_the_collate_function_changes_pass_where_samples_are_what_counts():
     run(Documents(COUNT), 0, collate_fn=truncating_collate, loss_scaling="sample")
 

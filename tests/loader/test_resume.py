@@ -23,13 +23,14 @@ import evenstep
 from documents import Documents
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 from evenstep.testing import assert_exact_resume
+from few_steps import FewSteps
 from loader_options import grouped
 
 POLICIES = {
     "fixed": evenstep.FixedBatch(5),
     "drop last": evenstep.FixedBatch(6, drop_last=True),
     "budget": evenstep.TokenBudget(512),
-    "few steps a round": evenstep.TokenBudget(300, max_steps_per_round=2),
+    "few steps a round": FewSteps(300, steps=2),
     "even": evenstep.Even(512),
     "even, packed": evenstep.Even(512, packed=True),
     "even, updates": evenstep.Even(512, packed=True, sync="update"),

@@ -70,7 +70,7 @@ def test_the_first_windows_are_such_that_all_ranks_run_out_in_the_same_round(
     first = next(world.steps(), None)
     if first is None:
         return
-    size = policy.window_size_at(buffer_size, 0)
+    size = policy.window_size(buffer_size)
     rounds = -(-max(sizes(shards)) // size)
     for shard, step in zip(shards, first):
         expected = -(-len(shard) // rounds) if policy.looks_ahead else min(size, len(shard))
@@ -89,7 +89,7 @@ def test_one_rank_of_unknown_share_and_no_rank_looks_ahead(policy, shards, buffe
     for rank, shard in enumerate(shards):
         done = 0
         for start, groups in ((m[rank].round.start, m[rank].round.groups) for m in made):
-            size = policy.window_size_at(buffer_size, start.round)
+            size = policy.window_size(buffer_size)
             if not getattr(policy, "drop_last", False):
                 assert len(start.numbers) == min(size, len(shard) - done)
             done += len(groups.members)

@@ -76,9 +76,6 @@ LOADERS: Mapping[str, Mapping[str, Any]] = {
     "TokenBudget": {"policy": evenstep.TokenBudget(300, cost=TOKENS)},
     "FixedBatch": {"policy": evenstep.FixedBatch(4, cost=TOKENS)},
     "PoolSort": {"policy": evenstep.PoolSort(4, cost=TOKENS)},
-    "PoolSort, warming up": {
-        "policy": evenstep.PoolSort(3, initial_pool_size=3, warmup_rounds=3, cost=TOKENS)
-    },
     "SequencePacking": {"policy": evenstep.SequencePacking(300, cost=TOKENS)},
     "WorkloadPacking": {"policy": evenstep.WorkloadPacking(220, micro_batches=2, max_tokens=300)},
     "a stream": {

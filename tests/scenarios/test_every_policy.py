@@ -20,7 +20,6 @@ POLICIES = {
     "token budget": evenstep.TokenBudget(300),
     "fixed batch": evenstep.FixedBatch(4),
     "pool sort": evenstep.PoolSort(4),
-    "pool sort, warming up": evenstep.PoolSort(3, initial_pool_size=3, warmup_rounds=3),
     "sequence packing": evenstep.SequencePacking(300),
     "workload packing": evenstep.WorkloadPacking(220, micro_batches=2, max_tokens=300),
 }

@@ -28,11 +28,11 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
 from evenstep.service.planner.trainer_reports import Signals
 from evenstep.strategy import (
+    Assignment,
     BufferedMetadata,
     DGraph,
     LoadingPlan,
     SampleTable,
-    plan_raw,
     to_json,
 )
 from evenstep.strategy.mesh import ClientPlaceTree
@@ -132,7 +132,7 @@ def no_plan(graph: Any, mesh: Any, step: int) -> Any:
 def nothing_drawn(graph: Any, mesh: Any, step: int) -> Any:
     ones = np.ones(2, np.int64)
     table = SampleTable(("code",), 0 * ones, ones, ones, ones, {"text": ones})
-    return plan_raw(table, mesh, "DP", [0, 1], [0, 0], micro_batches=1)
+    return DGraph.of(table, mesh).distribute("DP").plan()
 
 
 def unknown_axis(graph: Any, mesh: Any, step: int) -> Any:
@@ -146,10 +146,9 @@ def raising(graph: Any, mesh: Any, step: int) -> Any:
 def losing(graph: Any, mesh: Any, step: int) -> Any:
     plan = balanced(graph, mesh, step)
     rows = np.arange(len(plan) - 1)
-    where = np.arange(len(rows)) % 2, np.arange(len(rows)) // 2 % 2
-    return plan_raw(
-        plan.samples[rows], mesh, "DP", *where, micro_batches=2, modality=("text",), step=step
-    )
+    where = rows % 2, rows // 2 % 2, rows // 4
+    assignment = Assignment.of(*where, buckets=2, micro_batches=2)
+    return replace(plan, samples=plan.samples[rows], costs=plan.costs[rows], assignment=assignment)
 
 
 def other_step(graph: Any, mesh: Any, step: int) -> Any:

@@ -90,7 +90,6 @@ class History:
             {"shuffle": False},
             {"iterable": None},
             {"context": 1},
-            {"dynamic": False},
             {"bad_sample": None},
             {"bad_batch": None},
             {"bad_order": None},
@@ -153,9 +152,6 @@ def history_of(seed: int) -> History:
         # Tensors would be in memory that processes share, which is not simulated.
         fixed = {"workers": 0, "heavy": False}
         setup = dataclasses.replace(setup, context=2, accumulate=1, bad_batch=None)
-    elif kind < 0.33:
-        fixed = {"workers": 0, "heavy": False}
-        setup = dataclasses.replace(setup, dynamic=True, bad_batch=None)
     runs: list[Run] = []
     for _ in range(draw.choice([1, 2, 2, 3])):
         same = runs and draw.random() < 0.5

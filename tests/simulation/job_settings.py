@@ -24,9 +24,6 @@ POLICIES: Mapping[str, Policy] = {
     "pool": PoolSort(3),
 }
 CONTEXT_POLICY = evenstep.WorkloadPacking(40, micro_batches=1, context_parallel=2)
-DYNAMIC_POLICY = evenstep.WorkloadPacking(
-    40, micro_batches=1, context_parallel="dynamic", ranks=1, cost=evenstep.DocumentCost(linear=20)
-)
 _ERRORS: dict[str, tuple[type[BaseException], Any]] = {
     "raises": (ValueError, "damaged"),
     "exits": (SystemExit, 3),
@@ -67,13 +64,11 @@ class Setup:
     "iterator" has a state. None is a dataset with indices."""
     context: int = 1
     """Ranks that share every micro-batch."""
-    dynamic: bool = False
-    """Whether groups of ranks share documents, others in every micro-batch."""
 
     @property
     def packs(self) -> bool:
         """Whether batches are packed rows of tokens."""
-        return self.context > 1 or self.dynamic
+        return self.context > 1
 
     @property
     def fails(self) -> bool:

@@ -259,28 +259,6 @@ def _all_gather(out: list[Any], tensor: Any, group: Any = None, async_op: bool =
     return Work(*_group(group), tensor.numpy().tobytes(), fill)
 
 
-def _all_to_all_single(
-    out: Any,
-    tensor: Any,
-    received: list[int],
-    sent: list[int],
-    group: Any = None,
-    async_op: bool = False,
-) -> Work:
-    assert async_op, "a collective that cannot be left"
-    where, rank = _group(group)
-    ends = [sum(sent[: number + 1]) for number in range(len(sent))]
-    whole = tensor.numpy().tobytes()
-    parts = [whole[end - size : end] for end, size in zip(ends, sent, strict=True)]
-
-    def fill(gathered: list[bytes]) -> None:
-        pieces = [pickle.loads(piece)[rank] for piece in gathered]
-        assert list(map(len, pieces)) == received, "a rank sends other sizes than it has announced"
-        out.numpy()[:] = memoryview(b"".join(pieces))
-
-    return Work(where, rank, pickle.dumps(parts), fill)
-
-
 def _all_gather_object(out: list[Any], value: Any, group: Any = None) -> None:
     where, rank = _group(group)
     out[:] = [pickle.loads(piece) for piece in where.gather(rank, pickle.dumps(value))]
@@ -323,6 +301,5 @@ distributed = _Distributed(
     new_group=_new_group,
     all_gather=_all_gather,
     all_gather_object=_all_gather_object,
-    all_to_all_single=_all_to_all_single,
     destroy_process_group=_destroy,
 )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import simulated_processes
 from choices import Choices
 from job_settings import (
     CONTEXT_POLICY,
-    DYNAMIC_POLICY,
     POLICIES,
     Collate,
     Injected,
@@ -135,8 +134,6 @@ class Attempt:
         )
 
     def _policy(self) -> evenstep.Policy:
-        if self.setup.dynamic:
-            return replace(DYNAMIC_POLICY, ranks=self.settings.ranks)
         return POLICIES[self.setup.policy] if self.setup.context == 1 else CONTEXT_POLICY
 
     def _train(self, rank: int) -> None:
@@ -171,11 +168,7 @@ class Attempt:
         while loader.epoch < self.setup.epochs:
             steps = loader.steps()
             for batch, step in steps:
-                if self.setup.dynamic:
-                    rows = [row for row, scale in zip(batch, step.loss_scales) if scale]
-                    indices = step.indices
-                    report.tokens.append([t for row in rows for t in row["input_ids"][0].tolist()])
-                elif self.setup.context == 1:
+                if self.setup.context == 1:
                     indices, _ = batch
                 else:
                     indices = list(map(int, batch["index"]))
@@ -184,7 +177,7 @@ class Attempt:
                     (
                         step.epoch,
                         step.step,
-                        tuple(indices) if self.setup.dynamic or not step.filler else (),
+                        tuple(indices) if not step.filler else (),
                         tuple(step.totals.samples.tolist()),
                     )
                 )

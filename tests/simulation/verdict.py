@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Any
 
 from job_settings import Injected, Samples
@@ -143,13 +142,6 @@ def _shards(attempt: Attempt) -> str | None:
     """Ranks that share micro-batches have all of their tokens, and save the same."""
     context, reports = attempt.setup.context, attempt.reports
     lengths = Samples(attempt.setup, False).lengths
-    if attempt.setup.dynamic:
-        for number, steps in enumerate(zip(*(report.steps for report in reports), strict=False)):
-            tokens = Counter(token for report in reports for token in report.tokens[number])
-            wanted = Counter({index: lengths[index] for step in steps for index in step[2]})
-            # A document whose one token predicts nothing counts as a filler does.
-            if any(count != tokens[index] for index, count in wanted.items() if count > 1):
-                return f"ranks share {wanted} at step {number}, and get {tokens}"
     if context == 1:
         return None
     for first in range(0, len(reports), context):

@@ -45,7 +45,6 @@ def check_plan(plan: LoadingPlan) -> None:
     TEXTS,
     meshes(),
     st.sampled_from(DIVIDING_AXES),
-    st.integers(1, 4) | st.none(),
     st.integers(1, 3),
     st.sampled_from([*METHODS, None]),
     st.sampled_from(LEVELS),
@@ -56,7 +55,6 @@ def test_every_sample_is_in_one_micro_batch_or_carried_and_no_rank_is_without_wo
     texts: list[int],
     tree: ClientPlaceTree,
     axis: str,
-    group_size: int | None,
     micro_batches: int,
     method: str | None,
     level: str,
@@ -66,7 +64,7 @@ def test_every_sample_is_in_one_micro_batch_or_carried_and_no_rank_is_without_wo
     graph = DGraph.of(
         table(texts), tree, micro_batches=micro_batches, max_tokens=CAP if capped else None
     )
-    graph = graph.distribute(axis, group_size).cost(squares)
+    graph = graph.distribute(axis).cost(squares)
     if method is not None:
         graph = graph.balance(method, level, reorder)
     buckets = tree.bucket_count(axis)
@@ -79,9 +77,6 @@ def test_every_sample_is_in_one_micro_batch_or_carried_and_no_rank_is_without_wo
     assert plan.buckets == buckets
     assert plan.micro_batches == min(micro_batches, len(texts) // buckets)
     assert capped or not len(plan.carried)
-    if group_size is not None and plan.assignment.placed.all():
-        homes = np.arange(len(texts)) % buckets // group_size
-        assert (plan.assignment.bucket // group_size == homes).all()
 
 
 @given(
@@ -137,7 +132,7 @@ def test_primitives_may_come_in_any_order(order: list[str]) -> None:
     def made(names: list[str]) -> str:
         arguments = {
             "modality": ("image", "text"),
-            "distribute": ("TP", 2),
+            "distribute": ("TP",),
             "cost": (squares,),
             "balance": ("karmarkar_karp",),
             "broadcast_at": ("TP",),
@@ -155,7 +150,7 @@ def test_a_mixture_draws_once_in_a_step_however_many_graphs_ask_it() -> None:
     batches = Batches([table([3, 1, 2, 4], [1, 0, 5, 2])])
     root = DGraph.of(Nothing(), ClientPlaceTree.of({"DP": 2, "CP": 2}))
     backbone = root.modality("text").mix(batches).distribute("DP").balance()
-    sampled = root.modality("image").sample(batches).distribute("WORLD").balance()
+    sampled = root.modality("image").mix(batches).distribute("WORLD").balance()
     unmixed = root.modality("image").distribute("WORLD").balance()
     plan = backbone.plan(subplans={"sampled": sampled, "unmixed": unmixed})
     assert batches.asked == [0]
@@ -285,7 +280,6 @@ SAMPLES = table([3, 5, 2], [1, 0, 2])
         (lambda g: g.modality("text").plan(), r"not distributed: call distribute\(axis\)"),
         (lambda g: g.distribute("EP"), "axis 'EP' must be one of"),
         (lambda g: g.distribute("PP"), "axis='PP' divides nothing"),
-        (lambda g: g.distribute("DP", 0), "group_size=0 must be"),
         (lambda g: g.balance("best"), "method='best' must be one of greedy, karmarkar_karp"),
         (lambda g: g.balance(level="all"), "level='all' must be one of"),
         (lambda g: g.balance(max_tokens=0), "max_tokens=0 must be at least 1"),

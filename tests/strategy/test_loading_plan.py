@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.strategy import DGraph, from_json, plan_raw, to_json
+from evenstep.strategy import DGraph, from_json, to_json
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.mesh import ClientPlaceTree
 
@@ -24,7 +25,7 @@ def test_json_is_exact_subplans_and_floats_included(
     root = DGraph.of(table(lengths, images), tree, step=5, micro_batches=2, max_tokens=45)
     cost = squares if whole else lambda n: n**1.37 / 3
     encoder = root.modality("image").distribute("WORLD").cost(np.sqrt).balance(method)
-    main = root.modality("text").distribute("DP", 2).cost(cost).balance(method)
+    main = root.modality("text").distribute("DP").cost(cost).balance(method)
     plan = main.broadcast_at("TP", "CP").plan(subplans={"encoder": encoder})
     text = to_json(plan)
     back = from_json(text)
@@ -91,9 +92,9 @@ def test_places_taken_twice_or_left_empty_are_found(columns: tuple, words: str) 
 
 
 def test_imbalance_of_nothing_to_do_is_one() -> None:
-    samples = table([1, 2])
     tree = ClientPlaceTree.of({"DP": 2})
-    plan = plan_raw(samples, tree, "DP", [0, 1], [0, 0], micro_batches=1, costs=[0, 0])
+    plan = DGraph.of(table([1, 2]), tree).distribute("DP").plan()
+    plan = replace(plan, costs=np.zeros(2, np.int64))
     assert plan.imbalance == plan.imbalance_before == 1.0
 
 

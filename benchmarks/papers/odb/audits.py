@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from benchmarks.papers.odb.paper import RANKS, RULE
+from benchmarks.papers.odb.paper import RANKS, OdbRule
 from benchmarks.papers.outcome import Outcome, Table
-from evenstep.plan import Even, Policy, TokenBudget
+from evenstep.plan import Even, Policy
 from evenstep.tools.simulate import deal, sample_lengths
 from evenstep.tools.simulate.run import run_epoch
 
@@ -48,7 +48,7 @@ def chained(policy: Policy, name: str, exhausted: str, seed: int) -> list[np.nda
 def corollary_1(seed: int) -> Outcome:
     rows, worst = [], 0.0
     for name in SYNTHETIC:
-        for policy in (TokenBudget(BUDGET, **RULE), Even(BUDGET)):
+        for policy in (OdbRule(BUDGET), Even(BUDGET)):
             for exhausted in ("pad", "stop"):
                 steps = chained(policy, name, exhausted, seed)
                 emitted = np.concatenate(steps)
@@ -66,7 +66,7 @@ def corollary_1(seed: int) -> Outcome:
 def table_6(seed: int) -> Outcome:
     drawn = sample_lengths("sharegpt4o", sum(ASSIGNED), seed)
     shares = np.split(drawn, np.cumsum(ASSIGNED)[:-1])
-    run = run_epoch(TokenBudget(BUDGET, **RULE), shares, buffer_size=1024, seed=seed)
+    run = run_epoch(OdbRule(BUDGET), shares, buffer_size=1024, seed=seed)
     rows = []
     for rank, own in enumerate(run.ranks):
         filled = [step for step in own.steps if not step.filler]

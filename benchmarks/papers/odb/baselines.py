@@ -7,8 +7,8 @@ import numpy as np
 from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS
 from benchmarks.papers.odb.sweeps import arrivals, standard
 from benchmarks.papers.outcome import Outcome, Table
+from benchmarks.papers.pool_sort.tables import Unshuffled
 from evenstep.arrays import Int64Array
-from evenstep.plan import PoolSort
 from evenstep.tools.simulate import simulate
 
 SORTED = {"UltraChat": "1.40", "LLaVA": "1.42", "ShareGPT4o": "1.03"}
@@ -24,13 +24,13 @@ def sorted_rows(seed: int) -> Outcome:
     for cell in CELLS[:3]:
         _, shares = arrivals(cell.distribution, cell.trained, seed)
         size, base = cell.grouped_batch_size, standard(cell.batch_size, shares)
-        policy = PoolSort(size, pool_size=BUFFER, shuffle="none")
+        policy = Unshuffled(size, pool_size=BUFFER)
         found = simulate(policy, shares, buffer_size=BUFFER, seed=seed)
         row = [cell.data, f"{size}", f"{found.samples_per_step:.1f}", f"{100 * found.padding:.2f}"]
         row += [f"{found.imbalance:.3f}", SORTED[cell.data]]
         rows.append([*row, f"{found.efficiency / base.efficiency:.2f}"])
     columns = ["data", "batch", "samples/update", "padding %", "imbalance", "speedup: paper"]
-    title = f'`PoolSort(pool_size={BUFFER}, shuffle="none")`'
+    title = f"`PoolSort(pool_size={BUFFER})`, not shuffled"
     predicted = ", ".join(row[-1] for row in rows)
     return Outcome(
         [Table([*columns, "predicted"], rows, title)],

@@ -8,12 +8,11 @@ from benchmarks.papers.odb.paper import (
     CELLS,
     COVERAGE,
     RANKS,
-    RULE,
     Bound,
     Coverage,
+    OdbRule,
 )
 from benchmarks.papers.outcome import Outcome, Table
-from evenstep.plan import TokenBudget
 from evenstep.tools.simulate import deal, sample_lengths, simulate
 
 PARTS = (1, 2, 20)
@@ -31,7 +30,7 @@ def endings(bound: Bound, seed: int) -> tuple[list[str], int]:
         shares = [equal[0][: len(equal[0]) // part], *equal[1:]]
         stop, pad = (
             simulate(
-                TokenBudget(bound.max_tokens, **RULE),
+                OdbRule(bound.max_tokens),
                 [lengths[share] for share in shares],
                 buffer_size=bound.buffer,
                 exhausted=ending,
@@ -54,7 +53,7 @@ def coverage(row: Coverage, seed: int) -> list[str]:
     lengths = sample_lengths(row.distribution, row.samples, seed)
     shares = deal(len(lengths), RANKS, seed)
     result = simulate(
-        TokenBudget(row.max_tokens, **RULE),
+        OdbRule(row.max_tokens),
         [lengths[share] for share in shares],
         buffer_size=row.buffer,
         exhausted="stop",
@@ -113,7 +112,7 @@ def table_21(seed: int) -> Outcome:
         shares = deal(len(drawn), RANKS, seed)
         pad, stop = (
             simulate(
-                TokenBudget(cell.max_tokens, **RULE),
+                OdbRule(cell.max_tokens),
                 [drawn[share] for share in shares],
                 buffer_size=BUFFER,
                 exhausted=ending,

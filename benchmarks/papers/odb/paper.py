@@ -7,12 +7,23 @@ fixed-batch rows come out exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+
+from evenstep.plan import TokenBudget
 
 RANKS = 8
-RULE: dict[str, Any] = {"hard_cap": False, "spread": False}
-"""What makes `TokenBudget` the rule of the paper."""
+
+
+@dataclass(frozen=True)
+class OdbRule(TokenBudget):
+    """The rule of the paper: groups of like length meet, and a sample over the budget trains
+    alone."""
+
+    spread: bool = field(default=False, kw_only=True)
+
+    @property
+    def max_length(self) -> None:
+        return None
 
 
 @dataclass(frozen=True)

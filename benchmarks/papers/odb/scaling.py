@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.papers.odb.paper import BUFFER, RANKS, RULE
+from benchmarks.papers.odb.paper import BUFFER, RANKS, OdbRule
 from benchmarks.papers.odb.sweeps import arrivals
 from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Float64Array
 from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale
-from evenstep.plan import TokenBudget
 from evenstep.tools.simulate.run import run_epoch
 
 SAMPLES, BUDGET, WORDS, STEPS = 6000, 4096, 32, 120
@@ -41,7 +40,7 @@ def gradients(lengths: Float64Array, seed: int) -> Float64Array:
 
 def table_18(seed: int) -> Outcome:
     _, shares = arrivals("sharegpt4o", SAMPLES, seed)
-    run = run_epoch(TokenBudget(BUDGET, **RULE), shares, buffer_size=BUFFER, seed=seed)
+    run = run_epoch(OdbRule(BUDGET), shares, buffer_size=BUFFER, seed=seed)
     own_gradients = [gradients(own.astype(np.float64), seed + 1) for own in shares]
     errors: dict[str, list[float]] = {mode: [] for mode in MODES}
     for index in range(min(STEPS, len(run.ranks[0].steps))):

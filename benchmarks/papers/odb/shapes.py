@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.lib.epoch import Epoch, in_order
-from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, RULE, Cell, Shape
+from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, Cell, OdbRule, Shape
 from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Int64Array
-from evenstep.plan import Even, FixedBatch, Groups, Policy, TokenBudget
+from evenstep.plan import Even, FixedBatch, Groups, Policy
 from evenstep.tools.simulate import deal, sample_lengths, simulate
 from evenstep.tools.simulate.yardsticks import bucketed_max_tokens, length_grouped, max_tokens
 
@@ -89,7 +89,7 @@ def rows(cell: Cell, seed: int) -> Iterator[Row]:
     standard = Epoch.of_groups(fixed, arrivals)
     yield row("Standard", f"batch {cell.batch_size}", "FixedBatch", standard)
     budget = f"budget {cell.max_tokens:,}"
-    yield row("ODB", budget, "TokenBudget", online(TokenBudget(cell.max_tokens, **RULE)))
+    yield row("ODB", budget, "TokenBudget", online(OdbRule(cell.max_tokens)))
     for method, form in (("GMT-oracle", max_tokens), ("BMT-oracle", bucketed_max_tokens)):
         found, epoch = closest(form, cell.rows[method].tokens)
         yield row(method, f"budget {found:,} (inferred)", form.__name__, epoch)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.lib.epoch import Epoch, in_order
-from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, RULE
+from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, OdbRule
 from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Int64Array
-from evenstep.plan import FixedBatch, TokenBudget
+from evenstep.plan import FixedBatch
 from evenstep.tools.simulate import SimulationResult, deal, sample_lengths, simulate
 
 Shares = list[Int64Array]
@@ -40,7 +40,7 @@ def arrivals(name: str, count: int, seed: int) -> tuple[Int64Array, Shares]:
 
 
 def odb(shares: Shares, budget: int, buffer: int, seed: int) -> SimulationResult:
-    return simulate(TokenBudget(budget, **RULE), shares, buffer_size=buffer, seed=seed)
+    return simulate(OdbRule(budget), shares, buffer_size=buffer, seed=seed)
 
 
 def standard(batch_size: int, shares: Shares) -> Epoch:

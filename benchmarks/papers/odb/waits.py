@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 import evenstep
+from benchmarks.papers.odb.paper import OdbRule
 from benchmarks.papers.outcome import Outcome, Table
 from evenstep.tools.simulate import sample_lengths
 
@@ -50,7 +51,7 @@ class Measured:
 
 
 def measure(seed: int, *, steps: int = 4, buffer: int = 512, **options: Any) -> Measured:
-    policy = evenstep.TokenBudget(BUDGET, hard_cap=False, spread=False)
+    policy = OdbRule(BUDGET)
     memory = evenstep.Memory(buffer_size=buffer, prefetch=steps)
     given: dict[str, Any] = {"num_workers": 2, "memory": memory, **options}
     loader = evenstep.DataLoader(Prepared(seed), policy=policy, group="local", **given)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from benchmarks.papers.outcome import Outcome, Table
 from benchmarks.service.corpora import PAGES, PATCHES, VIT_1B, cells_of
 from evenstep.arrays import Int64Array
-from evenstep.strategy import image_balance
+from evenstep.strategy.balance.methods import bins_by
 from evenstep.strategy.sample_costs import sample_costs
 
 CLIENTS = (8, 32, 128)
@@ -40,8 +40,8 @@ def algorithm_2(seed: int) -> Outcome:
         costs = np.asarray(sample_costs(VIT_1B, patches))
         sample = np.arange(len(drawn)).repeat([len(each) for each in drawn])
         whole = np.bincount(sample, costs)
-        together = image_balance(np.rint(whole / 1e6).astype(np.int64), clients, lambda n: n)
-        apart = image_balance(patches, clients, VIT_1B)
+        together = bins_by("greedy", np.rint(whole / 1e6).astype(np.int64), clients)
+        apart = bins_by("greedy", sample_costs(VIT_1B, patches), clients)
         loads = [np.bincount(together, whole), np.bincount(apart, costs)]
         arrival = np.bincount(np.arange(len(drawn)) % clients, whole)
         spread = len({*zip(sample.tolist(), apart.tolist())}) / len(drawn)

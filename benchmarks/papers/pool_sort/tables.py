@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks.papers.outcome import Outcome, Table
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.data import PoolSortDataset
-from evenstep.plan import FixedBatch, PoolSort
+from evenstep.plan import FixedBatch, PoolSort, Window
 from evenstep.tools.simulate import deal, sample_lengths, simulate
 
 LENGTHS, RANKS, SAMPLES, POOL = "sharegpt4o", 8, 32_768, 1024
@@ -34,12 +33,19 @@ def _times(costs: Float64Array) -> tuple[float, float, float]:
     return float(steps.sum() / costs.mean(axis=1).sum()), float(steps.std() / costs.mean()), drift
 
 
+class Unshuffled(PoolSort):
+    """Trains on each pool from its shortest samples to its longest."""
+
+    def _order(self, window: Window, steps: int, draw: np.random.Generator) -> Int64Array:
+        return np.arange(steps, dtype=np.int64)
+
+
 def sort_and_shuffle(seed: int) -> Outcome:
     shards = _shards(seed)
     found = {
         "neither": FixedBatch(1),
-        "sort only": PoolSort(1, pool_size=POOL, shuffle="none"),
-        "sort and shuffle": PoolSort(1, pool_size=POOL, shuffle="samples"),
+        "sort only": Unshuffled(1, pool_size=POOL),
+        "sort and shuffle": PoolSort(1, pool_size=POOL),
     }
     rows, waits = [], {}
     for name, policy in found.items():
@@ -73,15 +79,20 @@ def pool_sizes(seed: int) -> Outcome:
 
 
 class Shard(IterableDataset[dict[str, Any]]):
-    """What a worker of a rank reads: every n-th sample of the rank's."""
+    """What a worker of a rank gives: every n-th sample of the rank's, in pools that are sorted, and
+    shuffled alike in all workers of all ranks."""
 
-    def __init__(self, lengths: Int64Array) -> None:
-        self.lengths = lengths
+    def __init__(self, lengths: Int64Array, pool: int, seed: int) -> None:
+        self.lengths, self.pool, self.seed = lengths, pool, seed
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()
         step, first = (worker.num_workers, worker.id) if worker else (1, 0)
-        return ({"length": int(length)} for length in self.lengths[first::step])
+        own = self.lengths[first::step]
+        for number in range(-(-len(own) // self.pool)):
+            held = np.sort(own[number * self.pool :][: self.pool])
+            order = np.random.default_rng((self.seed, number)).permutation(len(held))
+            yield from ({"length": length} for length in held[order].tolist())
 
 
 def workers(seed: int) -> Outcome:
@@ -98,6 +109,5 @@ def workers(seed: int) -> Outcome:
 
 def _order(lengths: Int64Array, pool: int, count: int, seed: int) -> Float64Array:
     """[samples] lengths of a rank as its trainer gets them, from torch's DataLoader."""
-    dataset = PoolSortDataset(Shard(lengths), pool, seed=seed)
-    loader: Any = DataLoader(dataset, batch_size=None, num_workers=count)
+    loader: Any = DataLoader(Shard(lengths, pool, seed), batch_size=None, num_workers=count)
     return np.array([sample["length"] for sample in loader], np.float64)

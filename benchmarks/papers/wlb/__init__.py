@@ -15,6 +15,6 @@ sweep            Figures 12 and 13 under other assumptions
 sharded_layer    Figure 15 on real ranks
 table2           Table 2, without the solver's rows
 figures          Table 1, and Figures 12 to 15 as predictions; figures_run has the jobs
-dynamic_steps    steps of dynamic groups of ranks, on the paper's jobs
+pipeline_run     one step on a pipeline of stages, and which rank gets which micro-batch
 step_time_model  the time of a step under 4D parallelism; cluster_assumptions
 """

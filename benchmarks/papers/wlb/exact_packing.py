@@ -71,7 +71,7 @@ def exact_packing(
     Raises:
         ConfigurationError: the known packing breaks the cap or leaves a document out.
         SampleError: a document is longer than a micro-batch.
-        ImportError: SciPy is not installed (``pip install 'evenstep[fit]'``).
+        ImportError: SciPy is not installed (``pip install 'evenstep[bench]'``).
     """
     check_at_least(1, micro_batches=micro_batches, max_tokens=max_tokens, steps=steps)
     if not len(lengths):
@@ -156,7 +156,7 @@ def _solve(
     try:
         from scipy.optimize import milp
     except ModuleNotFoundError as error:
-        raise ImportError("exact_packing needs SciPy: pip install 'evenstep[fit]'") from error
+        raise ImportError("exact_packing needs SciPy: pip install 'evenstep[bench]'") from error
     bins, count = shape[0] * shape[1], len(lengths)
     order = np.argsort(-costs, kind="stable")
     scale = bound / shape[0]  # makes coefficients about 1, as the solver's tolerances expect

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,7 +52,7 @@ def auto_thresholds(
     if low >= top:
         return (first,)
     ratios = (top / low) ** (np.arange(queues) / queues)
-    found = [first, *(cost.longest_within(low * ratio) for ratio in ratios[1:].tolist())]
+    found = [first, *(_longest_within(cost, low * ratio) for ratio in ratios[1:].tolist())]
     return tuple(sorted(set(found)))
 
 
@@ -64,9 +65,19 @@ def _first_threshold(ascending: Int64Array, context: int, cost: DocumentCost) ->
     # and at the largest solution.
     count = len(ascending)
     while True:
-        first = cost.longest_within(below[count]) + 1
+        first = _longest_within(cost, below[count]) + 1
         shorter = int(np.searchsorted(ascending, first, side="left"))
         if shorter >= count:
             break
         count = shorter
     return first if count else max(context // 2, 1)
+
+
+def _longest_within(cost: DocumentCost, most: float) -> int:
+    """Tokens of the longest document that costs at most `most`."""
+    if not cost.quadratic:
+        return int(most // cost.linear)
+    half = cost.linear / (2 * cost.quadratic)
+    root = int(math.sqrt(half * half + most / cost.quadratic) - half)
+    # Rounding may put the square root off by one.
+    return max(length for length in (root - 1, root, root + 1) if cost.of_document(length) <= most)

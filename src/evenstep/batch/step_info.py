@@ -44,9 +44,7 @@ class StepInfo:
     filler: bool
     """Whether this rank had nothing left and runs a minimal batch with `loss_scale` 0."""
     indices: tuple[Any, ...] | None
-    """Dataset indices of this rank's samples, in batch order; None for iterable datasets. Where
-    groups of ranks share documents, of those that this rank has read; so are its counts of samples
-    and tokens, whereas `cost` is of what it trains on."""
+    """Dataset indices of this rank's samples, in batch order; None for iterable datasets."""
     totals: StepTotals
     loss_scale: float
     """Multiply the loss by it before the backward pass; see `evenstep.batch.loss_scale`."""

@@ -13,11 +13,9 @@ from evenstep.cli.shared_options import BufferSize, CostName, Json, WorldSize, p
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise import Advice, advise, draw_length_sample
 from evenstep.tools.advise.length_sources import SAMPLE_SIZE
-from evenstep.tools.advise.pool_size import advise_pool_size
 from evenstep.tools.advise.predict import BASELINE
 from evenstep.tools.report import StepPanel, plot_steps
 from evenstep.tools.report.advice_text import advice_text
-from evenstep.tools.report.pool_text import pool_text
 from evenstep.tools.simulate import DISTRIBUTIONS
 from evenstep.tools.simulate.yardsticks import COMPARED
 
@@ -83,24 +81,6 @@ def command(
     subset: Annotated[
         str | None, typer.Option(help="Subset of a data set on the Hugging Face hub.")
     ] = None,
-    pool_sort: Annotated[
-        bool,
-        typer.Option(
-            "--pool-sort", help="Only size a pool for pool sort: waits, first batch, memory."
-        ),
-    ] = False,
-    sample_seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="With --pool-sort: seconds to prepare a sample in one worker."),
-    ] = None,
-    sample_bytes: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="With --pool-sort: bytes of a prepared sample.",
-            show_default="token ids and labels",
-        ),
-    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     json: Json = False,
     plot: Annotated[
@@ -120,14 +100,7 @@ def command(
       evenstep advise chat.parquet --column text --tokenizer tokenizer.json --plot advice.png
       evenstep advise lengths.npy --batch-size 8 --world-size 1
       evenstep advise ultrachat --max-tokens 12288 --json
-      evenstep advise lengths.npy --pool-sort --batch-size 4
     """
-    if not pool_sort and {sample_seconds, sample_bytes} != {None}:
-        raise ConfigurationError("--sample-seconds and --sample-bytes size a pool; add --pool-sort")
-    if pool_sort and (plot is not None or packed or max_tokens is not None):
-        raise ConfigurationError(
-            "--plot, --packed and --max-tokens have no use with --pool-sort; leave them out"
-        )
     if all_samples and sketch is not None:
         raise ConfigurationError(f"--all and --sketch {sketch} exclude each other; give one")
     cost_model = parse_cost(cost)
@@ -145,21 +118,6 @@ def command(
         )
     if max_length is not None:
         drawn = drawn.cut_to(max_length)
-    if pool_sort:
-        found = advise_pool_size(
-            drawn,
-            world_size=world_size,
-            batch_size=1 if batch_size is None else batch_size,
-            cost=cost_model,
-            sample_seconds=sample_seconds,
-            sample_bytes=sample_bytes,
-            seed=seed,
-        )
-        if json:
-            print_json(found.as_dict())
-        else:
-            print(pool_text(found))
-        return
     with progress_bar("predicting") as progress:
         advice = advise(
             drawn,

@@ -8,9 +8,8 @@ In reading order:
 batch_shards         a packed row to what one rank trains on, and back: `document_lengths`,
                      `shard_batch`, `unshard`
 prepared_sharding    `prepare`: what attention needs, once per micro-batch: a `PreparedSharding`
-  agreement          all ranks hold the same sharding or plan, or all raise
+  agreement          all ranks hold the same sharding, or all raise
   collectives        what ranks send each other
-dynamic_groups       `DynamicGroups`: another group of ranks in every micro-batch
 causal_attention     `attention`, over the fragments of any sharding
 kernels/             back ends of attention, one file each: FlashAttention, FlexAttention, SDPA
 frameworks/          a sharding for the context parallelism of Megatron-LM, Transformer Engine and
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from evenstep.context_parallel.batch_shards import shard_batch as shard_batch
     from evenstep.context_parallel.batch_shards import unshard as unshard
     from evenstep.context_parallel.causal_attention import attention as attention
-    from evenstep.context_parallel.dynamic_groups import DynamicGroups as DynamicGroups
     from evenstep.context_parallel.latency import AttentionLatency as AttentionLatency
     from evenstep.context_parallel.latency import load_latency as load_latency
     from evenstep.context_parallel.prepared_sharding import PreparedSharding as PreparedSharding
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
 _HOMES = {
     ".batch_shards": ("document_lengths", "shard_batch", "unshard"),
     ".causal_attention": ("attention",),
-    ".dynamic_groups": ("DynamicGroups",),
     ".latency": ("AttentionLatency", "load_latency"),
     ".prepared_sharding": ("PreparedSharding", "prepare"),
 }

@@ -23,10 +23,6 @@ from evenstep.plan.sharding import Sharding
 SHARDING = "sharding"
 """The field of a shard that holds its `Sharding`."""
 
-CONTEXT_RANKS = "context_ranks"
-"""The field of a shard that holds the `range` of ranks that share the row, where groups change with
-every micro-batch."""
-
 _BOUNDS = ("cu_seqlens_padded", "cu_seqlens")  # the first one present counts
 _TOKENWISE = ("input_ids", "position_ids", "document_ids", "loss_mask")
 _REPLACED = ("labels", "loss_mask")  # by those of the next token

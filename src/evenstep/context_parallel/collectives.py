@@ -1,9 +1,8 @@
 """What context-parallel ranks send each other: equally many rows from each, gathered or summed.
 
 Each collective is one call of the backend; a backend without reduce-scatter sums by all-reduce.
-Ranges of ranks without a process group send to each other one by one. If a rank dies, the others
-raise `PeerError` as soon as the backend notices: Gloo when the connection closes, NCCL when its
-watchdog times out, after the `timeout` of `init_process_group`.
+If a rank dies, the others raise `PeerError` as soon as the backend notices: Gloo when the
+connection closes, NCCL when its watchdog times out, after the `timeout` of `init_process_group`.
 """
 
 from __future__ import annotations
@@ -92,59 +91,6 @@ class GroupCollectives:
                 f"{what} the {self.ranks} context-parallel ranks failed on rank {self.rank}; "
                 f"another rank has died or left: see its log ({error})"
             ) from error
-
-
-class RangeCollectives(GroupCollectives):
-    """Collectives of some neighbouring ranks of a process group, sent from rank to rank.
-
-    Groups that change with every micro-batch would each need communicators of their own, and all
-    ranks to make them; these need none. Sums are in the order of ranks, so they are the same each
-    time.
-    """
-
-    def __init__(self, group: dist.ProcessGroup | None, first: int, size: int) -> None:
-        """
-        Args:
-            group: None for all processes.
-            first: first rank of the range, in the group; this rank is in the range.
-            size: ranks of the range.
-        """
-        self._group = group
-        self.ranks = size
-        self.rank = dist.get_rank(group) - first
-        self._peers = [
-            first + rank if group is None else dist.get_global_rank(group, first + rank)
-            for rank in range(size)
-        ]
-
-    def all_gather(self, rows: torch.Tensor) -> torch.Tensor:
-        rows = rows.contiguous()
-        gathered = rows.new_empty((self.ranks, *rows.shape))
-        gathered[self.rank] = rows
-        with self._explained("gathering from"):
-            self._swap([rows] * self.ranks, list(gathered))
-        return gathered.flatten(0, 1)
-
-    def reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
-        parts = rows.reshape(self.ranks, len(rows) // self.ranks, *rows.shape[1:]).contiguous()
-        received = torch.empty_like(parts)
-        received[self.rank] = parts[self.rank]
-        with self._explained("summing the gradients of keys and values of"):
-            self._swap(list(parts), list(received))
-        return received.sum(0)
-
-    def _swap(self, sent: list[torch.Tensor], received: list[torch.Tensor]) -> None:
-        """Sends each of the others its part, and receives theirs."""
-        if not sent[0].numel():
-            return
-        operations = [
-            dist.P2POp(operation, parts[rank], peer, self._group)
-            for operation, parts in ((dist.isend, sent), (dist.irecv, received))
-            for rank, peer in enumerate(self._peers)
-            if rank != self.rank
-        ]
-        for work in dist.batch_isend_irecv(operations) if operations else ():
-            work.wait()
 
 
 def collectives_of(group: Group, ranks: int) -> Collectives:

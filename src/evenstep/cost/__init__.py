@@ -10,20 +10,18 @@ computes only real tokens, and its documents attend only to themselves, so 10 + 
 Everything here is a function of `GroupShapes`, integer columns with one row per group.
 
 ```
-shapes            `GroupShapes`
+shapes            `GroupShapes`, and `MemoryLimit`
 models            costs of one part: `PaddedTokenCost`, `TransformerCost` and others
 vision_language   `VisionLanguageCost`: a language model and a vision tower, balanced apart
 measured          `MeasuredCost`: what a run measures, and its ranks agree on
 fitting           `fit`: a cost from measured times
 step_times        a cost from how long the steps of a run took
 of_model          `cost_of`: a cost from a model's configuration
-memory_limit      `MemoryLimit`
 ```
 """
 
 from evenstep.cost.fitting import fit as fit
 from evenstep.cost.measured import MeasuredCost as MeasuredCost
-from evenstep.cost.memory_limit import MemoryLimit as MemoryLimit
 from evenstep.cost.models import UNKNOWN_MODEL as UNKNOWN_MODEL
 from evenstep.cost.models import Cost as Cost
 from evenstep.cost.models import FittedCost as FittedCost
@@ -32,4 +30,5 @@ from evenstep.cost.models import TokenCost as TokenCost
 from evenstep.cost.models import TransformerCost as TransformerCost
 from evenstep.cost.of_model import cost_of as cost_of
 from evenstep.cost.shapes import GroupShapes as GroupShapes
+from evenstep.cost.shapes import MemoryLimit as MemoryLimit
 from evenstep.cost.vision_language import VisionLanguageCost as VisionLanguageCost

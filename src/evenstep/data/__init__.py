@@ -21,7 +21,6 @@ Datasets of a `DataLoader`:
 
     resumable          what a dataset can do, and how any iterable is resumed
     cut_documents      `CutDocuments`: splits or truncates documents that are too long
-    pool_sort_dataset  `PoolSortDataset`, with pool_pass (one pass and its order)
 
 Each name is imported on first use: a process that reads files needs no torch, which is most of the
 memory of such a process.
@@ -35,7 +34,6 @@ from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evenstep.data.cut_documents import CutDocuments as CutDocuments
-    from evenstep.data.pool_sort_dataset import PoolSortDataset as PoolSortDataset
     from evenstep.data.reader import SourceReader as SourceReader
     from evenstep.data.reader import StoredSample as StoredSample
     from evenstep.data.reader_kinds import open_reader as open_reader
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".cut_documents": ("CutDocuments",),
-    ".pool_sort_dataset": ("PoolSortDataset",),
     ".reader": ("SourceReader", "StoredSample"),
     ".reader_kinds": ("open_reader", "open_readers"),
     ".shard_order": ("SampleLocation", "ShardOrder"),

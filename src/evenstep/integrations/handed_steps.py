@@ -45,7 +45,7 @@ class HandedSteps:
         Raises:
             ConfigurationError: the loader's batches are lists of micro-batches.
         """
-        if loader.policy.in_parts:
+        if loader.policy.micro_batches > 1:
             raise ConfigurationError(
                 f"{loader.policy!r} makes {loader.policy.micro_batches} micro-batches of a step, "
                 "with a loss scale each; use another policy, or iterate loader.steps()"

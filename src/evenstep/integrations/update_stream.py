@@ -44,11 +44,6 @@ class UpdateStream:
         Raises:
             ConfigurationError: the policy makes another number of micro-batches.
         """
-        if loader.policy.dynamic:
-            raise ConfigurationError(
-                "context_parallel='dynamic' makes another number of micro-batches in each step, "
-                f"and the trainer takes {per_update}; iterate loader.steps() in a custom loop"
-            )
         if loader.policy.micro_batches not in (1, per_update):
             raise ConfigurationError(
                 f"the policy makes {loader.policy.micro_batches} micro-batches for an update, and "

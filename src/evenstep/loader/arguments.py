@@ -39,12 +39,12 @@ def check_group(group: Any) -> None:
 
 def check_context_parallel(policy: Policy, loss_scaling: str) -> None:
     """Refuses loss scaling that has no meaning for shards of micro-batches."""
-    if policy.peers == 1 and not policy.dynamic:
+    if policy.context_parallel == 1:
         return
     if loss_scaling not in ("token", "none"):
         raise ConfigurationError(
             f"loss_scaling={loss_scaling!r} weights whole samples, and with context_parallel="
-            f"{policy.context_parallel!r} a rank holds parts of them; use 'token', or 'none' where "
+            f"{policy.context_parallel} a rank holds parts of them; use 'token', or 'none' where "
             "the trainer divides by the tokens of all ranks"
         )
 
@@ -56,15 +56,6 @@ def check_padded_to(policy: Policy, padded_to: PaddedTo) -> None:
         raise ConfigurationError(
             f"rows of up to max_tokens={most} would be longer with pad_to_multiple_of={multiple}; "
             f"use max_tokens={rounded_up(most, multiple)}, or another multiple"
-        )
-
-
-def check_ranks(policy: Policy, ranks: int) -> None:
-    """Refuses a policy that plans for another number of ranks."""
-    if policy.dynamic and policy.ranks != ranks:
-        raise ConfigurationError(
-            f"the policy has ranks={policy.ranks}, and the loader's process group has {ranks}; "
-            "give that many, or pass group="
         )
 
 

@@ -21,7 +21,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_group,
     check_in_order,
-    check_ranks,
     resolve_blank,
     resolve_collate,
     resolve_policy,
@@ -279,10 +278,9 @@ class DataLoader(LoaderAttributes):
         """Begins a pass that yields (batch, `StepInfo`), and abandons a pass that is under way. The
         first pass after `load_state_dict` resumes the epoch of the state."""
         self._abandon()
-        exchange = self._runtime.connect(self.policy.peers, self.faults)
+        exchange = self._runtime.connect(self.policy.context_parallel, self.faults)
         close_at_exit(self)
         with self._runtime.beginning(exchange):
-            check_ranks(self.policy, exchange.place.size)
             self._job.learn(self._options, exchange)
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
             epoch = start.spec(self._passes)
@@ -332,7 +330,7 @@ class DataLoader(LoaderAttributes):
 
     def _clock_of(self, place: GroupPlace) -> StepClock | None:
         """None where ranks share documents, since totals are of what each has read."""
-        if self.policy.dynamic or self.policy.peers > 1:
+        if self.policy.context_parallel > 1:
             return None
         if self._clock is None:
             self._clock = StepClock(self.policy, place.rank, self._cursor.ratios)
@@ -488,7 +486,7 @@ class DataLoader(LoaderAttributes):
         Raises:
             EvenstepError: on all ranks, that the first one's samples are all bad, say.
         """
-        exchange = self._runtime.connect(self.policy.peers, self.faults)
+        exchange = self._runtime.connect(self.policy.context_parallel, self.faults)
         close_at_exit(self)
         with self._runtime.beginning(exchange):
             self._job.learn(self._options, exchange)
@@ -594,5 +592,5 @@ class DataLoader(LoaderAttributes):
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         """(data-parallel rank, data-parallel ranks)."""
-        place = place_in_group(self._group, self.policy.peers)
+        place = place_in_group(self._group, self.policy.context_parallel)
         return place.rank, place.world_size

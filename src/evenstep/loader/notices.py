@@ -40,7 +40,7 @@ class Notices:
         self._supervised: int | None = None
         """Supervised tokens of the update so far; None where a pass began in its middle."""
         self._told_of_supervised = False
-        mixed = policy.packed or policy.in_parts or isinstance(policy, FixedBatch)
+        mixed = policy.packed or policy.micro_batches > 1 or isinstance(policy, FixedBatch)
         self._composition = None if mixed else Composition()
 
     def bad(self, samples: Iterable[BadSample]) -> None:

@@ -15,9 +15,7 @@ partition/            items to bins of equal load
 pipeline/             the order of micro-batches on a pipeline
 sharding/             a sequence to context-parallel ranks
 rebalance/            sequences that ranks already hold, such as rollouts, to micro-batches
-dynamic_context/      as many ranks for each document as it needs, in every micro-batch
 padded_to             multiples that a collate function pads to
-plan_checks           the checks of every plan before it is used
 label_reading         how models read labels, and how a job learns it from its samples
 length_moments        how tokens are spread over lengths; the composition of a run
 lengths, rng          checks of lengths; one random stream for each use of a seed

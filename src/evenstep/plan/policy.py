@@ -23,13 +23,12 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
-from evenstep.errors import InvariantError, SampleError
+from evenstep.errors import SampleError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.plain_values import plain_value
 
 if TYPE_CHECKING:
-    from evenstep.plan.packing.shared_step import SharedStep
-    from evenstep.plan.sharding.sharding import Sharding
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,22 +130,26 @@ class Policy(abc.ABC):
     """Groups of a step that a rank trains on one after the other, before one optimizer step. Where
     it is more than 1, a batch is a list of that many collated groups."""
 
-    context_parallel: int | str = 1
-    """Ranks that share every micro-batch, each of which holds a shard of it: see `shard`. "dynamic"
-    where groups of ranks share documents, others in every micro-batch: see `share`."""
+    context_parallel: int = 1
+    """Neighbouring ranks that prepare the same samples and share every micro-batch, each of which
+    holds a shard of it: see `WorkloadPacking.shard`."""
 
-    ranks: int | None = None
-    """All ranks of the loader's process group, where `dynamic`."""
+    needs_lengths: bool = True
+    """Whether samples must have a length. Where False, one without tokens counts as one."""
 
-    @property
-    def max_length(self) -> int | None:
-        """Longest sample accepted, in tokens; None for no limit."""
-        return None
+    looks_ahead: bool = True
+    """Whether windows may be smaller than `window_size`, so that all ranks run out together. False
+    where the number of samples in a window decides what is in a group."""
 
     @property
     def limit(self) -> MemoryLimit | None:
         """Limit that no group of two or more samples may exceed; checked every round."""
         return None
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest sample accepted, in tokens; None for no limit."""
+        return None if self.limit is None else self.limit.max_tokens
 
     @property
     def fits_memory(self) -> bool:
@@ -155,20 +158,10 @@ class Policy(abc.ABC):
 
     @property
     def counts_patches(self) -> bool:
-        """Whether windows must carry `Window.patches`, `images` and `patch_pairs`. By default,
-        where the cost has a part of a vision tower."""
-        return isinstance(self.cost, VisionLanguageCost)
-
-    @property
-    def needs_lengths(self) -> bool:
-        """Whether samples must have a length. Where False, one without tokens counts as one."""
-        return True
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether windows may be smaller than `window_size`, so that all ranks run out together.
-        False where the number of samples in a window decides what is in a group."""
-        return True
+        """Whether windows must carry `Window.patches`, `images` and `patch_pairs`: where they are
+        limited, or the cost has a part of a vision tower."""
+        limited = self.limit is not None and (self.limit.max_patches or self.limit.max_images)
+        return bool(limited) or isinstance(self.cost, VisionLanguageCost)
 
     @property
     def deals_on_demand(self) -> bool:
@@ -182,53 +175,9 @@ class Policy(abc.ABC):
         samples decides."""
         return None
 
-    @property
-    def dynamic(self) -> bool:
-        """Whether groups of ranks share documents, others in every micro-batch."""
-        return self.context_parallel == "dynamic"
-
-    @property
-    def in_parts(self) -> bool:
-        """Whether a batch is a list of micro-batches. Where `dynamic`, each step has its own number
-        of them."""
-        return self.micro_batches > 1 or self.dynamic
-
-    @property
-    def peers(self) -> int:
-        """Neighbouring ranks that prepare the same samples. Where groups change each rank prepares
-        its own, and they are sent to those that need them."""
-        return 1 if isinstance(self.context_parallel, str) else self.context_parallel
-
-    @property
-    def max_tokens_per_rank(self) -> int | None:
-        """Tokens that no rank trains on in a micro-batch, where `dynamic`."""
-        return None
-
-    def shard(self, lengths: Int64Array, ranks: int) -> Sharding:
-        """How ranks share a row of documents.
-
-        Args:
-            lengths: [documents] int64 tokens of each as they lie in the row, padding included.
-        """
-        raise InvariantError(f"{self.name} has no context-parallel ranks")
-
-    def share(self, messages: Int64Array) -> SharedStep:
-        """What all ranks train on in the step that a round makes, where `dynamic`. Its documents
-        are those that `settle` plans on every rank, in the order of their groups.
-
-        Args:
-            messages: [ranks, k] of all ranks' proposals, each followed by zeros up to the longest.
-        """
-        raise InvariantError(f"{self.name} has no documents that ranks share")
-
     def window_size(self, buffer_size: int) -> int:
         """Samples that a rank gathers before a round, if it may buffer `buffer_size`."""
         return buffer_size
-
-    def window_size_at(self, buffer_size: int, round: int) -> int:
-        """`window_size` for one round, counted from 0: at most `window_size`, and never less than
-        in the round before."""
-        return self.window_size(buffer_size)
 
     @abc.abstractmethod
     def propose(self, window: Window) -> Proposal:
@@ -263,9 +212,10 @@ class Policy(abc.ABC):
         """Equal for equal policies. Ranks compare it, and a loader with its checkpoint."""
         return f"{type(self).__name__}{dict(self.options())}"
 
-    def explain_too_long(self, sample: str, length: int) -> SampleError:
-        """The error for a sample longer than `max_length`."""
-        return SampleError(
-            f"{sample} has {length:,} tokens, over max_tokens={self.max_length:,}; truncate it in "
-            "the dataset or raise max_tokens"
-        )
+
+def too_long(sample: str, length: int, limit: int) -> SampleError:
+    """The error for a sample longer than the `limit` of `Policy.max_length`."""
+    return SampleError(
+        f"{sample} has {length:,} tokens, over max_tokens={limit:,}; truncate it in the dataset or "
+        "raise max_tokens"
+    )

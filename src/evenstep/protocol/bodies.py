@@ -1,4 +1,4 @@
-"""The bodies of hello, proposal, receipt and documents, and which of their numbers cannot be.
+"""The bodies of hello, proposal and receipt, and which of their numbers cannot be.
 
 A message that arrived whole may still say what is impossible, such as more samples than a window
 holds: then its rank runs other code, or is wrong. It is refused like a damaged one.
@@ -18,21 +18,11 @@ import numpy.typing as npt
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.cost.measured import UNMEASURED, Ratios
 from evenstep.errors import MismatchError
-from evenstep.protocol.wire import (
-    DOCUMENTS,
-    HEAD_LAYOUT,
-    HELLO,
-    PROPOSAL,
-    RECEIPT,
-    damaged,
-    is_whole,
-)
+from evenstep.protocol.wire import HELLO, PROPOSAL, RECEIPT, damaged
 
 HELLO_LAYOUT = struct.Struct("<q")  # samples left; then what is compared, as JSON
 PROPOSAL_LAYOUT = struct.Struct("<BBqqqqqqqqqq")  # then numbers of the policy
 RECEIPT_LAYOUT = struct.Struct("<qI")  # samples left, bytes of totals; then totals, lent sample
-DIGEST = 16
-DOCUMENTS_LAYOUT = struct.Struct(f"<{DIGEST}s")  # digest of the plan; then bytes for each rank
 _NUMBER = np.dtype("<i8")  # of a policy's message
 _PROPOSAL = np.dtype([("flags", "u1", 2), ("counts", _NUMBER, 10)])  # as `PROPOSAL_LAYOUT`
 
@@ -188,18 +178,15 @@ def decode_proposals(
     round: int,
     window: int,
     longest: int | None,
-    unequal: bool = False,
 ) -> tuple[ProposalHeads, Int64Array]:
     """All ranks' proposals.
 
     Args:
         window: samples that a window may hold in this round.
         longest: tokens that a sample may have; None for no limit of the policy's.
-        unequal: whether ranks may send different counts of numbers.
 
     Returns:
-        Their heads, and [ranks, k] the policy's messages: zeros for a rank that has finished, and
-        after those of a rank that sent fewer.
+        Their heads, and [ranks, k] the policy's messages: zeros for a rank that has finished.
 
     Raises:
         DamagedMessageError: one is cut off, says what cannot be, or has not k numbers like the
@@ -221,7 +208,7 @@ def decode_proposals(
         rank = int(given.argmax())
         raise damaged(rank, PROPOSAL, round, f"{sizes[rank]} numbers of no policy")
     first = int(finished.argmin())  # that proposes
-    if (others := ~finished & (sizes != sizes[first])).any() and not unequal:
+    if (others := ~finished & (sizes != sizes[first])).any():
         rank = int(others.argmax())
         what = f"it has {sizes[rank]} numbers of the policy, and that of rank {first} has "
         raise damaged(rank, PROPOSAL, round, what + f"{sizes[first]}")
@@ -284,54 +271,6 @@ def _check_heads(
         if not possible.all():
             rank = int(possible.argmin())
             raise damaged(rank, PROPOSAL, round, said(rank))
-
-
-# Documents
-
-
-def encode_documents(plan: bytes, sizes: Sequence[int]) -> bytes:
-    """What a rank says of the documents that it sends.
-
-    Args:
-        plan: digest of the plan by which it sends them.
-        sizes: [ranks] bytes for each.
-    """
-    return DOCUMENTS_LAYOUT.pack(plan) + np.array(sizes, _NUMBER).tobytes()
-
-
-def announced_sizes(messages: Sequence[bytes]) -> Int64Array | None:
-    """[ranks, ranks] bytes that each rank sends to each; None if some rank has announced none, or
-    its message is damaged. All ranks see the same messages, so all send them or none does."""
-    if not all(is_whole(message, DOCUMENTS) for message in messages):
-        return None
-    begin, count = HEAD_LAYOUT.size + DIGEST, len(messages)
-    sent = b"".join([message[begin:] for message in messages])
-    if {len(message) for message in messages} != {begin + count * _NUMBER.itemsize}:
-        return None
-    sizes = np.frombuffer(sent, _NUMBER).reshape(count, count).astype(np.int64)
-    return sizes if ((sizes >= 0) & (sizes < MOST // count)).all() else None
-
-
-def check_documents(
-    bodies: Sequence[memoryview], received: Sequence[bytes], *, rank: int, round: int
-) -> None:
-    """
-    Args:
-        received: [ranks] what each has sent to rank `rank`; empty if nothing was sent.
-
-    Raises:
-        MismatchError: ranks have different plans.
-        DamagedMessageError: a rank announced what cannot be.
-    """
-    plans = [bytes(body[:DIGEST]) for body in bodies]
-    others = [number for number, plan in enumerate(plans) if plan != plans[rank]]
-    if others:
-        raise MismatchError(
-            f"rank {rank} has another plan of round {round} than ranks {others}; install the same "
-            "versions of evenstep and NumPy on every rank"
-        )
-    if len(received) != len(bodies):
-        raise damaged(rank, DOCUMENTS, round, "bytes for each rank are not what all announced")
 
 
 # Receipt

@@ -69,11 +69,11 @@ class LookAhead:
 
     def missing(self, buffer: WindowBuffer, round: int) -> int:
         """Samples still to be received before a round can begin."""
-        return 0 if buffer.ended else max(0, self._quota(round) - len(buffer))
+        return 0 if buffer.ended else max(0, self._quota() - len(buffer))
 
     def count(self, buffer: WindowBuffer, round: int) -> int:
         """Samples of the buffer that are to be in a round's window, at most."""
-        return max(self._quota(round), buffer.seen)
+        return max(self._quota(), buffer.seen)
 
     def take_new(self) -> Int64Array | None:
         """Entries of a shared stream to receive; None, as the rank has a share of its own."""
@@ -87,7 +87,7 @@ class LookAhead:
         Args:
             most: samples, if fewer than wanted.
         """
-        start = buffer.look(most or self._quota(round), round=round, step=step)
+        start = buffer.look(most or self._quota(), round=round, step=step)
         return replace(start, window_size=self._size.current, window_limit=self._size.limit)
 
     def exhausted(self, start: RoundStart) -> bool:
@@ -111,11 +111,11 @@ class LookAhead:
         self._left = left
         self._resumed_quota = None
 
-    def _quota(self, round: int) -> int:
-        """Samples that this rank gathers for a round."""
+    def _quota(self) -> int:
+        """Samples that this rank gathers for the next round."""
         if self._resumed_quota is not None:
             return self._resumed_quota
-        size = self._size.at(round)
+        size = self._size.most
         own = int(self._left[self._rank])
         if own <= 0 or not self._all_known():
             return size

@@ -8,7 +8,6 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.shared_step import SharedStep
 from evenstep.protocol.receipts import RoundTotals, StepTotals
 from evenstep.protocol.window_buffer import RoundStart
 
@@ -24,8 +23,6 @@ class SettledRound:
     steps: Int64Array
     """[steps + 1] offsets of each step's groups."""
     totals: RoundTotals
-    shared: SharedStep | None = None
-    """The one step of the round, where groups of ranks share documents."""
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that triples the time to make one

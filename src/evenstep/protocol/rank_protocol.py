@@ -249,7 +249,7 @@ class RankProtocol:
     @property
     def wanted(self) -> int:
         """Samples still needed before `outgoing` may be called; 0 when it may."""
-        if self._phase is not _Phase.FILLING or self._size.too_large(self.room, self.rounds):
+        if self._phase is not _Phase.FILLING or self._size.too_large(self.room):
             return 0
         return self._windows.missing(self._buffer, self.rounds)
 
@@ -379,7 +379,7 @@ class RankProtocol:
         """Begins a round: this rank's window, and what it proposes to do with it."""
         # If the window will be formed again, it does not matter what this one holds. But it must
         # not depend on what else has come.
-        most = 1 if self._size.too_large(self.room, self.rounds) else None
+        most = 1 if self._size.too_large(self.room) else None
         start = self._windows.look(self._buffer, round=self.rounds, step=self.steps, most=most)
         # By its window, not by what has arrived: messages do not depend on timing.
         self._lending.has_sample |= bool((start.numbers >= self._first_number).any())
@@ -427,7 +427,6 @@ class RankProtocol:
             round=self.rounds,
             window=self._size.largest,
             longest=self.policy.max_length,
-            unequal=self.policy.dynamic,
         )
         finished = heads.finished
         unplannable = finished.all() or (self.exhausted == "stop" and finished.any())
@@ -436,7 +435,7 @@ class RankProtocol:
             return
         self._phase = _Phase.SETTLING
         self._heads = heads
-        again = self._size.learn(heads, self.rounds)
+        again = self._size.learn(heads)
         assert self._round is not None
         # What was agreed in this round holds if a job resumes it.
         now, then = self._ratios

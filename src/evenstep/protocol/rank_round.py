@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from evenstep.arrays import Int64Array, rounded_up
+from evenstep.cost import GroupShapes
 from evenstep.cost.measured import Ratios
 from evenstep.errors import EvenstepError, InvariantError, described
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.label_reading import FIRST, UNSHIFTED
-from evenstep.plan.packing.shared_step import SharedStep
 from evenstep.plan.padded_to import PaddedTo
-from evenstep.plan.plan_checks import check_memory, check_positions
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.protocol.bodies import ProposalHead, ProposalHeads
 from evenstep.protocol.own_receipt import Receipt
@@ -39,7 +36,6 @@ class RankRound:
         """This rank's groups of arrival numbers, once settled."""
         self._steps: Int64Array = np.zeros(1, np.int64)
         self.receipt = Receipt.none()
-        self._shared: SharedStep | None = None
 
     def propose(
         self,
@@ -113,11 +109,9 @@ class RankRound:
         Raises:
             InvariantError: the policy cannot make a plan of these messages, or makes a wrong one.
         """
+        if self._proposal is None:
+            return None
         try:
-            if self._policy.dynamic:
-                self._shared = self._policy.share(messages)
-            if self._proposal is None:
-                return None
             plan = self._policy.settle(self._proposal, messages, rank).first(steps)
         except EvenstepError:
             raise
@@ -152,9 +146,65 @@ class RankRound:
 
     def planned_steps(self, totals: RoundTotals) -> list[PlannedStep]:
         """The round's steps, once the totals of all ranks are known."""
-        if self._shared is not None:
-            # What ranks train on; the other totals are of what they read.
-            totals = replace(totals, cost=self._shared.costs[:, None])
-        settled = SettledRound(self.start, self.groups, self._steps, totals, self._shared)
+        settled = SettledRound(self.start, self.groups, self._steps, totals)
         first = self.start.step
         return [PlannedStep(index, settled) for index in range(first, first + len(totals))]
+
+
+def check_positions(policy: Policy, plan: Plan, count: int) -> Int64Array:
+    """Checks that the plan names each window position at most once, in groups and steps that hold.
+
+    Args:
+        count: samples in the window.
+
+    Returns:
+        The window positions that leave the window, each once.
+
+    Raises:
+        InvariantError: the plan names a position twice, or one that is not in the window, has an
+            empty group or step or one of too many micro-batches, or plans nothing.
+    """
+    groups = plan.groups
+    begin, end = groups.offsets[[0, -1]].tolist()
+    if begin != 0 or end != len(groups.members) or groups.sizes.min(initial=1) < 1:
+        raise InvariantError(
+            f"{policy.name} planned a group without samples, or samples without a group"
+        )
+    steps = plan.step_offsets
+    sizes = np.diff(steps)
+    if steps[0] != 0 or steps[-1] != len(groups) or sizes.min(initial=1) < 1:
+        raise InvariantError(f"{policy.name} planned a step without groups, or a group of no step")
+    if sizes.max(initial=1) > policy.micro_batches:
+        raise InvariantError(
+            f"{policy.name} planned a step of {sizes.max()} groups, with micro_batches="
+            f"{policy.micro_batches}"
+        )
+    planned = groups.members
+    if len(plan.dropped):
+        planned = np.concatenate([planned, plan.dropped])
+    if not len(planned):
+        raise InvariantError(f"{policy.name} planned nothing in a round")
+    if planned.min() < 0 or planned.max() >= count or np.bincount(planned).max() > 1:
+        raise InvariantError(f"{policy.name} planned a sample twice, or one not in the window")
+    return planned
+
+
+def check_memory(policy: Policy, shapes: GroupShapes) -> None:
+    """Checks groups against the policy's memory limit.
+
+    Args:
+        shapes: [groups].
+
+    Raises:
+        InvariantError: a group breaks the policy's memory limit.
+    """
+    if policy.limit is None:
+        return
+    # A single sample cannot be made smaller: it was accepted or refused as it arrived.
+    over = (shapes.samples > 1) & ~policy.limit.fits(shapes)
+    if over.any():
+        worst = int(np.argmax(over))
+        raise InvariantError(
+            f"{policy.name} planned {shapes.samples[worst]} samples of up to "
+            f"{shapes.longest[worst]} tokens together, over {policy.limit}"
+        )

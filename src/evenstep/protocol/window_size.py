@@ -91,23 +91,16 @@ class WindowSize:
         which may have been larger."""
         return self._policy.window_size(self._peak)
 
-    def at(self, round: int) -> int:
-        """Samples that a window should hold in a round, counted from 0."""
-        return self._policy.window_size_at(self.current, round)
-
-    def too_large(self, room: int, round: int) -> bool:
-        """Whether a round's window must be formed again, by what a rank has memory for: only the
-        first one, as the size of the others is agreed before they are filled.
+    def too_large(self, room: int) -> bool:
+        """Whether a window must be formed again, by what a rank has memory for: only the first one,
+        as the size of the others is agreed before they are filled.
 
         Args:
             room: samples; 0 if unknown.
         """
-        if not self.fresh or not room:
-            return False
-        fits = self._policy.window_size_at(min(room, self.current), round)
-        return fits < self.at(round)
+        return self.fresh and self.within(room) < self.most
 
-    def learn(self, heads: ProposalHeads, round: int) -> bool:
+    def learn(self, heads: ProposalHeads) -> bool:
         """Takes what the windows of a round hold on all ranks; counts for the next round.
 
         Returns:
@@ -115,7 +108,7 @@ class WindowSize:
         """
         known = heads.room[heads.room > 0]
         room = int(known.min()) if len(known) else 0
-        again, self.fresh = self.too_large(room, round), False
+        again, self.fresh = self.too_large(room), False
         self.limit = room or self.limit
         samples, tokens = int(heads.samples.sum()), int(heads.tokens.sum())
         size = self.current if self.grows else self._first

@@ -19,12 +19,11 @@ from evenstep.errors import DamagedMessageError, MismatchError, PeerError
 MAGIC = b"ev"
 VERSION = 6
 
-HELLO, PROPOSAL, RECEIPT, DOCUMENTS, LEARNED, ABORT = b"H", b"P", b"R", b"D", b"L", b"A"
+HELLO, PROPOSAL, RECEIPT, LEARNED, ABORT = b"H", b"P", b"R", b"L", b"A"
 NAMES = {
     HELLO: "hello",
     PROPOSAL: "proposal",
     RECEIPT: "receipt",
-    DOCUMENTS: "list of documents",
     LEARNED: "account of the job",
     ABORT: "abort",
 }
@@ -43,7 +42,7 @@ class Head(NamedTuple):
     version: int
     """Of the protocol. What follows may be something else in another version."""
     kind: bytes
-    """H hello, P proposal, R receipt, D documents, L what was learned of the job, A abort."""
+    """H hello, P proposal, R receipt, L what was learned of the job, A abort."""
     checksum: int
     """CRC-32 (zlib) of the whole message without these four bytes."""
     length: int
@@ -87,11 +86,6 @@ def abort_message(reason: str) -> bytes:
     """Replaces any message of a rank that has failed. All other ranks raise `PeerError`."""
     # Names of files, in what an error says, may hold bytes that are not text.
     return encode(ABORT, reason.encode(errors="backslashreplace"), rank=0, round=0)
-
-
-def is_whole(message: bytes, kind: bytes) -> bool:
-    """Whether a message is of this kind, and arrived as it was sent."""
-    return message.startswith(MAGIC + _VERSION + kind) and not _damage(message)
 
 
 def is_abort(message: bytes) -> bool:

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from evenstep.service.source_loader.staged_steps import Fetched as Fetched
     from evenstep.service.startup import start as start
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
-    from evenstep.strategy.loaders.source_stripe import SourceStripe as SourceStripe
+    from evenstep.strategy.loaders.loader_layout import SourceStripe as SourceStripe
 
 _HOMES = {
     ".client.rank_client": ("RankClient",),
@@ -104,7 +104,7 @@ _HOMES = {
     ".job.options": ("DrawOptions", "MeasureOptions", "MemoryOptions"),
     ".status_http": ("StatusEndpoint",),
     "evenstep.data.source": ("Source",),
-    "evenstep.strategy.loaders.source_stripe": ("SourceStripe",),
+    "evenstep.strategy.loaders.loader_layout": ("SourceStripe",),
 }
 __all__ = sorted(name for names in _HOMES.values() for name in names)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,6 +1,6 @@
 """`DGraph`: a builder of strategies, which ends in a `LoadingPlan` (OVERLORD, section 4).
 
-The name is the paper's, for the data-flow graph of samples (see `evenstep.strategy.lineage`). The
+The name is the paper's, for the data-flow graph of samples. The
 object is a spec under construction: which modality counts, at which axis samples are distributed,
 what they cost, how they are balanced, along which axes the trainer broadcasts. Each primitive
 returns a new graph, in any order, so graphs can be shared, and one mixed graph is the root of the
@@ -24,7 +24,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
-from evenstep.plan.dynamic_context import Exchange
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import LEVELS
 from evenstep.strategy.balance.methods import Method, check_method
@@ -154,19 +153,16 @@ class DGraph:
         _check_drawn_once(samples, type(drawn.by).__name__)
         return replace(self, samples=samples, _weights=drawn.weights, _mixed=True, _cache=[])
 
-    sample = mix
-
-    def distribute(self, axis: str, group_size: int | None = None) -> DGraph:
+    def distribute(self, axis: str) -> DGraph:
         """Divides samples among the buckets at an axis; see `ClientPlaceTree.buckets`.
 
         Args:
             axis: "DP", "CP", "TP" or "WORLD".
-            group_size: buckets that are balanced among themselves; None for all together.
 
         Raises:
-            ConfigurationError: an unknown axis or a size below 1.
+            ConfigurationError: an unknown axis.
         """
-        return self._with(buckets=self.tree.buckets(axis, group_size), group_size=group_size)
+        return self._with(buckets=self.tree.buckets(axis))
 
     def cost(self, fn: CostFunction) -> DGraph:
         """Sets the cost of a sample as a function of its tokens; the default is its tokens.
@@ -203,8 +199,6 @@ class DGraph:
         *,
         micro_batches: int | None = None,
         max_tokens: int | None = None,
-        context_parallel: str | None = None,
-        exchange: Exchange | None = None,
     ) -> DGraph:
         """Balances by cost; see `evenstep.strategy.balance.levels`. A second call replaces the
         settings of its level and keeps the others, so the levels can have different methods.
@@ -219,20 +213,12 @@ class DGraph:
             micro_batches: of each bucket, instead of the job's. A subplan has 1 by default.
             max_tokens: limit of a micro-batch in this graph's modality, instead of the job's. A
                 subplan has no limit by default.
-            context_parallel: "dynamic" puts each sample on as many context-parallel ranks as it
-                needs, in every micro-batch, with equal work on all ranks. Distribute at "CP";
-                `max_tokens` is then of a rank, all samples drawn are placed, and there are as many
-                micro-batches as they need, a multiple of `micro_batches`. The cost is a
-                `DocumentCost`, its default, or one with `per_token` and `per_pair`.
-            exchange: with "dynamic", what it costs that ranks share samples.
 
         Raises:
-            ConfigurationError: an unknown method or level, a number below 1, or options that
-                contradict each other.
+            ConfigurationError: an unknown method or level, or a number below 1.
         """
         check_method(method)
         check_one_of(LEVELS, level=level)
-        _check_dynamic(context_parallel, exchange, (method, level, reorder_within))
         check_at_least(1, micro_batches=micro_batches, max_tokens=max_tokens)
         changes: dict[str, Any] = {"reorder_within": reorder_within, "together": level == "both"}
         if level in ("intra", "both"):
@@ -243,7 +229,6 @@ class DGraph:
             changes["micro_batches"] = micro_batches
         if max_tokens is not None:
             changes["max_tokens"] = max_tokens
-        changes |= {"dynamic": context_parallel is not None, "exchange": exchange}
         return self._with(balancing=replace(self._spec.balancing, **changes))
 
     def broadcast_at(self, dim: str, *more: str, stages: str | None = None) -> DGraph:
@@ -348,23 +333,6 @@ class DGraph:
 
 def _behind(carried: SampleTable | None, drawn: SampleTable) -> SampleTable:
     return drawn if carried is None else SampleTable.concatenate([carried, drawn])
-
-
-def _check_dynamic(
-    given: str | None, exchange: Exchange | None, others: tuple[object, ...]
-) -> None:
-    if given is None:
-        if exchange is not None:
-            raise ConfigurationError(
-                f'exchange={exchange} is for context_parallel="dynamic"; leave it out'
-            )
-        return
-    check_one_of(("dynamic",), context_parallel=given)
-    if others != ("greedy", "both", True):
-        raise ConfigurationError(
-            'method, level and reorder_within have no meaning with context_parallel="dynamic", '
-            "which balances by a planner of its own; leave them out"
-        )
 
 
 def _check_drawn_once(samples: SampleTable, by: str) -> None:

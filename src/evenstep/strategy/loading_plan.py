@@ -9,7 +9,7 @@ Invariant: each sample is either placed, once, or carried to the next step. It i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError
 from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import arrival
@@ -42,7 +41,6 @@ class LoadingPlan:
     """Lengths whose sum counts as a sample's tokens."""
     carried_in: int = 0
     """Number of samples, the first ones, that were carried here from the step before."""
-    group_size: int | None = None
     broadcast_at: tuple[str, ...] = ()
     stages: str = "ends"
     """Stages of a pipeline that need data."""
@@ -52,10 +50,6 @@ class LoadingPlan:
     """By level, "intra", "inter" or "both", the name of the method; without levels not balanced."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """By source, its weight in this step, if the mixture reports weights."""
-    group_first: Int64Array | None = None
-    """With dynamic context parallelism [buckets, micro_batches] the first bucket of the group that
-    each bucket is in. The group's buckets are neighbours and share the samples, which the
-    assignment has in the first one. None if each bucket has its own."""
     notes: tuple[str, ...] = ()
     """Deviations from what the strategy asked for, in words."""
     subplans: Mapping[str, LoadingPlan] = field(default_factory=dict)
@@ -99,43 +93,15 @@ class LoadingPlan:
         return self.samples[~self.assignment.placed]
 
     def members(self, bucket: int, micro_batch: int) -> SampleTable:
-        """Samples of a micro-batch, in order: those of the group that the bucket is in."""
-        first = self.group(bucket, micro_batch).start
-        return self.samples[self.assignment.members(first, micro_batch)]
-
-    def group(self, bucket: int, micro_batch: int) -> range:
-        """The buckets that share their samples with a bucket in a micro-batch; itself alone without
-        dynamic context parallelism."""
-        if self.group_first is None:
-            return range(bucket, bucket + 1)
-        column = self.group_first[:, micro_batch]
-        first = column[bucket]
-        return range(int(first), int(np.searchsorted(column, first, side="right")))
-
-    def holders(self, buckets: Iterable[int]) -> list[int]:
-        """Ascending, the buckets in which the assignment has the samples of these buckets."""
-        wanted = sorted(set(buckets))
-        if self.group_first is None:
-            return wanted
-        return [int(bucket) for bucket in np.unique(self.group_first[wanted])]
-
-    def clients_of(self, bucket: int, micro_batch: int) -> list[int]:
-        """Global ranks of the clients that fetch the samples of a micro-batch, or parts of them."""
-        group = self.group(bucket, micro_batch)
-        return [rank for each in group for rank in self.delivery.clients_of(each).tolist()]
+        """Samples of a micro-batch, in order."""
+        return self.samples[self.assignment.members(bucket, micro_batch)]
 
     # Costs
 
     @cached_property
     def cost_after(self) -> Costs:
-        """[buckets, micro_batches] cost as planned. The buckets of a group share it equally."""
-        costs = self.assignment.sums(self.costs)
-        if self.group_first is None:
-            return costs
-        shared = np.empty(costs.shape)
-        for k, first in enumerate(self.group_first.T):
-            shared[:, k] = costs[first, k] / np.bincount(first)[first]
-        return shared
+        """[buckets, micro_batches] cost as planned."""
+        return self.assignment.sums(self.costs)
 
     @cached_property
     def cost_before(self) -> Costs:
@@ -148,30 +114,6 @@ class LoadingPlan:
         micro-batch."""
         placed = np.flatnonzero(self.assignment.placed)
         return arrival(placed, len(self), self.buckets, self.micro_batches)
-
-    def check_groups(self) -> None:
-        """
-        Raises:
-            ConfigurationError: `group_first` contradicts itself or the assignment.
-        """
-        first = self.group_first
-        if first is None:
-            return
-        to = self.assignment
-        shape = (to.buckets, to.micro_batches)
-        number = np.arange(to.buckets)[:, None]
-        if (
-            first.shape != shape
-            or ((first != number) & (np.diff(first, axis=0, prepend=-1) != 0)).any()
-        ):
-            raise ConfigurationError(
-                f"group_first must have for each of {shape} buckets and micro-batches the first "
-                "bucket of its group, groups being neighbours"
-            )
-        held = to.placed
-        bucket, micro_batch = to.bucket[held], to.micro_batch[held]
-        if (first[bucket, micro_batch] != bucket).any():
-            raise ConfigurationError("a sample is in a bucket that is not the first of its group")
 
     @property
     def imbalance(self) -> float:
@@ -189,6 +131,35 @@ class LoadingPlan:
     def delivery(self) -> Delivery:
         """Which client fetches which buckets."""
         return self.tree.delivery(self.axis, self.broadcast_at, stages=self.stages)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LoaderTask:
+    """The share of a plan that a Source Loader carries out."""
+
+    step: int
+    rows: Int64Array
+    """[n] rows of the plan, by source and position: the order in which samples are read."""
+    samples: SampleTable
+    """[n] the same samples, to be prepared and staged; those with bucket -1 stay buffered."""
+    bucket: Int64Array
+    """[n] bucket whose constructor gets each, -1 for a sample that is carried."""
+    subplans: Mapping[str, Int64Array]
+    """By name, [n] the bucket in the subplan; -1 for a sample without its modality."""
+
+    @classmethod
+    def of(cls, plan: LoadingPlan, rows: Int64Array) -> LoaderTask:
+        """The part of a plan with these rows, ordered by source and position."""
+        return cls(
+            step=plan.step,
+            rows=rows,
+            samples=plan.samples[rows],
+            bucket=plan.assignment.bucket[rows].astype(np.int64),
+            subplans={
+                name: subplan.assignment.bucket[rows].astype(np.int64)
+                for name, subplan in plan.subplans.items()
+            },
+        )
 
 
 def imbalance(loads: Costs) -> float:

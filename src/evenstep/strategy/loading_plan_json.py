@@ -16,7 +16,7 @@ from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable
 
 _VERSION = 1
-_PLAIN = ("step", "axis", "carried_in", "group_size", "stages", "max_tokens")
+_PLAIN = ("step", "axis", "carried_in", "stages", "max_tokens")
 _TUPLES = ("modality", "broadcast_at", "notes")
 _MAPPINGS = ("methods", "weights")
 
@@ -25,7 +25,6 @@ _SCHEMA = {
     "step": COUNT,
     "axis": str,
     "carried_in": COUNT,
-    "group_size": (AT_LEAST_1, None),
     "stages": str,
     "max_tokens": (AT_LEAST_1, None),
     **{name: [str] for name in _TUPLES},
@@ -75,9 +74,7 @@ def from_json(text: str) -> LoadingPlan:
 def _decided(plan: LoadingPlan) -> dict[str, Any]:
     """All fields except those that subplans share."""
     assignment = plan.assignment
-    groups = {} if plan.group_first is None else {"group_first": plan.group_first.tolist()}
     return {
-        **groups,
         **{name: getattr(plan, name) for name in _PLAIN},
         **{name: list(getattr(plan, name)) for name in _TUPLES},
         **{name: dict(getattr(plan, name)) for name in _MAPPINGS},
@@ -109,10 +106,6 @@ def _plan(given: Mapping[str, Any], samples: SampleTable, tree: ClientPlaceTree)
     for name in given["modality"]:
         require(name in samples.lengths, "modality", name)
     assignment.check()
-    first = given.get("group_first")
-    if first is not None:
-        check_schema(first, [[_NUMBER]], "group_first")
-        require(len({len(row) for row in first}) == 1, "group_first", first)
     decided: dict[str, Any] = {name: given[name] for name in (*_PLAIN, *_MAPPINGS)}
     decided.update({name: tuple(given[name]) for name in _TUPLES})
     plan = LoadingPlan(
@@ -120,10 +113,8 @@ def _plan(given: Mapping[str, Any], samples: SampleTable, tree: ClientPlaceTree)
         tree=tree,
         assignment=assignment,
         costs=np.asarray(given["costs"], given["cost_type"]),
-        group_first=None if first is None else np.asarray(first, np.int64),
         subplans={name: _plan(sub, samples, tree) for name, sub in given["subplans"].items()},
         **decided,
     )
-    plan.check_groups()
     plan.delivery  # noqa: B018  (checks axes and stages)
     return plan

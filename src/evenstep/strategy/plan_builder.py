@@ -16,10 +16,8 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.packing.shared_step import too_long
 from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
-from evenstep.strategy.balance.dynamic_groups import assign_groups, options_of
 from evenstep.strategy.balance.levels import Balancing, assign
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import Buckets
@@ -43,7 +41,6 @@ class GraphSpec:
     modality: tuple[str, ...] = ()
     """Empty is the samples' only modality."""
     buckets: Buckets | None = None
-    group_size: int | None = None
     cost: CostFunction | None = None
     memory: CostFunction | None = None
     max_memory: float = float("inf")
@@ -62,8 +59,6 @@ class Placement:
     modality: tuple[str, ...]
     max_tokens: int | None
     notes: tuple[str, ...]
-    group_first: Int64Array | None = None
-    """As in `LoadingPlan`."""
 
 
 def bound_for(modality: tuple[str, ...], samples: SampleTable) -> tuple[str, ...]:
@@ -109,10 +104,6 @@ def place_samples(
         raise ConfigurationError(f"the samples{which} are not distributed: call distribute(axis)")
     modality = bound_for(spec.modality, samples)
     tokens = samples.tokens(modality)
-    if spec.balancing.dynamic:
-        return _place_in_groups(
-            samples, modality, spec, buckets, micro_batches, max_tokens, subplan
-        )
     notes: list[str] = []
     _check_lengths(samples, tokens, modality, max_tokens, subplan)
     if subplan is None:
@@ -126,7 +117,7 @@ def place_samples(
     within = assign(
         costs_of_rows,
         sizes,
-        buckets,
+        buckets.bucket_count,
         spec.balancing,
         micro_batches=micro_batches,
         max_tokens=cap,
@@ -147,45 +138,6 @@ def place_samples(
     return Placement(assignment, costs, modality, max_tokens, tuple(notes))
 
 
-def _place_in_groups(
-    samples: SampleTable,
-    modality: tuple[str, ...],
-    spec: GraphSpec,
-    buckets: Buckets,
-    micro_batches: int,
-    max_tokens: int | None,
-    subplan: str | None,
-) -> Placement:
-    """As `place_samples`, of all samples, with groups of ranks."""
-    if subplan is not None:
-        raise ConfigurationError(
-            f'subplan {subplan!r} has context_parallel="dynamic", which only the main plan can '
-            "have; balance the subplan by a method"
-        )
-    options = options_of(
-        buckets,
-        spec.cost,
-        exchange=spec.balancing.exchange,
-        micro_batches=micro_batches,
-        max_tokens=max_tokens,
-        limits_memory=spec.memory is not None,
-    )
-    tokens = samples.tokens(modality)
-    _check_lengths(samples, tokens, modality, None, None)
-    longest = int(tokens.argmax()) if len(tokens) else -1
-    if longest >= 0 and tokens[longest] > options.capacity:
-        name = f"sample {samples.identity(longest)}"
-        raise too_long(name, int(tokens[longest]), options)
-    made = assign_groups(tokens, options)
-    if made is None:
-        raise TooFewSamplesError(
-            f"{len(samples)} samples cannot give each of {micro_batches} micro-batches one, and "
-            "ranks without samples would leave the others waiting; draw more samples in a step"
-        )
-    costs = sample_costs(options.cost, tokens)
-    return Placement(made[0], costs, modality, max_tokens, (), made[1])
-
-
 def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> LoadingPlan:
     """The plan of a placement.
 
@@ -199,10 +151,9 @@ def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> Loadi
     balancing = spec.balancing
     methods = {"intra": balancing.intra, "inter": balancing.inter}
     if balancing.together:
-        methods = {"both": "dynamic" if balancing.dynamic else balancing.intra}
+        methods = {"both": balancing.intra}
     return LoadingPlan(
         axis=axis,
-        group_size=spec.group_size,
         broadcast_at=spec.broadcast_at,
         stages=spec.stages or ("all" if axis == "WORLD" else "ends"),
         assignment=placement.assignment,
@@ -210,7 +161,6 @@ def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> Loadi
         modality=placement.modality,
         max_tokens=placement.max_tokens,
         notes=placement.notes,
-        group_first=placement.group_first,
         methods={
             level: method if isinstance(method, str) else name_of(method)
             for level, method in methods.items()

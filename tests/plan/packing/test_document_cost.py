@@ -65,16 +65,6 @@ def test_costs_are_in_proportion_to_the_cost_they_were_taken_from(
     assert got * scale == pytest.approx(expected, rel=2e-3, abs=1e-12)
 
 
-@settings(max_examples=50)
-@given(st.integers(0, 10**12), DOCUMENT_COSTS)
-def test_the_longest_document_within_a_cost_is_the_longest(
-    cost: int, document_cost: DocumentCost
-) -> None:
-    longest = document_cost.longest_within(cost)
-    assert document_cost.of_documents(column([longest]))[0] <= cost
-    assert document_cost.of_documents(column([longest + 1]))[0] > cost
-
-
 def test_a_cost_that_is_not_a_sum_over_documents_is_refused() -> None:
     def opaque(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
         return shapes.longest * 1.0

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition import Partition, bins_needed, partition
-from evenstep.plan.partition.bounds import lower_bound
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import largest_first, whole_by_group, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
@@ -109,14 +108,6 @@ def test_exchanges_never_raise_the_largest_load(world: World, capped: bool) -> N
     if greedy is not None:
         before = np.bincount(greedy, whole, world.bins).max()
         assert np.bincount(made.bin_of, whole, world.bins).max() <= before
-    assert made.loads.max() >= lower_bound(world.costs, world.bins, **limits) * (1 - 1e-12)
-
-
-@given(worlds())
-@few
-def test_equal_counts_differ_by_at_most_one(world: World) -> None:
-    counts = np.bincount(world.run(equal_counts=True).bin_of, minlength=world.bins)
-    assert counts.max() - counts.min() <= 1
 
 
 @given(worlds())
@@ -137,29 +128,6 @@ def test_no_largest_load_is_over_four_thirds_of_the_best(costs: list[int], bins:
     best = sums_of(every_way(len(costs), bins), np.array(costs), bins).max(axis=1).min()
     made = partition(costs, bins)
     assert made.loads.max() <= (4 / 3 - 1 / (3 * bins)) * best + 1e-9
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=7),
-    st.integers(1, 3),
-    st.booleans(),
-    st.integers(9, 40),
-)
-@few
-def test_the_lower_bound_is_at_most_the_best(
-    items: list[tuple[int, int]], bins: int, equal_counts: bool, cap: int
-) -> None:
-    costs, tokens = np.array(items).T
-    ways = every_way(len(costs), bins)
-    counts = sums_of(ways, np.ones(len(costs), np.int64), bins)
-    allowed = sums_of(ways, tokens, bins).max(axis=1) <= cap
-    if equal_counts:
-        allowed &= counts.max(axis=1) - counts.min(axis=1) <= 1
-    assume(allowed.any())
-    best = sums_of(ways[allowed], costs, bins).max(axis=1).min()
-    limits = {"equal_counts": equal_counts, "tokens": tokens, "cap": cap}
-    assert lower_bound(costs, bins, **limits) <= best
-    assert lower_bound(costs / 4, bins, **limits) <= best / 4 + 1e-9
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 2**32))
@@ -199,17 +167,15 @@ def test_largest_first_keeps_equal_weights_in_place() -> None:
 # How good
 
 
-@pytest.mark.parametrize("equal_counts", [False, True])
 @pytest.mark.parametrize(("count", "sigma"), [(64, 1.4), (256, 1.4), (256, 0.8), (4096, 1.4)])
-def test_the_largest_load_is_within_a_thousandth_of_the_lower_bound(
-    count: int, sigma: float, equal_counts: bool
+def test_the_largest_load_is_within_a_thousandth_of_the_mean_or_the_largest_cost(
+    count: int, sigma: float
 ) -> None:
     for seed in range(5):
         costs = quadratic(documents(count, seed, sigma))
         bins = max(2, int(0.98 * costs.sum() / costs.max()))
-        made = partition(costs, bins, equal_counts=equal_counts)
-        bound = lower_bound(costs, bins, equal_counts=equal_counts)
-        assert made.loads.max() <= 1.001 * bound
+        made = partition(costs, bins)
+        assert made.loads.max() <= 1.001 * max(costs.sum() / bins, costs.max())
 
 
 @pytest.mark.parametrize(("sigma", "cap"), [(1.4, 32_768), (1.0, 16_384)])
@@ -221,8 +187,7 @@ def test_batches_that_fill_the_cap_are_divided_within_it_and_evenly(sigma: float
         made = partition(quadratic(lengths), bins, tokens=lengths, cap=cap)
         assert made.tokens is not None
         assert made.tokens.max() <= cap
-        bound = lower_bound(quadratic(lengths), bins, tokens=lengths, cap=cap)
-        above.append(made.loads.max() / bound)
+        above.append(made.loads.max() / max(made.loads.mean(), quadratic(lengths).max()))
     assert np.mean(above) < 1.02
 
 
@@ -276,10 +241,6 @@ def test_where_the_costliest_first_finds_no_room_another_way_does(
         (
             {"cap": 7, "tokens": [5, 5, 5]},
             "3 items of 15 tokens do not fit into bins=2 of cap=7 tokens: take 3 bins",
-        ),
-        (
-            {"cap": 7, "tokens": [5, 5, 5], "equal_counts": True},
-            "equal_counts=True and cap=7 cannot both be kept",
         ),
     ],
 )

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.errors import ConfigurationError
-from evenstep.plan.pipeline.micro_batch_order import order_micro_batches, share_micro_batches
+from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.tools.simulate.distributions import sample_lengths
 
@@ -99,36 +98,3 @@ def test_the_order_found_is_better_than_small_ones_at_both_ends() -> None:
         ends += makespan(work, PLAIN, np.concatenate([ranks[::2], ranks[1::2][::-1]]))
     # Peaks near one end alone, or no swaps, come to 0.972 at best.
     assert found < 0.9715 * ends
-
-
-@settings(max_examples=30)
-@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**32), st.booleans())
-def test_ranks_get_equally_many_micro_batches_and_each_goes_to_one(
-    ranks: int, each: int, seed: int, ordered: bool
-) -> None:
-    work = np.random.default_rng(seed).exponential(size=ranks * each)
-    shares = share_micro_batches(work, ranks, PLAIN if ordered else None)
-    assert shares.shape == (ranks, each)
-    assert sorted(shares.ravel().tolist()) == list(range(ranks * each))
-    again = share_micro_batches(work, ranks, PLAIN if ordered else None)
-    assert again.tolist() == shares.tolist()
-
-
-@settings(max_examples=20)
-@given(st.integers(2, 8), st.integers(0, 2**32))
-def test_ranks_get_equal_work_and_run_it_in_the_best_order(ranks: int, seed: int) -> None:
-    work = np.random.default_rng(seed).uniform(0.8, 1.2, size=ranks * 8)
-    shares = share_micro_batches(work, ranks, PLAIN)
-    loads = work[shares].sum(axis=1)
-    assert loads.max() <= 1.005 * loads.mean()
-    for mine, plain in zip(shares, share_micro_batches(work, ranks)):
-        assert plain.tolist() == sorted(mine.tolist())
-        assert mine.tolist() == plain[order_micro_batches(work[plain], PLAIN)].tolist()
-
-
-def test_micro_batches_that_do_not_divide_evenly_are_refused() -> None:
-    for work in (np.ones(7), np.empty(0)):
-        with pytest.raises(ConfigurationError, match=f"{len(work)} micro-batches.*ranks=2"):
-            share_micro_batches(work, 2)
-    with pytest.raises(ConfigurationError, match="ranks=0"):
-        share_micro_batches(np.ones(4), 0)

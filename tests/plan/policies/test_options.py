@@ -68,30 +68,12 @@ REFUSED: list[tuple[type[Policy], dict[str, Any], str]] = [
     (PoolSort, {"batch_size": None}, "batch_size=None must be an integer"),
     (PoolSort, {"batch_size": 8, "pool_size": 0}, "pool_size=0 must be at least 1"),
     (PoolSort, {"batch_size": 8, "pool_size": 7}, "pool_size=7 must be at least batch_size=8"),
-    (PoolSort, {"batch_size": 8, "shuffle": "pools"}, "shuffle='pools' must be one of"),
-    (PoolSort, {"batch_size": 8, "initial_pool_size": 8}, "warmup_rounds=0: .* needs both"),
-    (PoolSort, {"batch_size": 8, "warmup_rounds": 3}, "initial_pool_size=None .* needs both"),
-    (PoolSort, {"batch_size": 8, "warmup_rounds": -1}, "warmup_rounds=-1 must be at least 0"),
-    (PoolSort, {"batch_size": 8, "warmup_rounds": None}, "warmup_rounds=None must be an integer"),
-    (
-        PoolSort,
-        {"batch_size": 8, "initial_pool_size": 0, "warmup_rounds": 3},
-        "initial_pool_size=0 must be at least 1",
-    ),
-    (
-        PoolSort,
-        {"batch_size": 8, "initial_pool_size": 65, "warmup_rounds": 3, "pool_size": 64},
-        "initial_pool_size=65 must be at most pool_size=64",
-    ),
-    (PoolSort, {"batch_size": 8, "shuffle": "samples", "spread": True}, "or spread=False"),
-    (PoolSort, {"batch_size": 8, "shuffle": "none", "spread": True}, "use shuffle='batches'"),
     *(
         (kind, {"max_tokens": n}, f"max_tokens={n!r}")
         for kind in (TokenBudget, Even, SequencePacking)
         for n in (0, -5, 4096.0, "4096", True, None)
     ),
     (TokenBudget, {"max_tokens": 100, "max_patches": 0}, "max_patches=0 must be at least 1"),
-    (TokenBudget, {"max_tokens": 100, "max_steps_per_round": 0}, "max_steps_per_round=0 must be"),
     (TokenBudget, {"max_tokens": 100, "max_wait": -1}, "max_wait=-1 must be at least 0"),
     (TokenBudget, {"max_tokens": 100, "max_wait": None}, "max_wait=None must be an integer"),
     (TokenBudget, {"max_tokens": 100, "max_wait": 1.5}, "max_wait=1.5 must be an integer"),

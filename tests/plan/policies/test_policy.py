@@ -26,16 +26,15 @@ from evenstep.errors import SampleError
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.pipeline.schedule import PipelineSchedule
-from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
+from evenstep.plan.policies.pool_sort import PoolSort
 from evenstep.plan.policies.sequence_packing import SequencePacking
+from evenstep.plan.policy import too_long
 from plan_world import Turn, play
 
 TOKEN_BUDGETS = st.builds(
     TokenBudget,
     st.integers(1, 600),
-    hard_cap=st.booleans(),
     max_patches=st.none() | st.integers(1, 30),
-    max_steps_per_round=st.none() | st.integers(1, 8),
     max_wait=st.integers(0, 5),
     spread=st.booleans(),
 )
@@ -69,14 +68,6 @@ POOL_SORTS = st.builds(
     PoolSort,
     st.integers(1, 8),
     pool_size=st.none() | st.integers(10, 40),
-    ascending=st.booleans(),
-    shuffle=st.sampled_from(SHUFFLES),
-) | st.builds(
-    PoolSort,
-    st.integers(1, 8),
-    shuffle=st.sampled_from(SHUFFLES),
-    initial_pool_size=st.integers(1, 10),
-    warmup_rounds=st.integers(1, 4),
 )
 SEQUENCE_PACKINGS = st.builds(SequencePacking, st.integers(1, 600), max_wait=st.integers(0, 5))
 WORKLOAD_PACKINGS = st.builds(
@@ -208,8 +199,8 @@ IN_ANOTHER_PROCESS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from plan_world import play
-from evenstep.plan import TokenBudget
-policy = TokenBudget(300, max_steps_per_round=3)
+from few_steps import FewSteps
+policy = FewSteps(300, steps=3)
 sources = [[1 + (37 * i * (r + 1)) % 290 for i in range(40)] for r in range(3)]
 rounds = play(policy, sources, buffer_size=16, seed=5, epoch=2)
 print(json.dumps([[turn.emitted for turn in turns.values()] for turns in rounds]))
@@ -267,7 +258,7 @@ def test_names_are_the_class_names_in_lower_case_with_hyphens() -> None:
 
 
 def test_a_sample_over_the_limit_is_refused_with_its_name_length_and_limit() -> None:
-    error = TokenBudget(16_384).explain_too_long("sample 17 of rank 3", 20_000)
+    error = too_long("sample 17 of rank 3", 20_000, 16_384)
     assert isinstance(error, SampleError)
     assert "sample 17 of rank 3 has 20,000 tokens, over max_tokens=16,384" in str(error)
     assert "truncate it in the dataset or raise max_tokens" in str(error)

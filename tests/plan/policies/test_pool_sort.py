@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 
 from evenstep.cost import GroupShapes
 from evenstep.plan import FixedBatch, Window
-from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
-from evenstep.plan.rng import generator
+from evenstep.plan.policies.pool_sort import PoolSort
 from evenstep.tools.simulate import SimulationResult, simulate
 from plan_world import Turn, play
 
 BATCHES = st.integers(1, 8)
 POOLS = st.integers(8, 64)
-SHUFFLED = st.sampled_from(["batches", "samples"])
 SEEDS = st.integers(0, 2**32)
 
 
@@ -45,11 +43,11 @@ def settle_one(policy: PoolSort, lengths: list[int], counts: list[int]) -> list[
 # Alignment
 
 
-@given(BATCHES, POOLS, SHUFFLED, st.booleans(), st.integers(1, 200), st.integers(2, 8), SEEDS)
+@given(BATCHES, POOLS, st.integers(1, 200), st.integers(2, 8), SEEDS)
 def test_ranks_with_equal_lengths_train_on_equal_lengths_in_every_step_however_they_come(
-    batch_size: int, pool: int, shuffle: str, ascending: bool, count: int, ranks: int, seed: int
+    batch_size: int, pool: int, count: int, ranks: int, seed: int
 ) -> None:
-    policy = PoolSort(batch_size, pool_size=pool, shuffle=shuffle, ascending=ascending)
+    policy = PoolSort(batch_size, pool_size=pool)
     lengths = lengths_of(count, seed)
     size = policy.window_size(10_000)
     draw = np.random.default_rng(seed)
@@ -66,15 +64,11 @@ def test_ranks_with_equal_lengths_train_on_equal_lengths_in_every_step_however_t
         assert all(one == steps[0] for one in steps)
 
 
-@given(
-    BATCHES,
-    st.sampled_from(SHUFFLES),
-    st.lists(st.integers(1, 120), min_size=2, max_size=8),
-)
+@given(BATCHES, st.lists(st.integers(1, 120), min_size=2, max_size=8))
 def test_ranks_with_unequally_many_samples_take_the_same_quantiles_in_every_step(
-    batch_size: int, shuffle: str, counts: list[int]
+    batch_size: int, counts: list[int]
 ) -> None:
-    policy = PoolSort(batch_size, shuffle=shuffle)
+    policy = PoolSort(batch_size)
     places = {}
     for count in set(counts):
         # Lengths increase with the position, so a position over the count is a quantile.
@@ -87,29 +81,25 @@ def test_ranks_with_unequally_many_samples_take_the_same_quantiles_in_every_step
     for one, few in places.values():
         for other, many in places.values():
             apart = np.abs(np.array(one) - np.array(other))
-            if shuffle == "samples":
-                # Which slots stay empty on a rank is by chance, and shifts those around them.
-                assert apart.mean() <= 1 / steps + 1.5 / np.sqrt(min(few, many))
-            else:
-                assert apart.max() <= 1 / min(few, many) + 1e-9
+            assert apart.max() <= 1 / min(few, many) + 1e-9
 
 
-@given(BATCHES, POOLS, SHUFFLED, st.lists(st.integers(0, 150), min_size=1, max_size=8), SEEDS)
+@given(BATCHES, POOLS, st.lists(st.integers(0, 150), min_size=1, max_size=8), SEEDS)
 def test_a_batch_is_full_where_no_rank_has_run_out(
-    batch_size: int, pool: int, shuffle: str, counts: list[int], seed: int
+    batch_size: int, pool: int, counts: list[int], seed: int
 ) -> None:
-    policy = PoolSort(batch_size, pool_size=pool, shuffle=shuffle)
+    policy = PoolSort(batch_size, pool_size=pool)
     for turns in play(policy, [lengths_of(n, seed) for n in counts], buffer_size=1, seed=seed):
         if all(len(turn.window) == policy.window_size(1) for turn in turns.values()):
             for turn in turns.values():
                 assert set(turn.plan.groups.sizes) == {batch_size}
 
 
-@given(BATCHES, st.sampled_from(SHUFFLES), st.integers(1, 60), st.integers(1, 300), SEEDS)
+@given(BATCHES, st.integers(1, 60), st.integers(1, 300), SEEDS)
 def test_what_does_not_fit_beside_a_rank_that_runs_out_is_kept_youngest_first(
-    batch_size: int, shuffle: str, few: int, many: int, seed: int
+    batch_size: int, few: int, many: int, seed: int
 ) -> None:
-    policy = PoolSort(batch_size, shuffle=shuffle)
+    policy = PoolSort(batch_size)
     groups = settle_one(policy, lengths_of(many, seed), [few, many])
     taken = sorted(position for group in groups for position in group)
     assert taken == list(range(min(many, len(groups) * batch_size)))
@@ -119,11 +109,11 @@ def test_what_does_not_fit_beside_a_rank_that_runs_out_is_kept_youngest_first(
 # What is in a batch
 
 
-@given(BATCHES, POOLS, st.booleans(), st.integers(1, 150), SEEDS)
+@given(BATCHES, POOLS, st.integers(1, 150), SEEDS)
 def test_batches_of_a_pool_do_not_overlap_in_length(
-    batch_size: int, pool: int, ascending: bool, count: int, seed: int
+    batch_size: int, pool: int, count: int, seed: int
 ) -> None:
-    policy = PoolSort(batch_size, pool_size=pool, ascending=ascending)
+    policy = PoolSort(batch_size, pool_size=pool)
     lengths = lengths_of(count, seed)
     for turns in play(policy, [lengths], buffer_size=1, seed=seed):
         spans = sorted(
@@ -131,30 +121,6 @@ def test_batches_of_a_pool_do_not_overlap_in_length(
             for group in turns[0].emitted
         )
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
-
-
-@given(BATCHES, POOLS, st.booleans(), st.integers(1, 150), SEEDS)
-def test_unshuffled_pools_are_trained_on_from_one_end_to_the_other(
-    batch_size: int, pool: int, ascending: bool, count: int, seed: int
-) -> None:
-    policy = PoolSort(batch_size, pool_size=pool, ascending=ascending, shuffle="none")
-    lengths = lengths_of(count, seed)
-    for turns in play(policy, [lengths], buffer_size=1):
-        order = [lengths[i] for group in turns[0].emitted for i in group]
-        assert order == sorted(order, reverse=not ascending)
-
-
-@given(BATCHES, st.integers(1, 20), SEEDS)
-def test_shuffled_samples_are_the_sorted_pool_under_one_permutation(
-    batch_size: int, steps: int, seed: int
-) -> None:
-    count = batch_size * steps
-    lengths = lengths_of(count, seed)
-    groups = settle_one(PoolSort(batch_size, shuffle="samples"), lengths, [count])
-    by_length = np.argsort(lengths, kind="stable")
-    order = generator(3, 0, 0, 21).permutation(count)
-    assert np.concatenate(groups).tolist() == by_length[order].tolist()
-    assert {len(group) for group in groups} == {batch_size}
 
 
 def test_orders_differ_between_pools_epochs_and_seeds() -> None:
@@ -216,19 +182,6 @@ def test_a_pool_is_a_whole_number_of_batches_and_no_larger_than_asked(
     asked = buffer_size if pool is None else pool
     assert size % batch_size == 0
     assert max(asked - batch_size, 0) < size <= max(asked, batch_size)
-
-
-@given(BATCHES, st.integers(1, 200), st.integers(1, 20), st.integers(1, 300))
-def test_pools_grow_from_the_initial_size_to_the_full_one(
-    batch_size: int, initial: int, rounds: int, buffer_size: int
-) -> None:
-    policy = PoolSort(batch_size, initial_pool_size=initial, warmup_rounds=rounds)
-    full = policy.window_size(buffer_size)
-    sizes = [policy.window_size_at(buffer_size, k) for k in range(rounds + 3)]
-    assert sizes == sorted(sizes)
-    assert sizes[0] == max(min(initial, full) // batch_size, 1) * batch_size
-    assert sizes[rounds:] == [full] * 3
-    assert all(size % batch_size == 0 for size in sizes)
 
 
 # Spread

@@ -7,23 +7,13 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan import TokenBudget, Window
+from few_steps import FewSteps
 from plan_world import Turn, play
 
 
 def lognormal(count: int, seed: int, spread: float = 1.0) -> list[int]:
     lengths = np.exp(np.random.default_rng(seed).normal(5, spread, count))
     return lengths.astype(int).clip(1, 4096).tolist()
-
-
-# Alignment across ranks
-
-
-@given(st.integers(1, 6), st.integers(1, 5))
-def test_no_round_has_more_steps_than_max_steps_per_round(steps: int, ranks: int) -> None:
-    policy = TokenBudget(500, max_steps_per_round=steps, hard_cap=False)
-    sources = [lognormal(50, seed) for seed in range(ranks)]
-    for turns in play(policy, sources, buffer_size=20):
-        assert all(1 <= turn.steps <= steps for turn in turns.values())
 
 
 # Nobody starves
@@ -42,7 +32,7 @@ def waits(policy: TokenBudget, sources: list[list[int]], buffer_size: int) -> li
 @pytest.mark.parametrize("max_wait", [1, 4])
 def test_a_long_sample_is_emitted_in_the_round_after_max_wait(max_wait: int) -> None:
     # A group of one never is among the largest while short samples keep coming.
-    policy = TokenBudget(100, max_steps_per_round=1, max_wait=max_wait)
+    policy = FewSteps(100, steps=1, max_wait=max_wait)
     assert waits(policy, [[90, *[10] * 200]], 12)[0][0] == max_wait + 1
 
 
@@ -56,7 +46,7 @@ def test_every_sample_is_emitted_within_max_wait_and_window_size_rounds(
     case: tuple[int, int, int, int], ranks: int
 ) -> None:
     max_wait, steps, buffer_size, seed = case
-    policy = TokenBudget(600, max_steps_per_round=steps, max_wait=max_wait, hard_cap=False)
+    policy = FewSteps(600, steps=steps, max_wait=max_wait)
     sources = [lognormal(80, seed + rank, spread=1.5) for rank in range(ranks)]
     for rank, rounds_of in enumerate(waits(policy, sources, buffer_size)):
         assert set(rounds_of) == set(range(len(sources[rank])))
@@ -73,7 +63,7 @@ def test_overdue_samples_go_first_and_all_of_them_where_their_groups_fit(
     case: tuple[int, int, int, int], ranks: int
 ) -> None:
     max_wait, steps, buffer_size, seed = case
-    policy = TokenBudget(600, max_steps_per_round=steps, max_wait=max_wait, hard_cap=False)
+    policy = FewSteps(600, steps=steps, max_wait=max_wait)
     sources = [lognormal(80, seed + rank, spread=1.5) for rank in range(ranks)]
     for turns in play(policy, sources, buffer_size=buffer_size):
         for turn in turns.values():
@@ -105,7 +95,7 @@ def places(turn: Turn) -> list[int]:
 
 
 def played(ranks: int = 8, **world: int) -> list[dict[int, list[int]]]:
-    policy = TokenBudget(2000, hard_cap=False, spread=False)
+    policy = TokenBudget(2000, spread=False)
     sources = [lognormal(120, 11) for _ in range(ranks)]
     return [
         {rank: places(turn) for rank, turn in turns.items()}
@@ -165,17 +155,6 @@ def test_spread_groups_are_the_same_and_lengths_mix_while_costs_meet() -> None:
 
 
 # Options
-
-
-def test_a_hard_cap_is_the_longest_sample_accepted() -> None:
-    assert TokenBudget(4096).max_length == 4096
-    assert TokenBudget(4096, hard_cap=False).max_length is None
-
-
-def test_a_sample_over_the_budget_is_trained_alone_without_the_cap() -> None:
-    policy = TokenBudget(100, hard_cap=False)
-    (turns,) = play(policy, [[10, 5000, 10, 20]], buffer_size=4)
-    assert [1] in turns[0].emitted
 
 
 def test_patches_are_counted_only_where_they_are_limited() -> None:

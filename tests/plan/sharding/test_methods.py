@@ -20,7 +20,6 @@ from evenstep.plan.sharding import (
     shard_per_sequence,
 )
 from evenstep.plan.sharding.attention_tiles import causal_pairs
-from evenstep.plan.sharding.row_exchange import exchange_rows
 from sharded_sequences import CONTEXT, LENGTHS, RANKS, Int64Array, pretraining
 
 
@@ -147,30 +146,3 @@ def test_methods_that_are_unknown_none_or_twice_are_refused(methods: tuple[str, 
 def test_a_latency_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="finite"):
         shard([10, 20], 2, latency=lambda queries, keys: queries * np.nan)
-
-
-@given(
-    st.lists(st.integers(1, 20_000), min_size=1, max_size=12),
-    st.integers(1, 9),
-    st.sampled_from(METHODS),
-)
-def test_the_slowest_rank_has_no_more_tiles_and_all_ranks_their_tokens(
-    lengths: list[int], ranks: int, method: str
-) -> None:
-    before = shard(lengths, ranks, methods=(method,))
-    after = exchange_rows(before)
-    after.check()
-    assert after.tokens.tolist() == before.tokens.tolist()
-    assert after.tiles().max() <= before.tiles().max()
-    assert after.method == before.method
-
-
-@pytest.mark.parametrize("ranks", [3, 7, 37])
-def test_ranks_of_long_documents_have_equal_attention(ranks: int) -> None:
-    lengths = [127_038, 40_000, 9_000, 3_000, 2_000]
-    before, after = shard(lengths, ranks), shard(lengths, ranks, even=True)
-    after.check()
-    worst = after.tiles().max() / after.tiles().mean()
-    assert worst < 1.004
-    assert worst < before.tiles().max() / before.tiles().mean()
-    assert after.fragments.mean() < before.fragments.mean() + 4

@@ -61,8 +61,8 @@ def plans_before_its_window_is_full(right):
 
 @mutation("shares known, all run out together", LookAhead, "_quota")
 def looks_ahead_by_its_own_share_only(right):
-    def wrong(self, round):
-        size, own = self._size.at(round), self._left[self._rank]
+    def wrong(self):
+        size, own = self._size.most, self._left[self._rank]
         return size if own <= 0 else -(-own // -(-own // size))
 
     return wrong
@@ -266,7 +266,7 @@ def forgets_on_resume_how_long_samples_have_waited(right):
     return wrong
 
 
-@mutation("growing pools", LookAhead, "end_round")
+@mutation("even, windows grow", LookAhead, "end_round")
 def keeps_the_window_of_the_resumed_round(right):
     def wrong(self, heads, totals, left):
         self._left = list(left)

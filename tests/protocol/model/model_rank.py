@@ -72,7 +72,6 @@ class Rank:
             checks=self,
             filler_sample=self.fillers,
             worker_states=None,
-            documents=None,
             feed=None if epoch.entries is None else self,
         )
         self.source: list[int] = []

@@ -6,6 +6,7 @@ from model_job import Job
 
 from evenstep.plan import Even, FixedBatch, TokenBudget
 from evenstep.plan.policies.pool_sort import PoolSort
+from few_steps import FewSteps
 
 LENGTHS = (3, 5, 3, 3, 5, 3)
 FIRST_WINDOW = 3
@@ -13,7 +14,7 @@ FIRST_WINDOW = 3
 MEMORY = 192
 """Bytes of little memory: for 12 tokens in each of two windows."""
 
-ONE_STEP = TokenBudget(8, max_wait=1, max_steps_per_round=1)
+ONE_STEP = FewSteps(8, max_wait=1, steps=1)
 
 _SMALL = [
     Job(name="fixed batches", policy=FixedBatch(2), lengths=LENGTHS[:5]),
@@ -77,13 +78,6 @@ _SMALL = [
         bad=frozenset({0, 4}),
     ),
     Job(name="sorted pools", policy=PoolSort(2), lengths=LENGTHS[:5]),
-    Job(
-        name="growing pools",
-        policy=PoolSort(1, initial_pool_size=1, warmup_rounds=2),
-        lengths=LENGTHS,
-        buffer_size=3,
-        chunks=(9,),
-    ),
     Job(
         name="even, own samplers",
         policy=Even(8, max_wait=1),

@@ -51,18 +51,6 @@ def test_clients_share_a_bucket_where_they_differ_only_in_stages_and_inner_axes(
     assert [bucket_of[key] for key in sorted(bucket_of)] == sorted(bucket_of.values())
 
 
-@given(sizes_of_meshes, st.sampled_from(DIVIDING_AXES), st.integers(1, 20))
-def test_groups_are_buckets_in_a_row_of_which_only_the_last_is_smaller(
-    sizes: dict[str, int], axis: str, group_size: int
-) -> None:
-    subgroups = ClientPlaceTree.of(sizes).buckets(axis, group_size)
-    members = [subgroups.members(group).tolist() for group in range(subgroups.group_count)]
-    assert [b for one in members for b in one] == list(range(subgroups.bucket_count))
-    assert subgroups.group_count == -(-subgroups.bucket_count // group_size)
-    assert all(len(one) == min(group_size, subgroups.bucket_count) for one in members[:-1])
-    assert 1 <= len(members[-1]) <= group_size
-
-
 @given(sizes_of_meshes, st.sampled_from(AXES), st.data())
 def test_what_is_added_and_removed_again_changes_nothing_but_the_version(
     sizes: dict[str, int], axis: str, data: st.DataObject
@@ -121,8 +109,6 @@ def test_a_mesh_that_cannot_be_is_refused(
         (lambda t: t.bucket({"TP": 2}, "DP"), "TP=2 must be from 0 to 1"),
         (lambda t: t.buckets("PP"), "stages of a pipeline work on the same samples"),
         (lambda t: t.buckets("dp"), "axis 'dp' must be one of .'DP', 'CP', 'TP', 'WORLD'"),
-        (lambda t: t.buckets("DP", 0), "group_size=0 must be a whole number from 1"),
-        (lambda t: t.buckets("DP", 1.5), "group_size=1.5 must be"),
         (lambda t: t.delivery("DP", ["WORLD"]), "axis 'WORLD' must be one of"),
         (lambda t: t.delivery("DP", stages="last"), "stages='last' must be one of"),
         (lambda t: t.add("DP", [8]), "1 ranks for a node along DP of 2 clients"),

@@ -1,7 +1,6 @@
-"""A `Sharding`, or a plan, in the format of each framework's own context parallelism.
+"""A `Sharding` in the format of each framework's own context parallelism.
 
 ```
-megatron_scheduler    dynamic context parallelism, planned for Megatron-LM's hybrid data loader
 transformer_engine    Transformer Engine's cut of documents, arguments of its attention, and
                       Megatron-LM's batch on a context-parallel rank
 load_balancer         PyTorch's context parallelism
@@ -12,7 +11,6 @@ sharding needs none of it: see `evenstep.plan.sharding.varlen`.
 """
 
 from evenstep.context_parallel.frameworks.load_balancer import LoadBalancer
-from evenstep.context_parallel.frameworks.megatron_scheduler import DynamicContextScheduler
 from evenstep.context_parallel.frameworks.transformer_engine import (
     thd_partitioned_indices,
     to_megatron_shard,
@@ -20,7 +18,6 @@ from evenstep.context_parallel.frameworks.transformer_engine import (
 )
 
 __all__ = [
-    "DynamicContextScheduler",
     "LoadBalancer",
     "thd_partitioned_indices",
     "to_megatron_shard",

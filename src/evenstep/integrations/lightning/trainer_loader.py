@@ -142,7 +142,7 @@ def loader(loader: DataLoader) -> LightningLoader:
         raise ConfigurationError(
             f"a {type(loader).__name__} is no evenstep.DataLoader; Trainer takes it as it is"
         )
-    if loader.policy.in_parts:
+    if loader.policy.micro_batches > 1:
         raise ConfigurationError(
             f"{loader.policy!r} makes {loader.policy.micro_batches} micro-batches of a step, and "
             "training_step takes one batch; use another policy, with accumulate="

@@ -77,7 +77,7 @@ def check_arguments(trainer: Any, policy: Policy | None) -> None:
             f"tensor, context or sequence-parallel ranks ({parallel}) share batches, and evenstep "
             "gives each rank of a Trainer its own; use data-parallel ranks alone"
         )
-    if policy is not None and (policy.in_parts or policy.peers > 1):
+    if policy is not None and (policy.micro_batches > 1 or policy.context_parallel > 1):
         raise ConfigurationError(
             f"{policy.name} makes micro-batches, or shards of them, where Trainer takes one batch "
             "at a time; use another policy, such as Even"

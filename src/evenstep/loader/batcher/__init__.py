@@ -13,7 +13,6 @@ in which a sample meets them, with the thread that runs each file:
     worker_errors       intake: what the dataset raised in a worker, or the worker's death
     sample_store        all threads: samples by arrival number, until they are collated
     sample_bytes        plan: how much memory a sample takes
-    shared_documents    plan and collate: those that groups of ranks share, to and from the others
     round_planner       plan: samples -> messages to and from all ranks -> planned steps
     whole_updates       plan: holds steps back until all of their update are planned
     batch_assembly      collate: a planned step and its samples -> the batch and its `StepInfo`;

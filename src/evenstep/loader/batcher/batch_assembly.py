@@ -25,13 +25,14 @@ from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.step_info import StepInfo
-from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
+from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError, SampleError, described
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.misfits import misfits
 from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
+from evenstep.plan.packing import WorkloadPacking
 from evenstep.protocol.planned_step import PlannedStep
 
 logger = logging.getLogger("evenstep")
@@ -47,8 +48,6 @@ class Row:
     """Tokens of each."""
     supervised: int
     """Supervised tokens of all."""
-    ranks: range
-    """Of the loader's process group; this one alone if nobody shares it."""
 
 
 def rows_of(spec: LoaderSpec, planned: PlannedStep, groups: list[list[Any]]) -> list[Row]:
@@ -57,13 +56,11 @@ def rows_of(spec: LoaderSpec, planned: PlannedStep, groups: list[list[Any]]) -> 
     Args:
         groups: its samples, by micro-batch; none for a filler step.
     """
-    peers = spec.policy.peers
-    ranks = range(spec.rank * peers, (spec.rank + 1) * peers)
     rows = []
     for samples, numbers in zip(groups, planned.micro_batches):
         lengths, supervised, *_ = planned.columns_of(numbers)
-        rows.append(Row(samples, lengths.tolist(), int(supervised.sum()), ranks))
-    return rows + [Row([], [], 0, ranks)] * (spec.policy.micro_batches - len(rows))
+        rows.append(Row(samples, lengths.tolist(), int(supervised.sum())))
+    return rows + [Row([], [], 0)] * (spec.policy.micro_batches - len(rows))
 
 
 def make_step(
@@ -121,8 +118,7 @@ def make_step(
         try:
             batches.append(collated(row.samples or fillers.pop()))
         except BaseException as error:
-            shared = policy.dynamic  # the samples are those of other ranks too
-            found = {} if shared else misfits(collated, row.samples)
+            found = misfits(collated, row.samples)
             explained = _explained(error, found, names, f"{where}, samples [{', '.join(names)}]")
             if explained is error:
                 raise
@@ -144,15 +140,14 @@ def make_step(
         spec.loss_scaling,
         total=total,
     )
-    if policy.peers > 1 or policy.dynamic:
+    if policy.context_parallel > 1:
         batches, supervised = _own_shards(spec, collate.function, batches, rows)
         if spec.loss_scaling == "token":
             tokens = of_update.totals.supervised_tokens
-            scale = shard_loss_scale(sum(supervised), tokens, policy.peers * spec.world_size)
-        elif policy.dynamic:  # whatever this rank has read
-            scale = float(any(row.samples for row in rows))
+            ranks = policy.context_parallel * spec.world_size
+            scale = shard_loss_scale(sum(supervised), tokens, ranks)
     scales: tuple[float, ...] = ()
-    if policy.in_parts:
+    if policy.micro_batches > 1:
         samples = [len(row.samples) for row in rows]
         scales = micro_batch_scales(scale, spec.loss_scaling, samples, supervised)
         scales = tuple(each if row.samples else 0.0 for each, row in zip(scales, rows))
@@ -172,7 +167,7 @@ def make_step(
         loss_scale=scale,
         loss_scales=scales,
     )
-    return step, batches if policy.in_parts else batches[0]
+    return step, batches if policy.micro_batches > 1 else batches[0]
 
 
 def _explained(
@@ -223,28 +218,18 @@ def _own_shards(
         The shards, and the supervised tokens in each; none in a zero-loss one.
 
     Raises:
-        CollateError: a collate function of another kind made a batch that cannot be cut, or one of
-            too many tokens.
+        CollateError: a collate function of another kind made a batch that cannot be cut.
     """
     policy = spec.policy
+    assert isinstance(policy, WorkloadPacking)
     options: dict[str, Any] = {}
     if isinstance(collate, PackCollator):
         options["labels_shifted"] = not collate.mask_first_label
         options["per_sample_fields"] = collate.per_sample_fields
-    rank = spec.rank * policy.peers + spec.context_rank
-    shards = []
-    for batch, row in zip(batches, rows):
-        sharding = policy.shard(document_lengths(batch), len(row.ranks))
-        shard = shard_batch(batch, sharding, rank - row.ranks.start, **options)
-        if policy.dynamic:
-            tokens, most = shard["input_ids"].shape[1], policy.max_tokens_per_rank
-            if most is not None and tokens > most:
-                raise CollateError(
-                    f"a micro-batch has {tokens:,} tokens for rank {rank}, over max_tokens="
-                    f"{most:,}, as the collate function pads; pad less, or lower max_tokens"
-                )
-            shard[CONTEXT_RANKS] = row.ranks
-        shards.append(shard)
+    shards = [
+        shard_batch(batch, policy.shard(document_lengths(batch)), spec.context_rank, **options)
+        for batch in batches
+    ]
     supervised = [
         int(np.count_nonzero(shard["shift_labels"] != IGNORE_INDEX)) if row.samples else 0
         for shard, row in zip(shards, rows)

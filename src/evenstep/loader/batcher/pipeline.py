@@ -45,7 +45,6 @@ from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.sample_store import Closed, SampleStore
-from evenstep.loader.batcher.shared_documents import SharedDocuments
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.threads import GuardedThread
@@ -92,11 +91,6 @@ class EpochRun:
         self._worker_states = (
             WorkerStateLog(max(spec.num_workers, 1), epoch.worker_states) if spec.iterable else None
         )
-        self._documents = (
-            SharedDocuments(spec.rank, spec.world_size, ports, self._store)
-            if spec.policy.dynamic
-            else None
-        )
         self._planner = RoundPlanner(
             spec,
             epoch,
@@ -106,7 +100,6 @@ class EpochRun:
             checks=self._checks,
             filler_sample=self._filler_sample,
             worker_states=self._worker_states,
-            documents=self._documents,
             feed=self._feed,
             first_rows=None if feed is None else lambda: feed.first_rows,
         )
@@ -285,10 +278,7 @@ class EpochRun:
         try:
             call = f"collate_fn at step {index} of epoch {epoch}, samples {list(indices)},"
             with self._watchdog.call(call, locked=True):
-                if self._documents is not None:
-                    rows = self._documents.rows(planned, groups[0] if groups else [])
-                else:
-                    rows = rows_of(self._spec, planned, groups)
+                rows = rows_of(self._spec, planned, groups)
                 step, batch = make_step(
                     self._spec,
                     epoch,

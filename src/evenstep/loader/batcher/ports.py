@@ -20,7 +20,6 @@ from evenstep.cost.measured import UNMEASURED
 from evenstep.errors import PeerError
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
-from evenstep.loader.transport.session import Shipment
 
 _POLL_SECONDS = 0.2  # between two checks whether the trainer has left
 _TAKEN_SECONDS = 0.005  # whether it has taken a step, while groups grow
@@ -75,14 +74,6 @@ class PipePorts:
 
     def exchange(self, message: bytes) -> list[bytes]:
         """Sends a message; returns all ranks' messages in rank order, empty for one that left."""
-        return self._exchange(message)[0]
-
-    def swap(self, message: bytes, parts: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        """Sends a message that announces documents, and each rank its part of these; returns all
-        ranks' messages, and their parts for this one, none if some rank has announced none."""
-        return self._exchange(Shipment(message, parts))
-
-    def _exchange(self, message: bytes | Shipment) -> tuple[list[bytes], list[bytes]]:
         if self._closed.is_set():
             raise Closed
         try:
@@ -93,7 +84,8 @@ class PipePorts:
                     if self._closed.is_set():
                         raise Closed
                 try:
-                    serial, messages, parts = self._connection.recv()
+                    received: tuple[int, list[bytes]] = self._connection.recv()
+                    serial, messages = received
                 except BaseException:
                     self._broken = True
                     raise
@@ -102,11 +94,11 @@ class PipePorts:
                     if not messages:  # the trainer has left, and is about to say so
                         self._closed.wait()
                         raise Closed
-                    return messages, parts
+                    return messages
         except (EOFError, ConnectionError) as error:
             # The exchange's end is closed, and the trainer knows why: that is what it raises.
             raise PeerError("the exchange between ranks has ended") from error
-        return [], []
+        return []
 
     def await_taken(self, steps: int) -> None:
         """Returns when the trainer has taken so many steps of this pass."""

@@ -16,7 +16,6 @@ from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.progress import RoundProgress, StepProgress
 from evenstep.loader.batcher.sample_bytes import sample_bytes
 from evenstep.loader.batcher.sample_store import SampleStore
-from evenstep.loader.batcher.shared_documents import SharedDocuments
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate, WholeUpdates
 from evenstep.loader.transport.cp_peers import WindowChecksum
@@ -67,18 +66,15 @@ class RoundPlanner:
         checks: ChunkChecks,
         filler_sample: FillerSample,
         worker_states: WorkerStateLog | None,
-        documents: SharedDocuments | None,
         feed: IndexFeed | None,
         first_rows: Callable[[], FirstRows | None] | None = None,
     ) -> None:
         """
         Args:
             worker_states: of an iterable dataset.
-            documents: where groups of ranks share some.
             feed: where samples are dealt on demand: asked for those that are dealt to this rank.
             first_rows: those of a sampler; None for an iterable dataset.
         """
-        self._documents = documents
         self._epoch = epoch
         self._protocol = protocol
         self._ports = ports
@@ -87,7 +83,7 @@ class RoundPlanner:
         self._filler_sample = filler_sample
         self._worker_states = worker_states
         self._window_bytes = spec.memory.buffer_bytes // 2  # up to two windows are held
-        self._context_parallel = spec.policy.peers > 1
+        self._context_parallel = spec.policy.context_parallel > 1
         self._checksum = WindowChecksum()
         self._first_rows = first_rows or self._first_of_stream
         self._told = spec.world_size == 1
@@ -244,8 +240,6 @@ class RoundPlanner:
         for step in steps[:skip]:
             whole += self._updates.add(step, None)
         for step in steps[skip:]:
-            if self._documents is not None:
-                self._documents.exchange(step, epoch=self._epoch.epoch)
             whole += self._updates.add(step, StepProgress(step.members, new_round))
             new_round = None
         return whole

@@ -42,7 +42,7 @@ def from_first_rank(exchange: RankExchange, find: Callable[[], bytes]) -> bytes:
             while not ours.poll(_POLL_SECONDS):
                 if session.over.is_set():
                     raise EOFError
-            _, messages, _ = ours.recv()
+            _, messages = ours.recv()
             ours.send((_SERIAL, b""))
         except (EOFError, OSError) as error:
             ended = PeerError("the exchange between ranks has ended")

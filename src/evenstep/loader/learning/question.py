@@ -22,6 +22,7 @@ from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
 from evenstep.loader.workers.seeding import epoch_seed
 from evenstep.plan.policies.even import Even
+from evenstep.plan.policy import too_long
 from evenstep.plan.update_size import AUTO, UpdateSize, nothing_to_choose, sizes_of
 
 _LENGTHS, _PREPARED_LENGTHS = 256, 64
@@ -198,7 +199,7 @@ def _lengths(options: LoaderOptions, source: Any, indices: list[int]) -> tuple[l
                 raise sample
             length = int(options.measure([sample], [name])[0, 0])
             if longest is not None and length > longest:
-                raise options.policy.explain_too_long(name, length)
+                raise too_long(name, length, longest)
             lengths.append(length)
         except Exception as error:
             bad = str(error) if isinstance(error, SampleError) else f"{name}: {described(error)}"

@@ -106,8 +106,6 @@ def found_of_rows(
         good = _good(calls, lambda row: row, must=False)
         return None, _blank_of_processor(options, [each.sample for each in good], media)
     preparing = replace(preparing, packed=options.policy.packed)
-    if options.policy.dynamic and preparing.late is None:
-        preparing = replace(preparing, late=False)  # ranks send samples to each other, as arrays
     good = _good(calls, replace(preparing, late=False).prepare, must=bool(calls))
     if preparing.collator is None and good:
         undecoded = replace(preparing, late=preparing.late is not False).undecoded(dataset)

@@ -19,7 +19,6 @@ import re
 import weakref
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -33,9 +32,8 @@ from evenstep.loader.transport.lifelines import Lifelines
 from evenstep.loader.transport.patience import CONNECT, Patience
 from evenstep.loader.transport.peers import Peer, check_same_loader
 from evenstep.loader.transport.presence import Presence
-from evenstep.loader.transport.session import Session, Shipment
+from evenstep.loader.transport.session import Session
 from evenstep.loader.transport.ticks import DONE, FRAME, MESSAGE, WAITING, Doing, Tick
-from evenstep.protocol.bodies import announced_sizes
 from evenstep.protocol.wire import abort_message
 
 TICK = 0.5
@@ -120,9 +118,7 @@ class LocalExchange(RankExchange):
             message = session.message(TICK)
             if message == b"":
                 return
-            if isinstance(message, Shipment):
-                session.reply([message.message], message.parts)
-            elif message is not None:
+            if message is not None:
                 session.reply([message])
 
 
@@ -208,12 +204,10 @@ class GlooExchange(RankExchange):
 
     def _serve(self, session: Session) -> None:
         message: bytes | None = None
-        parts: list[bytes] = []
         self.patience.ticks = ()
         while True:
             if message is None:
-                sent = session.message(TICK)
-                message, parts = sent if isinstance(sent, Shipment) else (sent, [])
+                message = session.message(TICK)
                 if message is not None and len(message) > ticks.LONGEST:
                     message = abort_message(
                         f"its message has {len(message):,} bytes, and {ticks.LONGEST:,} are allowed"
@@ -227,7 +221,7 @@ class GlooExchange(RankExchange):
             if WAITING in states:
                 continue
             if state == MESSAGE:
-                session.reply(messages, self._swap(messages, parts))
+                session.reply(messages)
                 message = None
             else:
                 # This rank is done: its empty message says so to the others, in case they expected
@@ -249,23 +243,6 @@ class GlooExchange(RankExchange):
             rest = self._gather(data[FRAME:].ljust(longest - FRAME, b"\0"))
             messages = [first + second for first, second in zip(messages, rest)]
         return states, [body[: head.length] for body, head in zip(messages, heads)]
-
-    def _swap(self, messages: list[bytes], parts: list[bytes]) -> list[bytes]:
-        """Sends each rank its part, if all ranks have announced theirs; returns those for this
-        rank."""
-        if (sizes := announced_sizes(messages)) is None:
-            return []
-        received = sizes[:, self.place.number].tolist()
-        out = torch.empty(sum(received), dtype=torch.uint8)
-        sent = torch.from_numpy(np.frombuffer(bytearray(b"".join(parts)), np.uint8))
-        with self.patience.gathering(self._ticks):
-            self._wait(
-                dist.all_to_all_single(
-                    out, sent, received, list(map(len, parts)), group=self._group, async_op=True
-                )
-            )
-        whole, ends = out.numpy().tobytes(), sizes[:, self.place.number].cumsum().tolist()
-        return [whole[end - size : end] for end, size in zip(ends, received)]
 
     def _gather(self, data: bytes) -> list[bytes]:
         tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -6,21 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import NamedTuple
 
 from evenstep.errors import LoaderDiedError, PeerError, described
 from evenstep.protocol.wire import abort_message, check_no_abort
 
 _DRAIN_LIMIT = 5.0
 """Seconds in which a batcher ends a pass that the trainer has left, or is killed."""
-
-
-class Shipment(NamedTuple):
-    """A message to all ranks, and bytes for each of them."""
-
-    message: bytes
-    parts: list[bytes]
-    """[ranks] sent where all ranks have announced some: see `announced_sizes`."""
 
 
 class Session:
@@ -85,14 +76,13 @@ class Session:
                 if self.connection.poll(0.1):
                     serial, message = self.connection.recv()
                     self._silent = serial == self.serial and not message
-            self.connection.send((self.serial, [], []))
+            self.connection.send((self.serial, []))
         except BaseException:  # its other end is closed, or memory has run out, say
             self.connection.close()
 
-    def message(self, timeout: float) -> bytes | Shipment | None:
-        """The batcher's next message, with parcels for other ranks if it has any; None if there is
-        none within `timeout` seconds; empty if none will follow, because the batcher has finished
-        or the trainer has left."""
+    def message(self, timeout: float) -> bytes | None:
+        """The batcher's next message; None if there is none within `timeout` seconds; empty if none
+        will follow, because the batcher has finished or the trainer has left."""
         deadline = time.monotonic() + timeout
         while self.connection is not None and not (self._finished or self.left.is_set()):
             alive = self._alive()
@@ -102,7 +92,7 @@ class Session:
                     if alive:
                         return None
                     raise EOFError
-                received: tuple[int, bytes | Shipment] = self.connection.recv()
+                received: tuple[int, bytes] = self.connection.recv()
                 serial, message = received
             except (EOFError, OSError) as error:
                 if self.left.is_set():
@@ -133,12 +123,12 @@ class Session:
         except PeerError as error:
             self.failure = self.failure or error
 
-    def reply(self, messages: Sequence[bytes], parcels: Sequence[bytes] = ()) -> None:
-        """Sends all ranks' messages to the batcher, and their parcels for it."""
+    def reply(self, messages: Sequence[bytes]) -> None:
+        """Sends all ranks' messages to the batcher."""
         if self.left.is_set() or self.connection is None:
             return  # a large message that is not read could block
         try:
-            self.connection.send((self.serial, list(messages), list(parcels)))
+            self.connection.send((self.serial, list(messages)))
         except OSError:
             pass  # the batcher is gone; its reader will report it
         except BaseException as error:

@@ -27,7 +27,7 @@ from evenstep.loader.transport import codec
 from evenstep.loader.transport.shared_memory import PackedObject, Writer
 from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.seeding import sample_seed, seed_everything
-from evenstep.plan.policy import Policy
+from evenstep.plan.policy import Policy, too_long
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ class ChunkCollate:
         samples = [raw.samples[position] for position in positions]
         names = [raw.names[position] for position in positions]
         columns = self._columns(samples, names)
-        digests = digests_of(samples) if self._policy.peers > 1 else None
+        digests = digests_of(samples) if self._policy.context_parallel > 1 else None
         payload: PackedObject | list[Any] = samples
         if self._packed and samples:
             if self._writer is None:  # made in the worker, never before it is forked
@@ -321,7 +321,7 @@ class ChunkCollate:
         if limit is not None and (lengths > limit).any():
             worst = int(np.argmax(lengths > limit))
             padded = f", padded to a multiple of {self._multiple}," * (self._multiple > 1)
-            raise self._policy.explain_too_long(names[worst] + padded, int(lengths[worst]))
+            raise too_long(names[worst] + padded, int(lengths[worst]), limit)
         return columns
 
     def _bad(self, raw: RawChunk) -> dict[int, str]:

@@ -15,13 +15,13 @@ from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
 
 
-def alignment_target(groups: Int64Array, samples: Int64Array, capacities: Int64Array) -> int:
-    """T_grp of eq. 3: the number of steps that all active ranks make this round.
+def alignment_target(groups: Int64Array, samples: Int64Array) -> int:
+    """The number of steps that all active ranks make this round: the most groups of any, and no
+    more than the samples of any. T_grp of eq. 3, where no rank limits how many it can emit.
 
     Args:
         groups: [ranks] groups formed; a rank with none is not active and does not count.
-        samples: [ranks] buffered samples.
-        capacities: [ranks] groups that a rank can emit this round; 0 for no limit.
+        samples: [ranks] buffered samples, at least as many as groups.
 
     Returns:
         0 where no rank is active, else at least 1.
@@ -29,12 +29,7 @@ def alignment_target(groups: Int64Array, samples: Int64Array, capacities: Int64A
     active = groups > 0
     if not active.any():
         return 0
-    limits = [int(groups.max())]
-    for column in (samples[active], capacities[active]):
-        positive = column[column > 0]
-        if len(positive):
-            limits.append(int(positive.min()))
-    return max(min(limits), 1)
+    return min(int(groups.max()), int(samples[active].min()))
 
 
 def rounds_overdue(groups: Groups, ages: Int64Array, max_wait: int) -> Int64Array:

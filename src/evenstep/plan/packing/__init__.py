@@ -8,7 +8,6 @@ options             the limits of a step
 outliers            which documents wait, and what all ranks aim at in a step    (4.2)
 fill                one rank's micro-batches, filled to that cost                (4.3)
 workload_packing    the policy `WorkloadPacking`: what ranks exchange
-shared_step         what groups of ranks share, where these change with every micro-batch
 drain               the last steps of an epoch
 pieces              documents cut into pieces
 ```

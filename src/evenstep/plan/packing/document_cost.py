@@ -73,17 +73,6 @@ class DocumentCost:
         """[documents] int64 cost of each; `lengths` is int64 tokens."""
         return lengths * (self.quadratic * lengths + self.linear)
 
-    def longest_within(self, cost: float) -> int:
-        """Tokens of the longest document that costs at most `cost`."""
-        if not self.quadratic:
-            return int(cost // self.linear)
-        half = self.linear / (2 * self.quadratic)
-        root = int(math.sqrt(half * half + cost / self.quadratic) - half)
-        # Rounding may put the square root off by one.
-        return max(
-            length for length in (root - 1, root, root + 1) if self.of_document(length) <= cost
-        )
-
     def of_document(self, length: int) -> int:
         """Cost of one document."""
         return length * (self.quadratic * length + self.linear) if length > 0 else length

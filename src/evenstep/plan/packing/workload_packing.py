@@ -20,22 +20,13 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit
-from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.dynamic_context import DynamicContext, Exchange
+from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.drain import drain
 from evenstep.plan.packing.fill import fill
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.packing.outliers import agree, listed, named
-from evenstep.plan.packing.shared_step import (
-    SharedStep,
-    check_context_parallel,
-    offer,
-    share,
-    taken,
-    too_long,
-)
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
@@ -76,16 +67,9 @@ class WorkloadPacking(Policy):
     """Cost of a micro-batch: a `DocumentCost`, or a cost that has `per_token` and `per_pair`."""
     schedule: PipelineSchedule | None = field(default=None, kw_only=True)
     """The pipeline to order micro-batches for; None leaves the most costly first."""
-    context_parallel: int | str = field(default=1, kw_only=True)
+    context_parallel: int = field(default=1, kw_only=True)
     """Ranks that share every micro-batch (WLB-LLM, section 5). They are neighbours in the loader's
-    process group: its first `context_parallel` ranks are the first data-parallel rank. "dynamic":
-    in every micro-batch each document is on as many ranks as it needs. Then `context` and
-    `max_tokens` are of one rank, `micro_batches` is how many there would be of `context` tokens,
-    and a document may have `ranks` times `max_tokens`."""
-    ranks: int | None = field(default=None, kw_only=True)
-    """With "dynamic", all ranks of the loader's process group."""
-    exchange: Exchange = field(default=Exchange(), kw_only=True)
-    """With "dynamic", what it costs that ranks share documents."""
+    process group: its first `context_parallel` ranks are the first data-parallel rank."""
     sharding: str = field(default="adaptive", kw_only=True)
     """How they share it: "per-sequence", "per-document", "hybrid", or "adaptive", which takes for
     each micro-batch the one of these whose slowest rank is predicted to be fastest."""
@@ -93,17 +77,11 @@ class WorkloadPacking(Policy):
     """Prediction used by "adaptive": tiles, or what `evenstep profile --attention` has measured."""
     packed: bool = field(default=True, init=False)
 
+    looks_ahead = False  # documents differ, so smaller windows would not make ranks finish together
+
     def __post_init__(self) -> None:
-        check_context_parallel(
-            self.context_parallel,
-            self.ranks,
-            max_delay=self.max_delay,
-            schedule=self.schedule,
-        )
-        if self.sharding not in ("adaptive", *METHODS):
-            raise ConfigurationError(
-                f"sharding={self.sharding!r} must be 'adaptive' or one of {METHODS}"
-            )
+        check_at_least(1, context_parallel=self.context_parallel)
+        check_one_of(("adaptive", *METHODS), sharding=self.sharding)
         _ = self.planning  # raises if an option is wrong
 
     @cached_property
@@ -117,40 +95,9 @@ class WorkloadPacking(Policy):
             **({} if self.max_delay is None else {"max_delay": self.max_delay}),
         )
 
-    @cached_property
-    def sharing(self) -> DynamicContext:
-        """Options of the planner under "dynamic"."""
-        return DynamicContext(
-            ranks=self.ranks or 1,
-            tokens_per_rank=self.planning.cap,
-            cost=self.planning.cost,
-            exchange=self.exchange,
-        )
-
     @property
-    def max_length(self) -> int | None:
-        return self.sharing.capacity if self.dynamic else self.planning.cap
-
-    @property
-    def limit(self) -> MemoryLimit | None:
-        if self.dynamic:  # what a rank reads is not what it trains on
-            return None
+    def limit(self) -> MemoryLimit:
         return MemoryLimit(max_tokens=self.planning.cap, packed=True)
-
-    @property
-    def max_tokens_per_rank(self) -> int:
-        return self.planning.cap
-
-    @property
-    def fingerprint(self) -> str:
-        left_out = {"ranks"} if self.dynamic else {"ranks", "exchange"}  # others may go on with it
-        options = {name: value for name, value in self.options().items() if name not in left_out}
-        return f"{type(self).__name__}{options}"
-
-    def explain_too_long(self, sample: str, length: int) -> SampleError:
-        if not self.dynamic:
-            return super().explain_too_long(sample, length)
-        return too_long(sample, length, self.sharing)
 
     @property
     def deals_on_demand(self) -> bool:
@@ -158,28 +105,21 @@ class WorkloadPacking(Policy):
 
     @property
     def window_tokens(self) -> int:
-        return _WINDOW * self._budget(1)
+        return _WINDOW * self.context * self.micro_batches
 
-    @property
-    def looks_ahead(self) -> bool:
-        return False  # documents differ, so smaller windows would not make ranks finish together
+    def shard(self, lengths: Int64Array) -> Sharding:
+        """How ranks share a row of documents.
 
-    def shard(self, lengths: Int64Array, ranks: int) -> Sharding:
+        Args:
+            lengths: [documents] int64 tokens of each as they lie in the row, padding included.
+        """
         methods = METHODS if self.sharding == "adaptive" else (self.sharding,)
-        return shard(lengths, ranks, latency=self.latency, methods=methods, even=self.dynamic)
-
-    def share(self, messages: Int64Array) -> SharedStep:
-        return share(messages, self._budget(len(messages)), self.sharing)
-
-    def _budget(self, ranks: int) -> int:
-        return ranks * self.context * self.micro_batches
+        return shard(lengths, self.context_parallel, latency=self.latency, methods=methods)
 
     def propose(self, window: Window) -> Proposal:
         options = self.planning
         # Groups are formed only once all ranks have sent what waits: until then all is one group.
         pool = Groups.of([np.arange(len(window))])
-        if self.dynamic:
-            return Proposal(offer(window.lengths, self._budget(1)), pool, window)
         sums = [
             len(window),
             len(drain(window.lengths, options)) if window.exhausted else 0,
@@ -191,9 +131,6 @@ class WorkloadPacking(Policy):
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
         window, options = proposal.window, self.planning
-        if self.dynamic:
-            counts = taken(messages, self._budget(len(messages)))
-            return Plan(Groups.of([np.arange(counts[rank])]))
         active = messages[messages[:, _SAMPLES] > 0]
         if active[:, _LEFT].all():
             steps = min(int(active[:, _LEFT].max()), int(active[:, _SAMPLES].min()))

@@ -5,7 +5,6 @@ items                 checked arguments, costs as whole numbers
 greedy                each item to the least loaded bin with room (LPT)
 karmarkar_karp        partitions merged, the least even first
 local_search          moves and swaps that lower the largest load
-bounds                what the largest load is at least
 best_fit              the fewest bins under a token capacity
 """
 

@@ -3,7 +3,7 @@
 Each round, the most loaded bin gives an item to one of the least loaded: for a cheaper item, for
 two, or for nothing. The exchange that is made is the one after which the larger load of the two
 bins is smallest. Invariant: that is strictly less than the largest load was, so no partition gets
-worse; and token caps and equal counts stay kept.
+worse; and token caps stay kept.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ class Limits:
     """[items]; needed with `cap`."""
     cap: int | None = None
     """Tokens that a bin holds."""
-    equal_counts: bool = False
-    """Whether bins hold equally many items, up to one."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,8 @@ class _Bins:
     ) -> None:
         self.bin_of: Int64Array = bin_of.copy()
         self._loads = loads
-        self._counts = np.bincount(bin_of, minlength=len(loads))
-        self._equal_counts, self._cap = limits.equal_counts, limits.cap
+        counts = np.bincount(bin_of, minlength=len(loads))
+        self._cap = limits.cap
         tokens = limits.tokens if limits.cap is not None else None
         tokens = np.zeros(len(costs), np.int64) if tokens is None else tokens
         self._used = sums(tokens, bin_of, len(loads))
@@ -107,7 +105,7 @@ class _Bins:
         order = largest_first(costs)[::-1]
         keys = (bin_of[order] << 32) + np.arange(len(order))
         keys.sort()
-        self._members = np.split(order[keys & 0xFFFFFFFF], self._counts.cumsum()[:-1])
+        self._members = np.split(order[keys & 0xFFFFFFFF], counts.cumsum()[:-1])
         """[bins] positions of the items in each, cheapest first."""
         self._cheapest_first = order
 
@@ -129,7 +127,7 @@ class _Bins:
             pairs: whether `low` offers two items for one, rather than one or none.
         """
         given = self._members[high]
-        offers = self._offers(high, low, pairs)  # [offers, items of each], cheapest first
+        offers = self._offers(low, pairs)  # [offers, items of each], cheapest first
         if not len(offers):
             return None
         costs, asked = self._costs[offers].sum(axis=1), self._costs[given]
@@ -151,15 +149,12 @@ class _Bins:
         taken = [item for item in offers[choice[row, column]].tolist() if item != _NOTHING]
         return _Exchange(int(peak[row, column]), int(given[row]), tuple(taken))
 
-    def _offers(self, high: int, low: int, pairs: bool) -> Int64Array:
+    def _offers(self, low: int, pairs: bool) -> Int64Array:
         """[offers, 1 or 2] the items that `low` gives in each offer, cheapest offer first."""
         items = self._members[low]
         if not pairs:
-            # Nothing, the cheapest offer, changes how many items the bins hold.
-            if not self._equal_counts or self._counts[high] > self._counts[low]:
-                items = np.append(_NOTHING, items)
-            return items[:, None]
-        if self._equal_counts or len(items) > _PAIRED:
+            return np.append(_NOTHING, items)[:, None]
+        if len(items) > _PAIRED:
             return np.empty((0, 2), np.int64)
         first, second = np.triu_indices(len(items), 1)
         offers = np.stack([items[first], items[second]], axis=1)
@@ -177,7 +172,6 @@ class _Bins:
         for b, sign in ((source, -1), (target, 1)):
             self._loads[b] += sign * self._costs[item]
             self._used[b] += sign * self._tokens[item]
-            self._counts[b] += sign
         left, grown = self._members[source], self._members[target]
         self._members[source] = left[left != item]
         at = self._costs[grown].searchsorted(self._costs[item])

@@ -21,7 +21,6 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.partition.best_fit import best_fit_decreasing
-from evenstep.plan.partition.bounds import lower_bound
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import (
     Costs,
@@ -34,7 +33,7 @@ from evenstep.plan.partition.items import (
 from evenstep.plan.partition.local_search import Limits, improve
 
 _CLOSE = 10_000
-"""One part in this many above the lower bound is close enough: costs are known less exactly."""
+"""One part in this many above the mean load is close enough: costs are known less exactly."""
 
 
 @dataclass(frozen=True)
@@ -55,39 +54,33 @@ def partition(
     *,
     tokens: npt.ArrayLike | None = None,
     cap: int | None = None,
-    equal_counts: bool = False,
 ) -> Partition:
     """Divides items among bins.
 
     The costliest item goes first, each to the least loaded bin with room (LPT): at most
     4/3 - 1/(3 bins) times the optimum where nothing is limited. Then items are moved and swapped
-    between bins, in a bounded number of rounds, until the largest load is within 1e-4 of a lower
-    bound or no exchange lowers it. Where the cap leaves no room for an item, the item with most
-    tokens goes first instead; and if that fails too, items are packed by best fit.
+    between bins, in a bounded number of rounds, until the largest load is within 1e-4 of the mean
+    or of the largest cost, or no exchange lowers it. Where the cap leaves no room for an item, the
+    item with most tokens goes first instead; and if that fails too, items are packed by best fit.
 
     Args:
         costs: [items] int64 or float64, finite and not negative.
         bins: number of bins, at least 1.
         tokens: [items] int64 tokens of each item, at least 1; needed with `cap`.
         cap: most tokens in a bin, below 2**31.
-        equal_counts: every bin gets as many items as any other, or one less. Not with `cap`.
 
     Raises:
         ConfigurationError: an argument is wrong; an item exceeds the cap; or not all items fit
             within it, and the message then says how many bins suffice.
     """
     check_at_least(1, bins=bins)
-    if equal_counts and cap is not None:
-        raise ConfigurationError(
-            f"equal_counts=True and cap={cap:,} cannot both be kept; leave one of them out"
-        )
     given = checked_costs(costs)
     sizes = None if tokens is None else check_tokens(tokens, len(given), cap)
     if sizes is None and cap is not None:
         raise ConfigurationError(f"cap={cap:,} needs the tokens of each item")
     whole = whole_by_group(given, np.array([len(given)]))
     if sizes is None or cap is None:
-        found = place(whole, bins, equal_counts=equal_counts)
+        found = place(whole, bins)
     else:
         found = place_within(whole, sizes, bins, cap)
     if found is None:
@@ -98,8 +91,8 @@ def partition(
             f"cap={cap:,} tokens: take {bins_needed(sizes, cap):,} bins, see bins_needed, or raise "
             "cap"
         )
-    bound = int(lower_bound(whole, bins, equal_counts=equal_counts, tokens=sizes, cap=cap))
-    limits = Limits(tokens=sizes, cap=cap, equal_counts=equal_counts)
+    bound = max(-(-int(whole.sum()) // bins), int(whole.max(initial=0)))  # of the largest load
+    limits = Limits(tokens=sizes, cap=cap)
     found = improve(found, whole, bins, goal=bound + bound // _CLOSE, limits=limits)
     held = None if sizes is None else sums(sizes, found, bins)
     return Partition(found, sums(given, found, bins), held)

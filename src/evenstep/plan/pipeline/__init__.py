@@ -2,11 +2,11 @@
 
 ```
 schedule              what a schedule makes every stage do, and how long a step takes
-micro_batch_order     the order of micro-batches that suits a schedule, and which rank gets which
+micro_batch_order     the order of micro-batches that suits a schedule
 ```
 """
 
-from evenstep.plan.pipeline.micro_batch_order import order_micro_batches, share_micro_batches
+from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 
-__all__ = ["PipelineSchedule", "order_micro_batches", "share_micro_batches"]
+__all__ = ["PipelineSchedule", "order_micro_batches"]

@@ -1,4 +1,4 @@
-"""The order in which a pipeline runs its micro-batches, and which rank gets which of them.
+"""The order in which a pipeline runs its micro-batches.
 
 In the steady state of 1F1B a stage waits wherever the cost of consecutive micro-batches changes
 faster than the passes around it can cover, and a fall loses more than a rise. While the pipeline
@@ -24,9 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.partition import partition
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 
 _ALL_ORDERS = 6
@@ -70,40 +67,6 @@ def order_micro_batches(costs: npt.ArrayLike, schedule: PipelineSchedule) -> Int
         if makespan == before:
             break
     return best
-
-
-def share_micro_batches(
-    costs: npt.ArrayLike, ranks: int, schedule: PipelineSchedule | None = None
-) -> Int64Array:
-    """Shares micro-batches out to data-parallel ranks, each of which has a pipeline.
-
-    All ranks get equally many micro-batches and, as nearly as can be, equal load. Each rank runs
-    its micro-batches in the order that is best for its pipeline.
-
-    Args:
-        costs: [micro-batches] as for `order_micro_batches`.
-        ranks: data-parallel ranks; the number of micro-batches is a multiple of it.
-        schedule: None leaves each rank's micro-batches in the order given.
-
-    Returns:
-        [ranks, micro-batches / ranks] int64 positions in `costs`.
-
-    Raises:
-        ConfigurationError: as `order_micro_batches`, or the micro-batches do not divide evenly.
-    """
-    check_at_least(1, ranks=ranks)
-    forward = np.asarray(costs, np.float64)
-    if not len(forward) or len(forward) % ranks:
-        raise ConfigurationError(
-            f"{len(forward)} micro-batches cannot be shared out evenly to ranks={ranks}; plan a "
-            f"multiple of {ranks} for each step"
-        )
-    shares = partition(forward, ranks, equal_counts=True)
-    # Ascending within a rank, so without a schedule they stay in the order given.
-    mine = [np.flatnonzero(shares.bin_of == rank) for rank in range(ranks)]
-    if schedule is not None:
-        mine = [items[order_micro_batches(forward[items], schedule)] for items in mine]
-    return np.stack(mine)
 
 
 def _shortest(

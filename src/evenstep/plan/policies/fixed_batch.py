@@ -30,17 +30,12 @@ class FixedBatch(Policy):
     cost: Cost = field(default=UNKNOWN_MODEL, kw_only=True)
     packed: bool = field(default=False, kw_only=True)
 
+    needs_lengths = False
+    looks_ahead = False
+
     def __post_init__(self) -> None:
         check_given(batch_size=self.batch_size)
         check_at_least(1, batch_size=self.batch_size)
-
-    @property
-    def needs_lengths(self) -> bool:
-        return False
-
-    @property
-    def looks_ahead(self) -> bool:
-        return False
 
     def window_size(self, buffer_size: int) -> int:
         # A round costs two exchanges, so it plans several batches; and a whole number of them.

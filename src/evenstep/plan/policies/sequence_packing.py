@@ -43,10 +43,6 @@ class SequencePacking(Policy):
         check_at_least(0, max_wait=self.max_wait)
 
     @property
-    def max_length(self) -> int | None:
-        return self.max_tokens
-
-    @property
     def limit(self) -> MemoryLimit:
         return MemoryLimit(max_tokens=self.max_tokens, packed=True)
 
@@ -76,6 +72,6 @@ def _steps(messages: Int64Array) -> int:
     counts, samples = messages[:, _GROUPS], messages[:, _SAMPLES]
     active = counts > 0
     if messages[active, _EXHAUSTED].all():
-        return alignment_target(counts, samples, np.zeros_like(counts))
+        return alignment_target(counts, samples)
     # Every rank keeps a group or more: its last one is not full, and fills up in the next window.
     return max(int(counts[active].min()) - 1, 1)

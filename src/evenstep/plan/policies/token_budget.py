@@ -1,7 +1,7 @@
 """`TokenBudget`: ODB's policy. Groups of nearly equal padded size, equally many on every rank.
 
-Two rules are added to the paper's. A sample longer than the budget is refused unless asked for, so
-`max_tokens` is a hard cap. And no sample waits for ever: see `TokenBudget.max_wait`.
+Two rules are added to the paper's. A sample longer than the budget is refused, so `max_tokens` is a
+hard cap. And no sample waits for ever: see `TokenBudget.max_wait`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,8 @@ class TokenBudget(Policy):
 
     max_tokens: int
     """Token budget of one group after padding: samples x longest."""
-    hard_cap: bool = field(default=True, kw_only=True)
-    """Refuse a sample longer than `max_tokens`. False trains it alone, over the budget, as the
-    paper does."""
     max_patches: int | None = field(default=None, kw_only=True)
     """Vision patches per group; a single sample above it stays alone."""
-    max_steps_per_round: int | None = field(default=None, kw_only=True)
-    """The most groups that a rank gives out in one round: the output capacity C_r of eq. 3, which
-    the paper always has, from the slots that its queue of batches has free. None plans the whole
-    window each round: here batches that are planned hold no memory until they are collated."""
     max_wait: int = field(default=4, kw_only=True)
     """After this many rounds of being returned to the buffer, a sample goes before all younger
     ones. As each round plans at least one group, every sample is emitted within
@@ -56,25 +49,12 @@ class TokenBudget(Policy):
 
     def __post_init__(self) -> None:
         check_given(max_tokens=self.max_tokens, max_wait=self.max_wait)
-        check_at_least(
-            1,
-            max_tokens=self.max_tokens,
-            max_patches=self.max_patches,
-            max_steps_per_round=self.max_steps_per_round,
-        )
+        check_at_least(1, max_tokens=self.max_tokens, max_patches=self.max_patches)
         check_at_least(0, max_wait=self.max_wait)
-
-    @property
-    def max_length(self) -> int | None:
-        return self.max_tokens if self.hard_cap else None
 
     @property
     def limit(self) -> MemoryLimit:
         return MemoryLimit(max_tokens=self.max_tokens, max_patches=self.max_patches)
-
-    @property
-    def counts_patches(self) -> bool:
-        return self.max_patches is not None or super().counts_patches
 
     @property
     def window_tokens(self) -> int:
@@ -98,8 +78,7 @@ class TokenBudget(Policy):
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
         window = proposal.window
         counts, samples = messages[:, 0], messages[:, 1]
-        capacity = np.full(len(counts), self.max_steps_per_round or 0, np.int64)
-        target = alignment_target(counts, samples, capacity)
+        target = alignment_target(counts, samples)
         overdue = None
         if len(proposal.groups) > target and window.ages.max(initial=0) >= self.max_wait:
             overdue = rounds_overdue(proposal.groups, window.ages, self.max_wait)

@@ -7,7 +7,6 @@ planner          `plan_rebalance`: checks, the number of micro-batches, bins to 
 packed_bins      sequences to micro-batches of equal cost, in rows without padding
 swaps            between micro-batches, until these cost the same
 padded_bins      the same where each sequence is padded to the longest of its micro-batch
-row_widths       what a padded sequence takes where prompts and answers are padded apart
 bounds           how many micro-batches are needed, and how even they can be
 rebalancing      `Rebalancing`: where each sequence goes, and how even that is
 ```

@@ -9,6 +9,7 @@ train on at the same time. It is a function of its arguments alone, so all ranks
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,6 @@ from evenstep.plan.rebalance.bounds import fewest_micro_batches, least_imbalance
 from evenstep.plan.rebalance.packed_bins import packed_bins
 from evenstep.plan.rebalance.padded_bins import padded_bins
 from evenstep.plan.rebalance.rebalancing import Rebalancing
-from evenstep.plan.rebalance.row_widths import padded_apart
 
 _GAIN = 0.01
 """Of the time, that more micro-batches have to gain."""
@@ -201,3 +201,32 @@ def _loads(
     loads = np.zeros(bins)
     loads[np.unique(bin_of)] = model(groups.shapes(tokens), packed=False)
     return loads
+
+
+def padded_apart(lengths: Int64Array, prompts: np.ndarray[Any, Any]) -> Int64Array:
+    """[sequences] how wide rows are, at most, in a micro-batch of a sequence and others after it,
+    in the order of these widths, the widest first.
+
+    Args:
+        lengths: [sequences] tokens of each, of prompt and answer.
+        prompts: [sequences] tokens of each one's prompt.
+
+    Raises:
+        ConfigurationError: there is not one prompt for each sequence, or one is longer than it.
+    """
+    if prompts.shape != lengths.shape or prompts.dtype.kind not in "iu":
+        raise ConfigurationError(
+            f"prompts of shape {prompts.shape} and type {prompts.dtype} must be an integer for "
+            f"each of {len(lengths)} sequences"
+        )
+    if ((prompts < 0) | (prompts > lengths)).any():
+        number = int(((prompts < 0) | (prompts > lengths)).argmax())
+        raise ConfigurationError(
+            f"sequence {number} has {lengths[number]} tokens and a prompt of {prompts[number]}; "
+            "count the tokens of prompt and answer in lengths"
+        )
+    ascending = lengths.argsort(kind="stable")
+    prompt, answer = prompts[ascending], (lengths - prompts)[ascending]
+    widths = np.empty_like(lengths)
+    widths[ascending] = np.maximum.accumulate(prompt) + np.maximum.accumulate(answer)
+    return widths

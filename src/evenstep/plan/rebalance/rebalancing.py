@@ -81,11 +81,6 @@ class Rebalancing:
         """`time` over the mean cost of the ranks: 1 is perfect."""
         return _over_mean(self.time, self.costs)
 
-    @property
-    def rank_imbalance(self) -> float:
-        """The cost of the slowest rank over the mean: `imbalance` if ranks only wait at the end."""
-        return _over_mean(float(self.costs.sum(axis=1).max()), self.costs)
-
     @cached_property
     def _bins(self) -> dict[int, Int64Array]:
         labels = self.rank * self.micro_batches + self.micro_batch

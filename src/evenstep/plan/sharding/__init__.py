@@ -10,7 +10,6 @@ attention_tiles    pairs and tiles that attention computes for a fragment      (
 kernel_latency     what predicts how long a kernel takes for fragments         (5.2, 5.3)
 adaptive           `shard`: the method whose slowest rank is fastest           (5.3)
 hybrid             equal tokens and cost with few cuts                         (not in the paper)
-row_exchange       rows of tiles exchanged, until attention is equal too       (not in the paper)
 varlen             a rank's fragments as one call of a variable-length kernel  (5.3)
 ```
 """

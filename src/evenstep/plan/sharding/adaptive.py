@@ -13,11 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.sharding.attention_tiles import TILE
 from evenstep.plan.sharding.chunks import shard_per_document, shard_per_sequence
 from evenstep.plan.sharding.hybrid import shard_equally
-from evenstep.plan.sharding.kernel_latency import TILES, KernelLatency, TileLatency
-from evenstep.plan.sharding.row_exchange import exchange_rows
+from evenstep.plan.sharding.kernel_latency import TILES, KernelLatency
 from evenstep.plan.sharding.sharding import Sharding, check_documents
 
 METHODS = ("per-sequence", "per-document", "hybrid")
@@ -31,7 +29,6 @@ def shard(
     *,
     latency: KernelLatency = TILES,
     methods: Sequence[str] = METHODS,
-    even: bool = False,
 ) -> Sharding:
     """Shards a sequence by the method whose slowest rank has the least predicted latency.
 
@@ -44,8 +41,6 @@ def shard(
         ranks: context-parallel ranks.
         latency: what predicts.
         methods: methods to choose from, some of `METHODS`.
-        even: whether ranks exchange rows of tiles until they have equal attention: see
-            `evenstep.plan.sharding.row_exchange`. That takes a few more fragments.
 
     Raises:
         ConfigurationError: no documents, one without tokens, or no ranks; no method, one unknown or
@@ -62,9 +57,6 @@ def shard(
         # Hybrid sharding is never worse than the others; those in `methods` compete by themselves.
         others = (make for name, make in _PLAIN.items() if name not in methods)
         candidates += [replace(make(documents, ranks), method="hybrid") for make in others]
-    if even:
-        tile = latency.tile if isinstance(latency, TileLatency) else TILE
-        candidates = [exchange_rows(each, tile) for each in candidates]
     return _fastest(candidates, latency)
 
 

@@ -21,8 +21,8 @@ from evenstep.batch.formats.hugging_face import leave_cache_out
 from evenstep.batch.labels import IGNORE_INDEX, labels_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
-from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
-from evenstep.errors import CollateError, ConfigurationError, EvenstepError, described
+from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
+from evenstep.errors import CollateError, EvenstepError, described
 from evenstep.plan.sharding import Sharding, shard
 from evenstep.service.client.service_step import SubplanStep
 from evenstep.service.job.collators import keeps_first_label, vision_fields
@@ -53,21 +53,18 @@ class BuiltBucket:
     labels_shifted: bool
     _shards: dict[int, tuple[list[Any], tuple[int, ...]]] = field(default_factory=dict)
 
-    def shard(self, micro_batch: int, context_rank: int) -> tuple[dict[str, Any], int]:
-        """One rank's shard of a micro-batch, and the supervised tokens in it."""
-        assert self.shardings is not None
-        batch, sharding = self.batches[micro_batch], self.shardings[micro_batch]
-        shard = shard_batch(batch, sharding, context_rank, labels_shifted=self.labels_shifted)
-        return shard, int((shard["shift_labels"] != IGNORE_INDEX).sum())
-
     def for_rank(self, context_rank: int) -> tuple[list[Any], tuple[int, ...]]:
         """The micro-batches of a context-parallel rank, and the supervised tokens in each."""
         if self.shardings is None:
             supervised = tuple(int(t.lengths[SUPERVISED].sum()) for t in self.samples)
             return self.batches, supervised
         if context_rank not in self._shards:
-            made = [self.shard(k, context_rank) for k in range(len(self.batches))]
-            self._shards[context_rank] = [each for each, _ in made], tuple(n for _, n in made)
+            shards = [
+                shard_batch(batch, sharding, context_rank, labels_shifted=self.labels_shifted)
+                for batch, sharding in zip(self.batches, self.shardings)
+            ]
+            counts = (int((each["shift_labels"] != IGNORE_INDEX).sum()) for each in shards)
+            self._shards[context_rank] = shards, tuple(counts)
         return self._shards[context_rank]
 
 
@@ -78,7 +75,7 @@ def build(
 
     Args:
         samples: by row of the plan, at least those of the bucket.
-        shards: see `context_shards`; without meaning where groups share samples.
+        shards: see `context_shards`.
 
     Raises:
         CollateError: the collate function raised, or made a batch that cannot be sharded or has
@@ -89,12 +86,6 @@ def build(
     batches: list[Any] = []
     shardings: list[Any] = []
     for k, (rows, table) in enumerate(zip(members, tables)):
-        if plan.group_first is not None:
-            shards = len(plan.group(bucket, k))
-            if not len(rows):  # another bucket has the samples of its group
-                batches.append(None)
-                shardings.append(None)
-                continue
         where = f"micro-batch {k} of bucket {bucket} in step {plan.step}"
         chosen = [samples[row] for row in rows.tolist()]
         if isinstance(job.collator, PadCollator) and all(
@@ -107,8 +98,8 @@ def build(
         leave_cache_out(batch, packed=isinstance(job.collator, PackCollator) or len(rows) > 1)
         _check_supervised(job, batch, table, where)
         batches.append(batch)
-        if shards > 1 or plan.group_first is not None:
-            shardings.append(_sharding(job, plan, batch, shards, where))
+        if shards > 1:
+            shardings.append(_sharding(job, batch, shards, where))
     return BuiltBucket(
         samples=tables,
         batches=batches,
@@ -150,44 +141,13 @@ def own_copy(batches: Sequence[Any]) -> list[Any]:
     return [dict(batch) if type(batch) is dict else batch for batch in batches]
 
 
-def group_shards(
-    plan: LoadingPlan, bucket: int, built: Mapping[int, BuiltBucket]
-) -> tuple[list[Any], tuple[int, ...]]:
-    """The shards of a bucket in the groups that it is in, and the supervised tokens in each.
-
-    Args:
-        built: by bucket, at least the first ones of its groups.
-
-    Raises:
-        CollateError: a shard has more tokens than a rank may have.
-    """
-    shards, supervised = [], []
-    for k in range(plan.micro_batches):
-        group = plan.group(bucket, k)
-        shard, count = built[group.start].shard(k, bucket - group.start)
-        tokens = shard["input_ids"].shape[1]
-        if plan.max_tokens is not None and tokens > plan.max_tokens:
-            raise CollateError(
-                f"micro-batch {k} of step {plan.step} has {tokens:,} tokens for bucket {bucket}, "
-                f"over max_tokens={plan.max_tokens:,}, as the collate function pads; pad less, or "
-                "lower max_tokens"
-            )
-        shards.append(shard | {CONTEXT_RANKS: group})
-        supervised.append(count)
-    return shards, tuple(supervised)
-
-
-def _sharding(job: Job, plan: LoadingPlan, batch: Any, shards: int, where: str) -> Sharding:
+def _sharding(job: Job, batch: Any, shards: int, where: str) -> Sharding:
     try:
         lengths = document_lengths(batch)
         if callable(job.sharding):
             return job.sharding(lengths, shards)
-        if job.sharding is None:
-            raise ConfigurationError(
-                'context_parallel="dynamic" cuts rows, and the job has sharding=None'
-            )
-        even = plan.group_first is not None
-        return shard(lengths, shards, methods=list(job.sharding), even=even)
+        assert job.sharding is not None  # see `context_shards`
+        return shard(lengths, shards, methods=list(job.sharding))
     except EvenstepError as error:
         raise CollateError(
             f"{where} cannot be cut over {shards} context-parallel ranks: {error}; choose "

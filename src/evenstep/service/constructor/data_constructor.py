@@ -25,7 +25,6 @@ from evenstep.service.constructor.batch_builder import (
     BuiltBucket,
     build,
     context_shards,
-    group_shards,
     own_copy,
     subplan_batches,
     subplan_step,
@@ -233,19 +232,12 @@ class DataConstructor:
         delivery, shards = plan.delivery, context_shards(self._job, plan)
         own, fetched_by = delivery.bucket_of(rank), delivery.fetcher_of(rank)
         fetched = delivery.buckets_of(rank)
-        built = {
-            bucket: self._built(plan, samples, bucket, shards) for bucket in plan.holders(fetched)
-        }
+        built = {bucket: self._built(plan, samples, bucket, shards) for bucket in fetched}
         micro_batches: list[Any] = []
         supervised: tuple[int, ...] = ()
-        if plan.group_first is not None:
-            cut = {bucket: group_shards(plan, bucket, built) for bucket in fetched}
-            micro_batches, supervised = cut.get(own, ([], ()))
-            peers = {bucket: each for bucket, (each, _) in cut.items() if bucket != own}
-        else:
-            if own in built:
-                micro_batches, supervised = built[own].for_rank(self._job.tree.place(rank).CP)
-            peers = {bucket: each.batches for bucket, each in built.items() if bucket != own}
+        if own in built:
+            micro_batches, supervised = built[own].for_rank(self._job.tree.place(rank).CP)
+        peers = {bucket: each.batches for bucket, each in built.items() if bucket != own}
         ranks = plan.buckets * shards
         total = int(plan.samples.lengths[SUPERVISED][plan.assignment.placed].sum())
         if not total and not self._warned:

@@ -233,7 +233,7 @@ class StepFetcher:
             fetched = {
                 bucket for rank in self._clients for bucket in each.delivery.buckets_of(rank)
             }
-            found += [(name, bucket) for bucket in each.holders(fetched)]
+            found += [(name, bucket) for bucket in sorted(fetched)]
         return found
 
 

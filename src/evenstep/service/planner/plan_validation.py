@@ -35,12 +35,6 @@ def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTa
             f"of step {step} for {tree.sizes}; let it plan the graph that it is given"
         )
     _check_samples(plan.samples, samples)
-    plan.check_groups()
-    if plan.group_first is not None and plan.subplans:
-        raise ConfigurationError(
-            'the strategy has subplans beside context_parallel="dynamic", where no rank has a '
-            "sample as a whole; leave one of them out"
-        )
     for name, each in [
         ("the plan", plan),
         *((f"subplan {n!r}", p) for n, p in plan.subplans.items()),

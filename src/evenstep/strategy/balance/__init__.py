@@ -2,9 +2,6 @@
 
 levels                from samples to an `Assignment`, by the levels that `DGraph.balance` names
 intra                 samples to micro-batches
-inter                 micro-batches to buckets
 joint                 samples to buckets and micro-batches at once
 methods               the methods by name, and those that a user brings; add a method here
-dynamic_groups        samples to groups of ranks, as many for each as it needs
-fitting               how many samples fit, and no micro-batch left empty
 """

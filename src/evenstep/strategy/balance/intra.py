@@ -19,7 +19,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.partition import bins_needed, partition
 from evenstep.plan.partition.greedy import fill_empty, place
 from evenstep.plan.partition.items import Costs, sums, whole_costs
-from evenstep.strategy.balance.fitting import count_within
 from evenstep.strategy.balance.methods import Method, bins_by
 from evenstep.strategy.sample_costs import name_of
 
@@ -150,3 +149,10 @@ def _filled_up(running: Int64Array, bins: int, limit: int) -> Int64Array:
         start = min(full[start], count - left)
         ends.append(start)
     return np.array(ends, np.int64)
+
+
+def count_within(tokens: Int64Array, bins: int, cap: int | None) -> int:
+    """How many samples, in the order drawn, have no more tokens than all bins hold."""
+    if cap is None:
+        return len(tokens)
+    return int(np.searchsorted(tokens.cumsum(), bins * cap, side="right"))

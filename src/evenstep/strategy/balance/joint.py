@@ -19,7 +19,7 @@ from evenstep.plan.partition import bins_needed
 from evenstep.plan.partition.greedy import fill_empty, place
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_by_group, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
-from evenstep.strategy.balance.fitting import count_within
+from evenstep.strategy.balance.intra import count_within
 from evenstep.strategy.balance.methods import Method, bins_by
 
 _FINE = 256

@@ -10,8 +10,6 @@ Decisions where OVERLORD (section 4.2, Algorithm 1) leaves room:
 - `both` balances buckets first, by a method over all samples, and then the micro-batches of each;
   see `evenstep.strategy.balance.joint` for why. Where all may have room under the cap, but not that
   way, the levels come one after the other, `intra` and then `inter`.
-- A group of buckets is balanced by itself. Sample number i belongs to the group of bucket
-  ``i % buckets``, which does not depend on any other sample.
 - The order within a micro-batch that a method formed is from the costliest sample to the cheapest,
   or with ``reorder_within=False`` as drawn.
 """
@@ -23,14 +21,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.dynamic_context import Exchange
-from evenstep.plan.partition.items import Costs, largest_first, sums
+from evenstep.errors import ConfigurationError
+from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
 from evenstep.strategy.assignment import Assignment
-from evenstep.strategy.balance.inter import deal
 from evenstep.strategy.balance.intra import by_method, in_order
 from evenstep.strategy.balance.joint import by_bucket_first
-from evenstep.strategy.balance.methods import Method
-from evenstep.strategy.mesh import Buckets
+from evenstep.strategy.balance.methods import Method, bins_by
+from evenstep.strategy.sample_costs import name_of
 
 LEVELS = ("inter", "intra", "both")
 
@@ -48,16 +46,12 @@ class Balancing:
     """Micro-batches of each bucket; None takes the job's."""
     max_tokens: int | None = None
     """Tokens of each micro-batch; None takes the job's."""
-    dynamic: bool = False
-    """Whether samples go to groups of ranks instead, whose size changes."""
-    exchange: Exchange | None = None
-    """What it costs that they share samples; None is the default."""
 
 
 def assign(
     costs: Costs,
     tokens: Int64Array,
-    subgroups: Buckets,
+    buckets: int,
     balancing: Balancing,
     *,
     micro_batches: int,
@@ -68,7 +62,7 @@ def assign(
     Args:
         costs: [samples] in the order drawn.
         tokens: [samples] from 1 to `max_tokens`.
-        subgroups: the buckets.
+        buckets: number of buckets.
         balancing: the methods.
         micro_batches: number of micro-batches of each bucket.
         max_tokens: tokens that a micro-batch holds.
@@ -76,25 +70,7 @@ def assign(
     Returns:
         An assignment in which samples that found no room have no bucket.
     """
-    count, buckets = len(costs), subgroups.bucket_count
-    if subgroups.group_count == 1:
-        parts = [np.arange(count)]
-    else:
-        home = (np.arange(count) % buckets) // subgroups.group_size
-        parts = np.split(home.argsort(kind="stable"), np.bincount(home).cumsum()[:-1])
-        parts += [np.empty(0, np.int64)] * (subgroups.group_count - len(parts))
-    bins = np.full(count, -1, np.int64)
-    for group, rows in enumerate(parts):
-        members = subgroups.members(group)
-        made = _bins(
-            costs[rows],
-            tokens[rows],
-            len(members),
-            balancing,
-            micro_batches=micro_batches,
-            max_tokens=max_tokens,
-        )
-        bins[rows] = np.where(made < 0, -1, made + members[0] * micro_batches)
+    bins = _bins(costs, tokens, buckets, balancing, micro_batches, max_tokens)
     reorder = balancing.intra is not None and balancing.reorder_within
     return _ordered(bins, costs if reorder else None, buckets, micro_batches)
 
@@ -119,7 +95,6 @@ def _bins(
     tokens: Int64Array,
     buckets: int,
     balancing: Balancing,
-    *,
     micro_batches: int,
     max_tokens: int | None,
 ) -> Int64Array:
@@ -185,3 +160,64 @@ def _ordered(bins: Int64Array, costs: Costs | None, buckets: int, micro_batches:
         buckets=buckets,
         micro_batches=micro_batches,
     )
+
+
+def deal(method: Method, costs: Costs, buckets: int) -> Int64Array:
+    """Deals micro-batches to buckets, equally many to each.
+
+    Algorithm 1 (lines 7 to 15) deals them, costliest first, to the buckets in turn, so that the
+    first bucket gets the costlier one each time: `round_robin`. `greedy` gives each to the least
+    loaded bucket that still lacks one, `zigzag` turns round at both ends, and `karmarkar_karp` is
+    its balanced form, with one micro-batch for each bucket in every part that is merged. There no
+    bucket can have two of the cheapest part besides a very costly one, so where `greedy` leaves
+    less to the most loaded bucket, its result is taken.
+
+    Args:
+        method: see `evenstep.strategy.balance.methods`.
+        costs: [micro_batches] of each; a multiple of `buckets` of them.
+        buckets: number of buckets.
+
+    Returns:
+        [micro_batches] the bucket of each.
+
+    Raises:
+        ConfigurationError: a user's method gave no buckets, or not equally many to each.
+    """
+    if method in ("greedy", "karmarkar_karp"):
+        whole = whole_costs(costs)
+        bucket_of = place(whole, buckets, equal_counts=True)
+        assert bucket_of is not None  # tokens are not limited
+        if method == "karmarkar_karp":
+            both = _karmarkar_karp(whole, buckets), bucket_of
+            bucket_of = min(both, key=lambda each: sums(whole, each, buckets).max())
+        return bucket_of
+    bucket_of = bins_by(method, costs, buckets)
+    counts = np.bincount(bucket_of, minlength=buckets)
+    if counts.min() != counts.max():
+        raise ConfigurationError(
+            f"method {name_of(method)} gave from {counts.min()} to {counts.max()} micro-batches to "
+            "a bucket; it must give equally many to each, as every rank trains on as many"
+        )
+    return bucket_of
+
+
+def _karmarkar_karp(costs: Int64Array, buckets: int) -> Int64Array:
+    """Karmarkar-Karp with equal counts: one micro-batch for each bucket makes a part, and the two
+    parts with the largest spread are merged, the most loaded bucket of one with the least loaded of
+    the other, until one part is left. With costs 9, 6, 5, 4 and two buckets, [9, 6] and [5, 4]
+    become [9 + 4, 6 + 5]."""
+    order = largest_first(costs)
+    # [parts, buckets] loads, largest first, and [parts, buckets, merged] micro-batches.
+    loads = list(costs[order].reshape(-1, buckets))
+    members = list(order.reshape(-1, buckets, 1))
+    while len(loads) > 1:
+        spreads = np.array([load[0] - load[-1] for load in loads])
+        first, second = sorted((-spreads).argsort(kind="stable")[:2].tolist())
+        merged = loads[first] + loads[second][::-1]
+        joined = np.concatenate([members[first], members[second][::-1]], axis=1)
+        by_load = (-merged).argsort(kind="stable")
+        loads[first], members[first] = merged[by_load], joined[by_load]
+        del loads[second], members[second]
+    bucket_of = np.empty(len(costs), np.int64)
+    bucket_of[members[0]] = np.arange(buckets)[:, None]
+    return bucket_of

@@ -1,12 +1,11 @@
 """How many Source Loaders a job needs, and which has what: from measured costs of its sources to a
 layout of processes within limits of memory and time. In reading order:
 
-    source_stripe    `SourceStripe`: the part of a source that one loader owns
-    owners           `owners_by_weight`: who owns what where no costs are measured
-    source_profile   `SourceProfile`: what a sample of a source costs
     demand           weights of the steps to come -> samples that a step draws of each source
-    load_model       `LoaderLimits` and `LoadModel`: what a loader needs for some parts of sources
-    loader_layout    `LoaderLayout`: the result, with what it needs and what would starve
+    load_model       `SourceProfile`: what a sample of a source costs; `LoaderLimits`, `LoadModel`:
+                     what a loader needs for some parts of sources
+    loader_layout    `SourceStripe`: the part of a source that one loader owns; `LoaderLayout`: the
+                     result; `owners_by_weight`: who owns what where no costs are measured
     packing          `packed`: as few loaders, then as few workers, as can be found
 
 While the job runs, its weights move:
@@ -15,9 +14,15 @@ While the job runs, its weights move:
 """
 
 from evenstep.strategy.loaders.demand import draws_of, weights_ahead
-from evenstep.strategy.loaders.load_model import LoaderLimits, LoadModel
-from evenstep.strategy.loaders.loader_layout import LoaderLayout, PlannedLoader, Shortage
-from evenstep.strategy.loaders.owners import owners_by_weight
+from evenstep.strategy.loaders.load_model import LoaderLimits, LoadModel, SourceProfile
+from evenstep.strategy.loaders.loader_layout import (
+    STRIPE,
+    LoaderLayout,
+    PlannedLoader,
+    Shortage,
+    SourceStripe,
+    owners_by_weight,
+)
 from evenstep.strategy.loaders.packing import packed
 from evenstep.strategy.loaders.scaling import (
     GroupNeeds,
@@ -28,8 +33,6 @@ from evenstep.strategy.loaders.scaling import (
     groups_of_layout,
     scaling_plan,
 )
-from evenstep.strategy.loaders.source_profile import SourceProfile
-from evenstep.strategy.loaders.source_stripe import STRIPE, SourceStripe
 
 __all__ = [
     "STRIPE",

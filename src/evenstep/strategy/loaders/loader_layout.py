@@ -7,10 +7,35 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.loaders.load_model import LoadModel, Piece
-from evenstep.strategy.loaders.source_stripe import STRIPE, SourceStripe
+
+STRIPE = 16
+"""Consecutive positions in a stripe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceStripe:
+    """The positions of a source that a loader owns: stripe `part`, `part + parts`, and so on."""
+
+    source: str
+    part: int = 0
+    parts: int = 1
+    stripe: int = STRIPE
+
+    def owns(self, positions: Int64Array) -> npt.NDArray[np.bool_]:
+        """[positions] whether each is owned."""
+        owned: npt.NDArray[np.bool_] = (positions // self.stripe) % self.parts == self.part
+        return owned
+
+    def next_owned(self, position: int) -> int:
+        """The first owned position from this one on."""
+        stripe, part = position // self.stripe, (position // self.stripe) % self.parts
+        ahead = (self.part - part) % self.parts
+        return position if not ahead else (stripe + ahead) * self.stripe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,3 +221,53 @@ def _shortages(model: LoadModel, layout: LoaderLayout) -> list[Shortage]:
             )
         )
     return found
+
+
+_GAIN = 0.98  # of the largest load that must remain at most for a source to be shared
+
+
+def owners_by_weight(weights: Sequence[float], loaders: int) -> list[list[int]]:
+    """[sources] the loaders of each, which own equal parts of it. Every loader has some source, and
+    no loader has much more than another: sources are opened by as few loaders as that takes.
+
+    Args:
+        weights: [sources] at least 0.
+    """
+    if loaders >= len(weights):
+        return _many_loaders(weights, loaders)
+    owners: list[list[int]] = [[] for _ in weights]
+    load = [0.0] * loaders
+    count = [0] * loaders
+    for source in sorted(range(len(weights)), key=lambda each: -weights[each]):
+        lightest = min(range(loaders), key=lambda each: (load[each], count[each]))
+        owners[source] = [lightest]
+        load[lightest] += weights[source]
+        count[lightest] += 1
+    _share(weights, owners, load)
+    return owners
+
+
+def _many_loaders(weights: Sequence[float], loaders: int) -> list[list[int]]:
+    """Each loader has one source, and the next one shares the source that needs it most."""
+    owners = [[source] for source in range(len(weights))]
+    for loader in range(len(weights), loaders):
+        neediest = max(range(len(weights)), key=lambda each: weights[each] / len(owners[each]))
+        owners[neediest].append(loader)
+    return owners
+
+
+def _share(weights: Sequence[float], owners: list[list[int]], load: list[float]) -> None:
+    """Lets the loader with the most share a source with the one with the least, while it helps."""
+    for _ in load:
+        most, least = load.index(max(load)), load.index(min(load))
+        apart = load[most] - load[least]
+        own = [source for source, each in enumerate(owners) if each == [most]]
+        if not own:
+            return
+        source = min(own, key=lambda each: abs(weights[each] - apart))
+        half = weights[source] / 2
+        if max(load[most] - half, load[least] + half) >= _GAIN * load[most]:
+            return
+        owners[source] = [most, least]
+        load[most] -= half
+        load[least] += half

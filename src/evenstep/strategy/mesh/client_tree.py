@@ -150,23 +150,17 @@ class ClientPlaceTree:
 
     # Buckets
 
-    def buckets(self, axis: str, group_size: int | None = None) -> Buckets:
+    def buckets(self, axis: str) -> Buckets:
         """The buckets into which data is divided at an axis.
 
         Args:
             axis: "DP"; "CP" for each context-parallel rank of each data-parallel group; "TP" for
                 each tensor-parallel peer of those; "WORLD" for every client of every stage.
-            group_size: buckets that are balanced among themselves; None for all together. The last
-                group may be smaller.
 
         Raises:
-            ConfigurationError: an unknown axis, PP, or a group size below 1.
+            ConfigurationError: an unknown axis, or PP.
         """
-        count = self.bucket_count(axis)
-        size = count if group_size is None else group_size
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-            raise ConfigurationError(f"group_size={group_size!r} must be a whole number from 1")
-        return Buckets(axis, count, min(int(size), count))
+        return Buckets(axis, self.bucket_count(axis))
 
     def bucket_count(self, axis: str) -> int:
         """Buckets at an axis.

@@ -8,7 +8,6 @@ predict         lengths, settings                          -> every policy's fig
 dear            lengths, settings                          -> a note on samples longer than a step
 learning_rate   two predictions                            -> what two rules make of a learning rate
 advice          all of these                               -> Advice
-pool_size       lengths, a run's step log                  -> PoolAdvice, for pool sort
 ```
 
 `length_sources` reads lines of JSON itself, other formats with `parquet_sample` and `hub_sample`;

@@ -2,7 +2,7 @@
 
 ```
 table                 tables of text
-advice_text           the advice of `evenstep advise`; pool_text that of `--pool-sort`
+advice_text           the advice of `evenstep advise`
 picture               the time that ranks wait for each other in steps, drawn
 run_record, run_page  a run's step log: read, and shown
 ```

@@ -6,7 +6,6 @@ lengths          recorded lengths from files; distributions: named synthetic one
 images           images of samples, drawn
 run              an epoch of a policy: every rank is a SimulatedRank; measure makes its result
 yardsticks       batches formed from all lengths, to compare policies with
-pipeline_run     one step on a pipeline of stages
 ```
 """
 

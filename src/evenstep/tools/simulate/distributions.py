@@ -202,17 +202,6 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
             longest=131_072,
             max_tokens=131_072,
         ),
-        # Long-tail instruction data, 3 % over 8,192: the shape that dynamic context parallelism is
-        # made for.
-        "sft-256k": Distribution(
-            parts=(
-                (0.97, LogNormal(900, 1.0)),
-                (0.03, LogLinear(((0.0, 8192), (1.0, 262_144)))),
-            ),
-            shortest=1,
-            longest=262_144,
-            max_tokens=262_144,
-        ),
         # Answers of a model that reasons: median 2,000, 0.7 % cut off at 16,384.
         "rollouts": _through(
             *zip(_LEVELS[:9], _ROLLOUTS),

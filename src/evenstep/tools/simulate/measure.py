@@ -174,7 +174,7 @@ def _emitted(rank: SimulatedRank, policy: Policy, cost: Cost) -> _Emitted:
     members, steps = groups.members, rank.protocol.steps
     found = _Emitted(
         members=members,
-        costs=np.zeros((steps, 1 if policy.dynamic else policy.micro_batches)),
+        costs=np.zeros((steps, policy.micro_batches)),
         vision_costs=np.zeros(steps),
         images=np.zeros(steps, np.int64),
     )

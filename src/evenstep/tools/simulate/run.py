@@ -18,7 +18,7 @@ from evenstep.arrays import Int64Array
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.policy import Policy
+from evenstep.plan.policy import Policy, too_long
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.exchanged import Exchanged
@@ -179,7 +179,7 @@ def _check_lengths(policy: Policy, shards: Sequence[Int64Array]) -> None:
         if limit is not None and len(shard) and shard.max() > limit:
             position = int(shard.argmax())
             name = f"sample {position} of rank {rank}"
-            raise policy.explain_too_long(name, int(shard[position]))
+            raise too_long(name, int(shard[position]), limit)
 
 
 def _clocked(policy: Policy, spent: list[float]) -> Policy:

@@ -133,6 +133,8 @@ class Yardstick(Policy):
     largest: int = field(default=1, repr=False, compare=False)
     """Samples of the largest group of any rank."""
 
+    looks_ahead = False
+
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size, max_tokens=self.max_tokens)
 
@@ -148,12 +150,12 @@ class Yardstick(Policy):
         return self.kind
 
     @property
-    def limit(self) -> MemoryLimit | None:
-        return None if self.max_tokens is None else MemoryLimit(max_tokens=self.max_tokens)
+    def max_length(self) -> None:
+        return None  # a longer sample is a group by itself
 
     @property
-    def looks_ahead(self) -> bool:
-        return False
+    def limit(self) -> MemoryLimit | None:
+        return None if self.max_tokens is None else MemoryLimit(max_tokens=self.max_tokens)
 
     def options(self) -> Mapping[str, Any]:
         given = {"batch_size": self.batch_size, "max_tokens": self.max_tokens, "cost": self.cost}

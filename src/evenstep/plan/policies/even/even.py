@@ -34,7 +34,6 @@ No sample waits for ever: see `Even.max_wait`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,24 +140,12 @@ class Even(Policy):
         )
 
     @property
-    def counts_patches(self) -> bool:
-        limited = self.max_patches is not None or self.max_images is not None
-        return limited or super().counts_patches
-
-    @property
     def deals_on_demand(self) -> bool:
         return True
 
     @property
     def window_tokens(self) -> int:
         return _WINDOW * (self.target_tokens or self._tokens)
-
-    def options(self) -> Mapping[str, Any]:
-        options = dict(super().options())
-        for name, usual in (("max_images", None), ("sync", "step")):
-            if options[name] == usual:
-                del options[name]  # states that were saved before it was an option lack it
-        return options
 
     def propose(self, window: Window) -> Proposal:
         made = self._packed_round() if self.packed else self._round()

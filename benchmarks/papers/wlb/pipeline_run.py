@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.items import whole_costs
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 
 
@@ -54,3 +57,14 @@ def simulate_pipeline(forward: npt.ArrayLike, schedule: PipelineSchedule) -> Pip
     makespan, balanced = schedule.makespans(both).tolist()
     busy = float(times.sum()) * (1 + schedule.backward)
     return PipelineRun(makespan=makespan, balanced_makespan=balanced, busy=busy)
+
+
+def share_micro_batches(costs: Float64Array, ranks: int) -> Int64Array:
+    """Shares micro-batches out to data-parallel ranks: equally many to each, and as nearly as can
+    be equal costs.
+
+    Returns:
+        [ranks, micro-batches / ranks] positions in `costs`, ascending on each rank.
+    """
+    rank_of = place(whole_costs(costs), ranks, equal_counts=True)
+    return np.stack([np.flatnonzero(rank_of == rank) for rank in range(ranks)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.papers.wlb.pipeline_run import simulate_pipeline
 from evenstep.plan.pipeline.schedule import PipelineSchedule
-from evenstep.tools.simulate.pipeline_run import simulate_pipeline
 
 
 def test_equal_micro_batches_wait_while_the_pipeline_fills_and_drains() -> None:
