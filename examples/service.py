@@ -22,7 +22,7 @@ from typing import Any
 import evenstep.service as es
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture import WarmUp
+from evenstep.mixture import WarmUp
 
 SOURCES = {"code": (5.0, 0.3), "web": (4.0, 0.5), "books": (6.5, 0.2)}
 """By name, the logarithm of the median length, and the weight."""

@@ -34,7 +34,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "processes": (),
     "plan": ("cost",),
     "protocol": ("cost", "plan"),
-    "strategy": ("cost", "plan"),
+    "mixture": ("plan",),
+    "strategy": ("cost", "mixture", "plan"),
     "batch": ("plan", "protocol"),
     "data": ("batch", "plan"),
     "context_parallel": ("batch", "files", "plan"),
@@ -54,6 +55,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "context_parallel",
         "data",
         "files",
+        "mixture",
         "plan",
         "processes",
         "run_log",
@@ -84,7 +86,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
 }
 ROOMS = [name for name in ALLOWED if (PACKAGE / name).is_dir()]
-PURE_ROOMS = ("cost", "plan", "protocol", "strategy")
+PURE_ROOMS = ("cost", "plan", "protocol", "mixture", "strategy")
 
 FILES = [p for p in sorted(SOURCE.glob("evenstep*/**/*.py")) if p != PACKAGE / "__init__.py"]
 PURE = [

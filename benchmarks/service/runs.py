@@ -18,7 +18,7 @@ from benchmarks.service.corpora import ENCODER, LLAMA_12B, UNIT, Corpus
 from evenstep.cost import TransformerCost
 from evenstep.strategy import Assignment, DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.sample_table import SampleTable
+from evenstep.mixture.sample_table import SampleTable
 
 MICRO_BATCHES = 4
 TP = 2

@@ -30,7 +30,7 @@ from evenstep.files import replacing
 from evenstep.service.planner import plan_log
 from evenstep.strategy import DGraph, from_json, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.sample_table import SampleTable
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.tools.profile import load_calibration
 
 FOLDER = tempfile.TemporaryDirectory()

@@ -19,7 +19,7 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.processes.service import ProcessService
 from evenstep.strategy.loaders import ScalingLimits, SourceProfile
-from evenstep.strategy.mixture import Staged
+from evenstep.mixture import Staged
 
 STEPS = 9
 

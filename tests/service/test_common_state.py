@@ -19,7 +19,7 @@ from evenstep.service.registry import common_state
 from evenstep.service.registry.common_state import CommonState
 from evenstep.service.remote.channels import Answer
 from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan
-from evenstep.strategy.sample_table import SampleTable
+from evenstep.mixture.sample_table import SampleTable
 
 STEP = 2
 ROWS = np.arange(64)

@@ -36,7 +36,7 @@ from evenstep.strategy import (
     to_json,
 )
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture import FeedbackSchedule, Staged
+from evenstep.mixture import FeedbackSchedule, Staged
 
 
 def errors_of(

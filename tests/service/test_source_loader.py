@@ -32,7 +32,7 @@ import evenstep.service as es
 from evenstep.data import open_reader
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
 from evenstep.service.source_loader import source_loader
-from evenstep.strategy.mixture import LengthCurriculum
+from evenstep.mixture import LengthCurriculum
 
 
 @pytest.fixture(scope="module")

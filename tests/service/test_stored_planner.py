@@ -22,8 +22,8 @@ from evenstep.service.planner.planner_state import PlannerState
 from evenstep.service.planner.store.run_store import RunStore
 from evenstep.service.planner.stored_planner import StoredPlanner, UnstoredPlanner
 from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan, to_json
-from evenstep.strategy.mixture import FeedbackSchedule
-from evenstep.strategy.sample_table import SampleTable
+from evenstep.mixture import FeedbackSchedule
+from evenstep.mixture.sample_table import SampleTable
 
 NAMES = ("web", "code", "books")
 KEPT = 6

@@ -14,7 +14,7 @@ from evenstep.plan.rng import generator
 from evenstep.plan.sharding import METHODS
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture import FeedbackSchedule
+from evenstep.mixture import FeedbackSchedule
 
 MESHES: Mapping[str, Mapping[str, int]] = {
     "one": {},

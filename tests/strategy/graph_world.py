@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from evenstep.strategy.mesh import AXES, ClientPlaceTree
-from evenstep.strategy.sample_table import Metadata, SampleTable
+from evenstep.mixture.sample_table import Metadata, SampleTable
 
 
 def table(

@@ -17,7 +17,7 @@ from evenstep.strategy import (
     to_json,
 )
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.sample_table import SampleTable
+from evenstep.mixture.sample_table import SampleTable
 
 TREE = ClientPlaceTree.of({"PP": 1, "DP": 2, "CP": 2, "TP": 2})
 texts = st.lists(st.integers(1, 30), min_size=4, max_size=40)

@@ -15,7 +15,7 @@ A source of a mixture, from its description to its samples, in reading order:
                      add a kind of source here
 
 `Source.weight` is the mixing weight of a source where no schedule says otherwise; schedules and the
-draws by them are in `evenstep.strategy.mixture`.
+draws by them are in `evenstep.mixture`.
 
 Datasets of a `DataLoader`:
 

@@ -2,10 +2,8 @@
 
 The path of a step, in reading order:
 
-    sample_table        metadata of samples in columns; never payload
     graph               `DGraph`: builds a strategy from primitives; read it first
-    draws               asks the mixture for the samples of the step ...
-    mixture/            ... which draws them: weights by step, schedules, token shares, resume
+    draws               asks the mixture for the samples of the step: see `evenstep.mixture`
     plan_builder        places the samples: spec -> assignment -> plan
     mesh/               `ClientPlaceTree`: into how many buckets, and which rank fetches which
     sample_costs        the cost of each sample
@@ -41,7 +39,7 @@ from evenstep.strategy.raw_plans import (
     plan_raw,
     summary_buffer,
 )
-from evenstep.strategy.sample_table import (
+from evenstep.mixture.sample_table import (
     BufferedMetadata,
     BulkMetadata,
     Metadata,

@@ -39,7 +39,7 @@ from evenstep.strategy.plan_builder import (
     to_loading_plan,
 )
 from evenstep.strategy.sample_costs import CostFunction, check_cost
-from evenstep.strategy.sample_table import BufferedMetadata, Metadata, SampleTable
+from evenstep.mixture.sample_table import BufferedMetadata, Metadata, SampleTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class DGraph:
         name for this primitive, for strategies copied from its listings.
 
         Args:
-            schedule: an object that draws, such as a `Mixture` of `evenstep.strategy.mixture`; or
+            schedule: an object that draws, such as a `Mixer` of `evenstep.mixture`; or
                 weights by which the job's mixture draws: a schedule, a mapping from sources to
                 weights, or a function of the step. None is the mixture's own schedule.
 

@@ -20,7 +20,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.loading_plan import LoadingPlan
-from evenstep.strategy.sample_table import SampleId
+from evenstep.mixture.sample_table import SampleId
 
 STATES = ("buffered", "drawn", "assigned", "grouped", "delivered")
 

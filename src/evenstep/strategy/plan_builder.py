@@ -24,7 +24,7 @@ from evenstep.strategy.balance.levels import Balancing, assign
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import Buckets
 from evenstep.strategy.sample_costs import CostFunction, name_of, sample_costs
-from evenstep.strategy.sample_table import SampleTable
+from evenstep.mixture.sample_table import SampleTable
 
 
 class TooFewSamplesError(ConfigurationError):

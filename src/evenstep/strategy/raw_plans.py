@@ -21,7 +21,7 @@ from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.plan_builder import bound_for
-from evenstep.strategy.sample_table import SampleTable
+from evenstep.mixture.sample_table import SampleTable
 
 
 @dataclass(frozen=True, kw_only=True)

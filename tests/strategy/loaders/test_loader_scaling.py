@@ -20,7 +20,7 @@ from evenstep.strategy.loaders import (
     weights_ahead,
 )
 from evenstep.strategy.loaders.load_model import Piece
-from evenstep.strategy.mixture import WarmUp
+from evenstep.mixture import WarmUp
 
 QUICK, SLOW = 0.0002, 0.03
 STEP = {"samples": 256, "memory": 8192 * MIB, "step_seconds": 0.5, "workers": 4}

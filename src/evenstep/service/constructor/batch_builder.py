@@ -29,7 +29,7 @@ from evenstep.service.job.collators import keeps_first_label, vision_fields
 from evenstep.service.job.job import Job
 from evenstep.service.job.sample_measure import SUPERVISED
 from evenstep.strategy import Assignment, LoadingPlan
-from evenstep.strategy.sample_table import SampleTable
+from evenstep.mixture.sample_table import SampleTable
 
 
 def context_shards(job: Job, plan: LoadingPlan) -> int:

@@ -27,8 +27,8 @@ from evenstep.service.planner.store.runs import RunPlace
 from evenstep.service.planner.trainer_reports import merged
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture.schedules import as_schedule
-from evenstep.strategy.sample_table import Metadata
+from evenstep.mixture.schedules import as_schedule
+from evenstep.mixture.sample_table import Metadata
 
 
 class StoredPlanner(Planner):

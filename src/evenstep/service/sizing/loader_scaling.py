@@ -25,7 +25,7 @@ from evenstep.strategy.loaders import (
     packed,
     scaling_plan,
 )
-from evenstep.strategy.mixture.schedules import PerStep
+from evenstep.mixture.schedules import PerStep
 
 _LEAD_SECONDS = 15.0  # in which loaders are started and have read ahead
 _HOLD = 4  # times as long less must be enough

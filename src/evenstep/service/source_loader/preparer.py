@@ -26,7 +26,7 @@ from evenstep.data.storage import passes
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError, StorageError
 from evenstep.processes import end_with_parent
 from evenstep.service.job.sample_measure import SampleMeasure
-from evenstep.strategy.sample_table import BAD
+from evenstep.mixture.sample_table import BAD
 
 CHUNK = 8
 """Samples that a worker is sent at once, at most."""

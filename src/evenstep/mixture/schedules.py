@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.strategy.mixture.weights import Weights, check_weights, normalised
+from evenstep.mixture.weights import Weights, check_weights, normalised
 
 
 @dataclass(frozen=True)
