@@ -37,7 +37,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "mixture": ("plan",),
     "strategy": ("cost", "mixture", "plan"),
     "batch": ("plan", "protocol"),
-    "data": ("batch", "plan"),
+    "data": ("batch", "mixture", "plan"),
     "context_parallel": ("batch", "files", "plan"),
     "loader": (
         "batch",
@@ -74,7 +74,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "tested",
         "version",
     ),
-    "integrations": ("batch", "cost", "files", "loader", "plan", "rebalance", "tested", "tools"),
+    "integrations": (
+        "batch",
+        "cost",
+        "data",
+        "files",
+        "loader",
+        "plan",
+        "rebalance",
+        "tested",
+        "tools",
+    ),
     "cli": ("cost", "files", "plan", "service", "strategy", "tools", "version"),
     "__main__": ("cli",),
     "evenstep_demos": (

@@ -11,9 +11,9 @@ import pytest
 
 import evenstep
 from evenstep.errors import EvenstepError
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.strategy import DGraph, LoadingPlan, from_json, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.mixture.sample_table import SampleTable
 from evenstep.tools.report.plan_page import plan_page
 
 PACKAGE = Path(evenstep.__file__).parent

@@ -11,10 +11,10 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import GroupShapes, TransformerCost
-from evenstep.plan.packing import cut_long
-from evenstep.plan.rng import generator
 from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import SampleTable
+from evenstep.plan.packing import cut_long
+from evenstep.plan.rng import generator
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.lengths import open_parquet
 

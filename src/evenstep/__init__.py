@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from evenstep.cost import VisionLanguageCost as VisionLanguageCost
     from evenstep.cost import cost_of as cost_of
     from evenstep.data import CutDocuments as CutDocuments
+    from evenstep.data import Mixture as Mixture
     from evenstep.data import PoolSortDataset as PoolSortDataset
     from evenstep.errors import CollateError as CollateError
     from evenstep.errors import ConfigurationError as ConfigurationError
@@ -106,6 +107,7 @@ _HOMES = {
     ),
     "evenstep.data": (
         "CutDocuments",
+        "Mixture",
         "PoolSortDataset",
     ),
     "evenstep.errors": (

@@ -19,10 +19,10 @@ import evenstep
 import evenstep.service as es
 from documents import Documents
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError
-from evenstep.service.planner.planner import Planner
-from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan
 from evenstep.mixture import LengthCurriculum, Mixer
 from evenstep.mixture.sample_table import SampleTable
+from evenstep.service.planner.planner import Planner
+from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan
 
 FOLDER = tempfile.TemporaryDirectory()
 HERE = Path(FOLDER.name)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
+from evenstep.mixture import Constant, Mixer
 from evenstep.strategy import BufferedMetadata, DGraph, SampleTable
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.mixture import Constant, Mixer
 
 SOURCES = ("web", "code", "math")
 COUNT = np.arange(3000)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.strategy import (
     DGraph,
     LoadingPlan,
@@ -17,7 +18,6 @@ from evenstep.strategy import (
     to_json,
 )
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.mixture.sample_table import SampleTable
 
 TREE = ClientPlaceTree.of({"PP": 1, "DP": 2, "CP": 2, "TP": 2})
 texts = st.lists(st.integers(1, 30), min_size=4, max_size=40)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenstep.strategy import BufferedMetadata, from_json, to_json
 from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import SampleTable
+from evenstep.strategy import BufferedMetadata, from_json, to_json
 from page_code import run_page
 
 SOURCES = ("web", "code")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from evenstep.arrays import Float64Array
 from evenstep.errors import ConfigurationError
@@ -22,6 +22,13 @@ _COUNTED = (
     *("samples", "tokens", "padded_tokens", "supervised_tokens", "cost"),
     *("patches", "images", "text_cost", "vision_cost"),
 )
+
+
+class SourceCounts(NamedTuple):
+    """What a step takes from one dataset of a mixture."""
+
+    samples: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,6 +65,8 @@ class StepInfo:
     """`imbalance` in the time that this run's steps were measured to take; where ranks wait at the
     end of an update, of its steps so far. None until enough steps were measured, and where their
     times tell nothing. See `evenstep.loader.step_clock`."""
+    sources: Mapping[str, SourceCounts] | None = None
+    """By name, what each dataset of a `Mixture` gives to this rank's step; None for any other."""
     context_rank: int = 0
     """Which shard of every micro-batch this is, where context-parallel ranks share them. Loss
     scales are those of the shard: for gradients averaged over all ranks of both kinds."""
@@ -195,6 +204,7 @@ class StepInfo:
             "ends_update": self.ends_update,
             "filler": self.filler,
             "indices": None if self.indices is None else [plain_value(i) for i in self.indices],
+            **self._by_source(),
             "loss_scale": self.loss_scale,
             "loss_scales": list(self.loss_scales),
             "imbalance": self.imbalance,
@@ -213,6 +223,11 @@ class StepInfo:
                 f.name: getattr(self.totals, f.name).tolist() for f in fields(StepTotals)
             }
         return result
+
+    def _by_source(self) -> dict[str, Any]:
+        if self.sources is None:
+            return {}
+        return {"sources": {name: each._asdict() for name, each in self.sources.items()}}
 
     def to_line(self) -> dict[str, Any]:
         """What `evenstep.run_log` writes of the step: all ranks together, JSON-able."""
@@ -233,6 +248,7 @@ class StepInfo:
             "imbalance": self.imbalance,
             "imbalance_measured": self.imbalance_measured,
             **vision,
+            **self._by_source(),
             "ends_update": self.ends_update,
             "moments": {each.name: float(getattr(moments, each.name)) for each in fields(moments)},
         }

@@ -19,6 +19,9 @@ draws by them are in `evenstep.mixture`.
 
 Datasets of a `DataLoader`:
 
+    mixed              `Mixture`: several datasets as one, in shares by a schedule
+    mixed_order        `MixtureOrder`: the order of an epoch of map-style datasets
+    mixed_pass         `MixedPass`: a worker's pass over iterable datasets
     resumable          what a dataset can do, and how any iterable is resumed
     cut_documents      `CutDocuments`: splits or truncates documents that are too long
     pool_sort_dataset  `PoolSortDataset`, with pool_pass (one pass and its order)
@@ -35,6 +38,7 @@ from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evenstep.data.cut_documents import CutDocuments as CutDocuments
+    from evenstep.data.mixed import Mixture as Mixture
     from evenstep.data.pool_sort_dataset import PoolSortDataset as PoolSortDataset
     from evenstep.data.reader import SourceReader as SourceReader
     from evenstep.data.reader import StoredSample as StoredSample
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".cut_documents": ("CutDocuments",),
+    ".mixed": ("Mixture",),
     ".pool_sort_dataset": ("PoolSortDataset",),
     ".reader": ("SourceReader", "StoredSample"),
     ".reader_kinds": ("open_reader", "open_readers"),

@@ -11,8 +11,10 @@ again.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from evenstep.mixture.curriculum import LengthCurriculum
 from evenstep.mixture.options import Options
 from evenstep.mixture.pattern import shuffled
 from evenstep.mixture.record import DrawRecord, Phase, runs_of
+from evenstep.mixture.sample_table import Metadata, SampleTable
 from evenstep.mixture.schedules import FeedbackSchedule, Past, Schedule, as_schedule
 from evenstep.mixture.source_queues import UNKNOWN, SourceQueues, Taken, by_source
 from evenstep.mixture.state import MixtureState
@@ -30,7 +33,6 @@ from evenstep.mixture.step_draws import StepDrawer, StepDraws, check_reachable
 from evenstep.mixture.stop import REPEAT, stop_rule
 from evenstep.mixture.token_shares import deficit_after
 from evenstep.mixture.weights import Weights, check_weights, in_order
-from evenstep.mixture.sample_table import Metadata, SampleTable
 
 
 class Mixer:
@@ -88,6 +90,12 @@ class Mixer:
         self.peaks: Mapping[str, float] | None = None
         """By source, the largest weight that the schedule of the step drawn last ever has; None if
         that is not known, as for weights that follow reports."""
+
+    def with_samples(self, samples: int) -> Mixer:
+        """One that draws so many samples in a step, from where this one is."""
+        other = copy.copy(self)
+        other.options = replace(self.options, samples_per_step=samples)
+        return other
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 from evenstep.mixture.curriculum import LengthCurriculum
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.mixture.schedules import FeedbackSchedule, Past, PerStep, Schedule
 from evenstep.mixture.source_queues import UNKNOWN, Admission
 from evenstep.mixture.stop import ALL_REPEATED, REPEAT
 from evenstep.mixture.weights import check_names, check_weights
-from evenstep.mixture.sample_table import SampleTable
+from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 
 _BY = ("samples", "tokens")
 

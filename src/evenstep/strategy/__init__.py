@@ -22,6 +22,13 @@ Primitives and functions have the names of the OVERLORD paper; `mix` is `sample`
 version.
 """
 
+from evenstep.mixture.sample_table import (
+    BufferedMetadata,
+    BulkMetadata,
+    Metadata,
+    SampleId,
+    SampleTable,
+)
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.methods import METHODS
 from evenstep.strategy.draws import Draws, Mixes
@@ -38,13 +45,6 @@ from evenstep.strategy.raw_plans import (
     loader_do_plan,
     plan_raw,
     summary_buffer,
-)
-from evenstep.mixture.sample_table import (
-    BufferedMetadata,
-    BulkMetadata,
-    Metadata,
-    SampleId,
-    SampleTable,
 )
 
 __all__ = [

@@ -23,6 +23,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
+from evenstep.mixture.sample_table import BufferedMetadata, Metadata, SampleTable
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.dynamic_context import Exchange
 from evenstep.strategy.assignment import Assignment
@@ -39,7 +40,6 @@ from evenstep.strategy.plan_builder import (
     to_loading_plan,
 )
 from evenstep.strategy.sample_costs import CostFunction, check_cost
-from evenstep.mixture.sample_table import BufferedMetadata, Metadata, SampleTable
 
 
 @dataclass(frozen=True, eq=False)

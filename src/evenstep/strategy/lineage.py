@@ -19,8 +19,8 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.mixture.sample_table import SampleId
+from evenstep.strategy.loading_plan import LoadingPlan
 
 STATES = ("buffered", "drawn", "assigned", "grouped", "delivered")
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.packing.shared_step import too_long
 from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
@@ -24,7 +25,6 @@ from evenstep.strategy.balance.levels import Balancing, assign
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import Buckets
 from evenstep.strategy.sample_costs import CostFunction, name_of, sample_costs
-from evenstep.mixture.sample_table import SampleTable
 
 
 class TooFewSamplesError(ConfigurationError):

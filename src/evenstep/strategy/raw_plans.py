@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.plan_builder import bound_for
-from evenstep.mixture.sample_table import SampleTable
 
 
 @dataclass(frozen=True, kw_only=True)

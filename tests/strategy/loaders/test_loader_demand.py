@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.arrays import Int64Array
+from evenstep.mixture import FeedbackSchedule, Mixer, WarmUp
 from evenstep.strategy import SampleTable
 from evenstep.strategy.loaders import draws_of, weights_ahead
 from evenstep.strategy.loaders.demand import telling_rows
-from evenstep.mixture import FeedbackSchedule, Mixer, WarmUp
 
 NAMES = ("short", "long", "never")
 TOKENS = np.array([20.0, 300.0, 50.0])

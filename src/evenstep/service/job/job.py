@@ -13,6 +13,8 @@ from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
 from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
+from evenstep.mixture import Mixer
+from evenstep.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
@@ -32,8 +34,6 @@ from evenstep.service.job.source_layout import SourceLayout
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.loaders import SourceStripe
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.mixture import Mixer
-from evenstep.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
 
 Strategy = Callable[[DGraph, ClientPlaceTree, int], LoadingPlan]
 """Makes the plan from a step's graph, the trainer's mesh and the step's number."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import ConfigurationError
+from evenstep.mixture import LengthCurriculum, Schedule
 from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 from evenstep.plan.label_reading import READINGS
 from evenstep.service.job.sample_measure import MODALITIES, SUPERVISED
-from evenstep.mixture import LengthCurriculum, Schedule
 
 _REDUCTIONS = ("mean", "sum")
 

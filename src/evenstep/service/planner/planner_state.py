@@ -11,12 +11,12 @@ from typing import Any
 
 from evenstep.data.code_digest import same_code
 from evenstep.errors import MismatchError, parsing
+from evenstep.mixture import Mixer
+from evenstep.mixture.sample_table import SampleTable
+from evenstep.mixture.state import MixtureState
 from evenstep.plan.schema import COUNT, check_schema, require
 from evenstep.service.job.job import Job
 from evenstep.service.planner.bad_samples import Identities
-from evenstep.mixture import Mixer
-from evenstep.mixture.state import MixtureState
-from evenstep.mixture.sample_table import SampleTable
 
 _VERSION = 3
 _SCHEMA = {

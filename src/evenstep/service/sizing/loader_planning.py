@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Float64Array
+from evenstep.mixture.schedules import Schedule, as_schedule
 from evenstep.service.job.job import Job
 from evenstep.service.sizing.job_profile import JobProfile
 from evenstep.service.sizing.profiling import profile as measure
@@ -23,7 +24,6 @@ from evenstep.strategy.loaders import (
     weights_ahead,
 )
 from evenstep.strategy.loaders.demand import telling_rows
-from evenstep.mixture.schedules import Schedule, as_schedule
 
 _HORIZON = 1 << 20  # steps whose weights are looked at
 _QUICK = {"samples": 16, "seconds": 1.0}

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from evenstep.arrays import Float64Array
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.mixture.schedules import Past, Schedule
 from evenstep.mixture.weights import check_names, check_weights, in_order
+from evenstep.plan.argument_checks import check_at_least
 
 
 def weights_ahead(schedule: Schedule, sources: Sequence[str], steps: Iterable[int]) -> Float64Array:
