@@ -10,7 +10,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from evenstep.arrays import Float64Array
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.plain_values import plain_value
 from evenstep.protocol.receipts import StepTotals
@@ -65,8 +65,8 @@ class StepInfo:
     """`imbalance` in the time that this run's steps were measured to take; where ranks wait at the
     end of an update, of its steps so far. None until enough steps were measured, and where their
     times tell nothing. See `evenstep.loader.step_clock`."""
-    sources: Mapping[str, SourceCounts] | None = None
-    """By name, what each dataset of a `Mixture` gives to this rank's step; None for any other."""
+    names: tuple[str, ...] = ()
+    """Of the datasets of a `Mixture`; none for any other."""
     context_rank: int = 0
     """Which shard of every micro-batch this is, where context-parallel ranks share them. Loss
     scales are those of the shard: for gradients averaged over all ranks of both kinds."""
@@ -159,6 +159,19 @@ class StepInfo:
         return float(self.totals.vision_cost.sum())
 
     @property
+    def sources(self) -> dict[str, SourceCounts]:
+        """By name, what each dataset of a `Mixture` gives to this rank; empty for any other."""
+        return self._by_source(self.totals.by_source[self.rank])
+
+    @property
+    def global_sources(self) -> dict[str, SourceCounts]:
+        return self._by_source(self.totals.by_source.sum(axis=0))
+
+    def _by_source(self, counts: Int64Array) -> dict[str, SourceCounts]:
+        samples, tokens = counts.reshape(2, -1).tolist()
+        return {name: SourceCounts(*each) for name, *each in zip(self.names, samples, tokens)}
+
+    @property
     def imbalance(self) -> float:
         """Largest cost of a rank over the mean cost: 1.0 is perfect."""
         return _imbalance(self.totals.cost)
@@ -204,7 +217,8 @@ class StepInfo:
             "ends_update": self.ends_update,
             "filler": self.filler,
             "indices": None if self.indices is None else [plain_value(i) for i in self.indices],
-            **self._by_source(),
+            "sources": _plain(self.sources),
+            "global_sources": _plain(self.global_sources),
             "loss_scale": self.loss_scale,
             "loss_scales": list(self.loss_scales),
             "imbalance": self.imbalance,
@@ -223,11 +237,6 @@ class StepInfo:
                 f.name: getattr(self.totals, f.name).tolist() for f in fields(StepTotals)
             }
         return result
-
-    def _by_source(self) -> dict[str, Any]:
-        if self.sources is None:
-            return {}
-        return {"sources": {name: each._asdict() for name, each in self.sources.items()}}
 
     def to_line(self) -> dict[str, Any]:
         """What `evenstep.run_log` writes of the step: all ranks together, JSON-able."""
@@ -248,7 +257,7 @@ class StepInfo:
             "imbalance": self.imbalance,
             "imbalance_measured": self.imbalance_measured,
             **vision,
-            **self._by_source(),
+            **({"sources": _plain(self.global_sources)} if self.names else {}),
             "ends_update": self.ends_update,
             "moments": {each.name: float(getattr(moments, each.name)) for each in fields(moments)},
         }
@@ -262,6 +271,10 @@ class StepInfo:
         return mine == theirs
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _plain(sources: Mapping[str, SourceCounts]) -> dict[str, Any]:
+    return {name: each._asdict() for name, each in sources.items()}
 
 
 def _imbalance(costs: Float64Array) -> float:

@@ -357,6 +357,7 @@ class DataLoader(LoaderAttributes):
                 "loss_scaling": self.loss_scaling,
                 "shuffle": self.shuffle,
                 "drop_last": self.drop_last,
+                "names of a mixture": list(options.sources),
                 "blank": None if self._options.blank is None else bool(blank),
             },
         )

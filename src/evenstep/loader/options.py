@@ -199,6 +199,11 @@ class LoaderOptions:
         return collate_fn.undecoded(dataset)
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the datasets of a mixture; none for any other."""
+        return self.dataset.names if isinstance(self.dataset, Mixture) else ()
+
+    @property
     def prepare(self) -> Callable[[Any, str], Any] | None:
         """Makes a sample of what the dataset returns, and the name that errors call it, where the
         collate function does that: see `evenstep.PreparingCollator`. It runs in the workers."""

@@ -87,6 +87,7 @@ class RankProtocol:
         start: RoundStart | None = None,
         has_filler_sample: bool = False,
         padded_to: PaddedTo = NO_MULTIPLE,
+        sources: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -112,6 +113,7 @@ class RankProtocol:
             has_filler_sample: whether this rank has a sample to run filler steps with even if it
                 receives none.
             padded_to: multiples that samples are padded to.
+            sources: of a mixture, by which steps are counted too; 0 for any other dataset.
             options: anything else that must be equal on all ranks, such as the dataset's size.
 
         Raises:
@@ -128,7 +130,8 @@ class RankProtocol:
         self.world_size = world_size
         self.exhausted = exhausted
         self.accumulate = accumulate
-        self._layout = VISION if policy.counts_patches else TEXT
+        self._layout = (VISION if policy.counts_patches else TEXT).by_source(sources)
+        self._sources = sources
         self.seed = seed
         self.epoch = epoch
         start = start or RoundStart.empty()
@@ -367,7 +370,13 @@ class RankProtocol:
         now, then = self._pair_costs
         if now and isinstance(self.policy.cost, MeasuredCost) and self.policy.cost.pairs != now:
             self.policy = replace(self.policy, cost=MeasuredCost.of_pairs(now))  # type: ignore[type-var]
-        self._round = RankRound(self.policy, start, self.world_size, padded_to=self._padded_to)
+        self._round = RankRound(
+            self.policy,
+            start,
+            self.world_size,
+            padded_to=self._padded_to,
+            sources=self._sources,
+        )
         head, message = self._round.propose(
             exhausted=self._windows.exhausted(start),
             has_filler_sample=self._lending.has_sample,

@@ -24,9 +24,8 @@ from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
-from evenstep.batch.step_info import SourceCounts, StepInfo
+from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
-from evenstep.data.mixed import Mixture
 from evenstep.errors import CollateError, EvenstepError, SampleError, described
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.spec import LoaderSpec
@@ -154,10 +153,6 @@ def make_step(
         samples = [len(row.samples) for row in rows]
         scales = micro_batch_scales(scale, spec.loss_scaling, samples, supervised)
         scales = tuple(each if row.samples else 0.0 for each, row in zip(scales, rows))
-    sources = None
-    if isinstance(spec.dataset, Mixture):
-        lengths = planned.columns_of(planned.members)[0]
-        sources = _by_source(spec.dataset, indices, lengths.tolist())
     step = StepInfo(
         epoch=epoch,
         step=planned.index,
@@ -172,19 +167,9 @@ def make_step(
         totals=totals,
         loss_scale=scale,
         loss_scales=scales,
-        sources=sources,
+        names=spec.sources,
     )
     return step, batches if policy.in_parts else batches[0]
-
-
-def _by_source(
-    mixture: Mixture, indices: Sequence[Any], lengths: Sequence[int]
-) -> dict[str, SourceCounts]:
-    counts = dict.fromkeys(mixture.names, SourceCounts(0, 0))
-    for index, length in zip(indices, lengths, strict=True):
-        samples, tokens = counts[name := mixture.source_of(index)]
-        counts[name] = SourceCounts(samples + 1, tokens + length)
-    return counts
 
 
 def _explained(
