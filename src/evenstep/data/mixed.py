@@ -44,7 +44,7 @@ class Mixture(Dataset[Any]):
     """
 
     def __new__(cls, datasets: Any = (), *arguments: Any, **options: Any) -> Mixture:
-        given = getattr(datasets, "values", tuple)()
+        given = datasets.values() if isinstance(datasets, Mapping) else ()
         streamed = cls is Mixture and not all(map(is_map_style, given))
         made: Mixture = super().__new__(MixedStream if streamed else cls)
         return made
@@ -178,7 +178,7 @@ class Mixture(Dataset[Any]):
             raise IndexError(f"index {index} of {len(self):,} samples")
         return int(self._begins.searchsorted(index, side="right")) - 1
 
-    def index_of(self, source: Int64Array, index: Int64Array) -> Int64Array:
+    def index_of(self, source: npt.NDArray[np.integer[Any]], index: Int64Array) -> Int64Array:
         """[n] indices of samples, by number of their dataset and index in it."""
         found: Int64Array = self._begins[source] + index
         return found
@@ -196,7 +196,7 @@ class Mixture(Dataset[Any]):
         return rng.permutation(np.concatenate(parts))
 
 
-class MixedStream(Mixture, IterableDataset):  # type: ignore[type-arg,misc]
+class MixedStream(Mixture, IterableDataset):  # type: ignore[type-arg]
     """A `Mixture` of iterable datasets."""
 
     def _describe(self, lengths: Any) -> None:

@@ -97,8 +97,8 @@ class ChunkChecks:
         digests, positions = chunk.digests, chunk.positions
         if self._spec.sources and indices is not None:
             drawn = [self._spec.dataset.source_of(indices[place]) for place in positions.tolist()]
-            numbered = [self._spec.sources.index(name) for name in drawn]
-            columns = np.column_stack([columns, np.array(numbered, np.int64)])
+            sources = [self._spec.sources.index(name) for name in drawn]
+            columns = np.column_stack([columns, np.array(sources, np.int64)])
         with _naming("unpickling", numbers, indices):
             samples = self._reader.unpack(payload) if isinstance(payload, PackedObject) else payload
         if samples and self._may_run_fillers:

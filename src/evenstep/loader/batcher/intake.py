@@ -173,8 +173,8 @@ class Intake:
             positions, remaining = epoch.remaining.select(begin, chunk.size)
             numbers = np.full(chunk.size, TRAINED)
             numbers[positions] = remaining
-            yield NumberedChunk(chunk, numbers, chunk.origin and chunk.origin.names)
             assert chunk.origin is not None
+            yield NumberedChunk(chunk, numbers, chunk.origin.names)
             if chunk.origin.ended:
                 ended.add(chunk.origin.worker)
             if len(ended) == max(self._spec.num_workers, 1):
