@@ -30,7 +30,7 @@ def make_receipt(
 
 @st.composite
 def receipts(draw, steps: int):
-    length = st.integers(1, draw(st.sampled_from([3, 300, 70_000, 2**31 - 1])))
+    length = st.integers(1, draw(st.sampled_from([3, 300, 70_000, 10**9])))
     groups = [draw(st.lists(length, min_size=1, max_size=6)) for _ in range(steps)]
     supervised = [draw(st.integers(0, sum(group))) for group in groups]
     return make_receipt(groups, supervised, draw(st.sampled_from(COSTS)), draw(st.booleans()))
@@ -49,7 +49,7 @@ def test_every_rank_decodes_exactly_what_each_rank_encoded(data):
     for rank, receipt in enumerate(sent):
         for field in fields(Receipt):
             column = getattr(totals, field.name)[rank]
-            expected = getattr(receipt, field.name) if len(receipt) else np.zeros(len(totals))
+            expected = getattr(receipt, field.name) if len(receipt) else np.zeros(column.shape)
             np.testing.assert_array_equal(column, expected)
 
 

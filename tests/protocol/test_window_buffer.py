@@ -14,11 +14,12 @@ from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
 def sample(number):
     """Columns by which a sample is known again."""
-    return [number + 1, number % 7, number * 3, number % 3, number * 9, number % 4 // 3 * 2]
+    shows = number % 4 // 3 * 2
+    return [number + 1, number % 7, number * 3, number % 3, number * 9, shows, number % 5]
 
 
 def columns(numbers):
-    return np.array([sample(number) for number in numbers], np.int64).reshape(-1, 6)
+    return np.array([sample(number) for number in numbers], np.int64).reshape(-1, 7)
 
 
 class BufferModel(RuleBasedStateMachine):
