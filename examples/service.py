@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import evenstep.service as es
+from evenstep.mixture import WarmUp
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture import WarmUp
 
 SOURCES = {"code": (5.0, 0.3), "web": (4.0, 0.5), "books": (6.5, 0.2)}
 """By name, the logarithm of the median length, and the weight."""

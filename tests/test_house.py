@@ -34,9 +34,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "processes": (),
     "plan": ("cost",),
     "protocol": ("cost", "plan"),
-    "strategy": ("cost", "plan"),
+    "mixture": ("plan",),
+    "strategy": ("cost", "mixture", "plan"),
     "batch": ("plan", "protocol"),
-    "data": ("batch", "plan"),
+    "data": ("batch", "mixture", "plan"),
     "context_parallel": ("batch", "files", "plan"),
     "loader": (
         "batch",
@@ -54,6 +55,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "context_parallel",
         "data",
         "files",
+        "mixture",
         "plan",
         "processes",
         "run_log",
@@ -71,7 +73,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "tested",
         "version",
     ),
-    "integrations": ("batch", "cost", "files", "loader", "plan", "rebalance", "tested", "tools"),
+    "integrations": (
+        "batch",
+        "cost",
+        "data",
+        "files",
+        "loader",
+        "plan",
+        "rebalance",
+        "tested",
+        "tools",
+    ),
     "cli": ("cost", "files", "plan", "service", "strategy", "tools", "version"),
     "__main__": ("cli",),
     "evenstep_demos": (
@@ -83,7 +95,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
 }
 ROOMS = [name for name in ALLOWED if (PACKAGE / name).is_dir()]
-PURE_ROOMS = ("cost", "plan", "protocol", "strategy")
+PURE_ROOMS = ("cost", "plan", "protocol", "mixture", "strategy")
 
 FILES = [p for p in sorted(SOURCE.glob("evenstep*/**/*.py")) if p != PACKAGE / "__init__.py"]
 PURE = [

@@ -91,7 +91,7 @@ def columns(lengths: Sequence[int]) -> np.ndarray:
     something of how models read them."""
     length = np.array(lengths, np.int64)
     shows = FIRST * (length % 3 == 1) + UNSHIFTED * (length % 11 == 5)
-    return np.stack([length, length // 2, *[length * 0] * 3, shows], axis=1)
+    return np.stack([length, length // 2, *[length * 0] * 3, shows, length * 0], axis=1)
 
 
 def arrivals(random) -> dict[str, Callable]:
@@ -137,7 +137,7 @@ class Checkpoint:
             step=self.step,
             taken=0,
             numbers=NOBODY,
-            columns=np.empty((6, 0), np.int64),
+            columns=np.empty((7, 0), np.int64),
             ages=NOBODY,
             labels=self.start.labels,
         )

@@ -11,10 +11,10 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import GroupShapes, TransformerCost
+from evenstep.mixture import Mixer
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.packing import cut_long
 from evenstep.plan.rng import generator
-from evenstep.strategy.mixture import Mixture
-from evenstep.strategy.sample_table import SampleTable
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.lengths import open_parquet
 
@@ -80,7 +80,7 @@ class Corpus:
 
     def steps(self, count: int, tokens: int, seed: int) -> Iterator[SampleTable]:
         """Steps of as many samples as hold at most `tokens`."""
-        mixture = Mixture(
+        mixture = Mixer(
             tuple(self.weights),
             self.weights,
             tokens_per_step=tokens,

@@ -1,6 +1,6 @@
 """How even strategies of the service make the ranks of a step: vanilla against `balance`.
 
-Metadata only, no Ray: steps are drawn from mixtures of sources by the planner's own `Mixture`, and
+Metadata only, no Ray: steps are drawn from mixtures of sources by the planner's own `Mixer`, and
 planned as graphs for 64 data-parallel ranks with four micro-batches each. Text is planned for a
 language model's cost; images with their text for an encoder on every rank and a backbone on
 data-parallel ranks. The cost is that of the paper's models, in operations; whatever follows from

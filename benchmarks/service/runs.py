@@ -16,9 +16,9 @@ import numpy.typing as npt
 from benchmarks.lib.report import Spread, progress
 from benchmarks.service.corpora import ENCODER, LLAMA_12B, UNIT, Corpus
 from evenstep.cost import TransformerCost
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.strategy import Assignment, DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.sample_table import SampleTable
 
 MICRO_BATCHES = 4
 TP = 2

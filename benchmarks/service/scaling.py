@@ -19,9 +19,9 @@ import numpy as np
 
 import evenstep.service as es
 from benchmarks.lib.report import Table, parser, progress, show
+from evenstep.mixture import Staged, WarmUp
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture import Staged, WarmUp
 from evenstep.tools.report.picture import new_figure
 
 USUAL = {"text": 0.9, "images": 0.1}

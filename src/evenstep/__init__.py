@@ -3,7 +3,8 @@
     cost/               what policies make equal, and what limits a group
     plan/               which samples form a batch, and which rank gets it: pure functions
     protocol/           what ranks say to each other in a round, without I/O
-    strategy/           what the service's planner decides: mixture, mesh, balance, loading plan
+    mixture/            which source the next sample comes from; for loader and service
+    strategy/           what the service's planner decides: mesh, balance, loading plan
     batch/              samples to tensors, and the loss scale
     context_parallel/   a sequence shared by ranks: cut it, attend, hand it over
     data/               sources, wrapped datasets, cached lengths
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from evenstep.cost import VisionLanguageCost as VisionLanguageCost
     from evenstep.cost import cost_of as cost_of
     from evenstep.data import CutDocuments as CutDocuments
+    from evenstep.data import Mixture as Mixture
     from evenstep.errors import CollateError as CollateError
     from evenstep.errors import ConfigurationError as ConfigurationError
     from evenstep.errors import EvenstepError as EvenstepError
@@ -102,7 +104,7 @@ _HOMES = {
         "VisionLanguageCost",
         "cost_of",
     ),
-    "evenstep.data": ("CutDocuments",),
+    "evenstep.data": ("CutDocuments", "Mixture"),
     "evenstep.errors": (
         "CollateError",
         "ConfigurationError",

@@ -19,10 +19,10 @@ import evenstep
 import evenstep.service as es
 from documents import Documents
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError
+from evenstep.mixture import LengthCurriculum, Mixer
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.planner.planner import Planner
 from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan
-from evenstep.strategy.mixture import LengthCurriculum, Mixture
-from evenstep.strategy.sample_table import SampleTable
 
 FOLDER = tempfile.TemporaryDirectory()
 HERE = Path(FOLDER.name)
@@ -85,10 +85,10 @@ def buffered() -> BufferedMetadata:
     )
 
 
-def mixture() -> Mixture:
+def mixture() -> Mixer:
     curriculum = LengthCurriculum({0: 20, 1000: 50})
     weights = {"web": 2.0, "code": 1.0}
-    return Mixture(NAMES, weights, samples_per_step=8, curriculum=curriculum, seed=3)
+    return Mixer(NAMES, weights, samples_per_step=8, curriculum=curriculum, seed=3)
 
 
 def plan(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:

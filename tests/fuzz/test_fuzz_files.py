@@ -27,10 +27,10 @@ from calibrations import known_calibration
 from evenstep.context_parallel.latency import AttentionLatency, load_latency
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.files import replacing
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.planner import plan_log
 from evenstep.strategy import DGraph, from_json, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.sample_table import SampleTable
 from evenstep.tools.profile import load_calibration
 
 FOLDER = tempfile.TemporaryDirectory()

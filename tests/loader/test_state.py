@@ -76,7 +76,7 @@ class Epoch:
                 step=position.start.step,
                 taken=taken,
                 numbers=np.array(numbers, np.int64),
-                columns=np.ones((6, len(numbers)), np.int64),
+                columns=np.ones((7, len(numbers)), np.int64),
                 ages=np.zeros(len(numbers), np.int64),
                 quota=window,
                 labels=position.start.labels,

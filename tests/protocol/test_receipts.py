@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def make_receipt(
 
 @st.composite
 def receipts(draw, steps: int):
-    length = st.integers(1, draw(st.sampled_from([3, 300, 70_000, 2**31 - 1])))
+    length = st.integers(1, draw(st.sampled_from([3, 300, 70_000, 10**9])))
     groups = [draw(st.lists(length, min_size=1, max_size=6)) for _ in range(steps)]
     supervised = [draw(st.integers(0, sum(group))) for group in groups]
     return make_receipt(groups, supervised, draw(st.sampled_from(COSTS)), draw(st.booleans()))
@@ -49,7 +49,7 @@ def test_every_rank_decodes_exactly_what_each_rank_encoded(data):
     for rank, receipt in enumerate(sent):
         for field in fields(Receipt):
             column = getattr(totals, field.name)[rank]
-            expected = getattr(receipt, field.name) if len(receipt) else np.zeros(len(totals))
+            expected = getattr(receipt, field.name) if len(receipt) else np.zeros(column.shape)
             np.testing.assert_array_equal(column, expected)
 
 
@@ -94,6 +94,40 @@ def test_images_and_both_parts_of_the_cost_are_known_of_every_rank(data):
             np.testing.assert_array_equal(column, getattr(receipt, field.name))
         np.testing.assert_allclose(receipt.text_cost + receipt.vision_cost, receipt.cost)
     assert not totals.patches[-1].any()
+
+
+@given(st.data(), st.integers(1, 3), st.sampled_from([TEXT, VISION]))
+def test_samples_and_tokens_of_each_source_are_known_of_every_rank(data, sources, kind):
+    layout = kind.by_source(sources)
+    steps = data.draw(st.integers(1, 4))
+    a_sample = st.tuples(st.integers(0, sources - 1), st.integers(1, 70_000))
+    sent, wanted = [], []
+    for _ in range(data.draw(st.integers(1, 3))):
+        groups = [data.draw(st.lists(a_sample, min_size=1, max_size=5)) for _ in range(steps)]
+        lengths = np.array([length for group in groups for _, length in group])
+        offsets = np.cumsum([0, *map(len, groups)])
+        receipt = Receipt.of(
+            GroupShapes.measure(lengths, offsets),
+            lengths,
+            np.zeros(steps, np.int64),
+            PaddedTokenCost(),
+            packed=False,
+            steps=np.arange(steps + 1),
+            source=np.array([source for group in groups for source, _ in group]),
+            sources=sources,
+        )
+        sent.append(receipt.encode(layout))
+        of = [
+            [[n for s, n in group if s == source] for source in range(sources)] for group in groups
+        ]
+        wanted.append([[*map(len, one), *map(sum, one)] for one in of])
+    heads = [ProposalHead(False, False, 20, 10**9, 10**9, 0) for _ in sent]
+    totals = RoundTotals.decode(sent, heads_of(heads), layout=layout)
+    assert totals.by_source.tolist() == wanted
+    wrong = [[[*one[:sources][::-1], *one[sources:]] for one in each] for each in wanted]
+    broken = replace(totals, by_source=np.array(wrong) + 1)
+    with pytest.raises(DamagedMessageError):
+        broken._check(heads_of(heads), np.ones(len(sent), bool), 0)
 
 
 def test_a_receipt_of_text_has_no_bytes_for_images():

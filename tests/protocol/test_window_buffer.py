@@ -14,11 +14,12 @@ from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
 def sample(number):
     """Columns by which a sample is known again."""
-    return [number + 1, number % 7, number * 3, number % 3, number * 9, number % 4 // 3 * 2]
+    shows = number % 4 // 3 * 2
+    return [number + 1, number % 7, number * 3, number % 3, number * 9, shows, number % 5]
 
 
 def columns(numbers):
-    return np.array([sample(number) for number in numbers], np.int64).reshape(-1, 6)
+    return np.array([sample(number) for number in numbers], np.int64).reshape(-1, 7)
 
 
 class BufferModel(RuleBasedStateMachine):
@@ -52,7 +53,7 @@ class BufferModel(RuleBasedStateMachine):
         assert start.numbers.tolist() == [number for number, _ in self.held[: self.seen]]
         assert start.ages.tolist() == [age for _, age in self.held[: self.seen]]
         assert start.columns.T.tolist() == columns(start.numbers).tolist()
-        assert start.columns.shape == (6, self.seen)
+        assert start.columns.shape == (7, self.seen)
         assert start.taken == self.taken
 
     @rule(data=st.data())
@@ -102,7 +103,7 @@ test_the_buffer_is_a_list_with_a_window_in_front = BufferModel.TestCase
 def test_numbers_that_do_not_follow_are_refused(numbers):
     empty = np.empty(0, np.int64)
     start = RoundStart(
-        round=0, step=0, taken=2, numbers=empty, columns=np.empty((6, 0), np.int64), ages=empty
+        round=0, step=0, taken=2, numbers=empty, columns=np.empty((7, 0), np.int64), ages=empty
     )
     with pytest.raises(InvariantError, match=f"arrival numbers {numbers[0]} to {numbers[-1]} do"):
         WindowBuffer(start).append(columns(numbers), np.array(numbers))

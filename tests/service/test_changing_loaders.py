@@ -17,9 +17,9 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
+from evenstep.mixture import Staged
 from evenstep.service.backends.processes.service import ProcessService
 from evenstep.strategy.loaders import ScalingLimits, SourceProfile
-from evenstep.strategy.mixture import Staged
 
 STEPS = 9
 

@@ -12,6 +12,7 @@ import pytest
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.messages import LocalHandle, Reply
 from evenstep.service.planner.store.run_store import RunStore
 from evenstep.service.planner.stored_planner import StoredPlanner
@@ -19,7 +20,6 @@ from evenstep.service.registry import common_state
 from evenstep.service.registry.common_state import CommonState
 from evenstep.service.remote.channels import Answer
 from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan
-from evenstep.strategy.sample_table import SampleTable
 
 STEP = 2
 ROWS = np.arange(64)

@@ -23,8 +23,8 @@ from service_world import (
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
+from evenstep.mixture import WarmUp
 from evenstep.service.sizing.profiling import check_profile
-from evenstep.strategy.mixture import WarmUp
 
 SLOW, LARGE = 0.02, 64 << 20
 _kept: list[Any] = []

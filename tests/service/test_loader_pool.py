@@ -13,8 +13,8 @@ from service_world import failing, job_of, sources
 
 import evenstep.service as es
 from evenstep.errors import SampleError
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.messages import LocalHandle
-from evenstep.strategy.sample_table import SampleTable
 
 
 class Counting(LocalHandle):

@@ -123,7 +123,7 @@ def test_without_cloudpickle_workers_need_what_can_be_imported(
         ({"counted": "audio"}, "names 'audio'"),
         ({"samples_per_step": None, "max_tokens": None}, "how much a step draws"),
         ({"stop": "later"}, "stop='later'"),
-        ({"unit": "rows"}, "unit='rows'"),
+        ({"by": "rows"}, "by='rows'"),
         ({"sharding": "zigzag"}, "methods="),
         ({"mesh": {"CP": 2}, "collate": "pad"}, "padded rows are not cut"),
         ({"subplan_collate": {"encoder": 3}}, "subplan_collate of 'encoder'"),
@@ -144,7 +144,7 @@ def test_the_fingerprint_follows_what_changes_plans(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     assert job.fingerprint == job_of(tmp_path).fingerprint
     assert pickle.loads(pickle.dumps(job)).fingerprint == job.fingerprint
-    others = [{"seed": 4}, {"micro_batches": 3}, {"mesh": es.Mesh(DP=4)}, {"unit": "tokens"}]
+    others = [{"seed": 4}, {"micro_batches": 3}, {"mesh": es.Mesh(DP=4)}, {"by": "tokens"}]
     found = {job_of(tmp_path, **other).fingerprint for other in others} | {job.fingerprint}
     assert len(found) == len(others) + 1
 

@@ -26,6 +26,7 @@ from service_world import (
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
+from evenstep.mixture import FeedbackSchedule, Staged
 from evenstep.service.planner.trainer_reports import Signals
 from evenstep.strategy import (
     Assignment,
@@ -36,7 +37,6 @@ from evenstep.strategy import (
     to_json,
 )
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture import FeedbackSchedule, Staged
 
 
 def errors_of(

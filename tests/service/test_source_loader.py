@@ -31,8 +31,8 @@ from service_world import (
 import evenstep.service as es
 from evenstep.data import open_reader
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
+from evenstep.mixture import LengthCurriculum
 from evenstep.service.source_loader import source_loader
-from evenstep.strategy.mixture import LengthCurriculum
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,14 @@ from service_world import new_job
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, SupersededError
+from evenstep.mixture import FeedbackSchedule
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.planner import stored_planner
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.planner_state import PlannerState
 from evenstep.service.planner.store.run_store import RunStore
 from evenstep.service.planner.stored_planner import StoredPlanner, UnstoredPlanner
 from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan, to_json
-from evenstep.strategy.mixture import FeedbackSchedule
-from evenstep.strategy.sample_table import SampleTable
 
 NAMES = ("web", "code", "books")
 KEPT = 6

@@ -10,11 +10,11 @@ from job_settings import error_of, spend
 from process_faults import Fault
 
 import evenstep.service as es
+from evenstep.mixture import FeedbackSchedule
 from evenstep.plan.rng import generator
 from evenstep.plan.sharding import METHODS
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture import FeedbackSchedule
 
 MESHES: Mapping[str, Mapping[str, int]] = {
     "one": {},

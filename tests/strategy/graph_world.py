@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
+from evenstep.mixture.sample_table import Metadata, SampleTable
 from evenstep.strategy.mesh import AXES, ClientPlaceTree
-from evenstep.strategy.sample_table import Metadata, SampleTable
 
 
 def table(

@@ -1,4 +1,4 @@
-"""Graphs draw from the mixtures of `evenstep.strategy.mixture`."""
+"""Graphs draw from the mixtures of `evenstep.mixture`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
+from evenstep.mixture import Constant, Mixer
 from evenstep.strategy import BufferedMetadata, DGraph, SampleTable
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture import Constant, Mixture
 
 SOURCES = ("web", "code", "math")
 COUNT = np.arange(3000)
@@ -22,8 +22,8 @@ BUFFERED = BufferedMetadata(
 TREE = ClientPlaceTree.of({"DP": 4, "TP": 2})
 
 
-def mixture(**weights: float) -> Mixture:
-    return Mixture(SOURCES, Constant(weights), samples_per_step=64, seed=5)
+def mixture(**weights: float) -> Mixer:
+    return Mixer(SOURCES, Constant(weights), samples_per_step=64, seed=5)
 
 
 def test_steps_drawn_by_a_mixture_follow_its_weights_and_are_planned_whole() -> None:

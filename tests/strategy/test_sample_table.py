@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.strategy.sample_table import BufferedMetadata, SampleId, SampleTable
+from evenstep.mixture.sample_table import BufferedMetadata, SampleId, SampleTable
 
 numbers = st.integers(0, 2**62)
 

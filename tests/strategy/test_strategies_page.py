@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evenstep.mixture import Mixer
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.strategy import BufferedMetadata, from_json, to_json
-from evenstep.strategy.mixture import Mixture
-from evenstep.strategy.sample_table import SampleTable
 from page_code import run_page
 
 SOURCES = ("web", "code")
@@ -24,7 +24,7 @@ def world() -> dict[str, Any]:
     text = np.minimum(rng.lognormal(5.5, 1.2, 800).astype(int) + 1, 4000)
     lengths = {"text": text, "image": np.where(count % 3, rng.integers(64, 1024, 800), 0)}
     samples = SampleTable(SOURCES, count % 2, count // 2, count * 0, count // 2, lengths)
-    mixture = Mixture(SOURCES, {"web": 0.7, "code": 0.3}, samples_per_step=120, seed=0)
+    mixture = Mixer(SOURCES, {"web": 0.7, "code": 0.3}, samples_per_step=120, seed=0)
     return {"metadata": BufferedMetadata(samples), "mixture": mixture}
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
-from evenstep.arrays import Float64Array
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.batch.rank_loads import RankLoads
 from evenstep.errors import ConfigurationError
 from evenstep.plan.fit import Updates
@@ -28,6 +28,13 @@ _COUNTED = (
 _UNCOMPARED = dict.fromkeys(
     ("imbalance", "text_imbalance", "vision_imbalance", "imbalance_measured")
 )  # follow from the totals or, where ranks wait for an update, from where a pass began in it
+
+
+class SourceCounts(NamedTuple):
+    """What a step takes from one dataset of a mixture."""
+
+    samples: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,6 +71,8 @@ class StepInfo:
     imbalance_measured: float | None = None
     """`imbalance` in the time that this run's steps were measured to take. None until enough steps
     were measured, and where their times tell nothing. See `evenstep.loader.step_clock`."""
+    names: tuple[str, ...] = ()
+    """Of the datasets of a `Mixture`; none for any other."""
     context_rank: int = 0
     """Which shard of every micro-batch this is, where context-parallel ranks share them. Loss
     scales are those of the shard: for gradients averaged over all ranks of both kinds."""
@@ -166,6 +175,19 @@ class StepInfo:
         return self.loads is None or self.ends_update
 
     @property
+    def sources(self) -> dict[str, SourceCounts]:
+        """By name, what each dataset of a `Mixture` gives to this rank; empty for any other."""
+        return self._by_source(self.totals.by_source[self.rank])
+
+    @property
+    def global_sources(self) -> dict[str, SourceCounts]:
+        return self._by_source(self.totals.by_source.sum(axis=0))
+
+    def _by_source(self, counts: Int64Array) -> dict[str, SourceCounts]:
+        samples, tokens = counts.reshape(2, -1).tolist()
+        return {name: SourceCounts(*each) for name, *each in zip(self.names, samples, tokens)}
+
+    @property
     def imbalance(self) -> float:
         """Largest cost of a rank over the mean cost: 1.0 is perfect. Of the whole update, in each
         of its steps, where ranks wait at its end alone; as are the next two."""
@@ -212,6 +234,8 @@ class StepInfo:
             "ends_update": self.ends_update,
             "filler": self.filler,
             "indices": None if self.indices is None else [plain_value(i) for i in self.indices],
+            "sources": _plain(self.sources),
+            "global_sources": _plain(self.global_sources),
             "loss_scale": self.loss_scale,
             "loss_scales": list(self.loss_scales),
             "imbalance": self.imbalance,
@@ -250,6 +274,7 @@ class StepInfo:
             "imbalance": self.imbalance,
             "imbalance_measured": self.imbalance_measured,
             **vision,
+            **({"sources": _plain(self.global_sources)} if self.names else {}),
             "ends_update": self.ends_update,
             "moments": {each.name: float(getattr(moments, each.name)) for each in fields(moments)},
         }
@@ -262,6 +287,10 @@ class StepInfo:
         return {**mine, **_UNCOMPARED} == {**theirs, **_UNCOMPARED}
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _plain(sources: Mapping[str, SourceCounts]) -> dict[str, Any]:
+    return {name: each._asdict() for name, each in sources.items()}
 
 
 def _imbalance(costs: Float64Array) -> float:

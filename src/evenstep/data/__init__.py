@@ -15,10 +15,13 @@ A source of a mixture, from its description to its samples, in reading order:
                      add a kind of source here
 
 `Source.weight` is the mixing weight of a source where no schedule says otherwise; schedules and the
-draws by them are in `evenstep.strategy.mixture`.
+draws by them are in `evenstep.mixture`.
 
 Datasets of a `DataLoader`:
 
+    mixed              `Mixture`: several datasets as one, in shares by a schedule
+    mixed_order        `MixtureOrder`: the order of an epoch of map-style datasets
+    mixed_pass         `MixedPass`: a worker's pass over iterable datasets
     resumable          what a dataset can do, and how any iterable is resumed
     cut_documents      `CutDocuments`: splits or truncates documents that are too long
 
@@ -34,6 +37,7 @@ from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evenstep.data.cut_documents import CutDocuments as CutDocuments
+    from evenstep.data.mixed import Mixture as Mixture
     from evenstep.data.reader import SourceReader as SourceReader
     from evenstep.data.reader import StoredSample as StoredSample
     from evenstep.data.reader_kinds import open_reader as open_reader
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".cut_documents": ("CutDocuments",),
+    ".mixed": ("Mixture",),
     ".reader": ("SourceReader", "StoredSample"),
     ".reader_kinds": ("open_reader", "open_readers"),
     ".shard_order": ("SampleLocation", "ShardOrder"),

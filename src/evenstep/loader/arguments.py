@@ -23,6 +23,7 @@ from evenstep.batch.pad import DefaultCollator, PadCollator, padded_multiple
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.smallest_media import blank_of_sample
 from evenstep.batch.trim import Trim
+from evenstep.data.mixed import Mixture
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.padded_to import PaddedTo
@@ -94,6 +95,11 @@ def check_order(
         raise ConfigurationError(
             "an iterable dataset gives its own order: leave out shuffle and sampler, and "
             "shuffle in the dataset"
+        )
+    if isinstance(dataset, Mixture) and sampler is not None:
+        raise ConfigurationError(
+            f"a Mixture gives the order of its samples, and here is a sampler, {sampler!r:.80}; "
+            "leave it out, and pass shuffle=True to shuffle each dataset of the mixture"
         )
     if sampler is not None and shuffle:
         raise ConfigurationError("sampler gives the order, so shuffle=True contradicts it")

@@ -16,6 +16,8 @@ import torch.distributed as dist
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
 from evenstep.cost.of_model import cost_in_place_of
+from evenstep.data.mixed import Mixture
+from evenstep.data.mixed_order import MixtureOrder
 from evenstep.data.resumable import dataset_size
 from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
@@ -68,7 +70,7 @@ class DataLoader(LoaderAttributes):
 
     Args:
         dataset: map-style or iterable; one processed sample each. An iterable one must yield this
-            rank's (and worker's) share only, as with torch.
+            rank's (and worker's) share only, as with torch. Several are one `evenstep.Mixture`.
         policy: how groups are formed; all ranks must pass an equal one.
         batch_size: short for ``policy=FixedBatch(batch_size)``; not together with `policy`. No
             sample needs a length or labels then.
@@ -227,6 +229,9 @@ class DataLoader(LoaderAttributes):
         self._group: Any = group
         self._chunk_size_given = memory.chunk_size is not None
         # Where the trainer is.
+        mixed = None
+        if isinstance(dataset, Mixture) and not options.iterable:
+            mixed = MixtureOrder(dataset, seed=options.seed, shuffle=bool(shuffle))
         self._epochs = Epochs(
             dataset=dataset,
             policy=policy,
@@ -236,6 +241,7 @@ class DataLoader(LoaderAttributes):
             shuffle=bool(shuffle),
             seed=options.seed,
             drop_last=drop_last,
+            mixed=mixed,
         )
         self._cursor = EpochCursor(self._epochs, labels)
         self._step_count = StepCount(self._epochs)
@@ -359,6 +365,7 @@ class DataLoader(LoaderAttributes):
                 "loss_scaling": self.loss_scaling,
                 "shuffle": self.shuffle,
                 "drop_last": self.drop_last,
+                "names of a mixture": list(options.sources),
                 "blank": None if self._options.blank is None else bool(blank),
             },
         )
@@ -399,6 +406,8 @@ class DataLoader(LoaderAttributes):
         progress = self._cursor.to_save(under_way=self._under_way())
         learned = self._job.known(self._options, world_size)
         job = job_of(self._options, learned, self._epochs, world_size)
+        if self._epochs.mixed is not None:
+            job["mixture"] = self._epochs.mixed.state_dict(progress.epoch)
         return to_dict(job, progress, rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
 from evenstep.batch.prepare import PreparingCollator
+from evenstep.data.mixed import Mixture
 from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_context_parallel,
@@ -201,9 +202,17 @@ class LoaderOptions:
     @property
     def source(self) -> Any:
         """The dataset as samples are read from it: see `PreparingCollator.undecoded`."""
-        if isinstance(self.collate_fn, PreparingCollator):
-            return self.collate_fn.undecoded(self.dataset)
-        return self.dataset
+        dataset, collate_fn = self.dataset, self.collate_fn
+        if not isinstance(collate_fn, PreparingCollator):
+            return dataset
+        if isinstance(dataset, Mixture):
+            return dataset.over(collate_fn.undecoded)
+        return collate_fn.undecoded(dataset)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the datasets of a mixture; none for any other."""
+        return self.dataset.names if isinstance(self.dataset, Mixture) else ()
 
     @property
     def prepare(self) -> Callable[[Any, str], Any] | None:
@@ -232,4 +241,5 @@ class LoaderOptions:
     @property
     def keeps_workers(self) -> bool:
         """Whether one batcher, and its workers, serve all passes."""
-        return self.persistent_workers and self.num_workers > 0
+        mixed = self.iterable and isinstance(self.dataset, Mixture)  # its workers learn the epoch
+        return self.persistent_workers and self.num_workers > 0 and not mixed

@@ -33,6 +33,7 @@ class RandomStream(enum.IntEnum):
     ADVICE_RESAMPLE = 25
     SHARD_ORDER = 41
     SHARD_SAMPLES = 42
+    MIXED_STREAM = 43
     DEMO_DOCUMENTS = 51
 
 

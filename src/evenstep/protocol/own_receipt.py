@@ -4,8 +4,8 @@ Each column is stored as its minimum and the differences from it, in the narrowe
 that holds them, and in no bytes at all where the column is constant. Moments of lengths are rounded
 to half precision first, and the bits of that are such an integer.
 
-Where the policy counts patches there are more columns, `VISION`; all ranks have one policy, so they
-know.
+Where the policy counts patches there are more columns, `VISION`, and for a mixture two for each of
+its sources; all ranks have one policy and one mixture, so they know.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ class TotalsLayout(NamedTuple):
     columns: tuple[str, ...]
     """Columns of integers."""
     costs: tuple[str, ...]
+    sources: int = 0
+
+    def by_source(self, sources: int) -> TotalsLayout:
+        """With the samples and the tokens of each source of a mixture."""
+        each = [f"{what} of source {n}" for what in ("samples", "tokens") for n in range(sources)]
+        return TotalsLayout((*self.columns, *each), self.costs, sources)
 
     @property
     def head(self) -> struct.Struct:
@@ -69,6 +75,8 @@ class Receipt(Totals):
         packed: bool,
         row_multiple: int = 1,
         steps: Int64Array,
+        source: Int64Array | None = None,
+        sources: int = 0,
     ) -> Receipt:
         """Receipt of groups in emission order.
 
@@ -78,6 +86,7 @@ class Receipt(Totals):
             supervised: [groups] supervised tokens.
             row_multiple: of tokens to which packed rows are padded.
             steps: [steps + 1] offsets of each step's groups.
+            source: [samples] number of the source of each, below `sources`, if there are any.
 
         Raises:
             InvariantError: a cost is negative or not finite.
@@ -100,6 +109,13 @@ class Receipt(Totals):
             )
         offsets = np.append(0, shapes.samples.cumsum())[steps]
         moments = LengthMoments.of(lengths, offsets)
+        by_source = None
+        if source is not None and sources:
+            place = np.arange(len(steps) - 1).repeat(np.diff(offsets)) * sources + source
+            each = (len(steps) - 1) * sources
+            counts, summed = np.bincount(place, minlength=each), np.zeros(each, np.int64)
+            np.add.at(summed, place, lengths)
+            by_source = np.hstack([counts.reshape(-1, sources), summed.reshape(-1, sources)])
         padded = rounded_up(shapes.tokens, row_multiple) if packed else shapes.padded
         return cls(
             samples=np.add.reduceat(shapes.samples, begins),
@@ -112,6 +128,7 @@ class Receipt(Totals):
             length_skew=from_bits(_bits(np.cbrt(moments.third / moments.tokens))),
             # What is left of the cost may be rounded to less than nothing.
             vision_cost=np.minimum(vision, costs).astype(np.float64),
+            by_source=by_source,  # type: ignore[arg-type]
             **counted,
         )
 
@@ -131,8 +148,9 @@ class Receipt(Totals):
         padding = self.padded_tokens - self.tokens
         unsupervised = self.tokens - self.supervised_tokens
         bits = [_bits(getattr(self, name)) for name in _MOMENTS]
-        vision = [getattr(self, name) for name in VISION_COLUMNS] if layout == VISION else []
-        table = np.array([self.samples, self.tokens, padding, unsupervised, *bits, *vision])
+        vision = [getattr(self, name) for name in VISION_COLUMNS if name in layout.columns]
+        counted = [*bits, *vision, *self.by_source.T]
+        table = np.array([self.samples, self.tokens, padding, unsupervised, *counted])
         lows = table.min(axis=1)
         table -= lows[:, None]
         widths = [_width(spread) for spread in table.max(axis=1).tolist()]

@@ -56,7 +56,7 @@ class PlannedStep:
         return [self.round.groups.group(group) for group in range(begin, end)]
 
     def columns_of(self, numbers: Int64Array) -> Int64Array:
-        """[6, samples] what `RoundStart.columns` has of some of this rank's samples."""
+        """[7, samples] what `RoundStart.columns` has of some of this rank's samples."""
         start = self.round.start
         found: Int64Array = start.columns[:, np.searchsorted(start.numbers, numbers)]
         return found

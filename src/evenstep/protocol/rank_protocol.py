@@ -89,6 +89,7 @@ class RankProtocol:
         start: RoundStart | None = None,
         has_filler_sample: bool = False,
         padded_to: PaddedTo = NO_MULTIPLE,
+        sources: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -116,6 +117,7 @@ class RankProtocol:
             has_filler_sample: whether this rank has a sample to run filler steps with even if it
                 receives none.
             padded_to: multiples that samples are padded to.
+            sources: of a mixture, by which steps are counted too; 0 for any other dataset.
             options: anything else that must be equal on all ranks, such as the dataset's size.
 
         Raises:
@@ -132,7 +134,8 @@ class RankProtocol:
         self.world_size = world_size
         self.exhausted = exhausted
         self._sizes = dict(sizes)
-        self._layout = VISION if policy.counts_patches else TEXT
+        self._layout = (VISION if policy.counts_patches else TEXT).by_source(sources)
+        self._sources = sources
         self.seed = seed
         self.epoch = epoch
         start = start or RoundStart.empty()
@@ -397,7 +400,9 @@ class RankProtocol:
             self._size.suit(policy)
             fits = self.found[1] if self.found[0] == fit.most else 0
         start = replace(start, updates=self._updates)
-        self._round = RankRound(policy, start, self.world_size, padded_to=self._padded_to)
+        self._round = RankRound(
+            policy, start, self.world_size, padded_to=self._padded_to, sources=self._sources
+        )
         head, message = self._round.propose(
             exhausted=self._windows.exhausted(start),
             has_filler_sample=self._lending.has_sample,

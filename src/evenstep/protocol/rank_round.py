@@ -23,9 +23,15 @@ class RankRound:
     """Call `propose`, `settle` and `planned_steps` in this order."""
 
     def __init__(
-        self, policy: Policy, start: RoundStart, world_size: int, *, padded_to: PaddedTo
+        self,
+        policy: Policy,
+        start: RoundStart,
+        world_size: int,
+        *,
+        padded_to: PaddedTo,
+        sources: int = 0,
     ) -> None:
-        self._policy = policy
+        self._policy, self._sources = policy, sources
         self.start = start
         self._padded_to = padded_to
         self._rooms = rounded_up(start.columns[0], padded_to.samples)
@@ -60,7 +66,7 @@ class RankRound:
             has to say.
         """
         start = self.start
-        lengths, supervised, patches, images, patch_pairs, shows = start.columns
+        lengths, supervised, patches, images, patch_pairs, shows, _ = start.columns
         counts = self._policy.counts_patches
         if not len(lengths):
             head = ProposalHead(True, not has_filler_sample, 0, 0, 0, room, ratios=ratios)
@@ -129,7 +135,7 @@ class RankRound:
         return plan
 
     def _make_receipt(self, plan: Plan) -> Receipt:
-        lengths, supervised, *vision = self.start.columns
+        lengths, supervised, *vision, _, source = self.start.columns
         groups, begins = plan.groups, plan.groups.offsets[:-1]
         counted = np.array(vision) if self._policy.counts_patches else None
         shapes = groups.shapes(self._rooms, counted)
@@ -142,6 +148,8 @@ class RankRound:
             packed=self._policy.packed,
             row_multiple=self._padded_to.rows,
             steps=plan.step_offsets,
+            source=source[groups.members],
+            sources=self._sources,
         )
 
     def planned_steps(self, totals: RoundTotals) -> list[PlannedStep]:

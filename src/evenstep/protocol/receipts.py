@@ -18,7 +18,7 @@ import numpy.typing as npt
 from evenstep.arrays import BoolArray
 from evenstep.errors import InvariantError
 from evenstep.protocol.bodies import MOST, ProposalHeads
-from evenstep.protocol.own_receipt import COLUMNS, DTYPES, TEXT, VISION, TotalsLayout, from_bits
+from evenstep.protocol.own_receipt import COLUMNS, DTYPES, TEXT, TotalsLayout, from_bits
 from evenstep.protocol.totals import Totals
 from evenstep.protocol.wire import RECEIPT, damaged
 
@@ -95,7 +95,8 @@ class RoundTotals(Totals):
                 low = records["lows"][:, column, None]
                 table[column, rows] = low + records[name] if name in sent else low
             costs += [(name, ranks, records[name]) for name in layout.costs if name in sent]
-        samples, tokens, padding, unsupervised, *others = table
+        by_source = np.moveaxis(table[len(table) - 2 * layout.sources :], 0, -1)
+        samples, tokens, padding, unsupervised, *others = table[: len(table) - 2 * layout.sources]
         bits, vision = others[: len(COLUMNS) - 4], others[len(COLUMNS) - 4 :]
         padded = tokens + padding
         cost = {"cost": padded.astype(np.float64), "vision_cost": np.zeros(padded.shape)}
@@ -105,8 +106,9 @@ class RoundTotals(Totals):
         totals = cls(
             *(samples, tokens, padded, tokens - unsupervised),
             *(cost["cost"], mean, deviation, skew),
+            by_source=by_source,
         )
-        if layout == VISION:
+        if vision:
             patches, images = vision
             totals = replace(
                 totals, patches=patches, images=images, vision_cost=cost["vision_cost"]
@@ -130,9 +132,13 @@ class RoundTotals(Totals):
         possible &= (self.images >= 0) & (self.images < MOST)
         possible &= (self.length_mean >= 0) & (self.length_deviation >= 0)
         possible &= np.isfinite(self.length_mean + self.length_deviation + self.length_skew)
+        if sources := self.by_source.shape[-1] // 2:
+            possible &= ((self.by_source >= 0) & (self.by_source < MOST)).all(axis=-1)
+            possible &= self.by_source[..., :sources].sum(axis=-1) == self.samples
+            possible &= self.by_source[..., sources:].sum(axis=-1) == self.tokens
         if not possible[planned].all():
             rank, step = np.argwhere(~possible & planned[:, None])[0].tolist()
-            row = {f.name: getattr(self, f.name)[rank, step].item() for f in fields(self)}
+            row = {f.name: getattr(self, f.name)[rank, step].tolist() for f in fields(self)}
             raise damaged(rank, RECEIPT, round, f"in its step {step} are {row}")
         summed = np.array([self.samples, self.supervised_tokens, self.tokens])
         sums = summed.sum(axis=2, dtype=np.float64).T  # of integers their sum may be too large for

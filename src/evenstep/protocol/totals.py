@@ -35,11 +35,17 @@ class Totals:
     """Images, videos and sounds."""
     vision_cost: Float64Array = None  # type: ignore[assignment]
     """What of `cost` is of the vision tower."""
+    by_source: Int64Array = None  # type: ignore[assignment]
+    """[..., 2 x sources] samples of each source of a mixture, then tokens of each; of none for any
+    other dataset."""
 
     def __post_init__(self) -> None:
         for name, like in (("patches", "samples"), ("images", "samples"), ("vision_cost", "cost")):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, np.zeros_like(getattr(self, like)))
+        if self.by_source is None:
+            none = np.zeros((*np.shape(self.samples), 0), np.int64)
+            object.__setattr__(self, "by_source", none)
 
     @property
     def text_cost(self) -> Float64Array:

@@ -18,14 +18,14 @@ from evenstep.errors import InvariantError
 from evenstep.plan.fit import Fit, Updates
 from evenstep.plan.label_reading import FIRST, read_labels
 
-COLUMNS = ("length", "supervised", "patches", "images", "patch_pairs", "shows")
+COLUMNS = ("length", "supervised", "patches", "images", "patch_pairs", "shows", "source")
 """What a window holds of each sample: tokens, supervised tokens, vision patches, images (and videos
-and sounds), the sum over images of their squared patches, and bits of what its labels show of how
-models read them."""
+and sounds), the sum over images of their squared patches, bits of what its labels show of how
+models read them, and the number of its source in a mixture."""
 
 
 def read_columns(columns: Int64Array, labels: str | None) -> Int64Array:
-    """[6, samples] `COLUMNS`, with first labels counted as models read them: see
+    """[7, samples] `COLUMNS`, with first labels counted as models read them: see
     `evenstep.plan.label_reading`. Unchanged while that is unknown, and if it has been done."""
     if labels is None or not (columns[5] & FIRST).any():
         return columns
@@ -46,7 +46,7 @@ class RoundStart:
     numbers: Int64Array
     """[samples] arrival numbers of the window, increasing."""
     columns: Int64Array
-    """[6, samples] of each sample what `COLUMNS` names."""
+    """[7, samples] of each sample what `COLUMNS` names."""
     ages: Int64Array
     """[samples] rounds in which each sample was in the window and not planned."""
     quota: int | None = None
@@ -180,7 +180,7 @@ class WindowBuffer:
         self.ages = np.concatenate([self.ages, ages])
 
     def read_labels(self, labels: str) -> Int64Array:
-        """Counts first labels as models read them, from now on; returns [6, samples] the window's
+        """Counts first labels as models read them, from now on; returns [7, samples] the window's
         columns."""
         self._labels = labels
         self.columns = read_columns(self.columns, labels)

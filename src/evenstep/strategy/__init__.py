@@ -2,10 +2,8 @@
 
 The path of a step, in reading order:
 
-    sample_table        metadata of samples in columns; never payload
     graph               `DGraph`: builds a strategy from primitives; read it first
-    draws               asks the mixture for the samples of the step ...
-    mixture/            ... which draws them: weights by step, schedules, token shares, resume
+    draws               asks the mixture for the samples of the step: see `evenstep.mixture`
     plan_builder        places the samples: spec -> assignment -> plan
     mesh/               `ClientPlaceTree`: into how many buckets, and which rank fetches which
     sample_costs        the cost of each sample
@@ -21,19 +19,19 @@ Around it:
 Primitives have the names of the OVERLORD paper; `sample` of its first version is `mix` here.
 """
 
-from evenstep.strategy.assignment import Assignment
-from evenstep.strategy.balance.methods import METHODS
-from evenstep.strategy.draws import Draws, Mixes
-from evenstep.strategy.graph import DGraph
-from evenstep.strategy.loading_plan import LoaderTask, LoadingPlan
-from evenstep.strategy.loading_plan_json import from_json, to_json
-from evenstep.strategy.sample_table import (
+from evenstep.mixture.sample_table import (
     BufferedMetadata,
     BulkMetadata,
     Metadata,
     SampleId,
     SampleTable,
 )
+from evenstep.strategy.assignment import Assignment
+from evenstep.strategy.balance.methods import METHODS
+from evenstep.strategy.draws import Draws, Mixes
+from evenstep.strategy.graph import DGraph
+from evenstep.strategy.loading_plan import LoaderTask, LoadingPlan
+from evenstep.strategy.loading_plan_json import from_json, to_json
 
 __all__ = [
     "METHODS",

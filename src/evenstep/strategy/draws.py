@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from evenstep.errors import ConfigurationError
-from evenstep.strategy.sample_table import Metadata, SampleTable
+from evenstep.mixture.sample_table import Metadata, SampleTable
 
 
 class Draws(Protocol):
-    """Draws the samples of each step from the sources: a `Mixture` of `evenstep.strategy.mixture`,
+    """Draws the samples of each step from the sources: a `Mixer` of `evenstep.mixture`,
     or the user's own object. An object that has ``weights_at(step)`` too says by which weights, by
     source, it drew a step; the plan records them."""
 
@@ -64,7 +64,7 @@ def draw(
     if by is None:
         raise ConfigurationError(
             f"mix({'' if schedule is None else type(schedule).__name__}) has no mixture to draw "
-            "from: pass DGraph.of a mixture=, or mix an evenstep.strategy.mixture.Mixture"
+            "from: pass DGraph.of a mixture=, or mix an evenstep.mixture.Mixer"
         )
     for known in before:
         if known.by is by:

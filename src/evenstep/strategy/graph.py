@@ -23,6 +23,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
+from evenstep.mixture.sample_table import BufferedMetadata, Metadata, SampleTable
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import LEVELS
@@ -38,7 +39,6 @@ from evenstep.strategy.plan_builder import (
     to_loading_plan,
 )
 from evenstep.strategy.sample_costs import CostFunction, check_cost
-from evenstep.strategy.sample_table import BufferedMetadata, Metadata, SampleTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ class DGraph:
         name for this primitive, for strategies copied from its listings.
 
         Args:
-            schedule: an object that draws, such as a `Mixture` of `evenstep.strategy.mixture`; or
+            schedule: an object that draws, such as a `Mixer` of `evenstep.mixture`; or
                 weights by which the job's mixture draws: a schedule, a mapping from sources to
                 weights, or a function of the step. None is the mixture's own schedule.
 

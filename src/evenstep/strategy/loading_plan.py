@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import arrival
 from evenstep.strategy.mesh import ClientPlaceTree, Delivery
-from evenstep.strategy.sample_table import SampleTable
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

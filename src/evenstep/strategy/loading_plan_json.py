@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import ConfigurationError, parsing
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.schema import AT_LEAST_1, COUNT, check_schema, require
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.sample_table import SampleTable
 
 _VERSION = 1
 _PLAIN = ("step", "axis", "carried_in", "stages", "max_tokens")

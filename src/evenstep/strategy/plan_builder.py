@@ -16,13 +16,13 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import Balancing, assign
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import Buckets
 from evenstep.strategy.sample_costs import CostFunction, name_of, sample_costs
-from evenstep.strategy.sample_table import SampleTable
 
 
 class TooFewSamplesError(ConfigurationError):

@@ -55,6 +55,7 @@ class Rank:
             seed=0,
             padded_to=NO_MULTIPLE,
             compared={},
+            sources=(),
         )
         self.job, self.number = job, start.rank
         self.stream = start.share if isinstance(start.share, DealtOrder) else None

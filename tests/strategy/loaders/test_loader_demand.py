@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.arrays import Int64Array
+from evenstep.mixture import FeedbackSchedule, Mixer, WarmUp
 from evenstep.strategy import SampleTable
 from evenstep.strategy.loaders import draws_of, weights_ahead
 from evenstep.strategy.loaders.demand import telling_rows
-from evenstep.strategy.mixture import FeedbackSchedule, Mixture, WarmUp
 
 NAMES = ("short", "long", "never")
 TOKENS = np.array([20.0, 300.0, 50.0])
@@ -29,14 +29,14 @@ class Endless:
         return SampleTable(NAMES, zeros + source, at, zeros, at, lengths)
 
 
-@pytest.mark.parametrize("unit", ["samples", "tokens"])
+@pytest.mark.parametrize("by", ["samples", "tokens"])
 @pytest.mark.parametrize("amount", [{"samples_per_step": 100}, {"tokens_per_step": 12_000}])
-def test_a_mixture_draws_what_is_expected(unit: str, amount: dict[str, Any]) -> None:
+def test_a_mixture_draws_what_is_expected(by: str, amount: dict[str, Any]) -> None:
     schedule = WarmUp(start={"short": 1.0}, end={"short": 0.3, "long": 0.7}, steps=50)
-    mixture = Mixture(NAMES, schedule, unit=unit, seed=4, **amount)
+    mixture = Mixer(NAMES, schedule, by=by, seed=4, **amount)
     drawn = [mixture.draw(step, Endless()).counts() for step in range(60)]
     weights = weights_ahead(schedule, NAMES, range(60))
-    expected = draws_of(weights, TOKENS, unit=unit, **amount)
+    expected = draws_of(weights, TOKENS, by=by, **amount)
     assert expected.shape == (60, 3)
     assert not expected[:, 2].any()
     total = expected.sum(axis=0)

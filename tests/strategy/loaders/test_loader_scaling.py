@@ -9,6 +9,7 @@ from heavy_tails import MIB, model_of, profiles_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenstep.mixture import WarmUp
 from evenstep.strategy.loaders import (
     LiveScaling,
     LoadModel,
@@ -20,7 +21,6 @@ from evenstep.strategy.loaders import (
     weights_ahead,
 )
 from evenstep.strategy.loaders.load_model import Piece
-from evenstep.strategy.mixture import WarmUp
 
 QUICK, SLOW = 0.0002, 0.03
 STEP = {"samples": 256, "memory": 8192 * MIB, "step_seconds": 0.5, "workers": 4}

@@ -17,6 +17,7 @@ from evenstep.batch.measure import length_of, supervised_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
+from evenstep.data.mixed import Mixture
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.job_facts import waits_at_updates
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
@@ -281,6 +282,8 @@ def share_of_rank(dataset: Any, rank: int, world_size: int) -> Any:
     """
     if world_size == 1:
         return dataset
+    if isinstance(dataset, Mixture):
+        return dataset.over(lambda each: share_of_rank(each, rank, world_size))
     if type(dataset).__module__.partition(".")[0] == "datasets":
         from datasets.distributed import split_dataset_by_node
 

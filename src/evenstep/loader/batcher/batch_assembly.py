@@ -166,6 +166,7 @@ def make_step(
         totals=totals,
         loss_scale=scale,
         loss_scales=scales,
+        names=spec.sources,
     )
     return step, batches if policy.micro_batches > 1 else batches[0]
 

@@ -44,7 +44,7 @@ class ReadySamples:
     numbers: Int64Array
     """[samples] arrival numbers, increasing."""
     columns: Int64Array
-    """[samples, 6] what `Measure` counts."""
+    """[samples, 6 or 7] what `Measure` counts, and of a mixture the number of the source."""
     digests: Int64Array | None
     """[samples] see `Chunk.digests`."""
     samples: Sequence[Any]
@@ -95,6 +95,10 @@ class ChunkChecks:
         payload = chunk.payload
         columns = read_columns(chunk.columns.T, self._epoch.start.labels).T
         digests, positions = chunk.digests, chunk.positions
+        if self._spec.sources and indices is not None:
+            drawn = [self._spec.dataset.source_of(indices[place]) for place in positions.tolist()]
+            sources = [self._spec.sources.index(name) for name in drawn]
+            columns = np.column_stack([columns, np.array(sources, np.int64)])
         with _naming("unpickling", numbers, indices):
             samples = self._reader.unpack(payload) if isinstance(payload, PackedObject) else payload
         if samples and self._may_run_fillers:
@@ -144,7 +148,7 @@ class ChunkChecks:
         planned = int(np.searchsorted(numbers, start.taken))
         then = start.columns[:, np.searchsorted(start.numbers, numbers[:planned])].T
         for index, number, old, new in zip(indices, numbers.tolist(), then, columns):
-            if (old != new)[:_COMPARED].any():
+            if (old[:_COMPARED] != new[:_COMPARED]).any():
                 name = f"sample {index!r}" if index is not None else f"sample number {number}"
                 raise SampleError(
                     f"{name} has {_counts(new)} now and had {_counts(old)} when the checkpoint was "

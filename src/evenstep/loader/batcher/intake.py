@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from evenstep.data.mixed import MixedStream
 from evenstep.loader.batcher.chunk_checks import TRAINED, NumberedChunk
 from evenstep.loader.batcher.index_feed import IndexFeed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
@@ -105,6 +106,10 @@ class Intake:
             self.feed.deals = self.feed.starting = epoch.entries is not None
         if self._chunked is not None:
             self._chunked.begin(epoch.worker_states)
+            if isinstance(mixed := self._chunked.dataset, MixedStream):
+                spec = self._spec
+                ranks = {"rank": spec.rank, "ranks": spec.world_size}
+                mixed.begin(epoch=epoch.epoch, seed=spec.seed, **ranks)
         with self._explaining():
             try:
                 self._iterator = iter(self._loader)
@@ -168,8 +173,8 @@ class Intake:
             positions, remaining = epoch.remaining.select(begin, chunk.size)
             numbers = np.full(chunk.size, TRAINED)
             numbers[positions] = remaining
-            yield NumberedChunk(chunk, numbers, None)
             assert chunk.origin is not None
+            yield NumberedChunk(chunk, numbers, chunk.origin.names)
             if chunk.origin.ended:
                 ended.add(chunk.origin.worker)
             if len(ended) == max(self._spec.num_workers, 1):

@@ -42,6 +42,7 @@ def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
         entries=epoch.entries,
         start=epoch.start,
         padded_to=spec.padded_to,
+        sources=len(spec.sources),
         # Samples of a resumed window that were not trained on are prepared again.
         has_filler_sample=bool((epoch.remaining.numbers < epoch.start.taken).any()),
         options={

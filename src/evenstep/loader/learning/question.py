@@ -13,6 +13,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.blank import Blank, BlankRow
+from evenstep.data.mixed import Mixture
 from evenstep.errors import SampleError, described
 from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.probe import Run
@@ -151,7 +152,11 @@ def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measur
     source, measure = options.source, partial(_measure, options)
     size, until = len(source), time.monotonic() + question.seconds
     count = min(size, question.samples)
-    order = np.random.default_rng(options.seed).choice(size, count, replace=False).tolist()
+    if isinstance(source, Mixture):
+        order = source.typical(count, options.seed).tolist()
+        count = len(order)
+    else:
+        order = np.random.default_rng(options.seed).choice(size, count, replace=False).tolist()
     first, rest = order[:_FIRST], range(_FIRST, count, _CHUNK)
     chunks = [_Request(first, True), *(_Request(order[i : i + _CHUNK], False) for i in rest)]
     lengths: list[int] = []

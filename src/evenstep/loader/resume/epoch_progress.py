@@ -176,9 +176,11 @@ class EpochProgress:
     def rank_dict(self) -> dict[str, Any]:
         """This rank's own part of a state."""
         # First labels are counted already, as the state's "labels" says.
-        lengths, supervised, patches, *media, _ = self.start.columns.tolist()
+        lengths, supervised, patches, *media, _, source = self.start.columns.tolist()
         # Only where media are counted, so that a state of text holds nothing more.
         counted = dict(zip(MEDIA, media)) if any(map(any, media)) else {}
+        if any(source):
+            counted["source"] = source
         window = self.start.numbers
         return {
             "taken": self.start.taken,
@@ -228,7 +230,7 @@ class EpochProgress:
         numbers = np.array(rank["numbers"], np.int64)
         none = [0] * len(numbers)
         columns = [rank.get(name, none) for name in ("lengths", "supervised", "patches", *MEDIA)]
-        columns.append(none)
+        columns += [none, rank.get("source", none)]
         share, states, seen = rank["share"], rank["sources"], rank["seen_lengths"]
         return replace(
             merged,

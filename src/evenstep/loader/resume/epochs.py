@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.data.mixed_order import MixtureOrder
 from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import MismatchError
 from evenstep.loader.arguments import check_order
@@ -42,6 +43,8 @@ class Epochs:
     shuffle: bool
     seed: int
     drop_last: bool
+    mixed: MixtureOrder | None = None
+    """The built-in order of a `Mixture` of map-style datasets."""
 
     def __post_init__(self) -> None:
         check_order(
@@ -66,13 +69,14 @@ class Epochs:
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the sampler, if it wants to know."""
-        set_epoch = getattr(self.sampler, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
+        for order in (self.sampler, self.mixed):
+            set_epoch = getattr(order, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
 
     def _stream(self) -> Stream | None:
         if self.sampler is None and not self.iterable:
-            return Stream(len(self.dataset))
+            return Stream(len(self.dataset if self.mixed is None else self.mixed))
         if self.shard_sampler and (size := size_of(self.sampler)) is not None:
             return Stream(size)
         return None
@@ -125,7 +129,9 @@ class Epochs:
 
         def order() -> Any:
             indices: Any
-            if sampler is None:
+            if self.mixed is not None:
+                indices = self.mixed.indices
+            elif sampler is None:
                 indices = epoch_order(
                     self.dataset, shuffle=self.shuffle, seed=self.seed, epoch=progress.epoch
                 )
@@ -141,14 +147,14 @@ class Epochs:
         return _holds(share, progress)
 
     def first_rows(self, share: EpochShare | None, indices: list[Any]) -> FirstRows | None:
-        """What ranks compare of a sampler's order.
+        """What ranks compare of the order of a sampler or a mixture.
 
         Args:
             indices: what the share begins with.
         """
-        if self.sampler is None or share is None:
+        if share is None or (self.sampler is None and self.mixed is None):
             return None
-        if self.shard_sampler:
+        if self.shard_sampler or self.mixed is not None:
             return FirstRows.of_order(share.head)
         if draws_all(self.sampler, self.dataset):
             return FirstRows.of_rank(range(READ))  # whichever come first

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from evenstep.errors import MismatchError
+from evenstep.errors import MismatchError, parsing
 from evenstep.loader.learning.learned import Learned
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.epochs import Epochs
-from evenstep.loader.resume.state import LoaderState
+from evenstep.loader.resume.state import REMEDY, LoaderState
 from evenstep.loader.resume.state_schema import LEARNED_SCHEMA
 from evenstep.plan.schema import shorten
 from evenstep.protocol.window_size import same_windows
 
 # What may differ between the checkpoint and the loader that loads it.
-_FREE = ("world_size", "buffer_size", "accumulate", "update_tokens", "learned")
+_FREE = ("world_size", "buffer_size", "accumulate", "update_tokens", "learned", "mixture")
 _UPDATE = ("accumulate", "update_tokens")
 
 
@@ -70,6 +70,10 @@ def resumption(
     repeats = learned is None or learned.repeatable
     if not (same and repeats) or changed:
         progress = progress.with_new_windows()
+    if epochs.mixed is not None:
+        with parsing("the state of the mixture", remedy=REMEDY, error=MismatchError):
+            saved_order, begun = loaded.job["mixture"], not progress.untouched
+            epochs.mixed.load_state_dict(progress.epoch, saved_order, begun=begun)
     epochs.check(progress, buffer_size)
     merged = loaded.merged is not None
     return Resumption(progress, None if merged else ranks, options.chunk_size, learned)

@@ -40,7 +40,7 @@ VERSION = 4
 
 _RANK_PREFIX = "dp_rank_"
 _NAMED = 16  # ranks in an error
-_REMEDY = "load states as DataLoader.state_dict() returned them"
+REMEDY = "load states as DataLoader.state_dict() returned them"
 
 
 def rank_key(rank: int) -> str:
@@ -75,7 +75,7 @@ class LoaderState:
             MismatchError: this is not a loader's state, is damaged, or has another version.
         """
         _check_version(state)
-        with parsing("the loader's state", remedy=_REMEDY, error=MismatchError):
+        with parsing("the loader's state", remedy=REMEDY, error=MismatchError):
             job, epoch = state["job"], state["epoch"]
             check_schema(epoch, EPOCH_SCHEMA, "epoch")
             check_epoch(epoch)
@@ -153,7 +153,7 @@ class LoaderState:
                 "evenstep.read_states(checkpoint)"
             )
         ranks = [self.ranks[rank] for rank in range(world_size)]
-        with parsing("what the ranks' states say is left", remedy=_REMEDY, error=MismatchError):
+        with parsing("what the ranks' states say is left", remedy=REMEDY, error=MismatchError):
             if first.dealt:
                 held = np.concatenate([rank.remaining.places for rank in ranks])
                 stream = first.stream.rest(held, first.start.next_entry)

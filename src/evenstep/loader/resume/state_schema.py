@@ -110,10 +110,10 @@ def check_rank(part: Mapping[str, Any], epoch: Mapping[str, Any], job: Mapping[s
     numbers, entries, next_entry = part["numbers"], part["entries"], epoch["next_entry"]
     require(increasing(numbers, part["taken"]), "numbers", numbers)
     require(len(part["seen_lengths"]) == 2, "seen_lengths", part["seen_lengths"])
-    for name in MEDIA:
-        if name in part:
-            check_schema(part[name], [COUNT], name)
-    for name in (*_WINDOW_COLUMNS, *(name for name in MEDIA if name in part)):
+    optional = [name for name in (*MEDIA, "source") if name in part]
+    for name in optional:
+        check_schema(part[name], [COUNT], name)
+    for name in (*_WINDOW_COLUMNS, *optional):
         require(len(part[name]) == len(numbers), name, part[name])
     trained = part["trained"]
     require(distinct(trained, len(numbers)), "trained", trained)

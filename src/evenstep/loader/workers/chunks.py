@@ -40,13 +40,15 @@ class ChunkRequest:
 
 @dataclass(frozen=True)
 class ChunkOrigin:
-    """The worker that a chunk of an iterable dataset comes from."""
+    """The worker that a chunk of an iterable dataset comes from, and the samples' sources."""
 
     worker: int
     state: str | None
     """JSON text to resume the worker from after this chunk; None if the dataset has no state."""
     ended: bool
     """The worker has no more samples."""
+    names: tuple[str, ...] | None = None
+    """[samples] source and number of each, where the dataset is a mixture."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from evenstep.data.mixed_pass import MixedPass
 from evenstep.data.resumable import has_state
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.transport.plain_values import decode, encode
@@ -125,6 +126,10 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
             ):
                 samples.extend(itertools.islice(read, self._chunk_size))
             names = [f"sample number {count + i} of its worker" for i in range(len(samples))]
+            drawn = None
+            if isinstance(iterator, MixedPass):
+                drawn = tuple(iterator.names)
+                iterator.names.clear()
             with self._watchdog.call(f"one of {', '.join(names)}"):
                 samples = [self._preparation(*each) for each in zip(samples, names)]
             count += len(samples)
@@ -133,7 +138,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
                 by_dataset = owner is self.dataset and owner is not iterator
                 last = self._state(count, ended, owner, "dataset" if by_dataset else "iterator")
             self._last = last
-            yield RawChunk(samples, names, ChunkOrigin(worker, last, ended))
+            yield RawChunk(samples, names, ChunkOrigin(worker, last, ended, drawn))
 
     def _open(self, text: str | None) -> tuple[int, Any, Any]:
         """Samples yielded before, the iterator, and the state's owner: it, the dataset or None."""

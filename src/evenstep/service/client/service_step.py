@@ -13,9 +13,9 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.labels import is_tensor
+from evenstep.mixture.sample_table import SampleId, SampleTable
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.service.job.sample_measure import SUPERVISED
-from evenstep.strategy.sample_table import SampleId, SampleTable
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

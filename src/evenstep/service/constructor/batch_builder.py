@@ -23,13 +23,13 @@ from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError, described
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.sharding import Sharding, shard
 from evenstep.service.client.service_step import SubplanStep
 from evenstep.service.job.collators import keeps_first_label, vision_fields
 from evenstep.service.job.job import Job
 from evenstep.service.job.sample_measure import SUPERVISED
 from evenstep.strategy import Assignment, LoadingPlan
-from evenstep.strategy.sample_table import SampleTable
 
 
 def context_shards(job: Job, plan: LoadingPlan) -> int:

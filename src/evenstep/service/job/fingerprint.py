@@ -16,7 +16,6 @@ _NUMBERS = (
     "seed",
     "samples_per_step",
     "tokens_per_step",
-    "unit",
     "stop",
     "prefetch",
     "loss_reduction",
@@ -44,7 +43,7 @@ def fingerprint_of(job: Mapping[str, Any]) -> str:
             {name: _name(function) for name, function in job["modalities"].items()},
         ],
         "curriculum": _name(job["curriculum"]),
-        "numbers": {name: job[name] for name in _NUMBERS},
+        "numbers": {**{name: job[name] for name in _NUMBERS}, "unit": job["by"]},
         "counted": list(job["counted"]),
     }
     text = json.dumps(content, sort_keys=True, default=_name)

@@ -13,6 +13,8 @@ from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
 from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
+from evenstep.mixture import Mixer
+from evenstep.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
@@ -32,8 +34,6 @@ from evenstep.service.job.source_layout import SourceLayout
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.loaders import SourceStripe
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture import Mixture
-from evenstep.strategy.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
 
 Strategy = Callable[[DGraph, ClientPlaceTree, int], LoadingPlan]
 """Makes the plan from a step's graph, the trainer's mesh and the step's number."""
@@ -145,22 +145,22 @@ class Job:
         """How often each source is read; None means endlessly."""
         return None if stop_rule(self.draws.stop) in (REPEAT, ALL_REPEATED) else 1
 
-    def mixture(self, sizes: Mapping[str, int | None]) -> Mixture:
+    def mixture(self, sizes: Mapping[str, int | None]) -> Mixer:
         """A new mixture, before its first draw.
 
         Args:
             sizes: samples in a pass of each source, if known.
 
         Raises:
-            ConfigurationError: see `Mixture`.
+            ConfigurationError: see `Mixer`.
         """
         weights, draws = {source.name: source.weight for source in self.sources}, self.draws
-        return Mixture(
+        return Mixer(
             self.names,
             weights if draws.schedule is None else draws.schedule,
             samples_per_step=draws.samples_per_step,
             tokens_per_step=draws.tokens_per_step,
-            unit=draws.unit,
+            by=draws.by,
             stop=draws.stop,
             curriculum=draws.curriculum,
             modalities=self.measures.counted,
@@ -285,7 +285,7 @@ class Job:
     def _check_amount(self) -> None:
         draws = self.draws
         if draws.samples_per_step is not None or draws.tokens_per_step is not None:
-            return  # `Mixture` refuses both at once
+            return  # `Mixer` refuses both at once
         if self.max_tokens is None:
             raise ConfigurationError(
                 "the job does not say how much a step draws; give draws= of "

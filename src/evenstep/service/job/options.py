@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import ConfigurationError
+from evenstep.mixture import LengthCurriculum, Schedule
 from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 from evenstep.plan.label_reading import READINGS
 from evenstep.service.job.sample_measure import MODALITIES, SUPERVISED
-from evenstep.strategy.mixture import LengthCurriculum, Schedule
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -23,15 +23,15 @@ class DrawOptions:
         samples_per_step: samples that all ranks together draw in a step.
         tokens_per_step: instead: as many samples as fit into that many tokens. If neither is given,
             nine tenths of what the micro-batches of all data-parallel ranks hold.
-        unit: what weights count: "samples" or "tokens".
-        stop: when the mixture ends; see `evenstep.strategy.mixture.stop`.
+        by: what weights count: "samples" or "tokens".
+        stop: when the mixture ends; see `evenstep.mixture.stop`.
         schedule: weights of sources by step; None uses each source's own weight.
         curriculum: by step, the longest sample that may be drawn; None admits all.
     """
 
     samples_per_step: int | None = None
     tokens_per_step: int | None = None
-    unit: str = "samples"
+    by: str = "samples"
     stop: str = "repeat"
     schedule: Schedule | Mapping[str, float] | Callable[[int], Mapping[str, float]] | None = None
     curriculum: LengthCurriculum | None = None

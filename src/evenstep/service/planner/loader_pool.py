@@ -15,12 +15,12 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.data.source import Source
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle, Message, results
 from evenstep.service.planner.bad_samples import BadSamples
 from evenstep.service.source_loader.preparer import PrepareFailure
 from evenstep.service.source_loader.source_buffer import Ahead
-from evenstep.strategy.sample_table import SampleTable
 
 
 @dataclass
@@ -97,7 +97,7 @@ class LoaderPool:
     # Metadata
 
     def ahead(self, source: int, position: int, count: int) -> SampleTable:
-        """See `evenstep.strategy.sample_table.Metadata`.
+        """See `evenstep.mixture.sample_table.Metadata`.
 
         Raises:
             SampleError: one of the samples cannot be read or prepared.
@@ -107,7 +107,7 @@ class LoaderPool:
     def ahead_of_many(
         self, sources: Int64Array, positions: Int64Array, counts: Int64Array
     ) -> SampleTable:
-        """See `evenstep.strategy.sample_table.BulkMetadata`. All loaders are asked at the same
+        """See `evenstep.mixture.sample_table.BulkMetadata`. All loaders are asked at the same
         time, each in one message about all the sources that it has.
 
         Raises:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from evenstep.errors import ConfigurationError, parsing
 from evenstep.files import cannot
+from evenstep.mixture import DrawRecord
 from evenstep.service.planner.planner_state import PlannerState
 from evenstep.strategy import LoadingPlan, from_json, to_json
-from evenstep.strategy.mixture import DrawRecord
 
 
 @dataclass(frozen=True)

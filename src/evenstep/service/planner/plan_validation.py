@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
+from evenstep.mixture.sample_table import SampleTable
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.sample_table import SampleTable
 
 _MAX_CARRIED = 2  # steps' worth of tokens that may be carried
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.mixture.sample_table import Metadata, SampleTable
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle
@@ -32,7 +33,6 @@ from evenstep.service.planner.planner_state import (
 from evenstep.service.planner.trainer_reports import Signals, merged, plain_signals
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.plan_builder import TooFewSamplesError
-from evenstep.strategy.sample_table import Metadata, SampleTable
 
 
 class Planner:
@@ -199,7 +199,7 @@ class Planner:
         far are forgotten.
 
         Raises:
-            MismatchError: it is of another version, seed or unit, of other data or of a modality
+            MismatchError: it is of another version, seed or `by`, of other data or of a modality
                 that the job does not have.
         """
         self._resume(state, self._job)

@@ -11,12 +11,12 @@ from typing import Any
 
 from evenstep.data.code_digest import same_code
 from evenstep.errors import MismatchError, parsing
+from evenstep.mixture import Mixer
+from evenstep.mixture.sample_table import SampleTable
+from evenstep.mixture.state import MixtureState
 from evenstep.plan.schema import COUNT, check_schema, require
 from evenstep.service.job.job import Job
 from evenstep.service.planner.bad_samples import Identities
-from evenstep.strategy.mixture import Mixture
-from evenstep.strategy.mixture.state import MixtureState
-from evenstep.strategy.sample_table import SampleTable
 
 _VERSION = 3
 _SCHEMA = {
@@ -62,7 +62,7 @@ Contents = Mapping[str, Mapping[str, str]]
 
 
 def state_to_dict(
-    state: PlannerState, *, job: Job, contents: Contents, mixture: Mixture
+    state: PlannerState, *, job: Job, contents: Contents, mixture: Mixer
 ) -> dict[str, Any]:
     """JSON-able."""
     return {
@@ -97,7 +97,7 @@ def loaded_state(
     *,
     job: Job,
     contents: Contents,
-    mixture: Mixture,
+    mixture: Mixer,
 ) -> PlannerState:
     """Inverse of `state_to_dict`; loads the mixture too.
 

@@ -15,6 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError
+from evenstep.mixture.sample_table import Metadata
+from evenstep.mixture.schedules import as_schedule
 from evenstep.service.job.job import Job
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.plan_log import LoggedPlan
@@ -27,8 +29,6 @@ from evenstep.service.planner.store.runs import RunPlace
 from evenstep.service.planner.trainer_reports import merged
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture.schedules import as_schedule
-from evenstep.strategy.sample_table import Metadata
 
 
 class StoredPlanner(Planner):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Float64Array
+from evenstep.mixture.schedules import Schedule, as_schedule
 from evenstep.service.job.job import Job
 from evenstep.service.sizing.job_profile import JobProfile
 from evenstep.service.sizing.profiling import profile as measure
@@ -23,7 +24,6 @@ from evenstep.strategy.loaders import (
     weights_ahead,
 )
 from evenstep.strategy.loaders.demand import telling_rows
-from evenstep.strategy.mixture.schedules import Schedule, as_schedule
 
 _HORIZON = 1 << 20  # steps whose weights are looked at
 _QUICK = {"samples": 16, "seconds": 1.0}
@@ -98,7 +98,7 @@ def draws_at(
         np.array([each.tokens for each in profiles]),
         samples_per_step=job.draws.samples_per_step,
         tokens_per_step=job.draws.tokens_per_step,
-        unit=job.draws.unit,
+        by=job.draws.by,
     )
 
 

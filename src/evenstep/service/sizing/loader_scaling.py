@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Float64Array
+from evenstep.mixture.schedules import PerStep
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.sizing.job_profile import JobProfile
@@ -25,7 +26,6 @@ from evenstep.strategy.loaders import (
     packed,
     scaling_plan,
 )
-from evenstep.strategy.mixture.schedules import PerStep
 
 _LEAD_SECONDS = 15.0  # in which loaders are started and have read ahead
 _HOLD = 4  # times as long less must be enough

@@ -24,9 +24,9 @@ from evenstep.data.reader import StoredSample
 from evenstep.data.source import Source
 from evenstep.data.storage import passes
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError, StorageError
+from evenstep.mixture.sample_table import BAD
 from evenstep.processes import end_with_parent
 from evenstep.service.job.sample_measure import SampleMeasure
-from evenstep.strategy.sample_table import BAD
 
 CHUNK = 8
 """Samples that a worker is sent at once, at most."""

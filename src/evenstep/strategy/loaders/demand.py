@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from evenstep.arrays import Float64Array
+from evenstep.mixture.schedules import Past, Schedule
+from evenstep.mixture.weights import check_names, check_weights, in_order
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.strategy.mixture.schedules import Past, Schedule
-from evenstep.strategy.mixture.weights import check_names, check_weights, in_order
 
 
 def weights_ahead(schedule: Schedule, sources: Sequence[str], steps: Iterable[int]) -> Float64Array:
@@ -17,7 +17,7 @@ def weights_ahead(schedule: Schedule, sources: Sequence[str], steps: Iterable[in
     whose weights are not known in advance, is taken to keep those that it has.
 
     Raises:
-        ConfigurationError: weights that `Mixture` refuses, too.
+        ConfigurationError: weights that `Mixer` refuses, too.
     """
     rows = []
     known = Past()
@@ -34,18 +34,18 @@ def draws_of(
     *,
     samples_per_step: int | None = None,
     tokens_per_step: int | None = None,
-    unit: str = "samples",
+    by: str = "samples",
 ) -> Float64Array:
     """[steps, sources] samples that a step draws of each source, on average.
 
     Args:
         weights: [steps, sources]
         tokens: [sources] of a sample, on average.
-        samples_per_step, tokens_per_step, unit: see `Mixture`.
+        samples_per_step, tokens_per_step, by: see `Mixer`.
     """
     check_at_least(1, samples_per_step=samples_per_step, tokens_per_step=tokens_per_step)
     length: Float64Array = np.maximum(tokens, 1.0)
-    shares: Float64Array = weights / length if unit == "tokens" else weights
+    shares: Float64Array = weights / length if by == "tokens" else weights
     shares = shares / shares.sum(axis=1, keepdims=True)
     samples: Float64Array = np.full(len(shares), samples_per_step or 0, np.float64)  # [steps]
     if tokens_per_step is not None:

@@ -1,4 +1,4 @@
-"""`Mixture`: which samples of which sources are drawn in each step.
+"""`Mixer`: which samples of which sources are drawn in each step.
 
     weights of the step  ->  shares of draws  ->  pattern of the step  ->  next samples of sources
     (schedules)              (as they are, or     (pattern)                (source_queues)
@@ -11,29 +11,31 @@ again.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, MismatchError
-from evenstep.strategy.mixture.curriculum import LengthCurriculum
-from evenstep.strategy.mixture.options import Options
-from evenstep.strategy.mixture.pattern import shuffled
-from evenstep.strategy.mixture.record import DrawRecord, Phase, runs_of
-from evenstep.strategy.mixture.schedules import FeedbackSchedule, Past, Schedule, as_schedule
-from evenstep.strategy.mixture.source_queues import UNKNOWN, SourceQueues, Taken, by_source
-from evenstep.strategy.mixture.state import MixtureState
-from evenstep.strategy.mixture.step_draws import StepDrawer, StepDraws, check_reachable
-from evenstep.strategy.mixture.stop import REPEAT, stop_rule
-from evenstep.strategy.mixture.token_shares import deficit_after
-from evenstep.strategy.mixture.weights import Weights, check_weights, in_order
-from evenstep.strategy.sample_table import Metadata, SampleTable
+from evenstep.mixture.curriculum import LengthCurriculum
+from evenstep.mixture.options import Options
+from evenstep.mixture.pattern import shuffled
+from evenstep.mixture.record import DrawRecord, Phase, runs_of
+from evenstep.mixture.sample_table import Metadata, SampleTable
+from evenstep.mixture.schedules import FeedbackSchedule, Past, Schedule, as_schedule
+from evenstep.mixture.source_queues import UNKNOWN, SourceQueues, Taken, by_source
+from evenstep.mixture.state import MixtureState
+from evenstep.mixture.step_draws import StepDrawer, StepDraws, check_reachable
+from evenstep.mixture.stop import REPEAT, stop_rule
+from evenstep.mixture.token_shares import deficit_after
+from evenstep.mixture.weights import Weights, check_weights, in_order
 
 
-class Mixture:
+class Mixer:
     """Draws steps, one after the other. See the module docstring."""
 
     def __init__(
@@ -43,7 +45,7 @@ class Mixture:
         *,
         samples_per_step: int | None = None,
         tokens_per_step: int | None = None,
-        unit: str = "samples",
+        by: str = "samples",
         stop: str = REPEAT,
         curriculum: LengthCurriculum | None = None,
         modalities: Sequence[str] | None = None,
@@ -56,9 +58,9 @@ class Mixture:
             schedule: of weights; a mapping is constant, a function is called with each step.
             samples_per_step: samples that a step draws.
             tokens_per_step: instead: as many samples as hold no more tokens.
-            unit: "samples" or "tokens", in which weights are shares.
+            by: "samples" or "tokens", in which weights are shares.
             stop: "repeat", "first_exhausted", "all_exhausted" or "all_repeated"; see
-                `evenstep.strategy.mixture.stop`.
+                `evenstep.mixture.stop`.
             curriculum: longest sample of each step.
             modalities: lengths that add up to a sample's tokens; None is all of them.
             sizes: by source, samples of a pass; None or left out if unknown.
@@ -73,7 +75,7 @@ class Mixture:
             schedule=as_schedule(schedule),
             samples_per_step=samples_per_step,
             tokens_per_step=tokens_per_step,
-            unit=unit,
+            by=by,
             stop=stop_rule(stop),
             curriculum=curriculum,
             modalities=None if modalities is None else tuple(modalities),
@@ -88,6 +90,12 @@ class Mixture:
         self.peaks: Mapping[str, float] | None = None
         """By source, the largest weight that the schedule of the step drawn last ever has; None if
         that is not known, as for weights that follow reports."""
+
+    def with_samples(self, samples: int) -> Mixer:
+        """One that draws so many samples in a step, from where this one is."""
+        other = copy.copy(self)
+        other.options = replace(self.options, samples_per_step=samples)
+        return other
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -132,7 +140,7 @@ class Mixture:
         """The samples of a step, in the order drawn. Idempotent for the step drawn last.
 
         Args:
-            step: `Mixture.step`, or the one before.
+            step: `Mixer.step`, or the one before.
             provider: gives the samples of each source from a position on.
 
         Returns:
@@ -206,17 +214,17 @@ class Mixture:
             state: an earlier `state`; None is the present one.
         """
         kept = self._state if state is None else state
-        return kept.to_dict(self.sources, seed=self.seed, unit=self.options.unit)
+        return kept.to_dict(self.sources, seed=self.seed, by=self.options.by)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes where the state was saved. Weights, the amount of a step and the stop rule may
         differ, and sources may be new.
 
         Raises:
-            MismatchError: the seed, unit or version differs, or a source of the state is missing.
+            MismatchError: the seed, `by` or version differs, or a source of the state is missing.
         """
-        unit = self.options.unit
-        loaded = MixtureState.from_dict(state, self.sources, seed=self.seed, unit=unit)
+        by = self.options.by
+        loaded = MixtureState.from_dict(state, self.sources, seed=self.seed, by=by)
         self._state, self._last, self.record = loaded, None, None
 
     # Drawing
@@ -244,7 +252,7 @@ class Mixture:
         table = self._in_drawn_order(drawn.sources, taken.samples)
         summed = np.bincount(table.source, options.tokens(table), len(self.sources))
         tokens = summed.astype(np.int64)  # [sources]
-        given = tokens if options.unit == "tokens" else counts
+        given = tokens if options.by == "tokens" else counts
         self.record = self._record(weights, drawn, taken, counts, tokens, signals)
         self._last = table
         self._state = state.after(

@@ -15,8 +15,14 @@ from page_code import DOCS, blocks
 def test_the_page_runs_from_its_beginning_to_its_end():
     lengths = np.random.default_rng(0).integers(1, 400, (2, 1000))
     names: dict[str, Any] = {"provider": Arrays(dict(zip(("web", "code"), lengths.tolist())))}
+    rows = [{"input_ids": [1] * (2 + i % 9)} for i in range(50)]
+    tokens: dict[str, Any] = {"code": rows, "chat": rows}
     page = blocks("mixtures.md")
-    assert len(page) == 6
+    assert len(page) == 7
+    exec(compile(page.pop(0), "mixtures.md", "exec"), tokens)
+    tokens["loader"].close()
+    assert tokens["loader"].samples == tokens["loader"].epoch_samples == 100
+    assert sum(each.samples for each in tokens["counts"].values()) == tokens["step"].global_samples
     for block in page:
         exec(compile(block, "mixtures.md", "exec"), names)
     for mixture in ("mixture", "live", "by_tokens", "growing"):
@@ -29,7 +35,7 @@ def test_the_page_runs_from_its_beginning_to_its_end():
 
 
 def test_names_of_stop_rules_on_the_page_are_those_that_are_understood():
-    from evenstep.strategy.mixture.stop import stop_rule
+    from evenstep.mixture.stop import stop_rule
 
     rows = re.findall(
         r'^\| `"(\w+)"` \|.*\|(.*)\|$', (DOCS / "mixtures.md").read_text(), re.MULTILINE

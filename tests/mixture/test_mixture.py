@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from mixing_world import Arrays, AtOnce, drawn, steps, through_json, weights_of, worlds
 
 from evenstep.errors import ConfigurationError, InvariantError, MismatchError, SampleError
-from evenstep.strategy.mixture import (
+from evenstep.mixture import (
     DrawRecord,
     FeedbackSchedule,
     LengthCurriculum,
-    Mixture,
+    Mixer,
     PerStep,
     Staged,
     WarmUp,
     redrawn,
 )
-from evenstep.strategy.sample_table import SampleTable
+from evenstep.mixture.sample_table import SampleTable
 
 UNLIKE = {
     "short": [10] * 50,
@@ -49,7 +49,7 @@ def options(draw: st.DrawFn, sources: list[str]) -> dict:
     return {
         **amount,
         "schedule": schedule,
-        "unit": draw(st.sampled_from(["samples", "tokens"])),
+        "by": draw(st.sampled_from(["samples", "tokens"])),
         "stop": draw(st.sampled_from(["repeat", "first_exhausted", "all_exhausted"])),
         "curriculum": limits and LengthCurriculum(limits),
         "seed": draw(st.integers(0, 2**64 - 1)),
@@ -66,8 +66,8 @@ class Made:
         # What a curriculum never admits, and a stage that comes too late.
         self.may_refuse = bool(self.given["curriculum"]) or self.given["stop"] == "all_exhausted"
 
-    def mixture(self) -> Mixture:
-        return Mixture(list(self.world), sizes=self.sizes, **self.given)
+    def mixture(self) -> Mixer:
+        return Mixer(list(self.world), sizes=self.sizes, **self.given)
 
     def provider(self) -> Arrays:
         return Arrays(self.world, endless=self.endless)
@@ -209,7 +209,7 @@ def test_asking_for_a_step_twice_or_for_weights_beforehand_changes_nothing(one):
     ],
 )
 def test_shares_of_samples_are_the_weights(amount, allowed):
-    mixture, provider = Mixture(list(UNLIKE), WEIGHTS, **amount), Arrays(UNLIKE)
+    mixture, provider = Mixer(list(UNLIKE), WEIGHTS, **amount), Arrays(UNLIKE)
     counts = np.zeros(3, int)
     for step in range(300):
         counts += mixture.draw(step, provider).counts()
@@ -218,7 +218,7 @@ def test_shares_of_samples_are_the_weights(amount, allowed):
 
 def test_a_source_that_a_curriculum_held_back_does_not_make_up_for_it():
     world = {"short": [10] * 1000, "long": [900] * 100}
-    mixture = Mixture(
+    mixture = Mixer(
         list(world),
         {"short": 1, "long": 1},
         samples_per_step=10,
@@ -248,7 +248,7 @@ def test_shares_of_tokens_miss_the_weights_by_some_samples_however_long_it_runs(
         f"s{k}": random.lognormal(np.log(10) * magnitudes[k], 0.7, 50).astype(int).clip(1, 30_000)
         for k in range(len(weights))
     }
-    mixture = Mixture(list(world), dict(zip(world, weights)), unit="tokens", seed=seed, **amount)
+    mixture = Mixer(list(world), dict(zip(world, weights)), by="tokens", seed=seed, **amount)
     provider = Arrays(world)
     longest = max(int(lengths.max()) for lengths in world.values())
     share = np.array(weights) / sum(weights)
@@ -264,22 +264,22 @@ def test_sample_shares_are_not_bent_by_a_budget():
     """A draw that would exceed the budget is left out, and it is one of a long sample mostly. If
     nothing made up for it, the long source would have well below half of the draws."""
     world = {"short": [100], "long": [900]}
-    mixture = Mixture(list(world), {"short": 1, "long": 1}, tokens_per_step=1500)
+    mixture = Mixer(list(world), {"short": 1, "long": 1}, tokens_per_step=1500)
     provider = Arrays(world)
     counts = sum((mixture.draw(s, provider).counts() for s in range(1000)), np.zeros(2, int))
     assert abs(counts[1] / counts.sum() - 0.5) < 0.01
 
 
 def test_the_sources_of_draws_are_a_function_of_seed_step_and_number():
-    one = Mixture(list(UNLIKE), WEIGHTS, samples_per_step=32, seed=5)
-    other = Mixture(list(UNLIKE), WEIGHTS, samples_per_step=32, seed=5)
+    one = Mixer(list(UNLIKE), WEIGHTS, samples_per_step=32, seed=5)
+    other = Mixer(list(UNLIKE), WEIGHTS, samples_per_step=32, seed=5)
     provider = Arrays(UNLIKE)
     whole = [one.draw(s, provider).source.tolist() for s in range(10)]
     state = other.state_dict()
     other.load_state_dict({**state, "step": 7})  # without the steps before
     assert [other.draw(s, provider).source.tolist() for s in (7, 8, 9)] == whole[7:]
     assert len({tuple(w) for w in whole}) == 10
-    third = Mixture(list(UNLIKE), WEIGHTS, samples_per_step=32, seed=6)
+    third = Mixer(list(UNLIKE), WEIGHTS, samples_per_step=32, seed=6)
     assert third.draw(0, provider).source.tolist() != whole[0]
 
 
@@ -290,11 +290,11 @@ def test_the_sources_of_draws_are_a_function_of_seed_step_and_number():
 def test_where_sources_end(world, stop, known, data):
     weights = {name: data.draw(st.integers(1, 9)) for name in world}
     arrays = Arrays(world, endless=False)
-    mixture = Mixture(
+    mixture = Mixer(
         list(world),
         weights,
         samples_per_step=data.draw(st.integers(1, 40)),
-        unit=data.draw(st.sampled_from(["samples", "tokens"])),
+        by=data.draw(st.sampled_from(["samples", "tokens"])),
         stop=stop,
         sizes=arrays.sizes if known else None,
     )
@@ -318,7 +318,7 @@ def test_where_sources_end(world, stop, known, data):
 def test_all_repeated_ends_once_each_source_was_read(world, count, data):
     weights = {name: data.draw(st.integers(1, 9)) for name in world}
     arrays = Arrays(world)
-    mixture = Mixture(
+    mixture = Mixer(
         list(world), weights, samples_per_step=count, stop="all_repeated", sizes=arrays.sizes
     )
     found = steps(mixture, arrays, 100_000)
@@ -331,7 +331,7 @@ def test_all_repeated_ends_once_each_source_was_read(world, count, data):
 
 
 def test_a_repeated_source_that_ends_is_refused_with_the_position():
-    mixture = Mixture(["a"], {"a": 1}, samples_per_step=4)
+    mixture = Mixer(["a"], {"a": 1}, samples_per_step=4)
     arrays = Arrays({"a": [1] * 6}, endless=False)
     before = mixture.draw(0, arrays), mixture.state_dict()
     with pytest.raises(SampleError, match=r"'a' has ended at position 6.*first_exhausted"):
@@ -350,7 +350,7 @@ def test_a_repeated_source_that_ends_is_refused_with_the_position():
     ],
 )
 def test_other_libraries_names_of_stop_rules_are_understood(alias, rule):
-    assert Mixture(["a"], {"a": 1}, samples_per_step=1, stop=alias).options.stop == rule
+    assert Mixer(["a"], {"a": 1}, samples_per_step=1, stop=alias).options.stop == rule
 
 
 # Curriculum
@@ -359,7 +359,7 @@ def test_other_libraries_names_of_stop_rules_are_understood(alias, rule):
 def test_what_is_too_long_waits_in_order_and_comes_first_when_admitted():
     lengths = [5, 50, 6, 55, 7, 8, 60, 70, 2]
     curriculum = LengthCurriculum({0: 10, 2: 60, 3: None}, linear=False)
-    mixture = Mixture(
+    mixture = Mixer(
         ["a"], {"a": 1}, samples_per_step=2, curriculum=curriculum, stop="all_exhausted"
     )
     found = steps(mixture, Arrays({"a": lengths}, endless=False), 10)
@@ -388,35 +388,36 @@ def test_limits_that_make_no_sense_are_refused(limits):
 
 
 def test_sources_may_be_added_and_reordered_but_not_lost():
-    mixture = Mixture(["a", "b"], {"a": 1, "b": 1}, samples_per_step=8)
+    mixture = Mixer(["a", "b"], {"a": 1, "b": 1}, samples_per_step=8)
     mixture.draw(0, Arrays({"a": [1], "b": [1]}))
     state = through_json(mixture.state_dict())
-    more = Mixture(["c", "b", "a"], {"a": 1, "b": 1, "c": 1}, samples_per_step=30)
+    more = Mixer(["c", "b", "a"], {"a": 1, "b": 1, "c": 1}, samples_per_step=30)
     more.load_state_dict(state)
     table = more.draw(1, Arrays({"c": [1], "b": [1], "a": [1]}))
     begins = [int(table.position[table.source == s].min()) for s in range(3)]
     assert begins == [0, state["sources"]["b"]["cursor"], state["sources"]["a"]["cursor"]]
     with pytest.raises(MismatchError, match=r"source 'b'.*weight 0"):
-        Mixture(["a"], {"a": 1}, samples_per_step=8).load_state_dict(state)
+        Mixer(["a"], {"a": 1}, samples_per_step=8).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
     "change", [{"seed": 1}, {"unit": "tokens"}, {"version": 0}], ids=lambda c: next(iter(c))
 )
 def test_a_state_of_something_else_is_refused(change):
-    mixture = Mixture(["a"], {"a": 1}, samples_per_step=8)
-    with pytest.raises(MismatchError, match=next(iter(change))):
+    mixture = Mixer(["a"], {"a": 1}, samples_per_step=8)
+    name = next(iter(change)).replace("unit", "by")
+    with pytest.raises(MismatchError, match=f"saved with {name}="):
         mixture.load_state_dict({**mixture.state_dict(), **change})
 
 
 def test_a_record_of_other_samples_is_refused_and_nothing_is_drawn():
     mixture, arrays = (
-        Mixture(["a", "b"], {"a": 1, "b": 1}, samples_per_step=8),
+        Mixer(["a", "b"], {"a": 1, "b": 1}, samples_per_step=8),
         Arrays({"a": [1], "b": [1]}),
     )
     mixture.draw(0, arrays)
     record = mixture.record
-    other = Mixture(["a", "b"], {"a": 1, "b": 1}, samples_per_step=9)
+    other = Mixer(["a", "b"], {"a": 1, "b": 1}, samples_per_step=9)
     before = other.state_dict()
     with pytest.raises(MismatchError, match="step 0 was recorded with other samples"):
         other.replay(record, arrays)
@@ -426,7 +427,7 @@ def test_a_record_of_other_samples_is_refused_and_nothing_is_drawn():
 
 
 def test_steps_are_drawn_in_order():
-    mixture, arrays = Mixture(["a"], {"a": 1}, samples_per_step=2), Arrays({"a": [1]})
+    mixture, arrays = Mixer(["a"], {"a": 1}, samples_per_step=2), Arrays({"a": [1]})
     mixture.draw(0, arrays)
     with pytest.raises(ConfigurationError, match="step 5 cannot be drawn now: step 1 is next"):
         mixture.draw(5, arrays)
@@ -443,7 +444,7 @@ def test_live_weights_follow_reports_and_replay_without_them():
         return {name: 1 + loss for name, loss in signals["loss_by_source"].items()}
 
     def made():
-        return Mixture(
+        return Mixer(
             ["a", "b"],
             FeedbackSchedule(initial={"a": 1}, function=follow, every=2),
             samples_per_step=4,
@@ -470,7 +471,7 @@ def test_live_weights_follow_reports_and_replay_without_them():
 
 
 def test_a_signal_that_cannot_be_recorded_is_refused():
-    mixture = Mixture(["a"], {"a": 1}, samples_per_step=1)
+    mixture = Mixer(["a"], {"a": 1}, samples_per_step=1)
     for bad in (float("nan"), object(), {"a": {1, 2}}):
         with pytest.raises(ConfigurationError, match="signal loss="):
             mixture.report(loss=bad)
@@ -481,11 +482,11 @@ def test_a_signal_that_cannot_be_recorded_is_refused():
 
 def bad_weights(bad):
     return [
-        lambda: Mixture(["a", "b"], bad, samples_per_step=1),
-        lambda: Mixture(["a", "b"], Staged({0: {"a": 1}, 9: bad}), samples_per_step=1),
-        lambda: Mixture(["a", "b"], WarmUp(start={"a": 1}, end=bad, steps=9), samples_per_step=1),
-        lambda: Mixture(["a", "b"], PerStep(lambda step: bad), samples_per_step=1),
-        lambda: Mixture(
+        lambda: Mixer(["a", "b"], bad, samples_per_step=1),
+        lambda: Mixer(["a", "b"], Staged({0: {"a": 1}, 9: bad}), samples_per_step=1),
+        lambda: Mixer(["a", "b"], WarmUp(start={"a": 1}, end=bad, steps=9), samples_per_step=1),
+        lambda: Mixer(["a", "b"], PerStep(lambda step: bad), samples_per_step=1),
+        lambda: Mixer(
             ["a", "b"], FeedbackSchedule(initial=bad, function=lambda w, s: w), samples_per_step=1
         ),
     ]
@@ -515,7 +516,7 @@ def test_bad_weights_are_refused_where_the_mixture_is_built(bad, says):
 def test_bad_weights_of_a_later_step_name_the_step(bad):
     schedule = PerStep(lambda step: {"a": 1} if step < 1000 else bad)
     mixture, arrays = (
-        Mixture(["a", "b"], schedule, samples_per_step=1),
+        Mixer(["a", "b"], schedule, samples_per_step=1),
         Arrays({"a": [1], "b": [1]}),
     )
     mixture.load_state_dict({**mixture.state_dict(), "step": 999})
@@ -531,7 +532,7 @@ def test_bad_weights_of_a_later_step_name_the_step(bad):
         ({}, "one of them"),
         ({"samples_per_step": 1, "tokens_per_step": 1}, "one of them"),
         ({"samples_per_step": 0}, "samples_per_step=0"),
-        ({"samples_per_step": 1, "unit": "bytes"}, "unit='bytes'"),
+        ({"samples_per_step": 1, "by": "bytes"}, "by='bytes'"),
         ({"samples_per_step": 1, "stop": "never"}, "stop='never'.*first_exhausted"),
         ({"samples_per_step": 1, "stop": "all_repeated"}, "that of 'a' is unknown"),
         ({"samples_per_step": 1, "sizes": {"x": 1}}, "'x'"),
@@ -546,7 +547,7 @@ def test_bad_weights_of_a_later_step_name_the_step(bad):
 def test_arguments_that_make_no_sense_are_refused(arguments, says):
     whole = {"sources": ["a"], "schedule": {"a": 1}, **arguments}
     with pytest.raises(ConfigurationError, match=says):
-        Mixture(whole.pop("sources"), whole.pop("schedule"), **whole)
+        Mixer(whole.pop("sources"), whole.pop("schedule"), **whole)
 
 
 @pytest.mark.parametrize(
@@ -558,7 +559,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments, says):
             r"sample a\[0\]\[1\] has 101 tokens, over tokens_per_step=100",
         ),
         (
-            {"samples_per_step": 4, "unit": "tokens"},
+            {"samples_per_step": 4, "by": "tokens"},
             {"a": [0], "b": [5]},
             "source 'a' have no tokens",
         ),
@@ -594,18 +595,18 @@ def test_arguments_that_make_no_sense_are_refused(arguments, says):
 )
 def test_a_step_that_cannot_be_drawn_says_why(options, lengths, said):
     given = {"schedule": dict.fromkeys(lengths, 1), **options}
-    mixture = Mixture(list(lengths), given.pop("schedule"), **given)
+    mixture = Mixer(list(lengths), given.pop("schedule"), **given)
     with pytest.raises(SampleError, match=said):
         steps(mixture, Arrays(lengths, endless="stop" not in options), 50)
 
 
 def test_no_more_is_asked_of_a_provider_than_the_step_needs():
-    counted, arrays = Mixture(list(UNLIKE), WEIGHTS, samples_per_step=64), Arrays(UNLIKE)
+    counted, arrays = Mixer(list(UNLIKE), WEIGHTS, samples_per_step=64), Arrays(UNLIKE)
     for step in range(5):
         counted.draw(step, arrays)
         cursors = [s["cursor"] for s in counted.state_dict()["sources"].values()]
         assert arrays.furthest == cursors
-    by_tokens = Mixture(list(UNLIKE), WEIGHTS, unit="tokens", samples_per_step=64)
+    by_tokens = Mixer(list(UNLIKE), WEIGHTS, by="tokens", samples_per_step=64)
     arrays = Arrays(UNLIKE)
     for step in range(5):
         by_tokens.draw(step, arrays)
@@ -620,7 +621,7 @@ def test_a_provider_that_gives_other_positions_is_found_out():
             return super().ahead(source, position + 1, count)
 
     with pytest.raises(InvariantError, match="from position 0"):
-        Mixture(["a"], {"a": 1}, samples_per_step=4).draw(0, Wrong({"a": [1]}))
+        Mixer(["a"], {"a": 1}, samples_per_step=4).draw(0, Wrong({"a": [1]}))
 
 
 @pytest.mark.parametrize(
@@ -636,28 +637,28 @@ def test_a_provider_that_mixes_sources_up_is_found_out(wrong, told):
         def ahead_of_many(self, sources, positions, counts):
             return wrong(super().ahead_of_many(sources, positions, counts))
 
-    mixture = Mixture(["a", "b"], {"a": 1, "b": 1}, samples_per_step=4)
+    mixture = Mixer(["a", "b"], {"a": 1, "b": 1}, samples_per_step=4)
     with pytest.raises(InvariantError, match=told):
         mixture.draw(0, Wrong({"a": [1], "b": [1]}))
 
 
 def test_warm_up_goes_from_one_mixture_to_the_other_in_equal_parts():
     schedule = WarmUp(start={"a": 4}, end={"a": 1, "b": 3}, steps=4, begin=2)
-    mixture = Mixture(["a", "b"], schedule, samples_per_step=1)
+    mixture = Mixer(["a", "b"], schedule, samples_per_step=1)
     shares = [mixture.weights_at(step)["b"] for step in range(8)]
     assert shares == pytest.approx([0, 0, 0, 0.1875, 0.375, 0.5625, 0.75, 0.75])
 
 
 def test_stages_hold_from_their_step_on_and_may_be_schedules():
     schedule = Staged({0: {"a": 1}, 4: WarmUp(start={"a": 1}, end={"b": 1}, steps=2, begin=4)})
-    mixture = Mixture(["a", "b"], schedule, samples_per_step=1)
+    mixture = Mixer(["a", "b"], schedule, samples_per_step=1)
     found = [mixture.weights_at(step).get("b", 0.0) for step in (0, 3, 4, 5, 6, 60)]
     assert found == [0, 0, 0, 0.5, 1, 1]
 
 
 def test_a_step_may_be_drawn_with_weights_of_its_own_and_is_replayed():
     def mixture():
-        return Mixture(["a", "b"], {"a": 1}, samples_per_step=4)
+        return Mixer(["a", "b"], {"a": 1}, samples_per_step=4)
 
     one, arrays, records = mixture(), Arrays({"a": [1], "b": [1]}), []
     schedules = [

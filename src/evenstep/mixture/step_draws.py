@@ -22,12 +22,12 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import SampleError
-from evenstep.strategy.mixture.options import Options
-from evenstep.strategy.mixture.record import sequence
-from evenstep.strategy.mixture.source_queues import SourceQueues, by_source
-from evenstep.strategy.mixture.state import MixtureState
-from evenstep.strategy.mixture.stop import ALL_EXHAUSTED, ALL_REPEATED, FIRST_EXHAUSTED
-from evenstep.strategy.mixture.token_shares import draw_shares, expected_shares
+from evenstep.mixture.options import Options
+from evenstep.mixture.record import sequence
+from evenstep.mixture.source_queues import SourceQueues, by_source
+from evenstep.mixture.state import MixtureState
+from evenstep.mixture.stop import ALL_EXHAUSTED, ALL_REPEATED, FIRST_EXHAUSTED
+from evenstep.mixture.token_shares import draw_shares, expected_shares
 
 _MOST_DRAWS = 1 << 20
 """Draws of a step that a budget of tokens may need. More means that samples have no tokens."""
@@ -213,7 +213,7 @@ def _shares(
     Args:
         samples: that the step is expected to draw.
     """
-    if options.unit == "tokens":
+    if options.by == "tokens":
         means = np.divide(
             state.tokens, state.counts, out=np.zeros(len(weights)), where=state.counts > 0
         )

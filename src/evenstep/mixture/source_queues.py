@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import InvariantError, SampleError
-from evenstep.strategy.sample_table import Metadata, SampleTable, look_ahead
+from evenstep.mixture.sample_table import Metadata, SampleTable, look_ahead
 
 UNKNOWN = 1 << 62
 """Samples that remain of a source whose size is not known, or which begins again."""

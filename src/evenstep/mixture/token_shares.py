@@ -26,7 +26,7 @@ import numpy as np
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import SampleError
-from evenstep.strategy.mixture.source_queues import SourceQueues
+from evenstep.mixture.source_queues import SourceQueues
 
 _SAMPLED = 16
 """Samples from which the mean length of a source that gave nothing yet is estimated."""
@@ -180,7 +180,7 @@ def _samples_holding(
             raise SampleError(
                 f"the next {counts[tokenless[0]]:,} samples of source {names[tokenless[0]]!r} have "
                 "no tokens, so it can have no share of them; count another modality, or use "
-                "unit='samples'"
+                "by='samples'"
             )
         counts[short] *= 2
 

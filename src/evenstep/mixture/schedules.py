@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from evenstep.errors import ConfigurationError
+from evenstep.mixture.weights import Weights, check_weights, normalised
 from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.strategy.mixture.weights import Weights, check_weights, normalised
 
 
 @dataclass(frozen=True)

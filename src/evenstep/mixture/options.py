@@ -1,4 +1,4 @@
-"""`Options`: the arguments of a `Mixture`, checked."""
+"""`Options`: the arguments of a `Mixer`, checked."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
+from evenstep.mixture.curriculum import LengthCurriculum
+from evenstep.mixture.sample_table import SampleTable
+from evenstep.mixture.schedules import FeedbackSchedule, Past, PerStep, Schedule
+from evenstep.mixture.source_queues import UNKNOWN, Admission
+from evenstep.mixture.stop import ALL_REPEATED, REPEAT
+from evenstep.mixture.weights import check_names, check_weights
 from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
-from evenstep.strategy.mixture.curriculum import LengthCurriculum
-from evenstep.strategy.mixture.schedules import FeedbackSchedule, Past, PerStep, Schedule
-from evenstep.strategy.mixture.source_queues import UNKNOWN, Admission
-from evenstep.strategy.mixture.stop import ALL_REPEATED, REPEAT
-from evenstep.strategy.mixture.weights import check_names, check_weights
-from evenstep.strategy.sample_table import SampleTable
 
-_UNITS = ("samples", "tokens")
+_BY = ("samples", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
-    """`Mixture` documents them and their errors."""
+    """`Mixer` documents them and their errors."""
 
     sources: tuple[str, ...]
     schedule: Schedule
     samples_per_step: int | None
     tokens_per_step: int | None
-    unit: str
+    by: str
     stop: str
-    """One of the rules of `evenstep.strategy.mixture.stop`."""
+    """One of the rules of `evenstep.mixture.stop`."""
     curriculum: LengthCurriculum | None
     modalities: Sequence[str] | None
     sizes: Mapping[str, int | None]
@@ -58,7 +58,7 @@ class Options:
                 "of them, the amount that a step draws"
             )
         check_at_least(1, samples_per_step=samples, tokens_per_step=tokens)
-        check_one_of(_UNITS, unit=self.unit)
+        check_one_of(_BY, by=self.by)
         if self.curriculum is not None and self.stop == ALL_REPEATED:
             raise ConfigurationError(
                 f"stop={self.stop!r} ends when each source was read once, but under a curriculum "

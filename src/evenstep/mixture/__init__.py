@@ -1,6 +1,6 @@
 """Which samples of which sources a step draws: a function of seed, step, weights and past draws.
 
-Where do mixing weights come from? From a schedule: `Mixture(sources, schedule)` asks it for the
+Where do mixing weights come from? From a schedule: `Mixer(sources, schedule)` asks it for the
 weights of each step. In a job of the service that is what the strategy passes to `DGraph.mix`, else
 `DrawOptions.schedule`, else the constant weights `Source.weight`. In reading order:
 
@@ -10,10 +10,11 @@ weights of each step. In a job of the service that is what the strategy passes t
     curriculum     `LengthCurriculum`: the longest sample of each step
     stop           what happens when a source ends
     options        all arguments of a mixture, checked
-    mixture        `Mixture`: draws one step after the other, and resumes; read it first
+    mixer          `Mixer`: draws one step after the other, and resumes; read it first
 
 One draw, from weights to samples:
 
+    sample_table   metadata of samples in columns; never payload
     token_shares   weights -> shares of draws that give the right shares of tokens
     pattern        shares -> the source of each draw, with random numbers of Philox
     source_queues  the next samples of each source, and which of them wait
@@ -22,10 +23,10 @@ One draw, from weights to samples:
     record         what a plan log keeps of a step, and the draws recovered from it
 """
 
-from evenstep.strategy.mixture.curriculum import LengthCurriculum
-from evenstep.strategy.mixture.mixture import Mixture
-from evenstep.strategy.mixture.record import DrawRecord, redrawn
-from evenstep.strategy.mixture.schedules import (
+from evenstep.mixture.curriculum import LengthCurriculum
+from evenstep.mixture.mixer import Mixer
+from evenstep.mixture.record import DrawRecord, redrawn
+from evenstep.mixture.schedules import (
     Constant,
     FeedbackSchedule,
     Past,
@@ -40,7 +41,7 @@ __all__ = [
     "DrawRecord",
     "FeedbackSchedule",
     "LengthCurriculum",
-    "Mixture",
+    "Mixer",
     "Past",
     "PerStep",
     "Schedule",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.strategy.mixture.pattern import even_points, labels, points, shuffled
+from evenstep.mixture.pattern import even_points, labels, points, shuffled
 
 
 @dataclass(frozen=True)

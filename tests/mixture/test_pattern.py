@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.strategy.mixture.pattern import (
+from evenstep.mixture.pattern import (
     even_points,
     labels,
     philox,

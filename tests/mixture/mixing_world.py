@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from evenstep.strategy.mixture import Mixture
-from evenstep.strategy.sample_table import SampleTable
+from evenstep.mixture import Mixer
+from evenstep.mixture.sample_table import SampleTable
 
 
 class Arrays:
@@ -60,7 +60,7 @@ def drawn(table: SampleTable) -> list[tuple[int, int]]:
     return list(zip(table.source.tolist(), table.position.tolist()))
 
 
-def steps(mixture: Mixture, provider: Any, count: int) -> list[list[tuple[int, int]]]:
+def steps(mixture: Mixer, provider: Any, count: int) -> list[list[tuple[int, int]]]:
     """The draws of the next steps, until the mixture ends."""
     found: list[list[tuple[int, int]]] = []
     while len(found) < count and not mixture.ended:

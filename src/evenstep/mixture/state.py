@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import MismatchError, parsing
+from evenstep.mixture.sample_table import SampleTable
+from evenstep.mixture.source_queues import Taken
 from evenstep.plan.schema import COUNT, check_schema, increasing, require
-from evenstep.strategy.mixture.source_queues import Taken
-from evenstep.strategy.sample_table import SampleTable
 
 _MOST_OWED = 2.0**53
 """Samples or tokens: above it a float does not count one by one."""
@@ -117,7 +117,7 @@ class MixtureState:
             ended=ended,
         )
 
-    def to_dict(self, sources: Sequence[str], *, seed: int, unit: str) -> dict[str, Any]:
+    def to_dict(self, sources: Sequence[str], *, seed: int, by: str) -> dict[str, Any]:
         columns = {
             "cursor": self.cursors.tolist(),
             "samples": self.counts.tolist(),
@@ -130,7 +130,7 @@ class MixtureState:
         return {
             "version": _VERSION,
             "seed": seed,
-            "unit": unit,
+            "unit": by,
             "step": self.step,
             "ended": self.ended,
             "weights": None if self.weights is None else dict(self.weights),
@@ -142,7 +142,7 @@ class MixtureState:
 
     @classmethod
     def from_dict(
-        cls, given: Mapping[str, Any], sources: Sequence[str], *, seed: int, unit: str
+        cls, given: Mapping[str, Any], sources: Sequence[str], *, seed: int, by: str
     ) -> MixtureState:
         """Inverse of `to_dict`.
 
@@ -151,16 +151,17 @@ class MixtureState:
         """
         remedy = "load it as state_dict() returned it"
         with parsing("the mixture's state", remedy=remedy, error=MismatchError):
-            return cls._checked(given, sources, seed=seed, unit=unit)
+            return cls._checked(given, sources, seed=seed, by=by)
 
     @classmethod
     def _checked(
-        cls, given: Mapping[str, Any], sources: Sequence[str], *, seed: int, unit: str
+        cls, given: Mapping[str, Any], sources: Sequence[str], *, seed: int, by: str
     ) -> MixtureState:
-        for name, value in (("version", _VERSION), ("seed", seed), ("unit", unit)):
-            if given.get(name) != value:
+        wanted = (("version", "version", _VERSION), ("seed", "seed", seed), ("by", "unit", by))
+        for name, key, value in wanted:
+            if given.get(key) != value:
                 raise MismatchError(
-                    f"the state was saved with {name}={given.get(name)!r}, and this mixture has "
+                    f"the state was saved with {name}={given.get(key)!r}, and this mixture has "
                     f"{value!r}; load it into a mixture with the same {name}"
                 )
         check_schema(given, _SCHEMA)

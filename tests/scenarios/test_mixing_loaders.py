@@ -1,0 +1,185 @@
+"""Loaders over mixtures, in real processes: what ranks count, and how they resume."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import Rank, run
+from torch.utils.data import IterableDataset, get_worker_info
+
+import evenstep
+from documents import Documents
+from evenstep.testing import assert_exact_resume
+
+SIZES = {"code": 160, "chat": 90}
+WEIGHTS = {"code": 0.7, "chat": 0.3}
+DATASETS = {
+    name: Documents(size, longest=longest, prompts=True, seed=number)
+    for number, (name, size, longest) in enumerate(zip(SIZES, SIZES.values(), (256, 64)))
+}
+OPTIONS: dict[str, Any] = {
+    "policy": evenstep.Even(300),
+    "seed": 4,
+    "memory": evenstep.Memory(buffer_size=16),
+}
+
+
+class Shard(IterableDataset):  # type: ignore[type-arg]
+    """Every n-th document of a dataset."""
+
+    def __init__(self, name: str, rank: int, ranks: int) -> None:
+        self.documents, self.rank, self.ranks = DATASETS[name], rank, ranks
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        own = range(self.rank * workers + worker, len(self.documents), self.ranks * workers)
+        return (self.documents[index] for index in own)
+
+
+def make_loader(kind: str, rank: int, ranks: int) -> evenstep.DataLoader:
+    workers = 2 if kind.endswith("workers") else 0
+    if kind.startswith("stream"):
+        shards = {name: Shard(name, rank, ranks) for name in DATASETS}
+        mixture = evenstep.Mixture(shards, WEIGHTS, samples_per_epoch=200, samples_per_step=32)
+        return evenstep.DataLoader(mixture, num_workers=workers, **OPTIONS)
+    mixture = evenstep.Mixture(DATASETS, WEIGHTS, samples_per_epoch=120, samples_per_step=32)
+    return evenstep.DataLoader(mixture, shuffle=True, num_workers=workers, **OPTIONS)
+
+
+def identity(loader: evenstep.DataLoader, index: int) -> tuple[str, int]:
+    name = loader.dataset.source_of(index)
+    return name, index - (0 if name == "code" else SIZES["code"])
+
+
+def trained(loader: evenstep.DataLoader, steps: int | None = None) -> list[Any]:
+    """Makes so many steps, or the rest of the epoch; what was in them, checked by value."""
+    seen = []
+    for batch, step in loader.steps():
+        if step.indices and not step.filler:
+            for row, index in enumerate(step.indices):
+                name, own = identity(loader, index)
+                expected = DATASETS[name][own]["input_ids"]
+                assert batch["identity"][row] == own
+                assert batch["input_ids"][row, : len(expected)].equal(expected)
+        of_all = {name: list(each) for name, each in step.global_sources.items()}
+        assert sum(samples for samples, _ in of_all.values()) == step.global_samples
+        assert sum(tokens for _, tokens in of_all.values()) == step.global_tokens
+        own_counts = Counter(loader.dataset.source_of(i) for i in step.indices or ())
+        if step.indices is not None:
+            assert {n: c for n, (c, _) in step.sources.items() if c} == dict(own_counts)
+        seen.append({"indices": step.indices, "of_all": of_all})
+        if len(seen) == steps:
+            break
+    return seen
+
+
+def check_exact(rank: Rank) -> dict[str, int]:
+    kinds = {"rows": 5, "rows, workers": 20, "stream": 5, "stream, workers": 20}
+    return {
+        kind: assert_exact_resume(
+            lambda kind=kind: make_loader(kind, rank.rank, rank.world_size), epochs=2, every=every
+        )
+        for kind, every in kinds.items()
+    }
+
+
+def test_ranks_resume_exactly_from_any_step_of_any_kind_of_mixture(tmp_path: Path) -> None:
+    first, second = run(check_exact, 2, folder=tmp_path, within=200)
+    assert first == second
+    assert min(first.values()) >= 2
+
+
+def begin(rank: Rank, folder: Path) -> list[Any]:
+    loader = make_loader("rows", rank.rank, rank.world_size)
+    seen = trained(loader) + trained(loader, 5)  # an epoch and a part
+    (folder / f"{rank.rank}.json").write_text(json.dumps(loader.state_dict()))
+    loader.close()
+    return seen
+
+
+def resume(rank: Rank, folder: Path) -> list[Any]:
+    states = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    loader = make_loader("rows", rank.rank, rank.world_size)
+    loader.load_state_dict(evenstep.merge_states(states))
+    assert loader.epoch == 1
+    seen = trained(loader) + trained(loader)  # the rest, and an epoch
+    loader.close()
+    return seen
+
+
+def drawn(ranks: list[list[Any]]) -> Counter[int]:
+    return Counter(index for seen in ranks for step in seen for index in step["indices"])
+
+
+@pytest.mark.parametrize("ranks", [4, 1])
+def test_another_number_of_ranks_draws_what_is_left_once(tmp_path: Path, ranks: int) -> None:
+    states = tmp_path / "states"
+    for name in ("states", "one", "two", "three"):
+        (tmp_path / name).mkdir()
+    before = run(begin, 2, states, folder=tmp_path / "one", within=60)
+    after = run(resume, ranks, states, folder=tmp_path / "two", within=60)
+    assert [step["of_all"] for step in before[0]] == [step["of_all"] for step in before[1]]
+    # One rank that was never interrupted draws the same samples in the same three epochs.
+    (whole,) = run(uninterrupted, 1, folder=tmp_path / "three", within=60)
+    assert drawn(before) + drawn(after) == drawn([whole])
+    counts = Counter(index >= SIZES["code"] for index in drawn([whole]).elements())
+    assert counts == {False: 252, True: 108}  # 0.7 and 0.3 of three times 120
+
+
+def uninterrupted(rank: Rank) -> list[Any]:
+    loader = make_loader("rows", 0, 1)
+    seen = [step for _ in range(3) for step in trained(loader)]
+    loader.close()
+    return seen
+
+
+def other_names(rank: Rank) -> str:
+    names = {"code": 0.5, ("chat" if rank.rank else "talk"): 0.5}
+    mixture = evenstep.Mixture(dict.fromkeys(names, DATASETS["code"]), names)
+    loader = evenstep.DataLoader(mixture, **OPTIONS)
+    with pytest.raises(evenstep.MismatchError) as caught:
+        next(iter(loader.steps()))
+    loader.close()
+    return str(caught.value)
+
+
+def test_ranks_with_other_mixtures_are_told(tmp_path: Path) -> None:
+    for said in run(other_names, 2, folder=tmp_path, within=60):
+        assert "names of a mixture" in said
+
+
+def test_the_step_log_has_what_each_source_gave(tmp_path: Path) -> None:
+    log = tmp_path / "steps.jsonl"
+    mixture = evenstep.Mixture(DATASETS, WEIGHTS, stop="all_exhausted")
+    loader = evenstep.DataLoader(mixture, group="local", step_log=log, **OPTIONS)
+    steps = [step for _, step in loader.steps()]
+    loader.close()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    logged = [line["sources"] for line in lines if "sources" in line]
+    assert logged == [step.to_dict()["global_sources"] for step in steps]
+    for name, documents in DATASETS.items():
+        assert sum(each[name]["samples"] for each in logged) == len(documents)
+        assert sum(each[name]["tokens"] for each in logged) == int(documents.lengths.sum())
+
+
+def test_a_mixture_is_wrapped_and_gives_its_order() -> None:
+    from torch.utils.data import DataLoader, WeightedRandomSampler
+
+    mixture = evenstep.Mixture(DATASETS, WEIGHTS, samples_per_epoch=120, samples_per_step=32)
+    loader = evenstep.wrap(DataLoader(mixture, shuffle=True), group="local", **OPTIONS)
+    made = make_loader("rows", 0, 1)
+    assert [step["indices"] for step in trained(loader)] == [
+        step["indices"] for step in trained(made)
+    ]
+    assert loader.epoch_samples == 120
+    loader.close()
+    made.close()
+    sampler = WeightedRandomSampler([1.0] * len(mixture), 10)
+    with pytest.raises(evenstep.ConfigurationError, match="a Mixture gives the order"):
+        evenstep.DataLoader(mixture, sampler=sampler, group="local", **OPTIONS)
