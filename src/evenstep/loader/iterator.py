@@ -215,6 +215,8 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._exchange.patience.trainer(Doing.HAS_LEFT)
         if self._clock is not None:
             self._clock.left()
+        if self._memory is not None:
+            self._memory.left()
         keep = self._keep_batcher and not isinstance(self._outcome, LoaderDiedError)
         if self._outcome is None:
             self._outcome = LoaderDiedError(

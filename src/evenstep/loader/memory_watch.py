@@ -7,7 +7,8 @@ tokens, so the next have ``8,192 * sqrt(9)``; once less than half is left, the l
 how much faster than tokens it grows. So the peak comes close to the limit from below.
 
 On a CUDA device this reads the allocator's statistics, and resets none; on a CPU, what the system
-says of this process.
+says of this process. Where memory ran out all the same, and the loop goes on, groups have half as
+many tokens from then on.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Usage(NamedTuple):
     """Since the process began, or the device's statistics were reset."""
     total: int
     """That this rank may have."""
+    failures: int = 0
+    """Times that memory ran out."""
 
 
 class MemoryWatch:
@@ -65,8 +68,10 @@ class MemoryWatch:
         self._share = share
         self._total = total
         self._fit: Fit | None = None
+        self._fitted = 0
+        """Tokens of the groups of the size before."""
         self._left = self._next = _FIRST
-        self._peak = 0
+        self._peak = self._failures = 0
         self._before = 0, 0
         """Tokens and bytes of groups of the size before."""
         self._exponent = 2.0
@@ -83,6 +88,10 @@ class MemoryWatch:
         if self._fit is None:
             return
         usage = self._usage()
+        if usage.failures > self._failures:
+            self._failures, self._peak = usage.failures, usage.peak
+            self.found = self._fit.most, max(1, self._fit.most // 2)
+            return
         self._resting = min(self._resting, usage.now)
         if self._left > 0:
             return
@@ -96,11 +105,11 @@ class MemoryWatch:
             exponent = self._power(seen, taken) if ratio < _HALF else 2.0
             fits = max(fits, int(seen * min(ratio ** (1 / exponent), _MOST)))
         elif ratio < 1 and usage.peak > self._peak:
-            fits = max(1, int(seen * ratio))
+            fits, self._peak = max(1, int(seen * ratio)), usage.peak
         elif not self._fit.grows:
             return
         if self.found[0] != self._fit.most:
-            self._before, self._peak = (seen, taken), usage.peak
+            self._before = seen, taken
             self._next = _FAR if ratio > _HALF else _NEAR
         self.found = self._fit.most, fits
 
@@ -119,9 +128,12 @@ class MemoryWatch:
         """
         if fit is None:
             return
-        if self._fit is not None and fit != self._fit:
+        if self._fit is None:
+            self._failures = self._usage().failures
+        elif fit != self._fit:
             self._say(self._fit, fit)
             if fit.most != self._fit.most:
+                self._fitted = self._fit.most
                 self._left = self._next
                 self._begin()
         self._fit = fit
@@ -129,6 +141,17 @@ class MemoryWatch:
             self._largest = [*self._largest[-_NEAR:], 0]
         self._largest[-1] = max(self._largest[-1], step.padded_tokens)
         self._left -= step.ends_update
+
+    def left(self) -> None:
+        """The trainer leaves a pass: says what fits where memory ran out in it."""
+        if self._fit is not None and self._usage().failures > self._failures:
+            logger.error(
+                'rank %d: memory ran out with groups of %d tokens, which max_tokens="auto" had '
+                "found; %d fit before: pass that number, or a smaller Memory(share=)",
+                self._rank,
+                self._fit.most,
+                self._fitted,
+            )
 
     def _say(self, before: Fit, fit: Fit) -> None:
         if self._rank:
@@ -152,6 +175,7 @@ class MemoryWatch:
                 torch.cuda.memory_allocated(),
                 torch.cuda.max_memory_allocated(),
                 self._total or free + held,
+                torch.cuda.memory_stats()["num_ooms"],
             )
         now, peak = _of_process("VmRSS:", "VmHWM:")
         return Usage(now, peak, self._total or _of_host() // self._local_ranks)

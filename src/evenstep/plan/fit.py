@@ -68,14 +68,13 @@ class Fit:
 
         Args:
             told: [ranks] tokens that each says fit, of those that have samples; 0 where it does not
-                say. While this grows, all have to say before anything changes.
+                say. All have to say before groups grow; that fewer fit, one alone may say.
             longest: tokens of the longest sample in their windows.
         """
         longest = max(self.longest, longest)
         said = told[told > 0]
-        if not len(said) or (self.grows and len(said) < len(told)):
-            return Fit(self.tokens, longest, self.grows)
-        least = int(said.min())
-        if self.grows:
-            return Fit(least, longest, grows=least > self.most)
-        return Fit(min(self.tokens, least), longest, grows=False)
+        if len(said):
+            least = int(said.min())
+            if least < self.most or (self.grows and len(said) == len(told)):
+                return Fit(least, longest, grows=least > self.most)
+        return Fit(self.tokens, longest, self.grows)

@@ -70,3 +70,28 @@ def test_deepspeed_keeps_its_number(tmp_path: Any) -> None:
     even.install(trainer, policy=POLICY, update_tokens=256)
     with pytest.raises(ConfigurationError, match=r"update_tokens=256.*DeepSpeed"):
         trainer.get_train_dataloader()
+
+
+def test_what_fits_is_found_while_training(tmp_path: Any) -> None:
+    model = TellingLlama()
+    trainer = make_trainer(tmp_path, model=model, max_steps=3)
+    even.install(trainer, policy=evenstep.Even("auto", cost=COST))
+    trainer.train()
+    updates = [update for update in model.seen.samples if update]
+    assert len(updates) == 3
+    for update, gradient in zip(updates, model.seen.gradients, strict=True):
+        _, expected = of_one_batch(model, update)
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())
+    seen = [index for update in updates for index in update]
+    assert len(seen) == len(set(seen))
+
+
+def test_how_many_updates_there_are_is_not_known_before(tmp_path: Any) -> None:
+    trainer = make_trainer(tmp_path)
+    even.install(trainer, policy=evenstep.Even("auto", cost=COST))
+    with pytest.raises(ConfigurationError, match="max_steps"):
+        trainer.train()
+    trainer = make_trainer(tmp_path, max_steps=3)
+    even.install(trainer, policy=evenstep.Even("auto", cost=COST), update_tokens=100_000)
+    with pytest.raises(ConfigurationError, match="pass accumulate="):
+        trainer.train()
