@@ -78,6 +78,7 @@ def iterator_over(
         ended=seen.append,
         run_log=None,
         clock=None,
+            memory=None,
     )
 
 

@@ -106,7 +106,7 @@ def planned(
             indices=None,
             totals=totals,
             loss_scale=1.0,
-            loss_scales=(1.0,) * policy.micro_batches if policy.in_parts else (),
+            loss_scales=(1.0,) * policy.micro_batches if policy.micro_batches > 1 else (),
             accumulate=accumulate,
             ends_update=(number + 1) % accumulate == 0 or number + 1 == len(steps),
             loads=loads[number],

@@ -213,8 +213,8 @@ def test_a_message_can_be_made_from_what_the_head_says():
 
     def message(length: int) -> bytes:
         rest = struct.pack("<III", length, 0, 7) + b"abc"
-        checksum = zlib.crc32(b"ev\x06P" + rest)
-        return b"ev\x06P" + struct.pack("<I", checksum) + rest
+        checksum = zlib.crc32(b"ev\x07P" + rest)
+        return b"ev\x07P" + struct.pack("<I", checksum) + rest
 
     assert message(23) == encode(PROPOSAL, b"abc", rank=0, round=7)
     with pytest.raises(DamagedMessageError, match="it has 23 bytes of 24"):
@@ -243,7 +243,8 @@ def test_impossible_numbers_of_samples_left_are_refused(left):
         receipts([encode_receipt(left, b"", b"")])
 
 
-GOOD = ProposalHead(False, False, 10, 5, 40, 0)
+GOOD = ProposalHead(False, False, 10, 5, 40, 0, longest=4)
+USUAL = (0, 0, 0, 0, 0, 0, 4, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -262,14 +263,17 @@ GOOD = ProposalHead(False, False, 10, 5, 40, 0)
         ((0, 0), (10, 5, 40, -1), "room for -1 samples"),
         ((0, 0), (10, 5, 40, 0, 11), "labels of 11 and 0 samples show"),
         ((0, 0), (10, 5, 40, 0, 0, -1), "labels of 0 and -1 samples show"),
-        ((0, 0), (10, 5, 40, 0, 0, 0, -1), r"pairs of tokens and patches that cost \[-1, 0\]"),
-        ((0, 0), (10, 5, 40, 0, 0, 0, 0, MOST), r"that cost \[0, 9007199254740992\]"),
+        ((0, 0), (10, 5, 40, 0, 0, 0, 0), "a longest sample of 0 tokens, where 100"),
+        ((0, 0), (10, 5, 40, 0, 0, 0, 101), "a longest sample of 101 tokens, where 100"),
+        ((0, 0), (10, 5, 40, 0, 0, 0, 4, -1), "groups of -1 tokens that fit"),
+        ((0, 0), (10, 5, 40, 0, 0, 0, 4, 0, -1), r"pairs of tokens and patches that cost \[-1, 0\]"),
+        ((0, 0), (10, 5, 40, 0, 0, 0, 4, 0, 0, MOST), r"that cost \[0, 9007199254740992\]"),
     ],
 )
 def test_a_proposal_of_what_cannot_be_is_refused(flags, counts, said):
     numbers = np.zeros(2, np.int64)
     good = encode_proposal(GOOD, numbers)
-    bad = PROPOSAL_LAYOUT.pack(*flags, *counts, *[0] * (8 - len(counts))) + (
+    bad = PROPOSAL_LAYOUT.pack(*flags, *counts, *USUAL[len(counts) :]) + (
         b"" if flags[0] else bytes(16)
     )
     with pytest.raises(DamagedMessageError, match=f"rank 1 sent a damaged proposal .*{said}"):
@@ -278,13 +282,13 @@ def test_a_proposal_of_what_cannot_be_is_refused(flags, counts, said):
 
 @pytest.mark.parametrize(
     ("size", "said"),
-    [(3, "3 numbers of the policy, and that of rank 0 has 2"), (0, "0 numbers"), (1.5, "78 bytes")],
+    [(3, "3 numbers of the policy, and that of rank 0 has 2"), (0, "0 numbers"), (1.5, "94 bytes")],
 )
 def test_a_proposal_of_another_size_is_refused(size, said):
     good, bare = (encode_proposal(GOOD, np.zeros(count, np.int64)) for count in (2, 0))
     with pytest.raises(DamagedMessageError, match=f"rank 1 sent .* of round 7: .*{said}"):
         proposals([good, bare + bytes(int(8 * size))])
-    with pytest.raises(DamagedMessageError, match="has 65 bytes"):
+    with pytest.raises(DamagedMessageError, match="has 81 bytes"):
         proposals([good, bare[:-1]])
     finished = ProposalHead(True, False, 0, 0, 0, 0)
     with pytest.raises(DamagedMessageError, match="2 numbers of no policy"):

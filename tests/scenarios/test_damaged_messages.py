@@ -30,10 +30,10 @@ def trains(rank: Rank, at: int, victims: Sequence[int], change) -> None:
     """Rank 1's message number `at` arrives changed at the victims."""
     reply, exchanges = Session.reply, iter(range(10**6))
 
-    def changed(session: Session, messages: Sequence[bytes], parts: Sequence[bytes] = ()) -> None:
+    def changed(session: Session, messages: Sequence[bytes]) -> None:
         if next(exchanges) == at and rank.rank in victims:
             messages = [messages[0], change(messages[1])]
-        reply(session, messages, parts)
+        reply(session, messages)
 
     Session.reply = changed  # type: ignore[method-assign]
     dataset, policy = Documents(200), evenstep.TokenBudget(max_tokens=1024)

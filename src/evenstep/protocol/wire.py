@@ -17,7 +17,7 @@ from typing import NamedTuple
 from evenstep.errors import DamagedMessageError, MismatchError, PeerError
 
 MAGIC = b"ev"
-VERSION = 6
+VERSION = 7
 
 HELLO, PROPOSAL, RECEIPT, LEARNED, ABORT = b"H", b"P", b"R", b"L", b"A"
 NAMES = {

@@ -52,6 +52,7 @@ class Rank:
             memory=Memory(buffer_size=job.buffer_size, buffer_bytes=job.memory),
             faults=Faults(exhausted=job.exhausted),
             accumulate=job.accumulate,
+            sizes=(),
             seed=0,
             padded_to=NO_MULTIPLE,
             compared={},
