@@ -98,7 +98,7 @@ def write(name: str, outcome: Outcome) -> None:
     for number, line in enumerate(lines):
         if line.endswith(f" | {name} |"):
             cells = line.split(" | ")
-            cells[2:4] = outcome.paper, outcome.ours
+            cells[1:3] = outcome.paper, outcome.ours
             lines[number] = " | ".join(cells)
     PAGE.write_text("\n".join(lines))
 
