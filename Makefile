@@ -8,7 +8,7 @@
 #   make learning DATA=FILE.parquet:COLUMN   held-out loss of every policy on your own text
 #   make docs                       the documentation as a site, in site/
 #   make docs-version DOCS_VERSION=0.1   the same in the branch gh-pages, beside other releases
-#   make papers                     the papers' tables and figures again, in docs/papers; FAST=1 leaves
+#   make papers                     the papers' tables and figures again, in docs/papers.md; FAST=1 leaves
 #                                   out what takes minutes; ONLY=odb/table-17 runs one
 #   make integrations               trainers of other projects, in .venv-integrations
 #   make integrations-4             Trainer of transformers 4, in .venv-integrations-4

@@ -7,7 +7,7 @@
     trainers/   trainers of other projects, with their own loaders and with evenstep's
     service/    the cluster service: imbalance, memory, planning and throughput
     peers/      evenstep's loader and service beside 13 other data loaders; updates docs/peers.md
-    papers/     every table and figure of the papers, beside evenstep's; updates docs/papers
+    papers/     every table and figure of the papers, beside evenstep's; updates docs/papers.md
     lib/        what they share: real text, rank processes, a training epoch, reports
 
 A file that ends in a call of ``main`` is a benchmark; the others help those beside them. Run one

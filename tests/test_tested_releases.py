@@ -14,7 +14,7 @@ PIN = re.compile(r"^([\w-]+)==([\w.]+)", re.M)
 
 
 def test_the_page_has_the_table() -> None:
-    page = (ROOT / "docs" / "platforms.md").read_text()
+    page = (ROOT / "docs" / "versions.md").read_text()
     section = page.split("## Supported releases")[1].split("\n## ")[0]
     rows = re.findall(r"^\| ([\w-]+) \| ([\d.]+) \| ([\d.]+) \|$", section, re.M)
     assert {name: (oldest, newest) for name, oldest, newest in rows} == TESTED

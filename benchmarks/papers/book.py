@@ -1,7 +1,6 @@
-"""The papers, reproduced: runs entries, prints their tables, and updates docs/papers.
+"""The papers, reproduced: runs entries, prints their tables, and updates docs/papers.md.
 
-Each page of docs/papers has a table with a row for each entry. A run changes two cells of it: the
-paper's figure and evenstep's.
+The page has a row for each entry. A run changes two cells of it: the paper's figure and evenstep's.
 """
 
 from __future__ import annotations
@@ -14,14 +13,7 @@ from pathlib import Path
 
 from benchmarks.papers.outcome import Outcome
 
-DOCS = Path(__file__).parents[2] / "docs" / "papers"
-PAGES = {
-    "odb": "odb.md",
-    "wlb": "wlb-llm.md",
-    "overlord": "overlord.md",
-    "pool_sort": "length-pool-sort.md",
-}
-"""The page of each chapter."""
+PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 RUNS = {
     "odb/corollary-1": "audits:corollary_1",
     "odb/sorted": "baselines:sorted_rows",
@@ -101,16 +93,14 @@ def outcome_of(name: str, seed: int) -> Outcome:
 
 
 def write(name: str, outcome: Outcome) -> None:
-    """Puts the paper's figure and evenstep's into the entry's row of its page."""
-    chapter, key = name.split("/")
-    page = DOCS / PAGES[chapter]
-    lines = page.read_text().split("\n")
+    """Puts the paper's figure and evenstep's into the entry's row of the page."""
+    lines = PAGE.read_text().split("\n")
     for number, line in enumerate(lines):
-        if line.endswith(f" | {key} |"):
+        if line.endswith(f" | {name} |"):
             cells = line.split(" | ")
-            cells[2:4] = outcome.paper, outcome.ours
+            cells[1:3] = outcome.paper, outcome.ours
             lines[number] = " | ".join(cells)
-    page.write_text("\n".join(lines))
+    PAGE.write_text("\n".join(lines))
 
 
 def main() -> None:

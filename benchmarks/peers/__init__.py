@@ -11,6 +11,6 @@ rank       a rank process: builds the loader, reads it, writes what it saw; runs
            environment, so it imports nothing but `work` and the adapter
 jobs       rank processes from outside: start, memory, a killed worker, the end
 measure    figures of jobs: speed, resume, what follows when a worker dies
-tables     figures as tables, and docs/peers.md
+tables     figures as tables, and their summary in docs/peers.md
 adapters/  a module for each peer
 """

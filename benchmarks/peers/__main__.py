@@ -3,7 +3,7 @@
     install  makes the environments of peers, in .venv-peers, from their locked requirements
     lock     writes the locked requirements again
     run      measures, round by round, each peer once in a round; adds to out/peers/runs.jsonl
-    show     the tables of the newest runs; with --page also docs/peers.md
+    show     the tables of the newest runs; with --page a summary in docs/peers.md
 
 Workloads, on 1 and 2 ranks that have 2 reading processes together:
 
@@ -59,7 +59,7 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--repeats", type=int, default=3, help="rounds")
     result.add_argument("--quick", action="store_true", help="few samples, one round")
     result.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    result.add_argument("--page", action="store_true", help="write the tables into docs/peers.md")
+    result.add_argument("--page", action="store_true", help="write a summary into docs/peers.md")
     return result
 
 
@@ -105,10 +105,9 @@ def main() -> None:
         run(options)
     lines = RUNS.read_text().splitlines() if RUNS.exists() else []
     found = tables.Found.of(map(json.loads, lines), options)
-    made = found.tables()
     if options.page:
-        tables.write(made, PAGE)
-    show(*made, as_json=options.json)
+        tables.write(found.summary(), PAGE)
+    show(*found.tables(), as_json=options.json)
 
 
 if __name__ == "__main__":

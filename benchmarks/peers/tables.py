@@ -22,7 +22,7 @@ MEDIAN = {
     "first batch s": ("first_s", 1),
     "peak MiB": ("peak_mib", 0),
 }
-START, END = "<!-- tables: python -m benchmarks.peers show --page -->", "<!-- end of tables -->"
+START, END = "<!-- table: python -m benchmarks.peers show --page -->", "<!-- end of table -->"
 
 
 def left_out(name: str, workload: str, ranks: int, kind: str) -> bool:
@@ -75,6 +75,40 @@ class Found:
         cases = sorted(self.runs, key=lambda case: (case[2] != "speed", order[case[0]], case[1]))
         return [self._table(case) for case in cases] + [why()] * bool(cases)
 
+    def summary(self) -> Table:
+        """One row for each peer, of all cases: what the page shows."""
+        columns = ["", *(f"{what}: x torch" for what in ("text", "images", "mixture"))]
+        columns += ["padding", "first batch s", "peak MiB", "lost, repeated", "a worker dies"]
+        rows = []
+        for name, peer in PEERS.items():
+            speeds = [
+                ", ".join(self._ratio((workload, ranks, "speed"), name) for ranks in (1, 2))
+                for workload in ("padded", "images", "mixture")
+            ]
+            text = self.runs.get(("padded", 1, "speed"), {}).get(name, [])
+            resumed = self.runs.get(("padded", 1, "resume"), {}).get(name)
+            killed = self.runs.get(("padded", 1, "kill"), {}).get(name)
+            rows.append(
+                [
+                    peer.title,
+                    *speeds,
+                    *(_median(text, *MEDIAN[key]) for key in ("padding", *columns[5:7])),
+                    ", ".join(_resume(resumed[-1])[1:]) if resumed else DASH,
+                    _kill(killed[-1])[0] if killed else DASH,
+                ]
+            )
+        return Table(columns, rows, "All cases, on 1 and 2 ranks; medians")
+
+    def _ratio(self, case: Case, name: str) -> str:
+        """Median of samples/s over torch's."""
+        ratios = self._ratios(case, name, "samples_per_s")
+        return f"{Spread.of(ratios).median:.2f}" if ratios else DASH
+
+    def _ratios(self, case: Case, name: str, key: str) -> list[float]:
+        """Of every round, the figure over torch's."""
+        pairs = zip(self.runs.get(case, {}).get(name, []), self.bases.get((case, name), []))
+        return [a[key] / b[key] for a, b in pairs if key in a and key in b]
+
     def _table(self, case: Case) -> Table:
         workload, ranks, kind = case
         title = f"{WORKLOADS[workload]}, {ranks} rank{'s' * (ranks > 1)}"
@@ -100,15 +134,12 @@ class Found:
             return ["failed", *[""] * (3 + len(SPREAD) + len(MEDIAN))]
         cells = []
         for key in ("samples_per_s", "cpu_ms"):
-            pairs = zip(runs, self.bases[case, name])
-            ratios = [a[key] / b[key] for a, b in pairs if key in a and key in b]
+            ratios = self._ratios(case, name, key)
             cells.append(Spread.of(ratios).text(2) if ratios else DASH)
         for key, digits in SPREAD.values():
             values = [run[key] for run in good if key in run]
             cells.append(Spread.of(values).text(digits) if values else DASH)
-        for key, digits in MEDIAN.values():
-            values = [run[key] for run in good if key in run]
-            cells.append(f"{Spread.of(values).median:,.{digits}f}" if values else DASH)
+        cells += [_median(good, key, digits) for key, digits in MEDIAN.values()]
         last = good[-1]
         cells.append(", ".join(map(str, last["steps"])) if "steps" in last else DASH)
         cells.append(DASH if case[0] == "mixture" else str(last.get("missed", DASH)))
@@ -126,16 +157,16 @@ def why() -> Table:
     return Table(["", "left out", "why"], rows, "What peers have no means for")
 
 
-def write(tables: Iterable[Table], page: Path) -> None:
-    """Puts the tables into the page, between its two marks."""
+def write(table: Table, page: Path) -> None:
+    """Puts the table into the page, between its two marks."""
     text = page.read_text()
     before, after = text.split(START)[0], text.split(END)[1]
-    made = "\n\n".join(
-        f"### {table.title[0].upper()}{table.title[1:].partition(';')[0]}\n\n"
-        f"{Table(table.columns, table.rows).markdown()}"
-        for table in tables
-    )
-    page.write_text(f"{before}{START}\n\n{made}\n\n{END}{after}")
+    page.write_text(f"{before}{START}\n\n{table.markdown()}\n\n{END}{after}")
+
+
+def _median(runs: Iterable[Mapping[str, Any]], key: str, digits: int) -> str:
+    values = [run[key] for run in runs if key in run]
+    return f"{Spread.of(values).median:,.{digits}f}" if values else DASH
 
 
 def _resume(run: dict[str, Any]) -> list[str]:

@@ -1,5 +1,5 @@
 """Releases of other packages that evenstep was tested with: one table, by which integrations warn,
-``evenstep doctor`` looks, and docs/platforms.md promises.
+``evenstep doctor`` looks, and docs/versions.md promises.
 """
 
 from __future__ import annotations

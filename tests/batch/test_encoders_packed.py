@@ -178,7 +178,7 @@ def test_the_loop_of_the_page_trains_an_encoder():
     policy = evenstep.Even(max_tokens=96, packed=True)
     collate = PackCollator(mask_first_label=False)
     loader = evenstep.DataLoader(samples, policy=policy, collate_fn=collate)
-    run_page("packed-batches.md", "Encoders", loader=loader, model=model)
+    run_page("packing.md", "Encoders", loader=loader, model=model)
     found = gradient_of(model)
     wanted = torch.zeros_like(found)
     for _, step in loader.steps():

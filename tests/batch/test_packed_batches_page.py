@@ -1,4 +1,4 @@
-"""The code of docs/packed-batches.md runs, and trains as every document alone would."""
+"""The code of docs/packing.md runs, and trains as every document alone would."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def truth(model: TinyCausal, loader: Watched) -> torch.Tensor:
     return total
 
 
-run = partial(run_page, "packed-batches.md")
+run = partial(run_page, "packing.md")
 
 
 def test_with_scaled_dot_product_attention():

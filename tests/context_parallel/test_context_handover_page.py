@@ -1,4 +1,4 @@
-"""The code of docs/context-handover.md runs, with stand-ins for what may not be installed."""
+"""The code of docs/context-parallelism.md runs, with stand-ins for what may not be installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiny_causal import (
 
 SAMPLES = documents([5, 1, 9, 3, 12, 2])
 RANKS = 4
-run_page = partial(page_code.run_page, "context-handover.md")
+run_page = partial(page_code.run_page, "context-parallelism.md")
 
 
 def whole_row(model: TinyCausal, batch: dict[str, Any]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The code of docs/sources.md runs, as it stands, one block after the other."""
+"""The code on sources of docs/mixtures.md runs, as it stands, one block after the other."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def test_the_page_runs_from_its_beginning_to_its_end(tmp_path, monkeypatch):
     page = ModuleType("page_of_sources")  # functions that are pickled must be found by name
     page.folder = tmp_path
     monkeypatch.setitem(sys.modules, page.__name__, page)
-    code = blocks("sources.md")
+    code = blocks("mixtures.md", "Sources")
     assert len(code) == 3
     for block in code:
-        exec(compile(block, "sources.md", "exec"), page.__dict__)
+        exec(compile(block, "mixtures.md", "exec"), page.__dict__)
     assert page.item.position == 5000
     with open_reader(page.tokens) as reader:
         assert len(next(reader.read()).sample["input_ids"]) == len("some text")

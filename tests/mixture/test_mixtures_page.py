@@ -1,4 +1,4 @@
-"""The code of docs/mixtures.md runs, as it stands, one block after the other."""
+"""The code on mixtures of docs/mixtures.md runs, as it stands, one block after the other."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ def test_the_page_runs_from_its_beginning_to_its_end():
     names: dict[str, Any] = {"provider": Arrays(dict(zip(("web", "code"), lengths.tolist())))}
     rows = [{"input_ids": [1] * (2 + i % 9)} for i in range(50)]
     tokens: dict[str, Any] = {"code": rows, "chat": rows}
-    page = blocks("mixtures.md")
-    assert len(page) == 7
-    exec(compile(page.pop(0), "mixtures.md", "exec"), tokens)
+    (loop,) = blocks("mixtures.md", "In the loader")
+    exec(compile(loop, "mixtures.md", "exec"), tokens)
     tokens["loader"].close()
     assert tokens["loader"].samples == tokens["loader"].epoch_samples == 100
     assert sum(each.samples for each in tokens["counts"].values()) == tokens["step"].global_samples
-    for block in page:
+    for block in blocks("mixtures.md", "Steps, weights and ends"):
         exec(compile(block, "mixtures.md", "exec"), names)
     for mixture in ("mixture", "live", "by_tokens", "growing"):
         assert names[mixture].step > 0

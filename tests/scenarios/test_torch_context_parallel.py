@@ -28,7 +28,7 @@ def cut(job: Rank, method: str) -> dict[str, Any]:
     """What this rank gets of buffers of several shapes, and what comes back of them."""
     total = sum(LENGTHS)
     names = run_page(
-        "context-handover.md",
+        "context-parallelism.md",
         "PyTorch",
         sharding=MAKE[method](LENGTHS, job.world_size),
         mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (job.world_size,)),

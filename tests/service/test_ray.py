@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -38,8 +37,9 @@ from evenstep.service.backends.ray import RayService
 from evenstep.service.backends.ray.actor_options import cpus_per_actor
 from evenstep.service.client.joining import attach
 from evenstep.strategy import to_json
+from page_code import blocks
 
-PAGE = HERE.parents[1] / "docs" / "service-operation.md"
+PAGE = "service-operation.md"
 
 
 pytestmark = pytest.mark.usefixtures("ray_of_file")
@@ -242,7 +242,7 @@ def test_ranks_train_on_what_the_driver_gives_them(mean: str) -> None:
 
 
 def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    code = [blocks(PAGE, heading)[0] for heading in ("Start", "In the trainer")]
     job = job_of(tmp_path, mesh=es.Mesh(DP=1), stop="first_exhausted")
     saved: list[Any] = []
     weight = torch.zeros(1, requires_grad=True)
@@ -253,11 +253,10 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "optimizer": torch.optim.SGD([weight]),
     }
     monkeypatch.setenv("RANK", "0")
-    assert len(blocks) == 3
-    blocks[1] = blocks[1].replace("1_000", "2")
+    code[1] = code[1].replace("1_000", "2")
     try:
-        for block in blocks[:2]:  # the third is of a backend that changes its mesh
-            exec(compile(block, PAGE.name, "exec"), names)
+        for block in code:
+            exec(compile(block, PAGE, "exec"), names)
     finally:
         if "service" in names:
             names["service"].close()

@@ -108,7 +108,7 @@ def run(
     ] = None,
     placement: Annotated[
         Path | None,
-        typer.Option(help="JSON file of the nodes on which Ray places actors: see docs/deploy.md."),
+        typer.Option(help="JSON file of where Ray places actors: see docs/service-operation.md."),
     ] = None,
     resume: Annotated[
         str | None,

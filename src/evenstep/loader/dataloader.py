@@ -66,7 +66,7 @@ class DataLoader(LoaderAttributes):
     """Batches of `dataset`, formed by `policy` from the lengths that samples turn out to have.
 
     Arguments that torch's DataLoader has mean what they mean there, in the same order. Those that
-    differ (all of them are in docs/torch-dataloader.md):
+    differ:
 
     Args:
         dataset: map-style or iterable; one processed sample each. An iterable one must yield this

@@ -24,7 +24,7 @@ some rank was dealt is bad, has no steps.
 Instead of any message a rank may send an abort, which ends the epoch on all ranks with `PeerError`;
 so does an empty message, from a rank that has left, and a damaged one. A hello of a rank that was
 built differently, or a message of another state or round, raises `MismatchError`. After an error
-the protocol is not used any more. `docs/protocol.md` has the invariants.
+the protocol is not used any more. `docs/how-it-works.md` has the invariants.
 
 In reading order:
 

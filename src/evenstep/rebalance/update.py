@@ -62,7 +62,7 @@ class RebalancedUpdate:
         """Sends back what was computed of each sequence. All ranks call it together.
 
         Args:
-            values: [micro_batches][sequences] one value for each sequence: tensors, arrays,
+            values: [micro_batches, sequences] one value for each sequence: tensors, arrays,
                 numbers, text, or lists and dictionaries of these.
 
         Returns:

@@ -61,7 +61,7 @@ class Rebalancing:
         """[sequences] what ranks computed of each, in the order of the sequences.
 
         Args:
-            values: [ranks][micro_batches][sequences of each] one value for each sequence.
+            values: [ranks, micro_batches, sequences of each] one value for each sequence.
 
         Raises:
             ConfigurationError: there is not one value for each sequence.
