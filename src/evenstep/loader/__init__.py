@@ -28,6 +28,7 @@ The files of this folder, in reading order:
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
     iterator       `StepIterator`: one pass; `until`: passes until enough samples have come
     step_clock     how long steps take, and what that says of the policy's cost
+    memory_watch   what fits in memory, where that is found while training
     misfits        which samples of a group keep it from being collated
     notices        what a loader says about its pass
     feeder         `Feeder`: the sampler's indices

@@ -9,6 +9,7 @@ groups/               groups as two arrays, formed under a token budget, aligned
 policies/             policies that see a window: `Even`, the default, and four others; a new policy
                       goes here, and its name into `policies.by_name`
 update_size           how many groups an optimizer update has, and how large they are
+fit                   how large they may be, where that is found while training
 epoch/                which samples of an epoch are left, for any number of ranks
 packing/              documents to micro-batches of equal cost: the policy `WorkloadPacking`
 partition/            items to bins of equal load
