@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler
 from evenstep.arrays import rounded_up
 from evenstep.batch.blank import ROW, Blank, BlankRow
 from evenstep.batch.columns import TOKENS
-from evenstep.batch.images.user_processor import is_processor
+from evenstep.batch.images.processors import is_processor
 from evenstep.batch.labels import MAPPINGS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from evenstep.batch.images.user_processor import is_processor, user_processor
+from evenstep.batch.images.processors import is_processor, user_processor
 from evenstep.batch.labels import Supervised, labels_of
 from evenstep.batch.measure import length_of, supervised_of
 from evenstep.batch.pack import PackCollator

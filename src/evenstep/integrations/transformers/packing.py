@@ -12,13 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from evenstep.batch.batch_of_one import unbatch
 from evenstep.batch.blank import towers_of
 from evenstep.batch.formats.hugging_face import to_hugging_face
+from evenstep.batch.joining import keeping_random_state, unbatch
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.prepare import PreparingCollator
-from evenstep.batch.random_state import keeping_random_state
 from evenstep.batch.trim import Trim
 from evenstep.errors import ConfigurationError, described
 from evenstep.integrations.rank_values import by_rank_0

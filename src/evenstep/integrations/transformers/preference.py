@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from evenstep.batch.joining import copy_of
-from evenstep.batch.random_state import keeping_random_state
+from evenstep.batch.joining import copy_of, keeping_random_state
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.integrations.transformers.trl_classes import inherits_from_trl
 from evenstep.loader.learning.probe import Run

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from evenstep.batch.random_state import keeping_random_state
+from evenstep.batch.joining import keeping_random_state
 from evenstep.errors import EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.batcher.worker_errors import could_not_start, explain_worker_error

@@ -19,8 +19,8 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 
 from evenstep.arrays import Int64Array, rounded_up
 from evenstep.batch.check import check_rows
+from evenstep.batch.joining import keeping_random_state
 from evenstep.batch.measure import Measure, digests_of
-from evenstep.batch.random_state import keeping_random_state
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError, described
 from evenstep.loader.misfits import misfits
 from evenstep.loader.transport import codec

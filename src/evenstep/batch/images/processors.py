@@ -1,8 +1,10 @@
-"""`StandIn`: takes the place of an image processor while a row is prepared.
+"""The processor that a collate function uses, and what stands in for its image processor.
 
-Its result has pixels without memory (``device="meta"``): they have a shape and a dtype, most
-functions of torch take them, and reading their values is an error. Only the thread that prepares
-sees the stand-in; any other has the real image processor.
+`user_processor` finds it on the function, or among what its code refers to. `StandIn` takes the
+place of its image processor while a row is prepared. Its result has pixels without memory
+(``device="meta"``): they have a shape and a dtype, most functions of torch take them, and reading
+their values is an error. Only the thread that prepares sees the stand-in; any other has the real
+image processor.
 
 `check_image_tokens` compares a sample's image tokens with what its images make. Where a sequence is
 cut after the processor has run, or placeholders are added to it, the two differ: the model would
@@ -12,9 +14,12 @@ fail on the whole batch, or put features where they do not belong.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -22,6 +27,44 @@ from PIL import Image
 
 from evenstep.batch.images.lazy_images import lazy
 from evenstep.batch.images.rules import Call, ImageTokensError, NotPlanned, rule_of
+
+
+def user_processor(collate_fn: Callable[..., Any]) -> Any | None:
+    """The one processor that a collate function holds or refers to, or else that an object held by
+    it has; None if there is none, or more than one."""
+    held = list(_candidates(collate_fn))
+    within = (one for outer in held for one in _attributes(outer))
+    for candidates in (held, within):
+        found = {id(one): one for one in candidates if is_processor(one)}
+        if found:
+            return next(iter(found.values())) if len(found) == 1 else None
+    return None
+
+
+def is_processor(value: Any) -> bool:
+    """Whether a value makes tokens and media, as processors of transformers do."""
+    held = getattr(value, "__dict__", {})
+    makers = (held.get("image_processor"), held.get("feature_extractor"))
+    return not isinstance(value, type) and callable(value) and any(m is not None for m in makers)
+
+
+def _candidates(function: Any) -> Iterator[Any]:
+    if isinstance(function, functools.partial):
+        yield from (*function.args, *function.keywords.values())
+        yield from _candidates(function.func)
+    elif inspect.ismethod(function):
+        yield from _candidates(function.__self__)
+    elif inspect.isfunction(function):
+        variables = inspect.getclosurevars(function)
+        yield from (*variables.nonlocals.values(), *variables.globals.values())
+    else:
+        yield from _attributes(function)
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    if not isinstance(value, type | ModuleType):
+        yield from getattr(value, "__dict__", {}).values()
+
 
 _swapping = threading.Lock()
 

@@ -1,4 +1,7 @@
-"""A sharding in the format of Transformer Engine's and Megatron-LM's own context parallelism.
+"""A `Sharding` in the format of each framework's own context parallelism.
+
+Pure functions; none imports the framework that it serves, except PyTorch. A kernel that takes any
+sharding needs none of it: see `evenstep.plan.sharding.varlen`.
 
 Transformer Engine cuts every packed document (``qkv_format="thd"``) into 2C equal chunks, of which
 rank r of C holds chunks r and 2C - 1 - r. Its attention supports no other cut, and cannot detect
@@ -9,6 +12,9 @@ the whole row; the attention divides them by C itself.
 Megatron-LM's attention is Transformer Engine's. `to_megatron_shard` gives what its
 ``get_batch_on_this_cp_rank`` returns; other shardings, including per-sequence ones of several
 documents, need another attention.
+
+PyTorch asks an object, `LoadBalancer`, how to permute a sequence so that the ranks' tokens follow
+each other, and cuts the result into equal parts: so all ranks must have equally many tokens.
 """
 
 from __future__ import annotations
@@ -19,10 +25,44 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from evenstep.batch.formats.megatron import to_megatron
+from evenstep.batch.formats.train_loops import to_megatron
 from evenstep.context_parallel.batch_shards import shard_batch
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document
+
+
+class LoadBalancer:
+    """A `Sharding` as the ``load_balancer`` of functions in
+    ``torch.distributed.tensor.experimental``.
+
+    It has the method that they call, and no PyTorch class as a base, since those are prototypes
+    with private names. If a release requires its own class, register this one with that abstract
+    base class: ``TheirClass.register(LoadBalancer)``.
+    """
+
+    def __init__(self, sharding: Sharding, device: torch.device | str = "cpu") -> None:
+        """
+        Args:
+            sharding: of any method.
+            device: device of the tensors that will be cut.
+
+        Raises:
+            ConfigurationError: ranks have different numbers of tokens.
+        """
+        if np.ptp(sharding.tokens):
+            tokens = int(sharding.tokens.sum())
+            raise ConfigurationError(
+                f"ranks have {sharding.tokens.tolist()} tokens, and PyTorch's context parallelism "
+                f"cuts the {tokens:,} tokens of the row into {sharding.ranks} equal parts; use "
+                f"PackCollator(pad_to_multiple_of={sharding.ranks})"
+            )
+        self.sharding = sharding
+        self._indices = torch.from_numpy(sharding.permutation)[None].to(device)
+        self._restore = torch.from_numpy(sharding.restore)[None].to(device)
+
+    def _generate_indices(self, restore: bool = False) -> torch.Tensor:
+        """int64 [1, T]: positions in the sequence in the order of the ranks, or the inverse."""
+        return self._restore if restore else self._indices
 
 
 def thd_partitioned_indices(sharding: Sharding, rank: int) -> torch.Tensor:
