@@ -19,8 +19,8 @@
     check           whether a collated batch is what was planned
     loss_scale      the factors that make averaged gradients those of one big batch; called by the
                     loader's `batcher/batch_assembly` and the service's `constructor/batch_builder`
-    step_info       `StepInfo`: what a step reports about itself; `RankLoads`: what each rank computes
-                    before it waits for the others
+    step_info       `StepInfo`: what a step reports about itself; `RankLoads`: what each rank
+                    computes before it waits for the others
     composition     `Composition`: how like random batches the steps of a run are
 
 Each name is imported on first use: samples are measured in processes that do not need torch.
