@@ -24,7 +24,7 @@ from evenstep.cli.cost_option import parse_cost
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.plan.rebalance import (
     Rebalancing,
     fewest_micro_batches,

@@ -1,7 +1,7 @@
 """A `Sharding` in the format of each framework's own context parallelism.
 
 Pure functions; none imports the framework that it serves, except PyTorch. A kernel that takes any
-sharding needs none of it: see `evenstep.plan.sharding.varlen`.
+sharding needs none of it: see `evenstep.context_parallel.kernels`.
 
 Transformer Engine cuts every packed document (``qkv_format="thd"``) into 2C equal chunks, of which
 rank r of C holds chunks r and 2C - 1 - r. Its attention supports no other cut, and cannot detect

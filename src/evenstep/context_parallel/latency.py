@@ -31,7 +31,7 @@ from evenstep.errors import ConfigurationError, parsing
 from evenstep.files import MeasuredFile
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.schema import AT_LEAST_1, check_schema
-from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles, check_tile
+from evenstep.plan.sharding.kernel_latency import TILE, causal_tiles, check_tile
 from evenstep.plan.sharding.sharding import Sharding
 
 Table = tuple[tuple[float, ...], ...]

@@ -16,8 +16,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.mixture import FeedbackSchedule, LengthCurriculum, Mixer, Past, Schedule
 from evenstep.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
 from evenstep.mixture.weights import Weights, check_names, in_order
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.lengths import check_lengths
+from evenstep.plan.argument_checks import check_at_least, check_lengths
 from evenstep.plan.rng import RandomStream, generator
 
 

@@ -26,7 +26,7 @@ from evenstep.batch.trim import Trim
 from evenstep.data.mixed import Mixture
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.padded_to import PaddedTo
+from evenstep.plan.groups import PaddedTo
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 

@@ -28,7 +28,7 @@ from evenstep.plan.argument_checks import (
     check_one_of,
     check_seconds,
 )
-from evenstep.plan.padded_to import PaddedTo
+from evenstep.plan.groups import PaddedTo
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import check_update_tokens
 from evenstep.protocol import EXHAUSTED_MODES

@@ -1,11 +1,18 @@
-"""Checks of options, where an object is built from them."""
+"""Checks of options and of lengths, where an object is built from them; options as plain values.
+
+Plain values and their text are equal on every rank and in every run, so that they compare.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, WrongTypeError
 
 LARGEST = 2**48
@@ -53,3 +60,55 @@ def check_seconds(zero: str, **seconds: float | None) -> None:
     for name, value in seconds.items():
         if value is not None and not value >= 0:
             raise ConfigurationError(f"{name}={value} must not be negative; 0 {zero}")
+
+
+MAX_LENGTH = 2**31 - 1
+"""Planners keep a length and a position in one int64."""
+
+
+def check_lengths(given: npt.ArrayLike, name: str = "lengths=") -> Int64Array:
+    """[samples] a copy of lengths in tokens.
+
+    Args:
+        name: that an error gives them.
+
+    Raises:
+        ConfigurationError: not one dimension of integers, none at all, or one out of range.
+    """
+    values = np.asarray(given)
+    if values.ndim != 1:
+        raise ConfigurationError(f"{name} has shape {values.shape}; it must have one dimension")
+    if not len(values):
+        raise ConfigurationError(f"{name} holds no lengths")
+    if values.dtype.kind not in "iu":
+        raise not_integers(name, values.dtype)
+    too_long = MAX_LENGTH + 1
+    for bad, limit in ((values < 1, "at least 1"), (values >= too_long, f"below {too_long:,}")):
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise ConfigurationError(
+                f"{name} has {int(bad.sum()):,} lengths that are not {limit}, the first "
+                f"of them {values[first]} at position {first}; remove these samples"
+            )
+    return values.astype(np.int64)
+
+
+def not_integers(name: str, kind: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name} holds {kind}; lengths must be integers: the tokens of each sample"
+    )
+
+
+def plain_value(value: object) -> Any:
+    """Numbers, text and None as they are, everything else as its `stable_repr`."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (int, float, str)):
+        return value
+    return stable_repr(value)
+
+
+def stable_repr(value: object) -> str:
+    """The repr without the memory address that functions and objects have in theirs by default:
+    it differs between processes."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))

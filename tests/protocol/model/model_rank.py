@@ -29,7 +29,7 @@ from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.options import Faults, Memory
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.resume.sample_order import DealtOrder
-from evenstep.plan.padded_to import NO_MULTIPLE
+from evenstep.plan.groups import NO_MULTIPLE
 
 
 class _Waits(Exception):

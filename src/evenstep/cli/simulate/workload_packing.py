@@ -15,8 +15,7 @@ from evenstep.cli.shared_options import (
     WorldSize,
     parse_buffer_size,
 )
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.lengths import MAX_LENGTH
+from evenstep.plan.argument_checks import MAX_LENGTH, check_at_least
 from evenstep.plan.packing import DocumentCost, WorkloadPacking, cut_long
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, simulate
 

@@ -9,7 +9,7 @@ from typing import Any
 from evenstep.batch.loss_scale import LossTotals
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.workers.iterable import WorkerStates
-from evenstep.plan.epoch.remaining import Remaining
+from evenstep.plan.epoch import Remaining
 from evenstep.protocol.window_buffer import RoundStart
 
 

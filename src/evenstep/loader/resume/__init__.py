@@ -1,6 +1,6 @@
 """Runs in the trainer process: which samples come in which order, and where a pass resumes.
 
-    sample_order     a rank's share of an epoch in order: `evenstep.plan.epoch.stream` computes it,
+    sample_order     a rank's share of an epoch in order: `evenstep.plan.epoch` computes it,
                      for the rest of an epoch on another number of ranks too
     epochs           `Epochs`: every epoch, as the loader's arguments define it
     step_count       how many steps an epoch has, or probably has

@@ -21,7 +21,7 @@ from evenstep.loader.resume.sample_order import (
 )
 from evenstep.loader.row_order import draws_all, name_of
 from evenstep.loader.transport.first_rows import READ, FirstRows
-from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.epoch import Stream
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 from evenstep.protocol.window_size import WindowSize

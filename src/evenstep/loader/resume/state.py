@@ -33,7 +33,7 @@ from evenstep.loader.resume.state_schema import (
     check_epoch,
     check_rank,
 )
-from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.epoch import Stream
 from evenstep.plan.schema import AT_LEAST_1, check_schema, shorten
 
 VERSION = 4

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenstep.loader.workers.iterable import WorkerStates
+from evenstep.plan.argument_checks import MAX_LENGTH
 from evenstep.plan.label_reading import READINGS
-from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.schema import (
     AT_LEAST_1,
     COUNT,

@@ -29,8 +29,13 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array, prefix_sums
-from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles
-from evenstep.plan.sharding.kernel_latency import TILES, KernelLatency, TileLatency
+from evenstep.plan.sharding.kernel_latency import (
+    TILE,
+    TILES,
+    KernelLatency,
+    TileLatency,
+    causal_tiles,
+)
 from evenstep.plan.sharding.sharding import Fragments, Sharding, check_documents
 
 

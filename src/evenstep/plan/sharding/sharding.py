@@ -22,8 +22,13 @@ import numpy.typing as npt
 from evenstep.arrays import Float64Array, Int64Array, prefix_sums
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.sharding.attention_tiles import TILE, causal_pairs, causal_tiles, check_tile
-from evenstep.plan.sharding.kernel_latency import KernelLatency
+from evenstep.plan.sharding.kernel_latency import (
+    TILE,
+    KernelLatency,
+    causal_pairs,
+    causal_tiles,
+    check_tile,
+)
 
 
 @dataclass(frozen=True, eq=False)

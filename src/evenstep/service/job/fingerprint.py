@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from evenstep.plan.plain_values import stable_repr
+from evenstep.plan.argument_checks import stable_repr
 
 _NUMBERS = (
     "micro_batches",

@@ -12,7 +12,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, described
-from evenstep.plan.lengths import check_lengths
+from evenstep.plan.argument_checks import check_lengths
 from evenstep.tools.advise.tokenizer import CountTokens
 from evenstep.tools.simulate.lengths import pick_column
 

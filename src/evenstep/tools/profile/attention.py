@@ -18,7 +18,7 @@ import numpy as np
 from evenstep.context_parallel.latency import BACKWARD, FORWARD, AttentionLatency, Table
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.sharding.attention_tiles import causal_tiles
+from evenstep.plan.sharding.kernel_latency import causal_tiles
 from evenstep.tools.out_of_memory import free_memory, ran_out_of_memory
 from evenstep.tools.profile.attention_kernels import AttentionKernel, Heads
 from evenstep.tools.profile.attention_profile import (

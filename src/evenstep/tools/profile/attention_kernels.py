@@ -19,7 +19,7 @@ from evenstep.context_parallel.kernels import BACKENDS, check_backend, kernel_of
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.sharding import Sharding
-from evenstep.plan.sharding.attention_tiles import TILE
+from evenstep.plan.sharding.kernel_latency import TILE
 from evenstep.tools.profile.device import DTYPES, Device
 
 Pass = Callable[[], object]

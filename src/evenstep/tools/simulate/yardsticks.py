@@ -17,9 +17,8 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.plain_values import plain_value
+from evenstep.plan.argument_checks import check_at_least, plain_value
+from evenstep.plan.groups import Groups
 from evenstep.plan.policies.by_name import POLICIES, NamedPolicy
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator

@@ -90,7 +90,7 @@ class Even(Policy):
     Hugging Face's Trainer, Accelerate and Lightning set what their job does."""
     spread: bool = field(default=True, kw_only=True)
     """Padded groups of like cost are dealt out so that a step holds long and short samples, as a
-    random batch does: see `evenstep.plan.groups.spread`. False lets like lengths meet."""
+    random batch does: see `evenstep.plan.groups`. False lets like lengths meet."""
 
     def __post_init__(self) -> None:
         check_given(max_tokens=self.max_tokens)

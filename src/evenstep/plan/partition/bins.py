@@ -1,17 +1,23 @@
-"""Items to a fixed number of bins, so that the most loaded bin has as little load as possible.
+"""Items to a fixed number of bins of like load, or to the fewest bins that hold them.
 
-Items are samples or documents with their costs; bins are ranks or micro-batches, and the load of a
-bin is the sum of its items' costs.
+`partition` gives the most loaded bin as little load as possible. Items are samples or documents
+with their costs; bins are ranks or micro-batches, and the load of a bin is the sum of its items'
+costs.
 
 Invariant: every item is in exactly one bin; no bin holds more than `cap` tokens, whatever that does
 to the loads; and equal arguments give equal partitions on every machine. As many bins as
 `bins_needed` returns always suffice. All decisions are taken in whole numbers: costs of type float
 are first scaled, to a part in 10^15 of their sum, so that no result depends on the order of
 additions.
+
+`best_fit_decreasing` makes the fewest groups of whole samples under a token capacity. Samples are
+placed from the longest to the shortest, each into the group with the least free space that still
+holds it, or into a new one. On real lengths that reaches the lower bound.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +26,7 @@ import numpy.typing as npt
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.partition.best_fit import best_fit_decreasing
+from evenstep.plan.groups import Groups, longest_first
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import (
     Costs,
@@ -31,6 +37,74 @@ from evenstep.plan.partition.items import (
     whole_by_group,
 )
 from evenstep.plan.partition.local_search import Limits, improve
+
+
+def best_fit_decreasing(lengths: Int64Array, capacity: int) -> Groups:
+    """Packs samples into groups of at most `capacity` tokens.
+
+    Deterministic: samples of one length go in order of arrival, and of
+    groups with the same free space the one that reached it last is taken. Samples of 6, 5, 4, 3
+    and 2 tokens and a capacity of 10 make the groups {6, 4} and {5, 3, 2}.
+
+    Args:
+        lengths: [samples] int64, each positive and below 2**31.
+        capacity: tokens that a group holds.
+
+    Returns:
+        Groups of positions in `lengths`, in the order in which they were opened; within a group
+        from the longest sample to the shortest.
+
+    Raises:
+        ConfigurationError: a sample is longer than the capacity.
+    """
+    if not len(lengths):
+        return Groups.empty()
+    order = longest_first(lengths)
+    descending = lengths[order]
+    if descending[0] > capacity:
+        raise ConfigurationError(
+            f"sample {order[0]} has {descending[0]:,} tokens, over the capacity of {capacity:,}; "
+            "truncate or split it in the dataset, or raise max_tokens"
+        )
+    groups = Groups.by_label(_place(descending, capacity))
+    return Groups(order[groups.members], groups.offsets)
+
+
+def _place(descending: Int64Array, capacity: int) -> Int64Array:
+    """The groups of samples in the given order.
+
+    Args:
+        descending: [samples] lengths, longest first, none above `capacity`.
+
+    Returns:
+        [samples] the group of each, numbered in the order of opening.
+    """
+    lengths: list[int] = descending.tolist()
+    shortest = lengths[-1]
+    spaces: list[int] = []  # free spaces that some group has, each once, ascending
+    holders: dict[int, list[int]] = {}  # the groups with that free space, latest last
+    placed: list[int] = []
+    opened = 0
+    for length in lengths:
+        at = bisect_left(spaces, length)
+        if at < len(spaces):
+            space = spaces[at]
+            groups = holders[space]
+            group = groups.pop()
+            if not groups:
+                del spaces[at]
+        else:
+            space, group = capacity, opened
+            opened += 1
+        placed.append(group)
+        space -= length
+        if space >= shortest:
+            groups = holders.setdefault(space, [])
+            if not groups:
+                spaces.insert(bisect_left(spaces, space), space)
+            groups.append(group)
+    return np.array(placed, np.int64)
+
 
 _CLOSE = 10_000
 """One part in this many above the mean load is close enough: costs are known less exactly."""
