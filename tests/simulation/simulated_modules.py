@@ -40,7 +40,8 @@ import evenstep.loader
 import evenstep.processes
 import evenstep.service
 from evenstep.loader.transport import peers, presence, rank_exchange
-from evenstep.service.backends.ray import launcher, service
+from evenstep.service.backends.ray import launcher
+from evenstep.service.backends.ray import ray_service
 from evenstep.service.constructor import step_fetcher
 from evenstep.service.registry import registry, role_watch
 from evenstep.service.remote import channels, handles, requests, role_host, role_makers
@@ -155,7 +156,7 @@ def simulated_cluster() -> Iterator[None]:
         channels._connections = lambda endpoint, process: simulated_sockets.Connections(endpoint)  # type: ignore
         launcher.Keys = _Module(new=lambda: None)  # type: ignore
         role_watch.remove_socket = lambda endpoint: None
-        service.write_endpoint = service.remove_endpoint = lambda path, endpoint: None
+        ray_service.write_endpoint = ray_service.remove_endpoint = lambda path, endpoint: None
         _with_default(source_loader, "StagedStep", "lock", simulated.Lock)
         _with_default(step_fetcher, "_Step", "lock", simulated.Lock)
         sys.modules.update(simulated_ray.MODULES)

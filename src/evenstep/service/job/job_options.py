@@ -1,4 +1,7 @@
-"""Options of a `Job`, in groups: what a step draws, what is measured, what memory holds."""
+"""Options of a `Job`: what a step draws, what is measured, what memory holds; and its `Mesh`.
+
+The trainer's mesh is made from sizes or from torch's DeviceMesh.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from evenstep.mixture import LengthCurriculum, Schedule
 from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 from evenstep.plan.label_reading import READINGS
 from evenstep.service.job.sample_measure import MODALITIES, SUPERVISED
+from evenstep.strategy.mesh import ClientPlaceTree
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -124,3 +128,35 @@ class MemoryOptions:
         check_given(prefetch=self.prefetch, **sizes)
         check_at_least(1, **sizes, plans_kept=self.plans_kept)
         check_at_least(0, prefetch=self.prefetch, workers=self.workers)
+
+
+def Mesh(*, world_size: int | None = None, **sizes: int) -> ClientPlaceTree:
+    """``Mesh(PP=2, DP=4, CP=2, TP=1)``: the number of ranks along each axis, 1 if left out.
+
+    Args:
+        world_size: number of ranks of the job, if known: the mesh must fill it.
+
+    Raises:
+        ConfigurationError: an unknown axis, a size below 1, or a mesh that does not fit.
+    """
+    order = ("PP", "DP", "CP", "TP")
+    known = {axis: sizes[axis] for axis in order if axis in sizes}
+    rest = {axis: size for axis, size in sizes.items() if axis not in order}
+    return ClientPlaceTree.of({**known, **rest}, world_size=world_size)
+
+
+def mesh_of(given: Any) -> ClientPlaceTree:
+    """A tree, a mapping of sizes or torch's DeviceMesh, as a tree.
+
+    Raises:
+        ConfigurationError: the value is of another type.
+    """
+    if isinstance(given, ClientPlaceTree):
+        return given
+    if isinstance(given, Mapping):
+        return Mesh(**given)
+    if hasattr(given, "mesh_dim_names"):
+        return ClientPlaceTree.of_mesh(given)
+    raise ConfigurationError(
+        f"mesh is a {type(given).__name__}; give evenstep.service.Mesh(DP=4, ...), or a DeviceMesh"
+    )

@@ -20,25 +20,25 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.changing_job import ChangingJob
-from evenstep.service.backends.processes.loader_succession import LoaderSuccession, StandbyProcesses
+from evenstep.service.backends.processes.loader_processes import LoaderSuccession, StandbyProcesses
 from evenstep.service.client.discovery import job_in
 from evenstep.service.job.job import Job
-from evenstep.service.job.loader_job import LoaderJob
 from evenstep.service.job.roles import (
     Loaders,
     constructor_name,
     constructor_threads,
     ranks_of,
 )
-from evenstep.service.options import FaultOptions, LogOptions
-from evenstep.service.planner.store.runs import new_run
-from evenstep.service.registry.event_log import EventLog
+from evenstep.service.job.source_layout import LoaderJob
+from evenstep.service.planner.store.run_store import new_run
 from evenstep.service.registry.registry import JobRegistry
+from evenstep.service.registry.role_status import EventLog
 from evenstep.service.remote.channels import ThreadChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobState
 from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
+from evenstep.service.start_options import FaultOptions, LogOptions
 from evenstep.service.transport.endpoint import path_of, remove_endpoint, write_endpoint
 
 _CLOSE_SECONDS = 10.0

@@ -14,18 +14,18 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.changing_job import ChangingJob
+from evenstep.service.backends.ray.actor_options import ActorPlacement
 from evenstep.service.backends.ray.discovery import connect, find
 from evenstep.service.backends.ray.launcher import ActorLoader, Launcher
 from evenstep.service.backends.ray.locators import import_ray
-from evenstep.service.backends.ray.placement import ActorPlacement
 from evenstep.service.job.job import Job
-from evenstep.service.job.loader_job import LoaderJob
 from evenstep.service.job.roles import Loaders
-from evenstep.service.options import FaultOptions, LogOptions, RayOptions
-from evenstep.service.planner.store.runs import new_run, own_run
+from evenstep.service.job.source_layout import LoaderJob
+from evenstep.service.planner.store.run_store import new_run, own_run
 from evenstep.service.remote.channels import SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobState
+from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
 from evenstep.service.transport.endpoint import path_of, remove_endpoint, write_endpoint
 
 
