@@ -40,8 +40,7 @@ import evenstep.loader
 import evenstep.processes
 import evenstep.service
 from evenstep.loader.transport import peers, presence, rank_exchange
-from evenstep.service.backends.ray import launcher
-from evenstep.service.backends.ray import ray_service
+from evenstep.service.backends.ray import launcher, ray_service
 from evenstep.service.constructor import step_fetcher
 from evenstep.service.registry import registry, role_watch
 from evenstep.service.remote import channels, handles, requests, role_host, role_makers
