@@ -17,7 +17,7 @@ UNPICKLES = {
     "loader/batcher/filler_sample.py",
     "loader/learning/probe.py",
     "loader/start/fork_server.py",
-    "loader/transport/codec.py",
+    "loader/transport/shared_memory.py",
     # a Source Loader and its own workers, through pipes
     "service/source_loader/preparer.py",
     # roles of the service: over sockets of the same user, or with the job's keys

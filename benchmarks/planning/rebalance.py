@@ -20,7 +20,7 @@ from benchmarks.planning.rebalance_baselines import (
     plain_split,
 )
 from evenstep.arrays import Int64Array
-from evenstep.cli.cost_option import parse_cost
+from evenstep.cli.shared_options import parse_cost
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.loader.batcher.index_feed import IndexFeed
-from evenstep.loader.batcher.intake import Intake
+from evenstep.loader.batcher.intake import IndexFeed, Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.process import BatcherProcess

@@ -20,10 +20,9 @@ from evenstep.errors import (
     PeerError,
     described,
 )
+from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec, StepProgress
 from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.batcher.process import BatcherProcess
-from evenstep.loader.batcher.progress import EpochEnd, StepProgress
-from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.memory_watch import MemoryWatch

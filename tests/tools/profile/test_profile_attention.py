@@ -20,8 +20,11 @@ from evenstep.tools.profile.attention_kernels import (
     choose_kernel,
     equal_fragments,
 )
-from evenstep.tools.profile.attention_profile import AttentionProfile, FragmentMeasurement
-from evenstep.tools.profile.attention_text import attention_text
+from evenstep.tools.profile.attention_profile import (
+    AttentionProfile,
+    FragmentMeasurement,
+    attention_text,
+)
 
 CPU = Device(kind="cpu", name="Abacus 3000", threads=2)
 CUDA = Device(kind="cuda", name="Abacus X")

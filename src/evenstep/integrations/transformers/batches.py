@@ -1,13 +1,44 @@
-"""`TrainerBatches`: what Trainer walks over, and how far it is."""
+"""`TrainerBatches`: what Trainer walks over, and how far it is.
+
+`gathering_uneven` gathers values of each sample from ranks with different numbers of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.integrations.rank_values import of_all_ranks
 from evenstep.loader.dataloader import DataLoader
+
+
+@contextmanager
+def gathering_uneven(accelerator: Any) -> Iterator[None]:
+    """While it lasts, the accelerator gathers tensors of different sizes: trainers of preferences
+    and of rollouts gather a value of each sample to log it."""
+    equal = accelerator.gather
+
+    def gather(values: Any) -> Any:
+        if not isinstance(values, torch.Tensor) or not values.ndim:
+            return equal(values)
+        sizes = of_all_ranks(len(values))
+        if len(set(sizes)) == 1:
+            return equal(values)
+        room = values.new_zeros((max(sizes), *values.shape[1:]))
+        room[: len(values)] = values
+        parts = equal(room).split(max(sizes))
+        return torch.cat([part[:size] for part, size in zip(parts, sizes)])
+
+    accelerator.gather = gather
+    try:
+        yield
+    finally:
+        del accelerator.gather
+
 
 ENDLESS = 1 << 40
 """The updates of an epoch that Trainer is given: the data ends it, not a number."""

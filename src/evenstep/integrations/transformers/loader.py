@@ -22,7 +22,11 @@ from evenstep.errors import ConfigurationError
 from evenstep.integrations.job_facts import waits_at_updates
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.model_labels import drawn_once, label_options
-from evenstep.integrations.transformers.packing import RowsFound, RowsQuestion, choose_packing
+from evenstep.integrations.transformers.packing_choice import (
+    RowsFound,
+    RowsQuestion,
+    choose_packing,
+)
 from evenstep.integrations.transformers.preference import (
     UncoupledQuestion,
     check_padded,

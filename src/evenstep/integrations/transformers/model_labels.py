@@ -1,17 +1,28 @@
-"""How a trainer's model reads its labels, and what its loss is a mean over."""
+"""How a trainer's model reads its labels, and what its loss is a mean over.
+
+`inherits_from_trl` knows TRL's classes by name, as TRL may not be installed.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.transformers.trl_classes import inherits_from_trl
+
+
+def inherits_from_trl(kind: type, names: Collection[str]) -> bool:
+    """Whether a class is one of TRL's of these names, or inherits from one."""
+    return any(
+        each.__name__ in names and each.__module__.partition(".")[0] == "trl"
+        for each in kind.__mro__
+    )
+
 
 _SHIFTING = re.compile("ForCausalLM$|LMHeadModel$|ForConditionalGeneration$|DoubleHeadsModel$")
 _NOT_SHIFTING = re.compile("For(Token|Sequence|Image|Video|Audio|AudioFrame)Classification$")

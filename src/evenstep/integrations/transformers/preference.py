@@ -22,7 +22,7 @@ import torch
 
 from evenstep.batch.joining import copy_of, keeping_random_state
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.integrations.transformers.trl_classes import inherits_from_trl
+from evenstep.integrations.transformers.model_labels import inherits_from_trl
 from evenstep.loader.learning.probe import Run
 from evenstep.loader.learning.rows import few_rows
 from evenstep.plan.policy import Policy

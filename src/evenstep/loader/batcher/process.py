@@ -14,10 +14,10 @@ from typing import Any
 from evenstep.batch.step_info import StepInfo
 from evenstep.cost.measured import Ratios
 from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, described
+from evenstep.loader.batcher.batcher_messages import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.process_main import ANY_PASS, GRACE, run_batcher
-from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.batcher.worker_errors import could_not_start
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
+from evenstep.loader.workers.worker_start import could_not_start
 
 _COPIED = 1 << 20
 """Bytes of a part of a batch that the trainer gets a copy of: loops keep such as token ids. Larger

@@ -11,14 +11,13 @@ from typing import Any
 
 from evenstep.cost.measured import Ratios
 from evenstep.errors import EvenstepError, LoaderDiedError, described
+from evenstep.loader.batcher.batcher_messages import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
 from evenstep.loader.batcher.sample_store import Closed
-from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.batcher.worker_errors import could_not_start
-from evenstep.loader.threads import GuardedThread
-from evenstep.loader.watchdog import Watchdog
+from evenstep.loader.threads import GuardedThread, Watchdog
+from evenstep.loader.workers.worker_start import could_not_start
 
 
 class BatcherThread:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from evenstep.batch.loss_scale import LossTotals
 from evenstep.batch.step_info import RankLoads
-from evenstep.loader.batcher.progress import StepProgress
+from evenstep.loader.batcher.batcher_messages import StepProgress
 from evenstep.protocol import PlannedStep
 
 

@@ -12,7 +12,7 @@ from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import LossTotals
 from evenstep.batch.step_info import StepInfo
 from evenstep.cost.measured import UNMEASURED
-from evenstep.loader.batcher.progress import BadSample, StepProgress
+from evenstep.loader.batcher.batcher_messages import BadSample, StepProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.resume.state_schema import MEDIA
 from evenstep.loader.workers.iterable import WorkerStates

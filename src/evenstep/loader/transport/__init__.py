@@ -1,10 +1,10 @@
 """Between processes and between ranks: shared memory, pipes, and the exchange of messages.
 
-codec           an object -> a small pickle and its tensors' bytes, and back without a copy
 plain_values    states of datasets and samples for other ranks, without pickle
 slab_file       the memory of a slab: an anonymous file, allocated or mapped
 shared_memory   `Writer` and `Reader`: objects through recycled slabs. A worker writes and the
-                batcher reads samples; the batcher writes and the trainer reads batches
+                batcher reads samples; the batcher writes and the trainer reads batches.
+                An object is a small pickle and its tensors' bytes, and back without a copy
 session         `Session`: one pass's messages between the batcher and the exchange thread
 rank_exchange   `RankExchange`: the exchange thread of the trainer process, over Gloo
 ticks           `Tick`: what ranks say to each other every half second, as bytes

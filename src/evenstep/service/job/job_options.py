@@ -28,7 +28,7 @@ class DrawOptions:
         tokens_per_step: instead: as many samples as fit into that many tokens. If neither is given,
             nine tenths of what the micro-batches of all data-parallel ranks hold.
         by: what weights count: "samples" or "tokens".
-        stop: when the mixture ends; see `evenstep.mixture.stop`.
+        stop: when the mixture ends; see `evenstep.mixture.mixture_options`.
         schedule: weights of sources by step; None uses each source's own weight.
         curriculum: by step, the longest sample that may be drawn; None admits all.
     """

@@ -33,7 +33,7 @@ from evenstep.strategy.loaders import (
     scaling_plan,
     weights_ahead,
 )
-from evenstep.strategy.loaders.demand import telling_rows
+from evenstep.strategy.loaders.load_model import telling_rows
 
 _HORIZON = 1 << 20  # steps whose weights are looked at
 _QUICK = {"samples": 16, "seconds": 1.0}

@@ -2,15 +2,14 @@
 
 In reading order:
 
-    axes         the axes PP, DP, CP and TP, their names in frameworks, and coordinates on them
-    client_tree  `ClientPlaceTree`: the mesh; its buckets, deliveries and changes; read it first
-    delivery     `Buckets`, into which data is divided at an axis; `Delivery`: which client fetches
+    axes         the axes PP, DP, CP and TP, their names in frameworks, and coordinates on them;
+                 `Buckets`, into which data is divided at an axis; `Delivery`: which client fetches
                  which of them, and which get them by broadcast
+    client_tree  `ClientPlaceTree`: the mesh; its buckets, deliveries and changes; read it first
 """
 
-from evenstep.strategy.mesh.axes import AXES, DIVIDING_AXES, Place
+from evenstep.strategy.mesh.axes import AXES, DIVIDING_AXES, STAGES, Buckets, Delivery, Place
 from evenstep.strategy.mesh.client_tree import ClientPlaceTree
-from evenstep.strategy.mesh.delivery import STAGES, Buckets, Delivery
 
 __all__ = [
     "AXES",

@@ -34,13 +34,15 @@ from evenstep.plan.schema import AT_LEAST_1, COUNT, check_schema, require
 from evenstep.strategy.mesh.axes import (
     AXES,
     DIVIDING_AXES,
+    STAGES,
     WORLD,
+    Buckets,
+    Delivery,
     Place,
     axis_named,
     check_axis,
     in_order,
 )
-from evenstep.strategy.mesh.delivery import STAGES, Buckets, Delivery
 
 _SCHEMA = {"sizes": dict.fromkeys(AXES, AT_LEAST_1), "version": COUNT}
 

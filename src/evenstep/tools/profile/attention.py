@@ -19,15 +19,14 @@ from evenstep.context_parallel.latency import BACKWARD, FORWARD, AttentionLatenc
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.sharding.kernel_latency import causal_tiles
-from evenstep.tools.out_of_memory import free_memory, ran_out_of_memory
 from evenstep.tools.profile.attention_kernels import AttentionKernel, Heads
 from evenstep.tools.profile.attention_profile import (
     LEAST_COMPUTING,
     AttentionProfile,
     FragmentMeasurement,
 )
-from evenstep.tools.profile.device import Device, choose_device
-from evenstep.tools.profile.timer import Timing, time_in_turn
+from evenstep.tools.profile.model_on_device import Device, choose_device
+from evenstep.tools.profile.timer import Timing, free_memory, ran_out_of_memory, time_in_turn
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) shapes."""

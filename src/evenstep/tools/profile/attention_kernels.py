@@ -20,7 +20,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.sharding import Sharding
 from evenstep.plan.sharding.kernel_latency import TILE
-from evenstep.tools.profile.device import DTYPES, Device
+from evenstep.tools.profile.model_on_device import DTYPES, Device
 
 Pass = Callable[[], object]
 

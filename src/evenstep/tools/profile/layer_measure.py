@@ -13,11 +13,9 @@ from dataclasses import dataclass
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.tools.out_of_memory import free_memory, ran_out_of_memory
-from evenstep.tools.profile.device import DTYPES, Device
 from evenstep.tools.profile.layer_parts import Layer, LayerParts
-from evenstep.tools.profile.model_shape import ModelShape
-from evenstep.tools.profile.timer import Timing, time_in_turn
+from evenstep.tools.profile.model_on_device import DTYPES, Device, ModelShape
+from evenstep.tools.profile.timer import Timing, free_memory, ran_out_of_memory, time_in_turn
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) lengths."""

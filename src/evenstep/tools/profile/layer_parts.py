@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from evenstep.tools.profile.model_shape import ModelShape
+from evenstep.tools.profile.model_on_device import ModelShape
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -23,9 +23,8 @@ from evenstep.plan.rng import RandomStream, generator
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.exchanged import Exchanged
 from evenstep.protocol.window_size import AUTO
-from evenstep.tools.simulate.measure import measure
 from evenstep.tools.simulate.rank import SimulatedEpoch, SimulatedRank
-from evenstep.tools.simulate.result import SimulationResult
+from evenstep.tools.simulate.result import SimulationResult, measure
 from evenstep.tools.simulate.yardsticks import Yardstick
 
 

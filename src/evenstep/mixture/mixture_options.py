@@ -1,10 +1,25 @@
-"""`Options`: the arguments of a `Mixer`, checked."""
+"""`Options`: the arguments of a `Mixer`, checked; when it ends, and how long samples may be.
+
+When a mixture ends, and whether a source that has ended begins again:
+
+- `FIRST_EXHAUSTED`: the mixture ends with the last sample of the first source that has no more.
+- `ALL_EXHAUSTED`: a source that has ended is drawn no more, and the others divide its share; the
+  mixture ends with the last sample of the last one. Each sample comes once.
+- `ALL_REPEATED`: a source that has ended begins again, and the mixture ends when each has been read
+  once.
+- `REPEAT`: a source that has ended begins again, and the mixture never ends.
+
+Under a `LengthCurriculum` no sample is longer than a limit that grows with the steps. A sample that
+is too long waits, and comes before all later samples of its source once the limit admits it.
+Nothing is lost: samples that wait are part of the state.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,13 +27,94 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.mixture.curriculum import LengthCurriculum
 from evenstep.mixture.sample_table import SampleTable
-from evenstep.mixture.schedules import FeedbackSchedule, Past, PerStep, Schedule
+from evenstep.mixture.schedules import (
+    FeedbackSchedule,
+    Past,
+    PerStep,
+    Schedule,
+    check_names,
+    check_weights,
+)
 from evenstep.mixture.source_queues import UNKNOWN, Admission
-from evenstep.mixture.stop import ALL_REPEATED, REPEAT
-from evenstep.mixture.weights import check_names, check_weights
 from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
+
+FIRST_EXHAUSTED = "first_exhausted"
+ALL_EXHAUSTED = "all_exhausted"
+ALL_REPEATED = "all_repeated"
+REPEAT = "repeat"
+
+_RULES = (FIRST_EXHAUSTED, ALL_EXHAUSTED, ALL_REPEATED, REPEAT)
+_ALIASES = {
+    # Hugging Face's interleave_datasets. Its "all_exhausted" is not here: it repeats.
+    "all_exhausted_without_replacement": ALL_EXHAUSTED,
+    # Ray Data's mix
+    "STOP_ON_SHORTEST": FIRST_EXHAUSTED,
+    "STOP_ON_LONGEST_DROP": ALL_EXHAUSTED,
+    # torchdata's MultiNodeWeightedSampler
+    "FIRST_DATASET_EXHAUSTED": FIRST_EXHAUSTED,
+    "ALL_DATASETS_EXHAUSTED": ALL_EXHAUSTED,
+    "CYCLE_UNTIL_ALL_DATASETS_EXHAUSTED": ALL_REPEATED,
+    "CYCLE_FOREVER": REPEAT,
+}
+
+
+def stop_rule(name: str) -> str:
+    """The stop rule with this name or alias.
+
+    Raises:
+        ConfigurationError: there is no such rule.
+    """
+    rule = _ALIASES.get(name, name)
+    if rule not in _RULES:
+        raise ConfigurationError(
+            f"stop={name!r} must be one of {', '.join(_RULES)}, or an alias: {', '.join(_ALIASES)}"
+        )
+    return rule
+
+
+@dataclass(frozen=True)
+class LengthCurriculum:
+    """``LengthCurriculum({0: 512, 10_000: 4096, 10_001: None})``: grows linearly from 512 tokens to
+    4,096, then has no limit."""
+
+    limits: Mapping[int, int | None]
+    """By step, from 0, the tokens of the longest sample; never falling. Only the last one may
+    be None: no limit."""
+    linear: bool = True
+    """Grow in equal parts from each step named to the next; False jumps at the steps named."""
+    max_waiting: int = 100_000
+    """Samples of one source that may wait, in memory and in the state."""
+
+    def __post_init__(self) -> None:
+        check_given(max_waiting=self.max_waiting)
+        check_at_least(1, max_waiting=self.max_waiting)
+        if not isinstance(self.limits, Mapping) or 0 not in self.limits:
+            raise ConfigurationError(
+                f"limits={self.limits!r} must be a mapping from steps to lengths that has step 0"
+            )
+        for step, limit in self.limits.items():
+            check_at_least(0, step=step)
+            check_at_least(1, **{f"limit from step {step}": limit})
+        ordered = {step: self.limits[step] for step in sorted(self.limits)}
+        object.__setattr__(self, "limits", ordered)
+        for (_, low), (step, high) in pairwise(ordered.items()):
+            if low is None or (high is not None and high < low):
+                raise ConfigurationError(
+                    f"the limit from step {step:,} is {high}, and before it was {low}; limits "
+                    "never fall, and None is the last"
+                )
+
+    def limit(self, step: int) -> int | None:
+        """Tokens of the longest sample admitted in a step; None means no limit."""
+        before = max(at for at in self.limits if at <= step)
+        low = self.limits[before]
+        after = min((at for at in self.limits if at > step), default=None)
+        high = None if after is None else self.limits[after]
+        if not self.linear or low is None or high is None or after is None:
+            return low
+        return low + (high - low) * (step - before) // (after - before)
+
 
 _BY = ("samples", "tokens")
 
@@ -33,7 +129,7 @@ class Options:
     tokens_per_step: int | None
     by: str
     stop: str
-    """One of the rules of `evenstep.mixture.stop`."""
+    """One of the rules of `evenstep.mixture.mixture_options`."""
     curriculum: LengthCurriculum | None
     modalities: Sequence[str] | None
     sizes: Mapping[str, int | None]

@@ -12,9 +12,8 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from evenstep.integrations.rank_values import from_rank_0, ranks
-from evenstep.integrations.states import read_state, save_state
-from evenstep.integrations.step_estimate import estimate_steps
+from evenstep.integrations.job_facts import estimate_steps
+from evenstep.integrations.rank_values import from_rank_0, ranks, read_state, save_state
 from evenstep.integrations.step_values import StepValues
 from evenstep.integrations.transformers.batches import TrainerBatches
 from evenstep.loader.dataloader import DataLoader

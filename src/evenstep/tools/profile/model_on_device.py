@@ -1,15 +1,56 @@
-"""The measured hardware, by name: a calibration of one device does not apply to another."""
+"""What is measured: the shape of a transformer, and the hardware.
+
+The shape is the numbers that its speed depends on. Hardware goes by name: a calibration of one
+device does not apply to another.
+"""
 
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
+from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_one_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """The fields have the meaning of those of `TransformerCost`."""
+
+    layers: int
+    hidden_size: int
+    heads: int
+    ffn_size: int
+    kv_heads: int | None = None
+    causal: bool = True
+    gated: bool = True
+
+    def __post_init__(self) -> None:
+        self.operations  # noqa: B018  (checks the fields)
+        if self.hidden_size % (2 * self.heads):
+            raise ConfigurationError(
+                f"hidden_size={self.hidden_size} over heads={self.heads} must give heads of an "
+                "even size, for rotary positions; check both"
+            )
+
+    @property
+    def operations(self) -> TransformerCost:
+        """The model's cost in floating-point operations, which needs no measurement."""
+        return TransformerCost(**asdict(self))
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.heads
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
