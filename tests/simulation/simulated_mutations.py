@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.loader.batcher.batcher_handles import BatcherProcess
 from evenstep.loader.batcher.intake import IndexFeed, Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import PipePorts
-from evenstep.loader.batcher.process import BatcherProcess
 from evenstep.loader.batcher.sample_store import SampleStore
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.iterator import StepIterator

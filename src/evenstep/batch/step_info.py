@@ -13,8 +13,8 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import plain_value
 from evenstep.plan.fit import Updates
+from evenstep.plan.value_checks import plain_value
 from evenstep.protocol.receipts import StepTotals
 
 

@@ -10,7 +10,7 @@ import typer
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.cli.shared_options import Json
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 
 if TYPE_CHECKING:
     from evenstep.tools.profile.model_on_device import Device
@@ -186,8 +186,7 @@ def _attention(
     out: Path, shape: dict[str, Any], kernel: str, *, device: Device, dtype: str, **limits: Any
 ) -> tuple[dict[str, Any], str]:
     """Measures attention and writes its file; returns it as JSON and as text."""
-    from evenstep.tools.profile.attention import measure_attention
-    from evenstep.tools.profile.attention_kernels import Heads, choose_kernel
+    from evenstep.tools.profile.attention import Heads, choose_kernel, measure_attention
     from evenstep.tools.profile.attention_profile import attention_text
 
     heads = Heads(**shape)

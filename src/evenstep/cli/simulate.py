@@ -25,10 +25,10 @@ from evenstep.cli.shared_options import (
     parse_cost,
 )
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import MAX_LENGTH, check_at_least
 from evenstep.plan.packing import DocumentCost, WorkloadPacking, cut_long
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.update_size import AUTO, UpdateSize, resolve_accumulate
+from evenstep.plan.value_checks import MAX_LENGTH, check_at_least
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, simulate
 from evenstep.tools.simulate.yardsticks import COMPARED
 

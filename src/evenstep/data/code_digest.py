@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.plan.argument_checks import stable_repr
+from evenstep.plan.value_checks import stable_repr
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _COMPUTED = re.compile(r"(.*):(\d+\.\d+):[0-9a-f]{16}", re.DOTALL)

@@ -16,8 +16,8 @@ from evenstep.errors import ConfigurationError
 from evenstep.mixture import FeedbackSchedule, LengthCurriculum, Mixer, Past, Schedule
 from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT, stop_rule
 from evenstep.mixture.schedules import Weights, check_names, in_order
-from evenstep.plan.argument_checks import check_at_least, check_lengths
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least, check_lengths
 
 
 class Mixture(Dataset[Any]):

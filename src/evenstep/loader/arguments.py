@@ -32,10 +32,10 @@ from evenstep.batch.smallest_media import blank_of_sample
 from evenstep.batch.trim import Trim
 from evenstep.data.mixed import Mixture
 from evenstep.errors import ConfigurationError, WrongTypeError
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups import PaddedTo
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
+from evenstep.plan.value_checks import check_at_least
 
 _OURS = (PadCollator, PackCollator, DefaultCollator, PreparingCollator)
 

@@ -51,10 +51,10 @@ from evenstep.loader.step_clock import StepClock
 from evenstep.loader.threads import LaterInterrupt, Watchdog
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.even.even import Even
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import resolve_accumulate
+from evenstep.plan.value_checks import check_at_least
 from evenstep.run_log import RunLog
 
 logger = logging.getLogger("evenstep")

@@ -14,9 +14,8 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from evenstep.errors import described
+from evenstep.loader.batcher.batcher_handles import BatcherProcess, BatcherThread
 from evenstep.loader.batcher.batcher_messages import LoaderSpec
-from evenstep.loader.batcher.process import BatcherProcess
-from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.learning.probe import Probe, ask
 from evenstep.loader.learning.question import JobAnswer, JobQuestion

@@ -37,7 +37,7 @@ from evenstep.mixture.schedules import (
     check_weights,
 )
 from evenstep.mixture.source_queues import UNKNOWN, Admission
-from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
+from evenstep.plan.value_checks import check_at_least, check_given, check_one_of
 
 FIRST_EXHAUSTED = "first_exhausted"
 ALL_EXHAUSTED = "all_exhausted"

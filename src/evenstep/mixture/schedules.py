@@ -16,7 +16,7 @@ import numpy as np
 
 from evenstep.arrays import Float64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.value_checks import check_at_least, check_given
 
 Weights = Mapping[str, float]
 

@@ -20,8 +20,8 @@ rebalance/            sequences that ranks already hold, such as rollouts, to mi
 label_reading         how models read labels, and how a job learns it from its samples
 length_moments        how tokens are spread over lengths; the composition of a run
 rng                   one random stream for each use of a seed
-argument_checks       checks of options and lengths; options as text that is equal on all ranks
-schema                checks of documents that were saved
+value_checks          checks of options, lengths and documents that were saved; options as text that
+                      is equal on all ranks
 ```
 
 Imports go one way, between files and between folders.

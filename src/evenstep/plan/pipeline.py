@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 
 _Pass = tuple[bool, int, int]
 """Whether the pass is backward, its micro-batch, and the part of the model."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.plan.argument_checks import check_at_least, check_seconds
+from evenstep.plan.value_checks import check_at_least, check_seconds
 
 
 @dataclass(frozen=True, kw_only=True)

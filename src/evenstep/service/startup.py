@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_one_of
+from evenstep.plan.value_checks import check_one_of
 from evenstep.service.job.job import Job
 from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
 

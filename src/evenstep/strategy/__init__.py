@@ -6,7 +6,6 @@ The path of a step, in reading order:
                         the mixture for the samples of the step: see `evenstep.mixture`
     plan_builder        places the samples: spec -> assignment -> plan
     mesh/               `ClientPlaceTree`: into how many buckets, and which rank fetches which
-    sample_costs        the cost of each sample
     balance/            balances buckets and micro-batches by cost
     assignment          the bucket, micro-batch and index of each sample
     loading_plan        `LoadingPlan`: the result

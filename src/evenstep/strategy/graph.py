@@ -26,10 +26,10 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.mixture.sample_table import BufferedMetadata, Metadata, SampleTable
-from evenstep.plan.argument_checks import check_at_least, check_one_of
+from evenstep.plan.value_checks import check_at_least, check_one_of
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import LEVELS
-from evenstep.strategy.balance.methods import Method, check_method
+from evenstep.strategy.balance.methods import CostFunction, Method, check_cost, check_method
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import AXES, STAGES, ClientPlaceTree
 from evenstep.strategy.plan_builder import (
@@ -39,7 +39,6 @@ from evenstep.strategy.plan_builder import (
     place_samples,
     to_loading_plan,
 )
-from evenstep.strategy.sample_costs import CostFunction, check_cost
 
 
 class Draws(Protocol):

@@ -13,12 +13,14 @@ from evenstep.context_parallel.kernels import kernel_of, pick_backend
 from evenstep.context_parallel.latency import AttentionLatency, load_latency
 from evenstep.errors import ConfigurationError
 from evenstep.tools.profile import Device, Timing
-from evenstep.tools.profile.attention import fit_latency, fragment_shapes, measure_shapes
-from evenstep.tools.profile.attention_kernels import (
+from evenstep.tools.profile.attention import (
     AttentionKernel,
     Heads,
     choose_kernel,
     equal_fragments,
+    fit_latency,
+    fragment_shapes,
+    measure_shapes,
 )
 from evenstep.tools.profile.attention_profile import (
     AttentionProfile,

@@ -6,13 +6,12 @@ rollouts        `balance_rollouts`, for TRL's GRPOTrainer and RLOOTrainer: rows 
                 ranks, and back to padded micro-batches
 hooks           `EvenTrainer`: the methods that Trainer lets its subclasses override; ends epochs
 loader          Trainer's own loader, taken over; what evenstep cannot work with; `RankShare`
-model_labels    how the model reads labels, and what its loss is a mean over
+model_labels    how the model reads labels, and what its loss is a mean over; trainers of pairs:
+                what a sample of theirs holds
 packing_choice  whether batches are packed: tried on two samples
-preference      trainers of pairs: what a sample holds, and what the loss is a mean over
 trainer_run     `TrainerRun`: one call of `train`: its loader, checkpoint and schedule;
-                `EvenCallback`: corrects the counts of updates and ends the training
-batches         `TrainerBatches`: what Trainer walks over, and how far it is; values of each
-                sample, from ranks with different numbers of samples
+                `EvenCallback`: corrects the counts of updates and ends the training;
+                `TrainerBatches`: what Trainer walks over, and how far it is
 ```
 """
 

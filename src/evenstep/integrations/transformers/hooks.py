@@ -13,10 +13,15 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from evenstep.integrations.handed_steps import scaled, without_loss
-from evenstep.integrations.transformers.batches import ENDLESS, gathering_uneven, next_update
 from evenstep.integrations.transformers.loader import make_loader, taking_over
-from evenstep.integrations.transformers.preference import trains_preferences
-from evenstep.integrations.transformers.trainer_run import TrainerRun, last_checkpoint
+from evenstep.integrations.transformers.model_labels import trains_preferences
+from evenstep.integrations.transformers.trainer_run import (
+    ENDLESS,
+    TrainerRun,
+    gathering_uneven,
+    last_checkpoint,
+    next_update,
+)
 from evenstep.tools.doctor.software import warn_of_plans
 
 

@@ -26,9 +26,9 @@ from transformers import Trainer
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.releases import check_hooks
-from evenstep.integrations.transformers.batches import gathering_uneven
 from evenstep.integrations.transformers.loader import check_arguments
 from evenstep.integrations.transformers.model_labels import inherits_from_trl
+from evenstep.integrations.transformers.trainer_run import gathering_uneven
 from evenstep.rebalance import Rebalancer
 
 _LEFT = ("prompt_ids", "prompt_mask")

@@ -3,7 +3,7 @@
 The batcher buffers the workers' samples, drives the rank protocol, plans and collates. In the order
 in which a sample meets them, with the thread that runs each file:
 
-    thread, process     trainer: start a batcher, command it, get its results
+    batcher_handles     trainer: start a batcher, a process or threads, command it, get its results
     process_main        control: what the batcher process does between passes, and until it ends
     batcher_messages    what the trainer passes to it: `LoaderSpec` once, `EpochSpec` in every pass;
                         what the trainer learns with each step, for its checkpoints

@@ -16,8 +16,7 @@ from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.question import JobAnswer, JobQuestion
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.transport.rank_exchange import RankExchange
-from evenstep.loader.transport.session import Session
-from evenstep.loader.transport.ticks import Doing
+from evenstep.loader.transport.session import Doing, Session
 from evenstep.protocol import wire
 
 _SERIAL = -1  # of no pass

@@ -16,9 +16,9 @@ from evenstep.loader.batcher.batcher_messages import BadSample, StepProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.resume.state_schema import MEDIA
 from evenstep.loader.workers.iterable import WorkerStates
-from evenstep.plan.argument_checks import plain_value
 from evenstep.plan.epoch import UNSIZED, Progress, Remaining, Stream
 from evenstep.plan.fit import Fit, Updates
+from evenstep.plan.value_checks import plain_value
 from evenstep.protocol.window_buffer import RoundStart
 
 

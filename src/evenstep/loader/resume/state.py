@@ -40,7 +40,7 @@ from evenstep.loader.resume.state_schema import (
     check_rank,
 )
 from evenstep.plan.epoch import Stream
-from evenstep.plan.schema import AT_LEAST_1, check_schema, shorten
+from evenstep.plan.value_checks import AT_LEAST_1, check_schema, shorten
 
 VERSION = 4
 

@@ -17,7 +17,7 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes, PaddedTokenCost, TokenCost
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.value_checks import check_at_least, check_given
 
 _LARGEST = 2**62
 """A cost that an int64 holds with room to spare."""

@@ -20,7 +20,6 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit
-from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.groups import Groups
 from evenstep.plan.packing.fill import drain, fill
 from evenstep.plan.packing.outliers import agree, listed, named
@@ -30,6 +29,7 @@ from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.sharding.adaptive import METHODS, shard
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.plan.sharding.sharding import Sharding
+from evenstep.plan.value_checks import check_at_least, check_one_of
 
 # Columns of a message: samples of the window, steps that it needs if nothing is added to it, 0 if
 # something will be, its tokens and cost. The rest is what `named` makes.

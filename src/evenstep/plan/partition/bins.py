@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups import Groups, longest_first
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import (
@@ -37,6 +36,7 @@ from evenstep.plan.partition.items import (
     whole_by_group,
 )
 from evenstep.plan.partition.local_search import Limits, improve
+from evenstep.plan.value_checks import check_at_least
 
 
 def best_fit_decreasing(lengths: Int64Array, capacity: int) -> Groups:

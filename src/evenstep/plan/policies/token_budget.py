@@ -12,7 +12,6 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit
-from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups import (
     Groups,
     align,
@@ -25,6 +24,7 @@ from evenstep.plan.groups import (
 )
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least, check_given
 
 _WINDOW = 160
 """Groups that a window should hold."""

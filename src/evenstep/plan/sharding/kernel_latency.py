@@ -14,7 +14,7 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 
 TILE = 128
 """Rows and columns that an attention kernel computes together, in FlashAttention's kernels and by

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array, prefix_sums
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.sharding.kernel_latency import (
     TILE,
     KernelLatency,
@@ -29,6 +28,7 @@ from evenstep.plan.sharding.kernel_latency import (
     causal_tiles,
     check_tile,
 )
+from evenstep.plan.value_checks import check_at_least
 
 
 @dataclass(frozen=True, eq=False)

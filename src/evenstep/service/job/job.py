@@ -21,9 +21,9 @@ from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import Mixer
 from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT, stop_rule
-from evenstep.plan.argument_checks import check_at_least, check_given, stable_repr
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
+from evenstep.plan.value_checks import check_at_least, check_given, stable_repr
 from evenstep.service.job.collators import (
     Collate,
     check_collate,

@@ -11,8 +11,8 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import LengthCurriculum, Schedule
-from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 from evenstep.plan.label_reading import READINGS
+from evenstep.plan.value_checks import check_at_least, check_given, check_one_of
 from evenstep.service.job.sample_measure import MODALITIES, SUPERVISED
 from evenstep.strategy.mesh import ClientPlaceTree
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Literal
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.sizing.loader_planning import LoaderScaling

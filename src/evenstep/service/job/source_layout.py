@@ -20,7 +20,7 @@ import numpy.typing as npt
 from evenstep.arrays import Int64Array
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 from evenstep.service.job.sample_measure import SampleMeasure
 from evenstep.strategy import LoaderTask, LoadingPlan
 from evenstep.strategy.loaders import STRIPE, LoaderLayout, SourceStripe, owners_by_weight

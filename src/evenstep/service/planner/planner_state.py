@@ -22,7 +22,7 @@ from evenstep.errors import MismatchError, SampleError, parsing
 from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.mixture.state import MixtureState
-from evenstep.plan.schema import COUNT, check_schema, require
+from evenstep.plan.value_checks import COUNT, check_schema, require
 from evenstep.service.job.job import Job
 from evenstep.service.source_loader.preparer import PrepareFailure
 

@@ -17,7 +17,7 @@ from typing import Any
 from evenstep.data.pickling import pickled_by_value
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError
 from evenstep.files import MeasuredFile
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 from evenstep.service.job.job import Job
 from evenstep.service.sizing.source_measuring import Measuring
 from evenstep.strategy.loaders import SourceProfile

@@ -21,7 +21,7 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.mixture.schedules import Past, Schedule, check_names, check_weights, in_order
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 
 
 def weights_ahead(schedule: Schedule, sources: Sequence[str], steps: Iterable[int]) -> Float64Array:

@@ -29,8 +29,7 @@ import numpy as np
 
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_one_of
-from evenstep.plan.schema import AT_LEAST_1, COUNT, check_schema, require
+from evenstep.plan.value_checks import AT_LEAST_1, COUNT, check_one_of, check_schema, require
 from evenstep.strategy.mesh.axes import (
     AXES,
     DIVIDING_AXES,

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.parquet_sample import draw_from_dataset, draw_from_parquet
 from evenstep.tools.advise.token_counter import (

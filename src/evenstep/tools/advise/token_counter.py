@@ -15,7 +15,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, described
-from evenstep.plan.argument_checks import check_lengths
+from evenstep.plan.value_checks import check_lengths
 from evenstep.tools.simulate.lengths import pick_column
 
 CountTokens = Callable[[Sequence[str]], "list[int]"]

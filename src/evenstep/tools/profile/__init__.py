@@ -6,11 +6,9 @@ a `FittedCost`. A *calibration* is a file with these and all measurements.
 
 ```
 model_on_device    the shape of the model, and the hardware
-layer_parts        a layer in two parts, attention and rest
-layer_measure      times both over lengths, with timer
+layer_measure      times a layer in two parts, attention and rest, over lengths, with timer
 calibration        the coefficients, and their file; calibration_text: a report of it
-attention          times attention over (queries, keys), for context parallelism
-attention_kernels  the kernels that it times
+attention          times kernels over (queries, keys), for context parallelism
 attention_profile  the measurements, and a report of them
 ```
 """

@@ -14,7 +14,7 @@ import torch
 
 from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_one_of
+from evenstep.plan.value_checks import check_one_of
 
 
 @dataclass(frozen=True, kw_only=True)

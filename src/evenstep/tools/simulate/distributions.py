@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least
 
 
 class Quantiles(Protocol):
