@@ -211,12 +211,10 @@ def _merge(parts: Sequence[Ahead]) -> Ahead:
         end,
         over=any(part.over for part in stopping),
         failure=failures[0] if failures else None,
-        bad=tuple(sorted((b for p in parts for b in p.bad if b.position < end), key=_position)),
+        bad=tuple(
+            sorted((b for p in parts for b in p.bad if b.position < end), key=lambda b: b.position)
+        ),
     )
-
-
-def _position(failure: PrepareFailure) -> int:
-    return failure.position
 
 
 def _add(known: _Known, more: Ahead) -> None:

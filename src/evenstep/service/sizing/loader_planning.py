@@ -69,9 +69,10 @@ def plan_loaders(
     weights = schedule_of(job, schedule)
     draws = telling_rows(draws_at(job, weights, profiles, _steps(weights)))
     cores = float(len(os.sched_getaffinity(0))) if cores is None else cores
+    half_of_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     limits = LoaderLimits(
         step_seconds=1.0 if step_seconds is None else step_seconds,
-        memory=_half_of_memory() if memory is None else memory,
+        memory=half_of_memory if memory is None else memory,
         workers=workers,
         cores=cores,
         process_bytes=known.process_bytes,
@@ -117,10 +118,6 @@ def _steps(schedule: Schedule) -> list[int]:
     steps = {0, *np.linspace(0, 100_000, 257).astype(int).tolist()}
     steps |= {1 << power for power in range(_HORIZON.bit_length())}
     return sorted(steps | set(getattr(schedule, "stages", ())))
-
-
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 _LEAD_SECONDS = 15.0  # in which loaders are started and have read ahead
