@@ -18,8 +18,8 @@ from evenstep.loader.batcher.sample_store import SampleStore
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.resume.epoch_cursor import EpochCursor
-from evenstep.loader.transport.cp_peers import WindowChecksum
 from evenstep.loader.transport.lifelines import Lifelines
+from evenstep.loader.transport.peers import WindowChecksum
 from evenstep.loader.transport.rank_exchange import GlooExchange
 from evenstep.loader.transport.session import Session
 from evenstep.loader.workers.iterable import ChunkedIterable

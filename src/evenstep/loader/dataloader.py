@@ -49,7 +49,7 @@ from evenstep.loader.row_order import resolve_batch_sampler
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.step_clock import StepClock
 from evenstep.loader.threads import LaterInterrupt, Watchdog
-from evenstep.loader.transport.cp_peers import GroupPlace
+from evenstep.loader.transport.peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.plan.policies.even.even import Even
 from evenstep.plan.policy import Policy

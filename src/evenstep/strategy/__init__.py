@@ -5,7 +5,7 @@ The path of a step, in reading order:
     graph               `DGraph`: builds a strategy from primitives; read it first. Its `Draws` asks
                         the mixture for the samples of the step: see `evenstep.mixture`
     plan_builder        places the samples: spec -> assignment -> plan
-    mesh/               `ClientPlaceTree`: into how many buckets, and which rank fetches which
+    mesh                `ClientPlaceTree`: into how many buckets, and which rank fetches which
     balance/            balances buckets and micro-batches by cost
     assignment          the bucket, micro-batch and index of each sample
     loading_plan        `LoadingPlan`: the result

@@ -71,7 +71,9 @@ class TrainerBatches:
             samples: of the loader's epoch, that were trained on before its checkpoint.
         """
         self.loader = loader
-        self.epoch_samples = _epoch_samples(loader)
+        # Where the user's samplers are those of single ranks, so are their sizes.
+        sizes = of_all_ranks(loader.epoch_samples)
+        self.epoch_samples = None if None in sizes else sum(sizes) // len(sizes)
         """Samples of an epoch, of all ranks; None where unknown."""
         self.dataset = loader.dataset
         self.epoch = loader.epoch
@@ -122,12 +124,6 @@ def next_update(batches: Iterator[tuple[Any, StepInfo]]) -> list[tuple[Any, Step
         if step.ends_update:
             break
     return update
-
-
-def _epoch_samples(loader: DataLoader) -> int | None:
-    # Where the user's samplers are those of single ranks, so are their sizes.
-    sizes = of_all_ranks(loader.epoch_samples)
-    return None if None in sizes else sum(sizes) // len(sizes)
 
 
 logger = logging.getLogger("evenstep")

@@ -27,8 +27,8 @@ from evenstep.loader.batcher.intake import IndexFeed
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.sample_store import SampleStore
 from evenstep.loader.batcher.whole_updates import StepOfUpdate, WholeUpdates
-from evenstep.loader.transport.cp_peers import WindowChecksum
 from evenstep.loader.transport.first_rows import FEW, FirstRows, RowComparison, signed
+from evenstep.loader.transport.peers import WindowChecksum
 from evenstep.loader.workers.iterable import WorkerStateLog
 from evenstep.protocol import PlannedStep, RankProtocol
 

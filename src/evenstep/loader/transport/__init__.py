@@ -8,12 +8,12 @@ shared_memory   `Writer` and `Reader`: objects through recycled slabs. A worker 
 session         `Session`: one pass's messages between the batcher and the exchange thread;
                 `Tick`: what ranks say to each other every half second, as bytes
 rank_exchange   `RankExchange`: the exchange thread of the trainer process, over Gloo
-peers           `Peer`: a rank's process and host
+peers           `Peer`: a rank's process and host; of context-parallel peers
+                `GroupPlace` (trainer): one message per data-parallel rank;
+                `WindowChecksum` (batcher): proof that peers hold the same samples
 patience        `Patience`: says who is waited for, once a trainer has waited long;
                 `Presence`: which ranks take part in a collective that does not end
 lifelines       `Lifelines`: connections by which ranks notice that another one is lost
 lifeline_sockets  `Meeting`: makes these connections, over TCP
-cp_peers        `GroupPlace` (trainer): one message per data-parallel rank;
-                `WindowChecksum` (batcher): proof that peers hold the same samples
 first_rows      `RowComparison`: whether ranks share one order, or begin with the same rows
 """

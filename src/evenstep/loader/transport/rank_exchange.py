@@ -25,11 +25,10 @@ import torch.distributed as dist
 from evenstep.errors import LoaderDiedError, PeerError, described
 from evenstep.loader.options import Faults
 from evenstep.loader.threads import GuardedThread
-from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.lifeline_sockets import Meeting
 from evenstep.loader.transport.lifelines import Lifelines
 from evenstep.loader.transport.patience import CONNECT, Patience, Presence
-from evenstep.loader.transport.peers import Peer, check_same_loader
+from evenstep.loader.transport.peers import GroupPlace, Peer, check_same_loader
 from evenstep.loader.transport.session import (
     DONE,
     FRAME,

@@ -27,8 +27,7 @@ from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
 from evenstep.plan.pipeline import PipelineSchedule, order_micro_batches
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.sharding.adaptive import METHODS, shard
-from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
-from evenstep.plan.sharding.sharding import Sharding
+from evenstep.plan.sharding.sharding import KernelLatency, Sharding, TileLatency
 from evenstep.plan.value_checks import check_at_least, check_one_of
 
 # Columns of a message: samples of the window, steps that it needs if nothing is added to it, 0 if

@@ -83,7 +83,8 @@ class Rebalancing:
     @property
     def imbalance(self) -> float:
         """`time` over the mean cost of the ranks: 1 is perfect."""
-        return _over_mean(self.time, self.costs)
+        total = float(self.costs.sum())
+        return self.time * len(self.costs) / total if total else 1.0
 
     @cached_property
     def _bins(self) -> dict[int, Int64Array]:
@@ -110,11 +111,6 @@ def flattened(values: Sequence[Sequence[Any]], numbers: Sequence[Int64Array]) ->
 
 
 _NONE = np.empty(0, np.int64)
-
-
-def _over_mean(slowest: float, costs: Float64Array) -> float:
-    total = float(costs.sum())
-    return slowest * len(costs) / total if total else 1.0
 
 
 def fewest_micro_batches(

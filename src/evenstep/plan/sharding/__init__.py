@@ -3,8 +3,8 @@
 In reading order, with the section of the paper that each file follows:
 
 ```
-sharding           `Sharding`: for each rank a list of fragments of documents
-kernel_latency     pairs and tiles that attention computes for a fragment,     (5.2)
+sharding           `Sharding`: for each rank a list of fragments of documents;
+                   pairs and tiles that attention computes for a fragment,     (5.2)
                    and what predicts how long a kernel takes for them          (5.3)
 adaptive           2C chunks of the sequence, two to each rank of C,           (3.1)
                    or of every document, without padding;                      (5.1)
@@ -14,8 +14,7 @@ hybrid             equal tokens and cost with few cuts                         (
 """
 
 from evenstep.plan.sharding.adaptive import METHODS, shard, shard_per_document, shard_per_sequence
-from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
-from evenstep.plan.sharding.sharding import Sharding
+from evenstep.plan.sharding.sharding import KernelLatency, Sharding, TileLatency
 
 __all__ = [
     "METHODS",

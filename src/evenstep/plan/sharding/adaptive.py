@@ -19,8 +19,7 @@ import numpy.typing as npt
 from evenstep.arrays import Int64Array, prefix_sums
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding.hybrid import shard_equally
-from evenstep.plan.sharding.kernel_latency import TILES, KernelLatency
-from evenstep.plan.sharding.sharding import Sharding, check_documents
+from evenstep.plan.sharding.sharding import TILES, KernelLatency, Sharding, check_documents
 
 
 def _head_tail(ranks: int) -> Int64Array:

@@ -26,7 +26,6 @@ from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.plan_log import LoggedPlan
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.planner_state import PlannerState, state_to_dict
-from evenstep.service.planner.store.report_log import LoggedReport
 from evenstep.service.planner.store.run_store import RunPlace, RunStore
 from evenstep.service.planner.trainer_reports import merged
 from evenstep.strategy import LoadingPlan
@@ -224,7 +223,8 @@ class StoredPlanner(Planner):
 
     def _with_reports(self, state: PlannerState) -> PlannerState:
         if state.step < self._first:
-            known = [*state.signals, *map(_row, self._store.reports_since(state.step))]
+            reports = self._store.reports_since(state.step)
+            known = [*state.signals, *([r.step, r.rank, r.signals] for r in reports)]
             state = replace(state, signals=merged(known))
         return super()._with_reports(state)
 
@@ -351,7 +351,3 @@ def planner_of(
     if state is not None:
         planner.load_state_dict(state)
     return planner
-
-
-def _row(report: LoggedReport) -> list[Any]:
-    return [report.step, report.rank, report.signals]

@@ -1,8 +1,8 @@
 """What would I gain on my data, and which settings should I use? Answered before any training.
 
 ```
-length_sources  the data, or some thousand samples of it   -> length_sample
-summary         lengths                                    -> mean, percentiles, CV, f_s
+length_sources  the data, or some thousand samples of it   -> LengthSample
+length_sample   lengths                                    -> mean, percentiles, CV, f_s
 recommend       summary, ranks                             -> max_tokens, target_tokens, batch_size
 predict         lengths, settings                          -> every policy's figures, with ranges
 notes           lengths, settings                          -> a note on samples longer than a step
@@ -17,11 +17,10 @@ stated cost model, made by running the policies themselves over the lengths: see
 """
 
 from evenstep.tools.advise.advice import Advice, advise
-from evenstep.tools.advise.length_sample import LengthSample
+from evenstep.tools.advise.length_sample import LengthSample, Range, Summary, summarize
 from evenstep.tools.advise.length_sources import draw_length_sample
 from evenstep.tools.advise.predict import Prediction
 from evenstep.tools.advise.recommend import Recommendation
-from evenstep.tools.advise.summary import Range, Summary, summarize
 
 __all__ = [
     "Advice",

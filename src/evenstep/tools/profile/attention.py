@@ -24,7 +24,7 @@ from evenstep.context_parallel.kernels import BACKENDS, check_backend, kernel_of
 from evenstep.context_parallel.latency import BACKWARD, FORWARD, AttentionLatency, Table
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding
-from evenstep.plan.sharding.kernel_latency import TILE, causal_tiles
+from evenstep.plan.sharding.sharding import TILE, causal_tiles
 from evenstep.plan.value_checks import check_at_least, check_one_of
 from evenstep.tools.profile.attention_profile import (
     LEAST_COMPUTING,

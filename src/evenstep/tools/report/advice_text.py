@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable
 
 from evenstep.tools.advise.advice import Advice
+from evenstep.tools.advise.length_sample import Range
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Prediction
-from evenstep.tools.advise.summary import Range
 from evenstep.tools.report.table import text_table
 
 _COLUMNS = 100
