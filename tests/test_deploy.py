@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evenstep.service.backends.ray.placement import ActorPlacement
+from evenstep.service.backends.ray.actor_options import ActorPlacement
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 

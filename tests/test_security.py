@@ -17,7 +17,7 @@ UNPICKLES = {
     "loader/batcher/filler_sample.py",
     "loader/learning/probe.py",
     "loader/start/fork_server.py",
-    "loader/transport/codec.py",
+    "loader/transport/shared_memory.py",
     # a Source Loader and its own workers, through pipes
     "service/source_loader/preparer.py",
     # roles of the service: over sockets of the same user, or with the job's keys
@@ -25,15 +25,14 @@ UNPICKLES = {
     "service/transport/frames.py",
     # a loader's process and the one that started it, through pipes
     "service/backends/processes/loader_main.py",
-    "service/backends/processes/loader_process.py",
+    "service/backends/processes/loader_processes.py",
     # the process that measures sources and the one that started it, through pipes; and what it
     # has pickled itself, to measure that
     "service/sizing/measuring_main.py",
-    "service/sizing/profiling.py",
+    "service/sizing/job_profile.py",
     "service/sizing/source_measuring.py",
     # inside Ray's connections
     "service/backends/ray/actors.py",
-    "service/backends/ray/loader_actor.py",
 }
 LISTENS = {
     "loader/transport/lifeline_sockets.py",

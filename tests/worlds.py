@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from evenstep.plan import Even, FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
-from evenstep.plan.epoch.stream import Progress
+from evenstep.plan.epoch import Progress
 from evenstep.plan.label_reading import FIRST, UNSHIFTED
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.policies.pool_sort import PoolSort

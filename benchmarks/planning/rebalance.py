@@ -20,11 +20,10 @@ from benchmarks.planning.rebalance_baselines import (
     plain_split,
 )
 from evenstep.arrays import Int64Array
-from evenstep.cli.cost_option import parse_cost
+from evenstep.cli.shared_options import parse_cost
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.plan.rebalance import (
     Rebalancing,
     fewest_micro_batches,
@@ -32,6 +31,7 @@ from evenstep.plan.rebalance import (
     plan_rebalance,
 )
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least
 from evenstep.tools.report import text_table
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS
 from evenstep.tools.simulate.lengths import load_lengths

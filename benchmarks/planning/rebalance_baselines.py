@@ -11,7 +11,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, GroupShapes
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.plan.partition.items import largest_first, sums, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 from evenstep.plan.rebalance import Rebalancing

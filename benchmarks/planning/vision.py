@@ -21,7 +21,7 @@ from evenstep.cost import TransformerCost, VisionLanguageCost
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.plan.rng import generator
 from evenstep.tools.simulate import deal, simulate
-from evenstep.tools.simulate.images import PATCHES_PER_CELL, image_cells, rows_of_images
+from evenstep.tools.simulate.distributions import PATCHES_PER_CELL, image_cells, rows_of_images
 
 TOWER = TransformerCost.vision(layers=32, hidden_size=1280, heads=16, ffn_size=5120)
 LANGUAGE = TransformerCost(

@@ -9,7 +9,7 @@ import torch
 
 import evenstep
 from evenstep.batch import PackCollator, to_hugging_face
-from evenstep.batch.formats.encoders import is_encoder
+from evenstep.batch.formats.hugging_face import is_encoder
 from evenstep.errors import CollateError
 from page_code import run_page
 

@@ -16,8 +16,8 @@ pytest.importorskip("PIL")
 import transformers
 from PIL import Image
 
+from evenstep.batch.images.processors import planned
 from evenstep.batch.images.rules import NotPlanned
-from evenstep.batch.images.stand_in import planned
 from families import FAMILIES
 
 FLAT = {"return_tensors": "pt"}

@@ -23,7 +23,7 @@ import evenstep
 from evenstep.batch.count_media import LATE
 from evenstep.batch.images.lazy_images import LazyImage
 from evenstep.errors import CollateError, ConfigurationError, SampleError
-from evenstep.loader.batcher.sample_bytes import sample_bytes
+from evenstep.loader.batcher.round_planner import sample_bytes
 from families import FAMILIES, IMAGE_FAMILIES, Family
 from families.media import image
 from families.qwen_vl import SIZE

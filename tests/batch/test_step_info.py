@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evenstep.batch import STEP_KEY, StepInfo, StepTotals, attach_step, pop_step
-from evenstep.batch.rank_loads import RankLoads
+from evenstep.batch.step_info import RankLoads
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.step_values import StepValues
 

@@ -10,7 +10,7 @@ pytest.importorskip("typer")
 
 from command_line import Capture, run
 
-from evenstep.cli.cost_option import parse_cost
+from evenstep.cli.shared_options import parse_cost
 from evenstep.cost import VisionLanguageCost
 from evenstep.tools.profile import load_calibration, read_calibration, timer
 

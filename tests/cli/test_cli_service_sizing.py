@@ -13,7 +13,7 @@ import command_line
 from command_line import Capture
 
 from evenstep.cli.service_sizing import loaders_of
-from evenstep.service.sizing import profiling
+from evenstep.service.sizing import job_profile
 
 JOB = """
 import json, pathlib
@@ -55,7 +55,7 @@ def test_a_job_is_profiled_and_sized(tmp_path: Path, capsys: Capture, monkeypatc
     file = tmp_path / "sized_job.profile.json"
     assert set(json.loads(file.read_text())["sources"]) == {"a", "b"}
 
-    monkeypatch.setattr(profiling, "check_profile", lambda job, known: None)  # which takes a second
+    monkeypatch.setattr(job_profile, "check_profile", lambda job, known: None)
     layout = tmp_path / "layout.json"
     options = ["--step-seconds", "0.5", "--memory", "1000"]
     code, out, err = evenstep(capsys, "advise", str(job), *options, "--layout", str(layout))

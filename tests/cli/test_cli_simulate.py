@@ -14,7 +14,7 @@ pytest.importorskip("typer")
 from command_line import Capture, figures, run
 
 from evenstep.cli.app import COMMANDS, GROUPS
-from evenstep.cli.cost_option import parse_cost
+from evenstep.cli.shared_options import parse_cost
 from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.tools.simulate.yardsticks import COMPARED

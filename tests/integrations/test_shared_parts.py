@@ -17,9 +17,9 @@ from torch.nn.functional import cross_entropy
 import evenstep
 from documents import Documents
 from evenstep.integrations import releases
-from evenstep.integrations.fillers import without_loss
-from evenstep.integrations.states import all_parts, gather_state, read_state, save_state
-from evenstep.integrations.step_estimate import estimate_steps
+from evenstep.integrations.handed_steps import without_loss
+from evenstep.integrations.job_facts import estimate_steps
+from evenstep.integrations.rank_values import all_parts, gather_state, read_state, save_state
 from evenstep.integrations.step_values import StepValues
 from evenstep.tested import TestedReleases
 from loader_options import grouped

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from evenstep.loader.transport import codec
+from evenstep.loader.transport.shared_memory import from_buffers, to_buffers
 
 
 def round_trip(obj: Any) -> Any:
-    data, buffers = codec.dumps(obj)
-    return codec.loads(data, [bytearray(buffer) for buffer in buffers])
+    data, buffers = to_buffers(obj)
+    return from_buffers(data, [bytearray(buffer) for buffer in buffers])
 
 
 DTYPES = (
@@ -31,9 +31,9 @@ DTYPES = (
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensors_of_every_dtype_come_back_from_their_buffer(dtype):
     tensor = torch.arange(6).reshape(2, 3).to(dtype)
-    data, buffers = codec.dumps(tensor)
+    data, buffers = to_buffers(tensor)
     assert [buffer.nbytes for buffer in buffers] == [tensor.nbytes]
-    back = codec.loads(data, [bytearray(buffers[0])])
+    back = from_buffers(data, [bytearray(buffers[0])])
     assert back.dtype == dtype
     assert back.shape == (2, 3)
     assert torch.equal(back.view(torch.uint8), tensor.view(torch.uint8))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, PeerError
-from evenstep.loader.transport.cp_peers import GroupPlace, WindowChecksum
+from evenstep.loader.transport.peers import GroupPlace, WindowChecksum
 from evenstep.protocol.wire import abort_message, check_no_abort
 
 SAMPLES = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=30)

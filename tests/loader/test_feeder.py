@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import SampleError
-from evenstep.loader.batcher.index_feed import IndexFeed
+from evenstep.loader.batcher.intake import IndexFeed
 from evenstep.loader.feeder import Feeder
 
 Pipe = tuple[Connection, Connection]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from evenstep.errors import EvenstepError
-from evenstep.loader.batcher.progress import EpochEnd
-from evenstep.loader.batcher.spec import EpochSpec
+from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.transport.rank_exchange import LocalExchange, RankExchange
 from evenstep.loader.transport.session import Session
@@ -78,7 +77,7 @@ def iterator_over(
         ended=seen.append,
         run_log=None,
         clock=None,
-            memory=None,
+        memory=None,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 import evenstep
 from evenstep.batch.pad import padded_multiple
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
-from evenstep.plan.padded_to import PaddedTo
+from evenstep.plan.groups import PaddedTo
 from evenstep.protocol import RankProtocol
 
 COUNT, MULTIPLE = 120, 16

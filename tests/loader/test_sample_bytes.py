@@ -12,7 +12,7 @@ import torch
 
 import evenstep
 from documents import Documents
-from evenstep.loader.batcher.sample_bytes import sample_bytes
+from evenstep.loader.batcher.round_planner import sample_bytes
 from loader_options import grouped
 
 

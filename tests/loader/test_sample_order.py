@@ -21,8 +21,7 @@ from evenstep.loader.resume.sample_order import (
     sampler_order,
     sharded_order,
 )
-from evenstep.plan.epoch.remaining import Remaining
-from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.epoch import Remaining, Stream
 
 WORLDS = (1, 2, 3, 8)
 COUNTS = (0, 1, 2, 7, 8, 9, 100)

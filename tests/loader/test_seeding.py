@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, Subset
 
 import evenstep
-from evenstep.batch.random_state import keeping_random_state
+from evenstep.batch.joining import keeping_random_state
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed, sample_seed, seed_everything
 from loader_options import grouped
 

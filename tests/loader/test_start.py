@@ -25,7 +25,7 @@ import evenstep
 from documents import Documents
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.start import choice
-from evenstep.loader.start.limited_pickle import LimitedPickler, NotPortable
+from evenstep.loader.start.portable import LimitedPickler, NotPortable
 from loader_options import grouped
 
 COUNT = 16

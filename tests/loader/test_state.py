@@ -20,7 +20,7 @@ from evenstep import Even, TokenBudget
 from evenstep.errors import MismatchError
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.state import LoaderState, merge_states, rank_key, to_dict
-from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.epoch import Stream
 from evenstep.protocol.window_buffer import RoundStart
 from loader_options import grouped
 

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import evenstep
-from evenstep.batch.rank_loads import RankLoads
-from evenstep.batch.step_info import StepInfo
+from evenstep.batch.step_info import RankLoads, StepInfo
 from evenstep.cost import FittedCost, VisionLanguageCost
 from evenstep.cost.measured import RATIO_UNIT, at_ratios
 from evenstep.loader import step_clock

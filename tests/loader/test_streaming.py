@@ -23,7 +23,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import evenstep
 from evenstep.errors import SampleError
-from evenstep.loader.watchdog import Watchdog
+from evenstep.loader.threads import Watchdog
 from evenstep.loader.workers import iterable
 from evenstep.loader.workers.chunks import Chunk, Preparation, RawChunk
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog, WorkerStates

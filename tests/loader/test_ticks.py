@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from evenstep.errors import PeerError
 from evenstep.loader.transport.patience import Patience
 from evenstep.loader.transport.peers import CARD, Peer
-from evenstep.loader.transport.ticks import (
+from evenstep.loader.transport.session import (
     DONE,
     FRAME,
     HEAD,
@@ -25,11 +25,11 @@ from evenstep.loader.transport.ticks import (
     WAITING,
     Doing,
     Tick,
-    decode,
-    encode,
+    decode_ticks,
+    encode_tick,
 )
 
-GOOD = encode(Tick(MESSAGE, Doing.WORKS, 41, 3, 5), b"hello")
+GOOD = encode_tick(Tick(MESSAGE, Doing.WORKS, 41, 3, 5), b"hello")
 
 
 def test_a_tick_comes_back() -> None:
@@ -38,8 +38,8 @@ def test_a_tick_comes_back() -> None:
         Tick(MESSAGE, Doing.WORKS, 41, 3, LONGEST),
         Tick(DONE, Doing.HAS_LEFT, 2**31 - 1, 2**32 - 1, 0),
     ]
-    assert decode([encode(tick, b"") for tick in ticks]) == ticks
-    assert decode([GOOD.ljust(FRAME, b"\0")]) == [Tick(MESSAGE, Doing.WORKS, 41, 3, 5)]
+    assert decode_ticks([encode_tick(tick, b"") for tick in ticks]) == ticks
+    assert decode_ticks([GOOD.ljust(FRAME, b"\0")]) == [Tick(MESSAGE, Doing.WORKS, 41, 3, 5)]
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_a_damaged_tick_is_refused_and_its_sender_named(damage: tuple[int, bytes
     at, instead = damage
     bad = GOOD[:at] + instead + GOOD[at + len(instead) :]
     with pytest.raises(PeerError, match="rank 1 sent a damaged tick: "):
-        decode([GOOD, bad])
+        decode_ticks([GOOD, bad])
 
 
 @given(st.binary(min_size=HEAD, max_size=FRAME))
 def test_any_bytes_are_a_tick_or_refused(frame: bytes) -> None:
     try:
-        (tick,) = decode([frame])
+        (tick,) = decode_ticks([frame])
     except PeerError:
         return
-    assert encode(tick, frame[HEAD:]) == frame
+    assert encode_tick(tick, frame[HEAD:]) == frame
 
 
 def test_a_rank_introduces_itself() -> None:

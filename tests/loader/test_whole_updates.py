@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evenstep.batch import loss_scale
 from evenstep.batch.loss_scale import LossTotals
-from evenstep.loader.batcher.progress import StepProgress
+from evenstep.loader.batcher.batcher_messages import StepProgress
 from evenstep.loader.batcher.whole_updates import WholeUpdates
 from worlds import POLICIES, SHARDS, World
 

@@ -34,7 +34,7 @@ def test_the_page_runs_from_its_beginning_to_its_end():
 
 
 def test_names_of_stop_rules_on_the_page_are_those_that_are_understood():
-    from evenstep.mixture.stop import stop_rule
+    from evenstep.mixture.mixture_options import stop_rule
 
     rows = re.findall(
         r'^\| `"(\w+)"` \|.*\|(.*)\|$', (DOCS / "mixtures.md").read_text(), re.MULTILINE

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.lengths import check_lengths
+from evenstep.plan.value_checks import check_lengths
 
 
 @pytest.mark.parametrize(

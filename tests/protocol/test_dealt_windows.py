@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import MismatchError
 from evenstep.plan import Even, Policy, TokenBudget
-from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.epoch import Stream
 from evenstep.protocol import RankProtocol, RoundStart
 from evenstep.protocol.planned_step import PlannedStep
 from worlds import visible

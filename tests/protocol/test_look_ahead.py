@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.plan import FixedBatch, TokenBudget
-from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.epoch import Stream
 from worlds import KEEPING, POLICIES, SHARDS, World, arrivals, visible
 
 BUFFERS = st.integers(1, 40)

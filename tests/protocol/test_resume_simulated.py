@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import MismatchError
 from evenstep.plan import TokenBudget
-from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.epoch import Stream
 from worlds import KEEPING, POLICIES, SHARDS, World, arrivals, visible
 
 BUFFERS = st.integers(1, 25)

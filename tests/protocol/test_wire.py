@@ -266,7 +266,11 @@ USUAL = (0, 0, 0, 0, 0, 0, 4, 0, 0, 0)
         ((0, 0), (10, 5, 40, 0, 0, 0, 0), "a longest sample of 0 tokens, where 100"),
         ((0, 0), (10, 5, 40, 0, 0, 0, 101), "a longest sample of 101 tokens, where 100"),
         ((0, 0), (10, 5, 40, 0, 0, 0, 4, -1), "groups of -1 tokens that fit"),
-        ((0, 0), (10, 5, 40, 0, 0, 0, 4, 0, -1), r"pairs of tokens and patches that cost \[-1, 0\]"),
+        (
+            (0, 0),
+            (10, 5, 40, 0, 0, 0, 4, 0, -1),
+            r"pairs of tokens and patches that cost \[-1, 0\]",
+        ),
         ((0, 0), (10, 5, 40, 0, 0, 0, 4, 0, 0, MOST), r"that cost \[0, 9007199254740992\]"),
     ],
 )

@@ -50,7 +50,7 @@ def test_ranks_whose_monotonic_clocks_differ(tmp_path: Path) -> None:
 
 TELLS_WHEN = {
     "run_log.py",
-    "service/registry/event_log.py",
+    "service/registry/role_status.py",
     "service/registry/role_watch.py",
     "service/backends/scaling_thread.py",
 }

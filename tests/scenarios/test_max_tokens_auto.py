@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import evenstep
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.integrations.step_estimate import estimate_steps
+from evenstep.integrations.job_facts import estimate_steps
 from evenstep.loader.memory_watch import MemoryWatch, Usage
 
 TOTAL = 30_000

@@ -18,7 +18,7 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import Staged
-from evenstep.service.backends.processes.service import ProcessService
+from evenstep.service.backends.processes.process_service import ProcessService
 from evenstep.strategy.loaders import ScalingLimits, SourceProfile
 
 STEPS = 9

@@ -24,7 +24,7 @@ from service_world import (
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 from evenstep.mixture import WarmUp
-from evenstep.service.sizing.profiling import check_profile
+from evenstep.service.sizing.job_profile import check_profile
 
 SLOW, LARGE = 0.02, 64 << 20
 _kept: list[Any] = []

@@ -18,7 +18,7 @@ from test_processes import loaders_of, own
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import evenstep.service as es
-from evenstep.service.backends.processes.service import ProcessService
+from evenstep.service.backends.processes.process_service import ProcessService
 
 
 class Tokens:

@@ -36,7 +36,7 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
-from evenstep.service.backends.processes.service import ProcessService
+from evenstep.service.backends.processes.process_service import ProcessService
 from evenstep.service.client.joining import attach
 from evenstep.service.remote.channels import SocketChannel
 from evenstep.service.remote.handles import RemoteHandle

@@ -16,7 +16,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.ray import RayService
-from evenstep.service.backends.ray.placement import ActorPlacement
+from evenstep.service.backends.ray.actor_options import ActorPlacement
 
 
 @pytest.fixture(scope="module")

@@ -159,7 +159,7 @@ def test_start_refuses_what_is_no_job_and_unknown_backends(tmp_path: Path) -> No
 
 
 def test_help_explains_each_field_of_a_job_and_each_option_of_a_backend() -> None:
-    from evenstep.service.backends.ray.service import RayService
+    from evenstep.service.backends.ray.ray_service import RayService
 
     explained = pydoc.render_doc(es.start, renderer=pydoc.plaintext)
     for backend in (es.LocalService, RayService):

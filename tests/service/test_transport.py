@@ -27,8 +27,7 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 import torch
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.remote.channels import SocketChannel
-from evenstep.service.remote.role_place import Location, RolePlace
+from evenstep.service.remote.channels import Location, RolePlace, SocketChannel
 from evenstep.service.transport.connection import ConnectionLostError, Connections
 from evenstep.service.transport.endpoint import (
     Endpoint,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulated_mutations import Mutation
 
-from evenstep.service.backends.ray.loader_actor import LoaderActor
+from evenstep.service.backends.ray.actors import LoaderActor
 from evenstep.service.backends.ray.locators import RayLocator
 from evenstep.service.client.rank_client import RankClient
 from evenstep.service.constructor.data_constructor import DataConstructor

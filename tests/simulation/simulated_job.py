@@ -28,7 +28,7 @@ import evenstep
 from evenstep.batch import PackCollator
 from evenstep.errors import EvenstepError
 from evenstep.loader import dataloader
-from evenstep.loader.batcher.spec import LoaderSpec
+from evenstep.loader.batcher.batcher_messages import LoaderSpec
 
 
 class TwoCollate(LoaderSpec):

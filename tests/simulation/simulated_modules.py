@@ -39,8 +39,8 @@ from simulated_world import Killed
 import evenstep.loader
 import evenstep.processes
 import evenstep.service
-from evenstep.loader.transport import peers, presence, rank_exchange
-from evenstep.service.backends.ray import launcher, service
+from evenstep.loader.transport import patience, peers, rank_exchange
+from evenstep.service.backends.ray import launcher, ray_service
 from evenstep.service.constructor import step_fetcher
 from evenstep.service.registry import registry, role_watch
 from evenstep.service.remote import channels, handles, requests, role_host, role_makers
@@ -132,7 +132,7 @@ def simulated_machine() -> Iterator[None]:
     """Within it, the loader runs on the simulated machine, and nowhere else."""
     modules = _modules(evenstep.loader)
     with _simulated([*modules, evenstep.processes, sys.modules["evenstep.batch.memory"]]):
-        presence._made = simulated_processes.PerProcess(collections.Counter)  # type: ignore
+        patience._made = simulated_processes.PerProcess(collections.Counter)  # type: ignore
         peers.socket = _Module(gethostname=lambda: simulated.current().process.host)  # type: ignore
         rank_exchange.Meeting = simulated_distributed.Meeting  # type: ignore
         peers.open = simulated_processes.open_proc  # type: ignore[attr-defined]
@@ -155,7 +155,7 @@ def simulated_cluster() -> Iterator[None]:
         channels._connections = lambda endpoint, process: simulated_sockets.Connections(endpoint)  # type: ignore
         launcher.Keys = _Module(new=lambda: None)  # type: ignore
         role_watch.remove_socket = lambda endpoint: None
-        service.write_endpoint = service.remove_endpoint = lambda path, endpoint: None
+        ray_service.write_endpoint = ray_service.remove_endpoint = lambda path, endpoint: None
         _with_default(source_loader, "StagedStep", "lock", simulated.Lock)
         _with_default(step_fetcher, "_Step", "lock", simulated.Lock)
         sys.modules.update(simulated_ray.MODULES)

@@ -10,17 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.loader.batcher.index_feed import IndexFeed
-from evenstep.loader.batcher.intake import Intake
+from evenstep.loader.batcher.batcher_handles import BatcherProcess
+from evenstep.loader.batcher.intake import IndexFeed, Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import PipePorts
-from evenstep.loader.batcher.process import BatcherProcess
 from evenstep.loader.batcher.sample_store import SampleStore
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.resume.epoch_cursor import EpochCursor
-from evenstep.loader.transport.cp_peers import WindowChecksum
 from evenstep.loader.transport.lifelines import Lifelines
+from evenstep.loader.transport.peers import WindowChecksum
 from evenstep.loader.transport.rank_exchange import GlooExchange
 from evenstep.loader.transport.session import Session
 from evenstep.loader.workers.iterable import ChunkedIterable

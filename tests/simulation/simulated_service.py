@@ -20,7 +20,7 @@ from undisturbed_service import Taken
 
 import evenstep.service as es
 from evenstep.errors import EvenstepError, MeshChangedError
-from evenstep.service.backends.ray.service import RayService
+from evenstep.service.backends.ray.ray_service import RayService
 from evenstep.service.client.joining import Client
 
 _LAUNCHER_SECONDS = 5.0  # after which a launcher ends the ranks that are left

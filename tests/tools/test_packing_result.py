@@ -15,8 +15,8 @@ from benchmarks.papers.wlb.packing_run import (
 )
 from benchmarks.papers.wlb.thresholds import auto_thresholds
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.packing.step_limits import DocumentCost
+from evenstep.plan.pipeline import PipelineSchedule
 from evenstep.tools.simulate import sample_lengths
 
 CONTEXT = 131_072

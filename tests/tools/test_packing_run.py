@@ -18,8 +18,8 @@ from benchmarks.papers.wlb.packing_run import (
     run_planner,
 )
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.groups import Groups
+from evenstep.plan.packing.step_limits import DocumentCost
 
 CONTEXT, MICRO_BATCHES = 40, 3
 WORK = DocumentCost(linear=10)

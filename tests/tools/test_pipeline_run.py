@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.papers.wlb.pipeline_run import simulate_pipeline
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.pipeline import PipelineSchedule
 
 
 def test_equal_micro_batches_wait_while_the_pipeline_fills_and_drains() -> None:

@@ -11,7 +11,7 @@ from benchmarks.papers.wlb.thresholds import (
     auto_thresholds,
 )
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.packing.step_limits import DocumentCost
 from evenstep.tools.simulate import sample_lengths
 
 K = 1024

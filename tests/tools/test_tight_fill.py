@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.papers.wlb.tight_fill import tight_fill
 from benchmarks.papers.wlb.window_packing import cut_at_windows
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.packing.step_limits import DocumentCost
 from evenstep.tools.simulate import sample_lengths
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=40).map(lambda v: np.array(v, np.int64))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.papers.wlb.window_packing import cut_at_windows, fixed_length
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.packing.step_limits import DocumentCost
 
 LENGTHS = st.lists(st.integers(1, 100), max_size=30).map(lambda v: np.array(v, np.int64))
 

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from benchmarks.papers.outcome import Outcome, Table
 from benchmarks.service.corpora import PAGES, PATCHES, VIT_1B, cells_of
 from evenstep.arrays import Int64Array
-from evenstep.strategy.balance.methods import bins_by
-from evenstep.strategy.sample_costs import sample_costs
+from evenstep.strategy.balance.methods import bins_by, sample_costs
 
 CLIENTS = (8, 32, 128)
 SAMPLES = 4

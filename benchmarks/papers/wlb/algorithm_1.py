@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.papers.wlb.packing_run import ArrivingDocuments, Trained, run_planner
 from benchmarks.papers.wlb.thresholds import length_classes
 from evenstep.arrays import Int64Array
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.groups import Groups
+from evenstep.plan.packing.step_limits import DocumentCost
 
 
 class Algorithm1:

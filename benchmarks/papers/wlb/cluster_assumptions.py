@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from benchmarks.papers.wlb.assumed_latency import H100_TFLOPS
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.papers.wlb.tight_fill import tight_fill
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.partition.items import sums
+from evenstep.plan.value_checks import check_at_least
 
 OPTIMAL, FEASIBLE, GREEDY, NONE = "optimal", "feasible", "greedy", "none"
 

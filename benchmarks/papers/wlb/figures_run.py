@@ -21,7 +21,7 @@ from benchmarks.papers.wlb.packing_run import (
 from benchmarks.papers.wlb.step_time_model import SHARDINGS, MicroBatches, StepModel
 from benchmarks.papers.wlb.thresholds import auto_thresholds
 from evenstep.arrays import Int64Array
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.packing.step_limits import DocumentCost
 from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
 
 LENGTHS = "pretrain-128k"

@@ -9,10 +9,9 @@ import time
 
 from benchmarks.papers.outcome import Outcome, Table
 from evenstep.tools.profile import ModelShape, Timing
-from evenstep.tools.profile.attention_kernels import Heads, choose_kernel
-from evenstep.tools.profile.device import DTYPES, choose_device, choose_dtype
-from evenstep.tools.profile.layer_measure import lengths_up_to, measure_upward
-from evenstep.tools.profile.layer_parts import Layer, LayerParts
+from evenstep.tools.profile.attention import Heads, choose_kernel
+from evenstep.tools.profile.layer_measure import Layer, LayerParts, lengths_up_to, measure_upward
+from evenstep.tools.profile.model_on_device import DTYPES, choose_device, choose_dtype
 from evenstep.tools.profile.timer import time_in_turn
 
 SECONDS = 12.0

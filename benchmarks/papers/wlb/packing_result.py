@@ -12,9 +12,8 @@ from benchmarks.papers.wlb.packing_run import ArrivingDocuments, Trained
 from benchmarks.papers.wlb.pipeline_run import simulate_pipeline
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.packing.step_limits import DocumentCost
+from evenstep.plan.pipeline import PipelineSchedule, order_micro_batches
 
 
 @dataclass(frozen=True, kw_only=True)

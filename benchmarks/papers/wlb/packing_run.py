@@ -19,11 +19,11 @@ from benchmarks.papers.wlb.exact_packing import exact_packing
 from benchmarks.papers.wlb.window_packing import cut_at_windows, fixed_length
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.groups import Groups
 from evenstep.plan.packing.pieces import Pieces
+from evenstep.plan.packing.step_limits import DocumentCost
 from evenstep.plan.packing.workload_packing import WorkloadPacking
+from evenstep.plan.value_checks import check_at_least
 from evenstep.tools.simulate.run import run_epoch
 
 Planner = Callable[[Int64Array], Groups]

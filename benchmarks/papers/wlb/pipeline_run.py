@@ -1,6 +1,6 @@
 """The time that one step takes on a pipeline of stages, and how much of it stages wait.
 
-It is exact for the model of `evenstep.plan.pipeline.schedule`: the times of passes are given, a
+It is exact for the model of `evenstep.plan.pipeline`: the times of passes are given, a
 stage runs one pass at a time in the order of the schedule, an output arrives after the latency
 while its sender continues, and nothing else takes time.
 """
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import whole_costs
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.pipeline import PipelineSchedule
 
 
 @dataclass(frozen=True, kw_only=True)

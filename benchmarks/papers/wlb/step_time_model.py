@@ -30,9 +30,8 @@ from benchmarks.papers.wlb.pipeline_run import share_micro_batches
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.context_parallel.latency import AttentionLatency
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.packing.step_limits import DocumentCost
+from evenstep.plan.pipeline import PipelineSchedule, order_micro_batches
 from evenstep.plan.sharding import Sharding, shard_per_document
 from evenstep.plan.sharding.adaptive import shard
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.packing.step_limits import DocumentCost
+from evenstep.plan.value_checks import check_at_least
 
 
 def length_classes(lengths: Int64Array, thresholds: Sequence[int]) -> Int64Array:

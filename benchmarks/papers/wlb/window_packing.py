@@ -20,10 +20,10 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.groups import Groups
 from evenstep.plan.packing.pieces import Pieces
+from evenstep.plan.packing.step_limits import DocumentCost
+from evenstep.plan.value_checks import check_at_least
 
 _MOST_WINDOWS = 2**27  # some 10 GiB
 

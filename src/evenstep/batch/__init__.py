@@ -7,12 +7,11 @@
     columns         a group by field, as both collators take it
     media           images, videos and audio of a group, joined
     pad             `PadCollator`: a group as padded rows; `DefaultCollator`
-    pack            `PackCollator`: a group as one row of documents
-    layout          `RowLayout`: where documents lie in a packed row
+    pack            `PackCollator`: a group as one row of documents, which lie as `RowLayout` says
     memory          where collators put large tensors
     formats/        a packed batch in the form that each training framework takes
-    batch_of_one    `unbatch`: a batch of one sample, as that sample
-    joining         whether joined samples make the batch that a collate function makes of rows
+    joining         `unbatch`: a batch of one sample, as that sample; whether such samples, joined,
+                    make the batch that a collate function makes of rows
     prepare         `PreparingCollator`: a collate function that prepares, run on each sample alone
     images/         images of a sample, made once its group is known
     blank           `Blank`: the smallest image, for groups without one
@@ -20,10 +19,9 @@
     check           whether a collated batch is what was planned
     loss_scale      the factors that make averaged gradients those of one big batch; called by the
                     loader's `batcher/batch_assembly` and the service's `constructor/batch_builder`
-    rank_loads      `RankLoads`: what each rank computes before it waits for the others
-    step_info       `StepInfo`: what a step reports about itself
+    step_info       `StepInfo`: what a step reports about itself; `RankLoads`: what each rank
+                    computes before it waits for the others
     composition     `Composition`: how like random batches the steps of a run are
-    random_state    keeps the process's random state while something is tried
 
 Each name is imported on first use: samples are measured in processes that do not need torch.
 """
@@ -37,7 +35,6 @@ from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale, shard_loss_scale
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from evenstep.batch.batch_of_one import unbatch as unbatch
     from evenstep.batch.check import check_packed as check_packed
     from evenstep.batch.check import check_supervised as check_supervised
     from evenstep.batch.composition import Composition as Composition
@@ -47,6 +44,7 @@ if TYPE_CHECKING:
     from evenstep.batch.formats import to_hugging_face as to_hugging_face
     from evenstep.batch.formats import to_megatron as to_megatron
     from evenstep.batch.formats import to_torchtitan as to_torchtitan
+    from evenstep.batch.joining import unbatch as unbatch
     from evenstep.batch.measure import Measure as Measure
     from evenstep.batch.measure import length_of as length_of
     from evenstep.batch.measure import supervised_of as supervised_of
@@ -60,7 +58,10 @@ if TYPE_CHECKING:
     from evenstep.protocol.receipts import StepTotals as StepTotals
 
 _HOMES = {
-    ".check": ("check_packed", "check_supervised"),
+    ".check": (
+        "check_packed",
+        "check_supervised",
+    ),
     ".composition": ("Composition",),
     ".formats": (
         "attention_mask",
@@ -70,12 +71,21 @@ _HOMES = {
         "to_torchtitan",
     ),
     ".count_media": ("patches_of",),
-    ".measure": ("Measure", "length_of", "supervised_of"),
+    ".measure": (
+        "Measure",
+        "length_of",
+        "supervised_of",
+    ),
     ".pack": ("PackCollator",),
     ".pad": ("PadCollator",),
     ".prepare": ("PreparingCollator",),
-    ".step_info": ("STEP_KEY", "StepInfo", "attach_step", "pop_step"),
-    ".batch_of_one": ("unbatch",),
+    ".step_info": (
+        "STEP_KEY",
+        "StepInfo",
+        "attach_step",
+        "pop_step",
+    ),
+    ".joining": ("unbatch",),
     "evenstep.protocol.receipts": ("StepTotals",),
 }
 __all__ = ["LOSS_SCALING", "loss_scale", "shard_loss_scale"]

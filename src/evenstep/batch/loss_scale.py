@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_one_of
+from evenstep.plan.value_checks import check_one_of
 
 if TYPE_CHECKING:  # the protocol is more than a process that makes batches needs
     from evenstep.protocol.receipts import StepTotals

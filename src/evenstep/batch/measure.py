@@ -34,8 +34,8 @@ from evenstep.batch.labels import (
 )
 from evenstep.batch.trim import MASK, Trim
 from evenstep.errors import ConfigurationError, SampleError, described
-from evenstep.plan.argument_checks import check_one_of
 from evenstep.plan.label_reading import FIRST, READINGS, UNKNOWN, UNSHIFTED
+from evenstep.plan.value_checks import check_one_of
 
 _LENGTH_LIMIT = 2**31  # what the planner's sort keys hold
 _NUMBERS = (int, float, np.number)

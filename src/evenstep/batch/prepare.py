@@ -20,19 +20,24 @@ from typing import Any, Literal
 
 import torch
 
-from evenstep.batch.batch_of_one import unbatch
 from evenstep.batch.blank import ROW, Blank, BlankRow, towers_of
 from evenstep.batch.count_media import LATE, MediaShape
-from evenstep.batch.formats.encoders import is_encoder
-from evenstep.batch.formats.hugging_face import rope_positions, to_hugging_face
+from evenstep.batch.formats.hugging_face import is_encoder, rope_positions, to_hugging_face
+from evenstep.batch.images.processors import user_processor
 from evenstep.batch.images.rules import rule_of
-from evenstep.batch.images.user_processor import user_processor
-from evenstep.batch.joining import JoiningTrial, Kind, copy_of, kind_of, try_joining
+from evenstep.batch.joining import (
+    JoiningTrial,
+    Kind,
+    copy_of,
+    keeping_random_state,
+    kind_of,
+    try_joining,
+    unbatch,
+)
 from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator, padded_multiple
-from evenstep.batch.random_state import keeping_random_state
 from evenstep.batch.smallest_media import smallest_blank
 from evenstep.errors import CollateError, ConfigurationError
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from evenstep.batch.batch_of_one import unbatch
 from evenstep.batch.blank import LABELS, SIGHT, SOUND, Blank, labeled, towers_of
 from evenstep.batch.columns import TOKENS, tensor_of
+from evenstep.batch.joining import unbatch
 from evenstep.batch.labels import MAPPINGS
 from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS

@@ -3,7 +3,7 @@
 ```
 advise     what each policy would gain on a data set, and settings to use
 doctor     what would bite a job on this machine
-simulate/  policies over given lengths
+simulate   policies over given lengths
 profile    the cost of a model on the hardware at hand
 report     what a run lost to padding, to waiting for ranks and for data, from its step log
 service    a job of the service: run it, see its status (service_text) and plans; measure its
@@ -11,7 +11,7 @@ service    a job of the service: run it, see its status (service_text) and plans
 ```
 
 `app` puts the commands together; demos arrive by entry points (group ``evenstep.commands``).
-Shared: `shared_options`, `cost_option`, `user_objects` and `output`.
+Shared: `shared_options`, `user_objects` and `output`.
 
 Standard output carries results, and with ``--json`` exactly one object; everything else goes to
 standard error. Exit code 2 means that the arguments, or the files they name, must be changed.

@@ -7,9 +7,15 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.cost_option import parse_cost
 from evenstep.cli.output import note, print_json, progress_bar
-from evenstep.cli.shared_options import BufferSize, CostName, Json, WorldSize, parse_buffer_size
+from evenstep.cli.shared_options import (
+    BufferSize,
+    CostName,
+    Json,
+    WorldSize,
+    parse_buffer_size,
+    parse_cost,
+)
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise import Advice, advise, draw_length_sample
 from evenstep.tools.advise.length_sources import SAMPLE_SIZE

@@ -10,10 +10,10 @@ import typer
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.cli.shared_options import Json
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 
 if TYPE_CHECKING:
-    from evenstep.tools.profile.device import Device
+    from evenstep.tools.profile.model_on_device import Device
 
 
 def command(
@@ -127,7 +127,7 @@ def command(
     out = out or Path("attention-latency.json")
     if out.is_dir():
         raise ConfigurationError(f"--out {out} is a folder; give a file")
-    from evenstep.tools.profile.device import choose_device, choose_dtype
+    from evenstep.tools.profile.model_on_device import choose_device, choose_dtype
 
     chosen = choose_device(device)
     common: dict[str, Any] = {
@@ -186,9 +186,8 @@ def _attention(
     out: Path, shape: dict[str, Any], kernel: str, *, device: Device, dtype: str, **limits: Any
 ) -> tuple[dict[str, Any], str]:
     """Measures attention and writes its file; returns it as JSON and as text."""
-    from evenstep.tools.profile.attention import measure_attention
-    from evenstep.tools.profile.attention_kernels import Heads, choose_kernel
-    from evenstep.tools.profile.attention_text import attention_text
+    from evenstep.tools.profile.attention import Heads, choose_kernel, measure_attention
+    from evenstep.tools.profile.attention_profile import attention_text
 
     heads = Heads(**shape)
     chosen = choose_kernel(kernel, device, dtype)

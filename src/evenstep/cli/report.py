@@ -35,8 +35,7 @@ def command(
       evenstep report run.jsonl --html report.html
       evenstep report before.jsonl after.jsonl --html report.html
     """
-    from evenstep.tools.report.run_page import run_page
-    from evenstep.tools.report.run_record import read_run
+    from evenstep.tools.report.run_record import read_run, run_page
 
     runs = [read_run(path) for path in (log, after) if path is not None]
     if last is not None:

@@ -159,7 +159,7 @@ def run(
       evenstep service run job.py --backend processes --step-log run.jsonl
       evenstep service run job.py --store s3://bucket/pretrain --resume s3://bucket/pretrain
     """
-    from evenstep.service.options import FaultOptions, LogOptions, RayOptions
+    from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
     from evenstep.service.startup import start
     from evenstep.service.status_http import StatusEndpoint
 
@@ -228,7 +228,7 @@ def run(
 
 def _state(job: Any, resume: str, step: int | None) -> Any:
     """The state in a file, or in a store."""
-    from evenstep.service.planner.store.runs import stored_state
+    from evenstep.service.planner.store.run_store import stored_state
 
     if not Path(resume).is_file():
         return stored_state(job, resume, step)

@@ -43,7 +43,7 @@ def profile(
       evenstep service profile job.py --samples 256 --seconds 20
     """
     from evenstep.service.sizing.job_profile import JobProfile
-    from evenstep.service.sizing.profiling import profile as measure
+    from evenstep.service.sizing.job_profile import profile as measure
 
     made, path = load_job(job), _profile_of(job)
     known = None if every or not path.exists() else JobProfile.read(path)
@@ -95,9 +95,8 @@ def advise(
       evenstep service advise job.py --step-seconds 0.5 --memory 4096
       evenstep service advise job.py --layout layout.json
     """
-    from evenstep.service.sizing.job_profile import JobProfile
+    from evenstep.service.sizing.job_profile import JobProfile, check_profile
     from evenstep.service.sizing.loader_planning import plan_loaders
-    from evenstep.service.sizing.profiling import check_profile
 
     made = load_job(job)
     path, known = _profile_of(job), None

@@ -7,12 +7,12 @@ In reading order:
 ```
 batch_shards         a packed row to what one rank trains on, and back: `document_lengths`,
                      `shard_batch`, `unshard`
-prepared_sharding    `prepare`: what attention needs, once per micro-batch: a `PreparedSharding`
-  agreement          all ranks hold the same sharding, or all raise
+prepared_sharding    `prepare`: what attention needs, once per micro-batch: a `PreparedSharding`;
+                     all ranks hold the same, or all raise
   collectives        what ranks send each other
 causal_attention     `attention`, over the fragments of any sharding
 kernels/             back ends of attention, one file each: FlashAttention, FlexAttention, SDPA
-frameworks/          a sharding for the context parallelism of Megatron-LM, Transformer Engine and
+frameworks           a sharding for the context parallelism of Megatron-LM, Transformer Engine and
                      PyTorch
 latency              how long a kernel takes for fragments: `AttentionLatency`, `load_latency`
 ```

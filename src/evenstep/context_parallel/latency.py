@@ -29,10 +29,8 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, parsing
 from evenstep.files import MeasuredFile
-from evenstep.plan.argument_checks import check_at_least, check_one_of
-from evenstep.plan.schema import AT_LEAST_1, check_schema
-from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles, check_tile
-from evenstep.plan.sharding.sharding import Sharding
+from evenstep.plan.sharding.sharding import TILE, Sharding, causal_tiles, check_tile
+from evenstep.plan.value_checks import AT_LEAST_1, check_at_least, check_one_of, check_schema
 
 Table = tuple[tuple[float, ...], ...]
 

@@ -38,7 +38,7 @@ class StepTimes:
 
     loads: Float64Array
     """[4, waits, ranks] tokens as computed, pairs, patches and groups of each rank between one wait
-    for the others and the next: see `evenstep.batch.rank_loads`."""
+    for the others and the next: see `evenstep.batch.step_info`."""
     begins: Int64Array
     """[times] the first wait of each."""
     seconds: Float64Array

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.plan.plain_values import stable_repr
+from evenstep.data.pickling import contents_of
+from evenstep.plan.value_checks import stable_repr
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _COMPUTED = re.compile(r"(.*):(\d+\.\d+):[0-9a-f]{16}", re.DOTALL)
@@ -107,7 +108,7 @@ class _Digests:
         return stable_repr(value)
 
     def _function(self, function: FunctionType) -> Any:
-        cells = [_held(cell) for cell in function.__closure__ or ()]
+        cells = [contents_of(cell) for cell in function.__closure__ or ()]
         used = sorted(_globals_of(function.__code__) & function.__globals__.keys())
         held = {name: function.__globals__[name] for name in used}
         return [
@@ -174,10 +175,3 @@ def _constant(value: Any) -> bool:
     if isinstance(value, (tuple, frozenset)):
         return all(map(_constant, value))
     return isinstance(value, (*_PLAIN, FunctionType, type, functools.partial))
-
-
-def _held(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None

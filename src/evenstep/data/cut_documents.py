@@ -19,9 +19,8 @@ from torch.utils.data import Dataset
 from evenstep.batch.measure import length_of
 from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.argument_checks import check_at_least, check_one_of
-from evenstep.plan.lengths import check_lengths
 from evenstep.plan.packing import OVER_LONG, Pieces, cut_long
+from evenstep.plan.value_checks import check_at_least, check_lengths, check_one_of
 
 
 class CutDocuments(Dataset[Any]):

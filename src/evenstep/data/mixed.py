@@ -14,11 +14,10 @@ from evenstep.data.mixed_pass import MixedPass, SourceReading
 from evenstep.data.resumable import ResumableIterable, dataset_fingerprint, is_map_style
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import FeedbackSchedule, LengthCurriculum, Mixer, Past, Schedule
-from evenstep.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
-from evenstep.mixture.weights import Weights, check_names, in_order
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.lengths import check_lengths
+from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT, stop_rule
+from evenstep.mixture.schedules import Weights, check_names, in_order
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least, check_lengths
 
 
 class Mixture(Dataset[Any]):
@@ -68,7 +67,7 @@ class Mixture(Dataset[Any]):
             weights: by name, or a schedule of `evenstep.mixture`.
             by: "samples" or "tokens", in which weights are shares. Tokens of map-style datasets
                 must be known: see `lengths`. Those of iterable ones are counted as they are read.
-            stop: what happens where a dataset ends: see `evenstep.mixture.stop`.
+            stop: what happens where a dataset ends: see `evenstep.mixture.mixture_options`.
             passes: by name, how often a dataset is read until it has ended; once by default.
             samples_per_epoch: draws of an epoch, on all ranks together. None is as many samples as
                 map-style datasets have with ``stop="repeat"``, else where the rule ends.

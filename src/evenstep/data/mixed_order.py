@@ -13,9 +13,9 @@ from evenstep.arrays import Int64Array
 from evenstep.data.mixed import Mixture
 from evenstep.data.shard_order import ShardOrder
 from evenstep.errors import MismatchError
+from evenstep.mixture.mixture_options import REPEAT
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.mixture.state import MixtureState
-from evenstep.mixture.stop import REPEAT
 
 _PASSES = 1 << 20
 """More than a dataset is read in an epoch in which it begins again."""

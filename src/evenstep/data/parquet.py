@@ -31,7 +31,7 @@ from evenstep.data.source_files import (
 )
 from evenstep.data.storage import Result, check_unchanged, retried
 from evenstep.errors import ConfigurationError
-from evenstep.plan.schema import require
+from evenstep.plan.value_checks import require
 
 DECODED: SizedCache[RowSlice | None] = SizedCache(128 << 20)
 """Rows of this process that are decoded and come next."""

@@ -116,7 +116,7 @@ class _PickleCheck(pickle.Pickler):
         if isinstance(value, type):
             own = [held for held in vars(value).values() if isinstance(held, FunctionType)]
             return _ByValue, (value.__name__, value.__bases__, own)
-        cells = [_contents_of(cell) for cell in value.__closure__ or ()]
+        cells = [contents_of(cell) for cell in value.__closure__ or ()]
         return _ByValue, (value.__name__, cells, value.__defaults__, value.__kwdefaults__)
 
 
@@ -126,10 +126,11 @@ class _ByValue:
     def __init__(self, *_: Any) -> None: ...
 
 
-def _contents_of(cell: Any) -> Any:
+def contents_of(cell: Any) -> Any:
+    """What a function closes over in a cell; None if it is not assigned yet."""
     try:
         return cell.cell_contents
-    except ValueError:  # not assigned yet
+    except ValueError:
         return None
 
 

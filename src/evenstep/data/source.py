@@ -15,8 +15,7 @@ from evenstep.batch.measure import length_of
 from evenstep.data.code_digest import code_digest
 from evenstep.data.pickling import check_picklable
 from evenstep.errors import ConfigurationError, SampleError, described
-from evenstep.plan.argument_checks import check_at_least, check_given, check_seconds
-from evenstep.plan.plain_values import stable_repr
+from evenstep.plan.value_checks import check_at_least, check_given, check_seconds, stable_repr
 
 FORMATS = ("parquet", "jsonl", "webdataset")
 

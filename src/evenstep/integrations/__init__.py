@@ -9,13 +9,12 @@ megatron         Megatron-LM's data iterator
 verl             verl's updates of actor and critic
 
 releases         which releases of a trainer an integration was tried with
-rank_values      small values between ranks
-states           a loader's state in a trainer's checkpoint: the parts of all ranks in one
-job_facts        what a job tells a loader: the model whose time is made equal, and when ranks wait
-step_estimate    how many steps an epoch will have, before the first one
-fillers          batches that bear no loss
+rank_values      small values between ranks; a loader's state in a trainer's checkpoint
+job_facts        what a job tells a loader: the model whose time is made equal, and when ranks wait;
+                 how many steps an epoch will have, before the first one
 step_values      what is logged beside the loss
-handed_steps     scales the losses of custom loops, and stops loops that train wrongly
+handed_steps     scales the losses of custom loops, and stops loops that train wrongly; batches that
+                 bear no loss
 update_stream    micro-batches for trainers that know no epochs
 ```
 

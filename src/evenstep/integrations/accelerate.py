@@ -19,9 +19,8 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
 from evenstep.integrations.job_facts import take_cost, waits_at_updates
-from evenstep.integrations.rank_values import check_ranks
+from evenstep.integrations.rank_values import check_ranks, read_state, save_state
 from evenstep.integrations.releases import check_hooks, check_release, importing
-from evenstep.integrations.states import read_state, save_state
 from evenstep.loader.dataloader import DataLoader
 
 with importing("accelerate", "accelerate"):

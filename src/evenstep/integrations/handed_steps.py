@@ -3,6 +3,9 @@ that trains wrongly is stopped.
 
 An unscaled loss trains wrongly without any sign of it. So during a pass, a hook checks after every
 optimizer step which losses its gradients came from.
+
+`without_loss` makes batches that count for nothing, of a rank without samples, where trainers know
+no ``loss_scale``.
 """
 
 from __future__ import annotations
@@ -14,12 +17,29 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.fillers import scaled
 from evenstep.integrations.rank_values import ranks
 from evenstep.loader.dataloader import DataLoader
-from evenstep.tools.doctor.attention import warn_of_plans
+from evenstep.tools.doctor.software import warn_of_plans
+
+LABELS = ("labels", "shift_labels")
+"""Fields that a trainer's loss may be taken of."""
+
+
+def without_loss(batch: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a batch of which no label counts."""
+    return {
+        key: torch.full_like(value, IGNORE_INDEX) if key in LABELS else value
+        for key, value in batch.items()
+    }
+
+
+def scaled(loss: torch.Tensor, factor: float) -> torch.Tensor:
+    """A loss times a factor: 0 for a factor of 0, although the mean over no tokens is NaN."""
+    return loss * factor if factor else torch.nan_to_num(loss) * 0.0
+
 
 _passes: WeakKeyDictionary[Any, list[HandedSteps]] = WeakKeyDictionary()  # of each framework object
 

@@ -1,13 +1,26 @@
-"""What a trainer's job tells a loader: the model whose time is made equal, and when ranks wait."""
+"""What a trainer's job and its loader tell each other before the first step.
+
+The job tells the model whose time is made equal, and when ranks wait; the loader how many steps an
+epoch will have. Trainers want that number for progress bars and learning rates before any length is
+known. It is estimated from a few samples: their lengths are dealt to ranks and run through the
+policy, as `evenstep simulate` does. Training ends where the data ends, not where the estimate does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
+from evenstep.arrays import Int64Array
+from evenstep.errors import ConfigurationError, EvenstepError, described
+from evenstep.integrations.rank_values import by_rank_0
 from evenstep.loader.dataloader import DataLoader
+from evenstep.tools.simulate.run import deal, simulate
 
 
 def take_cost(loader: DataLoader, objects: Iterable[Any]) -> None:
@@ -43,3 +56,86 @@ def waits_at_updates(driver: Any, objects: Iterable[Any]) -> bool:
         if "DeepSpeedStrategy" in kinds:
             stage = (driver.config or {}).get("zero_optimization", {}).get("stage", 0)
     return ddp if stage is None else stage < 2
+
+
+_MEASURED = 2048  # samples
+_SECONDS = 3.0  # for measuring, where samples are slow
+_ENOUGH = 32  # samples measured, however slow
+_EPOCHS, _MOST_EPOCHS = 5, 20  # simulated; more of them where they are small
+_SIMULATED = 4096  # samples of a simulated epoch, and so many more for each rank:
+_PER_RANK = 64
+
+
+@dataclass(frozen=True)
+class StepEstimate:
+    """Steps of one epoch."""
+
+    steps: int
+    spread: float
+    """Standard deviation of the number, if epochs do not differ in lengths; 0 where it is known."""
+
+
+def estimate_steps(loader: DataLoader) -> StepEstimate | None:
+    """The same on all ranks, which all call it; None where the number of samples is unknown. Rank 0
+    measures 2,048 samples, or fewer within 3 seconds.
+
+    Raises:
+        EvenstepError: on all ranks, that a sample cannot be read or measured.
+    """
+    steps, samples = by_rank_0(lambda: _known(loader), EvenstepError)
+    if steps is not None:
+        return StepEstimate(steps, 0.0)
+    if samples is None:
+        return None
+    if loader.policy.fits_memory:
+        raise ConfigurationError(
+            'how many steps an epoch has is not known before max_tokens="auto" has found what '
+            "fits; say how many to make (max_steps), or pass a number of tokens"
+        )
+    loader.learn()
+    return StepEstimate(*by_rank_0(lambda: _estimated(loader, samples), EvenstepError))
+
+
+def _known(loader: DataLoader) -> tuple[int | None, int | None]:
+    """Steps and samples of an epoch, where they are known: samplers may differ between ranks."""
+    try:
+        return len(loader), None
+    except TypeError:
+        streamed = isinstance(loader.dataset, IterableDataset)
+        return None, None if streamed else loader.epoch_samples
+
+
+def _estimated(loader: DataLoader, samples: int) -> tuple[int, float]:
+    """Steps and their spread."""
+    try:
+        measured = loader.measure_lengths(_MEASURED, seconds=_SECONDS, enough=_ENOUGH)
+        return _simulated(loader, round(samples * measured.share), measured.lengths)
+    except Exception as error:
+        message = str(error) if isinstance(error, EvenstepError) else described(error)
+        raise EvenstepError(f"the steps of an epoch cannot be estimated: {message}") from error
+
+
+def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[int, float]:
+    """Simulates epochs of the measured lengths. If not all samples were measured, each epoch
+    resamples the lengths, so that the spread shows how much the estimate depends on the sample."""
+    rng = np.random.default_rng(loader.seed)
+    world_size = loader.world_size
+    all_measured = len(lengths) > samples - world_size
+    simulated = len(lengths)
+    if not all_measured:
+        simulated = min(samples, _SIMULATED + _PER_RANK * world_size)
+    steps = []
+    epochs = min(max(_EPOCHS, _EPOCHS * _SIMULATED // max(simulated, 1)), _MOST_EPOCHS)
+    for seed in range(epochs):
+        drawn = rng.choice(rng.choice(lengths, len(lengths)), simulated)
+        if all_measured:
+            drawn = rng.permutation(lengths)
+        shards = [drawn[share] for share in deal(simulated, world_size, seed)]
+        run = simulate(
+            loader.sized_policy,
+            shards,
+            buffer_size=loader.memory.buffer_size,
+            accumulate=loader.accumulate,
+        )
+        steps.append(run.steps * samples / simulated)
+    return max(1, round(np.mean(steps))), float(np.std(steps, ddof=1))

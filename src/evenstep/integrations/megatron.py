@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from evenstep.batch.formats.megatron import to_megatron
+from evenstep.batch.formats.train_loops import to_megatron
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, ConfigurationError

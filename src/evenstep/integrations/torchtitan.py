@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import torch
 import torch.distributed as dist
 
-from evenstep.batch.formats.torchtitan import to_torchtitan
+from evenstep.batch.formats.train_loops import to_torchtitan
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.measure import length_of
 from evenstep.errors import CollateError, ConfigurationError, SampleError

@@ -23,18 +23,16 @@ The files of this folder, in reading order:
 
     dataloader     `DataLoader`: arguments, `steps`, `state_dict`, `close`
     attributes     `LoaderAttributes`: its arguments as attributes
-    arguments      what it refuses, and its defaults
+    arguments      what it refuses, trainers without evenstep's integration too; its defaults
     options        `LoaderOptions`: its arguments, checked; `Memory`, `Faults`, `SampleCounts`
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
     iterator       `StepIterator`: one pass; `until`: passes until enough samples have come
     step_clock     how long steps take, and what that says of the policy's cost
-    memory_watch   what fits in memory, where that is found while training
-    misfits        which samples of a group keep it from being collated
     notices        what a loader says about its pass
     feeder         `Feeder`: the sampler's indices
-    trainers       those that iterate a loader without evenstep's integration
-    watchdog       `Watchdog`: calls of the user's code that take longer than `timeout`
-    threads        `GuardedThread`: a thread that never ends in silence; `LaterInterrupt`
+    memory_watch   what fits in memory, found while training
+    threads        `GuardedThread`: a thread that never ends in silence; `LaterInterrupt`;
+                   `Watchdog`: calls of the user's code that take longer than `timeout`
     torch_loader   `wrap`: takes over a torch DataLoader
     row_order      what its samplers and batch samplers yield, and whether for all ranks or for one
 """
@@ -42,8 +40,7 @@ The files of this folder, in reading order:
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.options import Faults, Memory, SampleCounts
-from evenstep.loader.resume.dcp_states import read_states
-from evenstep.loader.resume.state import merge_states
+from evenstep.loader.resume.state import merge_states, read_states
 from evenstep.loader.torch_loader import wrap
 
 __all__ = [

@@ -1,12 +1,19 @@
-"""What `DataLoader` refuses before anything is started, and what its defaults stand for."""
+"""What `DataLoader` refuses before anything is started, and what its defaults stand for.
+
+It refuses trainers that iterate a loader without its integration, too, and says which line to
+write. Such a trainer would train without an error, but with unscaled losses, with updates that end
+at other steps, and with checkpoints that do not hold the position in the data.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.context import BaseContext
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,7 +22,7 @@ from torch.utils.data import BatchSampler
 from evenstep.arrays import rounded_up
 from evenstep.batch.blank import ROW, Blank, BlankRow
 from evenstep.batch.columns import TOKENS
-from evenstep.batch.images.user_processor import is_processor
+from evenstep.batch.images.processors import is_processor
 from evenstep.batch.labels import MAPPINGS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
@@ -25,10 +32,10 @@ from evenstep.batch.smallest_media import blank_of_sample
 from evenstep.batch.trim import Trim
 from evenstep.data.mixed import Mixture
 from evenstep.errors import ConfigurationError, WrongTypeError
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.padded_to import PaddedTo
+from evenstep.plan.groups import PaddedTo
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
+from evenstep.plan.value_checks import check_at_least
 
 _OURS = (PadCollator, PackCollator, DefaultCollator, PreparingCollator)
 
@@ -256,3 +263,53 @@ def resolve_start_method(context: Any) -> str | None:
             f"multiprocessing_context={context!r} must be one of {known} on {sys.platform}"
         )
     return context
+
+
+_LIGHTNING = (
+    "from evenstep.integrations import lightning as even; even.fit(trainer, module, loader); a "
+    "train_dataloader, and a list or dictionary of loaders, has even.loader(loader)"
+)
+_LINES = {
+    "lightning": _LIGHTNING,
+    "pytorch_lightning": _LIGHTNING,
+    "transformers": (
+        "from evenstep.integrations import transformers as even; trainer = even.install(trainer)"
+    ),
+}
+_ACCELERATE = (
+    "from evenstep.integrations import accelerate as even; "
+    "model, optimizer, loader = even.prepare(accelerator, model, optimizer, loader)"
+)
+
+
+def refuse_trainers(frame: FrameType | None) -> None:
+    """
+    Args:
+        frame: of the code that iterates a loader, or asks for its length.
+
+    Raises:
+        ConfigurationError: it is a trainer's own.
+    """
+    module = frame.f_globals.get("__name__", "") if frame is not None else ""
+    trainer = module.partition(".")[0]
+    if trainer in _LINES:
+        raise ConfigurationError(
+            f"{trainer} was given an evenstep.DataLoader as it is. To evaluate, give it torch's "
+            "DataLoader, as evenstep's repeats samples where a rank has none left. To train, where "
+            f"it would not scale its losses, write: {_LINES[trainer]}"
+        )
+
+
+def check_caller(frame: FrameType | None) -> None:
+    """`refuse_trainers` for code that iterates a loader, and a warning where an Accelerator is in
+    use."""
+    refuse_trainers(frame)
+    # Accelerate returns a loader that is not torch's unchanged, and the user's code iterates it.
+    accelerate = sys.modules.get("accelerate.state")
+    if accelerate is not None and accelerate.is_initialized():
+        warnings.warn(
+            "an Accelerator is in use, and this evenstep.DataLoader was not prepared for it: it "
+            f"would miss the end of short updates, devices and checkpoints; write: {_ACCELERATE}. "
+            "A loop that does all of it itself iterates loader.steps()",
+            stacklevel=3,
+        )

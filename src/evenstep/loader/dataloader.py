@@ -21,8 +21,10 @@ from evenstep.data.mixed_order import MixtureOrder
 from evenstep.data.resumable import dataset_size
 from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
+    check_caller,
     check_group,
     check_in_order,
+    refuse_trainers,
     resolve_blank,
     resolve_collate,
     resolve_policy,
@@ -31,32 +33,28 @@ from evenstep.loader.arguments import (
     resolve_trim,
 )
 from evenstep.loader.attributes import LoaderAttributes
-from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
-from evenstep.loader.batcher.spec import LoaderSpec
+from evenstep.loader.batcher.batcher_messages import BadSample, EpochEnd, LoaderSpec, StepProgress
 from evenstep.loader.iterator import BatchIterator, StepIterator, until
-from evenstep.loader.learning.job import JobLearning
+from evenstep.loader.learning.job_learning import JobLearning
 from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.question import JobQuestion, Measured
 from evenstep.loader.memory_watch import MemoryWatch
 from evenstep.loader.notices import Notices
 from evenstep.loader.options import Faults, LoaderOptions, Memory, SampleCounts
 from evenstep.loader.resume.epoch_cursor import EpochCursor
-from evenstep.loader.resume.epochs import Epochs
+from evenstep.loader.resume.epochs import Epochs, StepCount
 from evenstep.loader.resume.resumption import job_of, resumption, with_chunk_size
 from evenstep.loader.resume.state import to_dict
-from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.row_order import resolve_batch_sampler
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.step_clock import StepClock
-from evenstep.loader.threads import LaterInterrupt
-from evenstep.loader.trainers import check_caller, refuse_trainers
-from evenstep.loader.transport.cp_peers import GroupPlace
+from evenstep.loader.threads import LaterInterrupt, Watchdog
+from evenstep.loader.transport.peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
-from evenstep.loader.watchdog import Watchdog
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.even.even import Even
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import resolve_accumulate
+from evenstep.plan.value_checks import check_at_least
 from evenstep.run_log import RunLog
 
 logger = logging.getLogger("evenstep")

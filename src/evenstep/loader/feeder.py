@@ -17,9 +17,8 @@ from typing import Any, cast
 from evenstep.arrays import Int64Array
 from evenstep.errors import EvenstepError, LoaderDiedError, SampleError, described
 from evenstep.loader.arguments import check_index
-from evenstep.loader.threads import GuardedThread
+from evenstep.loader.threads import GuardedThread, Watchdog
 from evenstep.loader.transport.first_rows import FirstRows
-from evenstep.loader.watchdog import Watchdog
 
 _BLOCK = 512  # indices in a message
 _POLL_SECONDS = 0.2  # between two checks whether the trainer has left the pass

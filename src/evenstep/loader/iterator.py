@@ -20,18 +20,15 @@ from evenstep.errors import (
     PeerError,
     described,
 )
+from evenstep.loader.batcher.batcher_handles import BatcherProcess, BatcherThread
+from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec, StepProgress
 from evenstep.loader.batcher.ports import BatcherFailure
-from evenstep.loader.batcher.process import BatcherProcess
-from evenstep.loader.batcher.progress import EpochEnd, StepProgress
-from evenstep.loader.batcher.spec import EpochSpec
-from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.memory_watch import MemoryWatch
 from evenstep.loader.step_clock import StepClock
 from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.transport.rank_exchange import RankExchange
-from evenstep.loader.transport.session import Session
-from evenstep.loader.transport.ticks import Doing
+from evenstep.loader.transport.session import Doing, Session
 from evenstep.run_log import RunLog
 
 if TYPE_CHECKING:

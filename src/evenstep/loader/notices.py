@@ -8,7 +8,7 @@ from typing import Any
 
 from evenstep.batch.composition import Composition
 from evenstep.batch.step_info import StepInfo
-from evenstep.loader.batcher.progress import BadSample, RoundProgress
+from evenstep.loader.batcher.batcher_messages import BadSample, RoundProgress
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.row_order import name_of
 from evenstep.plan.length_moments import LengthMoments

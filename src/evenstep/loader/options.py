@@ -22,15 +22,15 @@ from evenstep.loader.arguments import (
     check_workers,
     resolve_padded_to,
 )
-from evenstep.plan.argument_checks import (
+from evenstep.plan.groups import PaddedTo
+from evenstep.plan.policy import Policy
+from evenstep.plan.update_size import check_update_tokens
+from evenstep.plan.value_checks import (
     check_at_least,
     check_given,
     check_one_of,
     check_seconds,
 )
-from evenstep.plan.padded_to import PaddedTo
-from evenstep.plan.policy import Policy
-from evenstep.plan.update_size import check_update_tokens
 from evenstep.protocol import EXHAUSTED_MODES
 from evenstep.protocol.window_size import AUTO, WindowSize, check_buffer_size
 

@@ -14,19 +14,18 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from evenstep.errors import described
-from evenstep.loader.batcher.process import BatcherProcess
-from evenstep.loader.batcher.spec import LoaderSpec
-from evenstep.loader.batcher.thread import BatcherThread
+from evenstep.loader.batcher.batcher_handles import BatcherProcess, BatcherThread
+from evenstep.loader.batcher.batcher_messages import LoaderSpec
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.learning.probe import Probe, ask
 from evenstep.loader.learning.question import JobAnswer, JobQuestion
 from evenstep.loader.options import Faults, LoaderOptions
-from evenstep.loader.resume.epoch_start import EpochStart
+from evenstep.loader.resume.epoch_cursor import EpochStart
 from evenstep.loader.start.choice import StartChoice
+from evenstep.loader.threads import Watchdog
 from evenstep.loader.transport.peers import LoaderNumber
 from evenstep.loader.transport.rank_exchange import RankExchange, make_exchange
 from evenstep.loader.transport.session import Session
-from evenstep.loader.watchdog import Watchdog
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 _registered_in = -1  # the process in which `_close_all` is registered

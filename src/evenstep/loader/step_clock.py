@@ -19,8 +19,7 @@ import numpy as np
 import torch
 
 from evenstep.arrays import Float64Array
-from evenstep.batch.rank_loads import RankLoads
-from evenstep.batch.step_info import StepInfo
+from evenstep.batch.step_info import RankLoads, StepInfo
 from evenstep.cost import Cost, FittedCost, VisionLanguageCost
 from evenstep.cost.measured import RATIO_UNIT, UNMEASURED, Ratios, is_measured
 from evenstep.cost.step_times import FittedTimes, StepTimes, fit_times, imbalance_at

@@ -4,12 +4,10 @@ Where do mixing weights come from? From a schedule: `Mixer(sources, schedule)` a
 weights of each step. In a job of the service that is what the strategy passes to `DGraph.mix`, else
 `DrawOptions.schedule`, else the constant weights `Source.weight`. In reading order:
 
-    weights        weights by name of source, checked
     schedules      weights by step: constant, staged, warm-up, a function, or from trainers'
                    reports; add one here
-    curriculum     `LengthCurriculum`: the longest sample of each step
-    stop           what happens when a source ends
-    options        all arguments of a mixture, checked
+    mixture_options  all arguments of a mixture, checked; what happens when a source ends;
+                   `LengthCurriculum`: the longest sample of each step
     mixer          `Mixer`: draws one step after the other, and resumes; read it first
 
 One draw, from weights to samples:
@@ -23,8 +21,8 @@ One draw, from weights to samples:
     record         what a plan log keeps of a step, and the draws recovered from it
 """
 
-from evenstep.mixture.curriculum import LengthCurriculum
 from evenstep.mixture.mixer import Mixer
+from evenstep.mixture.mixture_options import LengthCurriculum
 from evenstep.mixture.record import DrawRecord, redrawn
 from evenstep.mixture.schedules import (
     Constant,

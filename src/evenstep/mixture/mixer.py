@@ -21,18 +21,23 @@ import numpy as np
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, MismatchError
-from evenstep.mixture.curriculum import LengthCurriculum
-from evenstep.mixture.options import Options
+from evenstep.mixture.mixture_options import REPEAT, LengthCurriculum, Options, stop_rule
 from evenstep.mixture.pattern import shuffled
 from evenstep.mixture.record import DrawRecord, Phase, runs_of
 from evenstep.mixture.sample_table import Metadata, SampleTable
-from evenstep.mixture.schedules import FeedbackSchedule, Past, Schedule, as_schedule
+from evenstep.mixture.schedules import (
+    FeedbackSchedule,
+    Past,
+    Schedule,
+    Weights,
+    as_schedule,
+    check_weights,
+    in_order,
+)
 from evenstep.mixture.source_queues import UNKNOWN, SourceQueues, Taken, by_source
 from evenstep.mixture.state import MixtureState
 from evenstep.mixture.step_draws import StepDrawer, StepDraws, check_reachable
-from evenstep.mixture.stop import REPEAT, stop_rule
 from evenstep.mixture.token_shares import deficit_after
-from evenstep.mixture.weights import Weights, check_weights, in_order
 
 
 class Mixer:
@@ -60,7 +65,7 @@ class Mixer:
             tokens_per_step: instead: as many samples as hold no more tokens.
             by: "samples" or "tokens", in which weights are shares.
             stop: "repeat", "first_exhausted", "all_exhausted" or "all_repeated"; see
-                `evenstep.mixture.stop`.
+                `evenstep.mixture.mixture_options`.
             curriculum: longest sample of each step.
             modalities: lengths that add up to a sample's tokens; None is all of them.
             sizes: by source, samples of a pass; None or left out if unknown.

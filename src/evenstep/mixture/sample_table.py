@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.schema import check_schema, require
+from evenstep.plan.value_checks import check_schema, require
 
 Int32Array = npt.NDArray[np.int32]
 

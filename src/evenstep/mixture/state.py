@@ -18,7 +18,7 @@ from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import MismatchError, parsing
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.mixture.source_queues import Taken
-from evenstep.plan.schema import COUNT, check_schema, increasing, require
+from evenstep.plan.value_checks import COUNT, check_schema, increasing, require
 
 _MOST_OWED = 2.0**53
 """Samples or tokens: above it a float does not count one by one."""

@@ -22,11 +22,10 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import SampleError
-from evenstep.mixture.options import Options
+from evenstep.mixture.mixture_options import ALL_EXHAUSTED, ALL_REPEATED, FIRST_EXHAUSTED, Options
 from evenstep.mixture.record import sequence
 from evenstep.mixture.source_queues import SourceQueues, by_source
 from evenstep.mixture.state import MixtureState
-from evenstep.mixture.stop import ALL_EXHAUSTED, ALL_REPEATED, FIRST_EXHAUSTED
 from evenstep.mixture.token_shares import draw_shares, expected_shares
 
 _MOST_DRAWS = 1 << 20

@@ -5,23 +5,23 @@ In reading order:
 
 ```
 policy                the contract: a window, a proposal, all ranks' messages, a plan
-groups/               groups as two arrays, formed under a token budget, aligned across ranks
+groups                groups as two arrays, formed under a token budget, aligned across ranks;
+                      multiples that a collate function pads to
 policies/             policies that see a window: `Even`, the default, and four others; a new policy
                       goes here, and its name into `policies.by_name`
+fit                   how many tokens a group may have, found while training
 update_size           how many groups an optimizer update has, and how large they are
-fit                   how large they may be, where that is found while training
-epoch/                which samples of an epoch are left, for any number of ranks
+epoch                 which samples of an epoch are left, for any number of ranks
 packing/              documents to micro-batches of equal cost: the policy `WorkloadPacking`
 partition/            items to bins of equal load
-pipeline/             the order of micro-batches on a pipeline
+pipeline              the order of micro-batches on a pipeline
 sharding/             a sequence to context-parallel ranks
 rebalance/            sequences that ranks already hold, such as rollouts, to micro-batches
-padded_to             multiples that a collate function pads to
 label_reading         how models read labels, and how a job learns it from its samples
 length_moments        how tokens are spread over lengths; the composition of a run
-lengths, rng          checks of lengths; one random stream for each use of a seed
-argument_checks, plain_values    checks of options; options as text that is equal on all ranks
-schema                checks of documents that were saved
+rng                   one random stream for each use of a seed
+value_checks          checks of options, lengths and documents that were saved; options as text that
+                      is equal on all ranks
 ```
 
 Imports go one way, between files and between folders.
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from evenstep.plan.groups.groups import Groups as Groups
+    from evenstep.plan.groups import Groups as Groups
     from evenstep.plan.packing import DocumentCost as DocumentCost
     from evenstep.plan.packing import WorkloadPacking as WorkloadPacking
     from evenstep.plan.pipeline import PipelineSchedule as PipelineSchedule
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from evenstep.plan.policy import Window as Window
 
 _HOMES = {
-    ".groups.groups": ("Groups",),
+    ".groups": ("Groups",),
     ".packing": (
         "DocumentCost",
         "WorkloadPacking",

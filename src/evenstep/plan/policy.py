@@ -24,8 +24,8 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
 from evenstep.errors import SampleError
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.plain_values import plain_value
+from evenstep.plan.groups import Groups
+from evenstep.plan.value_checks import plain_value
 
 if TYPE_CHECKING:
     pass

@@ -21,11 +21,11 @@ from evenstep.arrays import Int64Array
 from evenstep.cost import FittedCost
 from evenstep.cost.vision_language import language_part
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.fit import START
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policy import Policy
+from evenstep.plan.value_checks import check_at_least
 
 AUTO = "auto"
 GROUPS = 8

@@ -2,7 +2,7 @@
 
 After each round every rank knows what all hold: their proposals say how many samples and tokens
 were in their windows, their receipts how many of these are trained on. From that all compute the
-same deal (`evenstep.plan.epoch.dealing`), so nothing further is exchanged. A rank draws its samples
+same deal (`evenstep.plan.epoch`), so nothing further is exchanged. A rank draws its samples
 about a window before it plans with them, so that workers have time to prepare them.
 
 Arrival numbers count the samples dealt to a rank. ``entries`` says which of the stream they are::
@@ -19,7 +19,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
-from evenstep.plan.epoch.dealing import Holdings, dealt_entries, next_deal, next_window
+from evenstep.plan.epoch import Holdings, dealt_entries, next_deal, next_window
 from evenstep.protocol.bodies import ProposalHeads
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer

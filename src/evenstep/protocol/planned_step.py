@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.protocol.receipts import RoundTotals, StepTotals
 from evenstep.protocol.window_buffer import RoundStart
 

@@ -41,11 +41,11 @@ import evenstep.protocol.wire as wire
 from evenstep.arrays import Int64Array, rounded_up
 from evenstep.cost.measured import UNMEASURED, at_ratios
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.fit import Fit, Updates
+from evenstep.plan.groups import NO_MULTIPLE, PaddedTo
 from evenstep.plan.label_reading import UNSHIFTED
-from evenstep.plan.padded_to import NO_MULTIPLE, PaddedTo
 from evenstep.plan.policy import Policy
+from evenstep.plan.value_checks import check_at_least, check_one_of
 from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.exchanged import Exchanged
 from evenstep.protocol.lending import Lending

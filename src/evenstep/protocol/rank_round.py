@@ -8,9 +8,8 @@ from evenstep.arrays import Int64Array, rounded_up
 from evenstep.cost import GroupShapes
 from evenstep.cost.measured import Ratios
 from evenstep.errors import EvenstepError, InvariantError, described
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups, PaddedTo
 from evenstep.plan.label_reading import FIRST, UNSHIFTED
-from evenstep.plan.padded_to import PaddedTo
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.protocol.bodies import ProposalHead, ProposalHeads
 from evenstep.protocol.own_receipt import Receipt

@@ -14,8 +14,8 @@ again, so no rank has to hold it.
 from __future__ import annotations
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
+from evenstep.plan.value_checks import check_at_least
 from evenstep.protocol.bodies import ProposalHeads
 from evenstep.protocol.window_buffer import RoundStart
 

@@ -15,8 +15,8 @@ from evenstep.batch.measure import length_of
 from evenstep.cost import Cost
 from evenstep.errors import EvenstepError, MismatchError, SampleError, described
 from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.rebalance import plan_rebalance
+from evenstep.plan.value_checks import check_at_least
 from evenstep.rebalance.all_to_all import AllToAll
 from evenstep.rebalance.update import RebalancedUpdate
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
-from evenstep.plan.argument_checks import check_one_of
 from evenstep.plan.rebalance.rebalancing import Rebalancing, flattened
+from evenstep.plan.value_checks import check_one_of
 from evenstep.rebalance.all_to_all import AllToAll
 
 MEANS = ("token", "sequence")

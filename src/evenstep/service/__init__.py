@@ -10,7 +10,7 @@ constructors, constructors call the planner and the loaders, and the planner cal
 folders, in reading order, are named after the process in which their code runs:
 
     startup.py       `start`: runs a job on Ray, in processes or in this thread
-    options.py       its options: faults, logs and Ray
+    start_options.py its options: faults, logs and Ray
     job/             `Job`: sources, mesh, strategy and options; what every role is made from
     source_loader/   Source Loader: one process for some sources, or for a part of one
     planner/         Planner: one process; its states and its log
@@ -49,29 +49,29 @@ if TYPE_CHECKING:
     from evenstep.service.job.collators import vision_fields as vision_fields
     from evenstep.service.job.job import Job as Job
     from evenstep.service.job.job import Strategy as Strategy
-    from evenstep.service.job.loader_job import LoaderJob as LoaderJob
-    from evenstep.service.job.mesh import Mesh as Mesh
-    from evenstep.service.job.options import DrawOptions as DrawOptions
-    from evenstep.service.job.options import MeasureOptions as MeasureOptions
-    from evenstep.service.job.options import MemoryOptions as MemoryOptions
+    from evenstep.service.job.job_options import DrawOptions as DrawOptions
+    from evenstep.service.job.job_options import MeasureOptions as MeasureOptions
+    from evenstep.service.job.job_options import MemoryOptions as MemoryOptions
+    from evenstep.service.job.job_options import Mesh as Mesh
     from evenstep.service.job.sample_measure import SUPERVISED as SUPERVISED
+    from evenstep.service.job.source_layout import LoaderJob as LoaderJob
     from evenstep.service.job.source_layout import SourceLayout as SourceLayout
     from evenstep.service.messages import Handle as Handle
     from evenstep.service.messages import LocalHandle as LocalHandle
     from evenstep.service.messages import Reply as Reply
-    from evenstep.service.options import FaultOptions as FaultOptions
-    from evenstep.service.options import LogOptions as LogOptions
-    from evenstep.service.options import RayOptions as RayOptions
     from evenstep.service.planner.loader_pool import LoaderPool as LoaderPool
     from evenstep.service.planner.plan_log import read_log as read_log
     from evenstep.service.planner.planner import Planner as Planner
-    from evenstep.service.planner.store.runs import stored_state as stored_state
+    from evenstep.service.planner.store.run_store import stored_state as stored_state
     from evenstep.service.sizing.job_profile import JobProfile as JobProfile
+    from evenstep.service.sizing.job_profile import profile as profile
+    from evenstep.service.sizing.loader_planning import LoaderScaling as LoaderScaling
     from evenstep.service.sizing.loader_planning import plan_loaders as plan_loaders
-    from evenstep.service.sizing.loader_scaling import LoaderScaling as LoaderScaling
-    from evenstep.service.sizing.profiling import profile as profile
     from evenstep.service.source_loader.source_loader import SourceLoader as SourceLoader
     from evenstep.service.source_loader.staged_steps import Fetched as Fetched
+    from evenstep.service.start_options import FaultOptions as FaultOptions
+    from evenstep.service.start_options import LogOptions as LogOptions
+    from evenstep.service.start_options import RayOptions as RayOptions
     from evenstep.service.startup import start as start
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
     from evenstep.strategy.loaders.loader_layout import SourceStripe as SourceStripe
@@ -84,24 +84,20 @@ _HOMES = {
     ".job.job": ("Job", "Strategy"),
     ".planner.loader_pool": ("LoaderPool",),
     ".backends.local": ("LocalService",),
-    ".job.mesh": ("Mesh",),
+    ".job.job_options": ("Mesh", "DrawOptions", "MeasureOptions", "MemoryOptions"),
     ".planner.plan_log": ("read_log",),
     ".planner.planner": ("Planner",),
     ".client.joining": ("Client",),
     ".job.sample_measure": ("SUPERVISED",),
     ".client.service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
-    ".sizing.job_profile": ("JobProfile",),
-    ".sizing.loader_planning": ("plan_loaders",),
-    ".sizing.loader_scaling": ("LoaderScaling",),
-    ".sizing.profiling": ("profile",),
-    ".job.source_layout": ("SourceLayout",),
+    ".sizing.job_profile": ("JobProfile", "profile"),
+    ".sizing.loader_planning": ("plan_loaders", "LoaderScaling"),
+    ".job.source_layout": ("SourceLayout", "LoaderJob"),
     ".source_loader.source_loader": ("SourceLoader",),
-    ".job.loader_job": ("LoaderJob",),
     ".source_loader.staged_steps": ("Fetched",),
     ".startup": ("start",),
-    ".planner.store.runs": ("stored_state",),
-    ".options": ("FaultOptions", "LogOptions", "RayOptions"),
-    ".job.options": ("DrawOptions", "MeasureOptions", "MemoryOptions"),
+    ".planner.store.run_store": ("stored_state",),
+    ".start_options": ("FaultOptions", "LogOptions", "RayOptions"),
     ".status_http": ("StatusEndpoint",),
     "evenstep.data.source": ("Source",),
     "evenstep.strategy.loaders.loader_layout": ("SourceStripe",),

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_one_of
+from evenstep.plan.value_checks import check_one_of
 from evenstep.service.job.job import Job
-from evenstep.service.options import FaultOptions, LogOptions, RayOptions
+from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
 
 if TYPE_CHECKING:
     from evenstep.service.backends.local import LocalService
-    from evenstep.service.backends.processes.service import ProcessService
-    from evenstep.service.backends.ray.service import RayService
+    from evenstep.service.backends.processes.process_service import ProcessService
+    from evenstep.service.backends.ray.ray_service import RayService
     from evenstep.service.job.roles import Loaders
 
 BACKENDS = ("ray", "processes", "local")
@@ -104,9 +104,9 @@ def start(
 
         return LocalService(job, **options)
     if backend == "processes":
-        from evenstep.service.backends.processes.service import ProcessService
+        from evenstep.service.backends.processes.process_service import ProcessService
 
         return ProcessService(job, **options)
-    from evenstep.service.backends.ray.service import RayService
+    from evenstep.service.backends.ray.ray_service import RayService
 
     return RayService(job, **options)

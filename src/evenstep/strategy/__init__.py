@@ -2,11 +2,10 @@
 
 The path of a step, in reading order:
 
-    graph               `DGraph`: builds a strategy from primitives; read it first
-    draws               asks the mixture for the samples of the step: see `evenstep.mixture`
+    graph               `DGraph`: builds a strategy from primitives; read it first. Its `Draws` asks
+                        the mixture for the samples of the step: see `evenstep.mixture`
     plan_builder        places the samples: spec -> assignment -> plan
-    mesh/               `ClientPlaceTree`: into how many buckets, and which rank fetches which
-    sample_costs        the cost of each sample
+    mesh                `ClientPlaceTree`: into how many buckets, and which rank fetches which
     balance/            balances buckets and micro-batches by cost
     assignment          the bucket, micro-batch and index of each sample
     loading_plan        `LoadingPlan`: the result
@@ -28,8 +27,7 @@ from evenstep.mixture.sample_table import (
 )
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.methods import METHODS
-from evenstep.strategy.draws import Draws, Mixes
-from evenstep.strategy.graph import DGraph
+from evenstep.strategy.graph import DGraph, Draws, Mixes
 from evenstep.strategy.loading_plan import LoaderTask, LoadingPlan
 from evenstep.strategy.loading_plan_json import from_json, to_json
 

@@ -11,24 +11,25 @@ plans of several modules:
 
 Samples are placed when `plan` or `assignment` is first asked for, and only once: graphs whose specs
 place samples alike share the result.
+
+`Draws` is what a graph asks of a mixture: the samples of a step, and the weights of their draw.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.mixture.sample_table import BufferedMetadata, Metadata, SampleTable
-from evenstep.plan.argument_checks import check_at_least, check_one_of
+from evenstep.plan.value_checks import check_at_least, check_one_of
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import LEVELS
-from evenstep.strategy.balance.methods import Method, check_method
-from evenstep.strategy.draws import DrawnSamples, Mixes, draw
+from evenstep.strategy.balance.methods import CostFunction, Method, check_cost, check_method
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import AXES, STAGES, ClientPlaceTree
 from evenstep.strategy.plan_builder import (
@@ -38,7 +39,80 @@ from evenstep.strategy.plan_builder import (
     place_samples,
     to_loading_plan,
 )
-from evenstep.strategy.sample_costs import CostFunction, check_cost
+
+
+class Draws(Protocol):
+    """Draws the samples of each step from the sources: a `Mixer` of `evenstep.mixture`,
+    or the user's own object. An object that has ``weights_at(step)`` too says by which weights, by
+    source, it drew a step; the plan records them."""
+
+    def draw(self, step: int, provider: Metadata) -> SampleTable:
+        """Samples of a step in the order drawn: a function of the step and the mixture's state,
+        never of timing. The table numbers the same sources in every step."""
+        ...
+
+
+class Mixes(Protocol):
+    """A job's mixture, which draws by the weights that a strategy passes."""
+
+    def draw_with(self, step: int, provider: Metadata, schedule: Any) -> SampleTable:
+        """As `Draws.draw`, by a schedule, a mapping from sources to weights or a function of the
+        step; None is the mixture's own schedule."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnSamples:
+    """Samples of a step, and what drew them."""
+
+    by: object
+    """The mixture."""
+    schedule: Any
+    """The schedule passed to it."""
+    samples: SampleTable
+    weights: Mapping[str, float]
+    """By source; empty if the mixture does not report them."""
+
+
+def draw(
+    schedule: Any, mixture: Mixes | None, step: int, metadata: Metadata, before: list[DrawnSamples]
+) -> DrawnSamples:
+    """Draws a step, or returns the samples that the same mixture has drawn in it before.
+
+    Args:
+        schedule: an object that draws, or the schedule by which the mixture is to draw.
+        mixture: the job's, if it has one.
+        step: its number.
+        metadata: of the sources.
+        before: all draws of this step; a new one is appended.
+
+    Raises:
+        ConfigurationError: there is nothing to draw from, or the mixture has drawn by other
+            weights.
+    """
+    draws: Draws | None = schedule if hasattr(schedule, "draw") else None
+    by = mixture if draws is None else draws
+    if by is None:
+        raise ConfigurationError(
+            f"mix({'' if schedule is None else type(schedule).__name__}) has no mixture to draw "
+            "from: pass DGraph.of a mixture=, or mix an evenstep.mixture.Mixer"
+        )
+    for known in before:
+        if known.by is by:
+            if draws is None and known.schedule is not schedule and known.schedule != schedule:
+                raise ConfigurationError(
+                    f"the mixture has drawn step {step} by other weights; a step is drawn once: "
+                    "mix one graph, and derive the others from it"
+                )
+            return known
+    if draws is None:
+        assert mixture is not None
+        samples = mixture.draw_with(step, metadata, schedule)
+    else:
+        samples = draws.draw(step, metadata)
+    weights = dict(by.weights_at(step)) if hasattr(by, "weights_at") else {}
+    before.append(DrawnSamples(by, None if draws is not None else schedule, samples, weights))
+    return before[-1]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from evenstep.errors import ConfigurationError, parsing
 from evenstep.mixture.sample_table import SampleTable
-from evenstep.plan.schema import AT_LEAST_1, COUNT, check_schema, require
+from evenstep.plan.value_checks import AT_LEAST_1, COUNT, check_schema, require
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree

@@ -20,9 +20,9 @@ from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import Balancing, assign
+from evenstep.strategy.balance.methods import CostFunction, name_of, sample_costs
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import Buckets
-from evenstep.strategy.sample_costs import CostFunction, name_of, sample_costs
 
 
 class TooFewSamplesError(ConfigurationError):

@@ -6,6 +6,5 @@ advise/        What would I gain on my data, and which settings should I take?
 profile/       What does my model cost on my hardware? Measures one layer, or attention alone.
 doctor/        What on this machine would bite a job?
 report/        How do I show it? Tables as text, plots as files, pages as HTML.
-out_of_memory  recognises exceptions and output of a process that ran out of memory
 ```
 """

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from evenstep.plan.groups.token_budget_groups import token_budget_groups
+from evenstep.plan.groups import token_budget_groups
 from evenstep_demos.ranks import ProgressLines
 from evenstep_demos.text.batches import RankBatch, even_batches, fixed_batches
 from evenstep_demos.text.budget import Choice

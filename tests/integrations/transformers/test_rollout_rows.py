@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.transformers.rollout_rows import batch_of, rows_of
+from evenstep.integrations.transformers.rollouts import batch_of, rows_of
 
 
 def micro_batch() -> dict[str, Any]:

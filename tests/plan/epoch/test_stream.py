@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from evenstep.errors import InvariantError
-from evenstep.plan.epoch.dealing import Holdings, dealt_entries, next_deal
-from evenstep.plan.epoch.remaining import UNSIZED, Remaining
-from evenstep.plan.epoch.stream import Progress, Stream
+from evenstep.plan.epoch import (
+    UNSIZED,
+    Holdings,
+    Progress,
+    Remaining,
+    Stream,
+    dealt_entries,
+    next_deal,
+)
 
 WORLDS = st.integers(1, 16)
 TOTALS = st.integers(0, 300)

@@ -6,10 +6,15 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evenstep.plan.groups.alignment import align, alignment_target
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.groups.spread import like_costs, spread
-from evenstep.plan.groups.token_budget_groups import longest_first, token_budget_groups
+from evenstep.plan.groups import (
+    Groups,
+    align,
+    alignment_target,
+    like_costs,
+    longest_first,
+    spread,
+    token_budget_groups,
+)
 from evenstep.plan.rng import RandomStream, generator
 
 LENGTHS = st.lists(st.integers(1, 1500), max_size=80)

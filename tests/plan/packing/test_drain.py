@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
-from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.drain import drain
-from evenstep.plan.packing.options import PackingOptions
-from evenstep.plan.partition.best_fit import best_fit_decreasing
+from evenstep.plan.packing.fill import drain
+from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
+from evenstep.plan.partition.bins import best_fit_decreasing
 
 OPTIONS = PackingOptions(context=40, micro_batches=3, cost=DocumentCost(linear=10))
 LENGTHS = st.lists(st.integers(1, 50), max_size=40).map(lambda v: np.array(v, np.int64))

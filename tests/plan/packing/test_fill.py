@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.fill import fill
-from evenstep.plan.packing.options import PackingOptions
+from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
 
 TOKENS = DocumentCost(linear=1, quadratic=0)
 OPTIONS = PackingOptions(context=10, micro_batches=2, max_tokens=12, max_delay=5, cost=TOKENS)

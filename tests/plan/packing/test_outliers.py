@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.packing.outliers import Aim, agree, listed, named
+from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
 
 OPTIONS = PackingOptions(
     context=10, micro_batches=2, max_tokens=60, max_delay=5, cost=DocumentCost(linear=0)

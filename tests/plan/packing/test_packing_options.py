@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.options import PackingOptions
+from evenstep.plan.packing.step_limits import PackingOptions
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from evenstep.cost import PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.packing.step_limits import DocumentCost
 from evenstep.plan.packing.workload_packing import WorkloadPacking
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.pipeline import PipelineSchedule
 from evenstep.tools.simulate import SimulationResult, deal, sample_lengths, simulate
 from plan_world import play
 

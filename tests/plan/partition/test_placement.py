@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.partition.best_fit import best_fit_decreasing
+from evenstep.plan.partition.bins import best_fit_decreasing
 from evenstep.plan.partition.greedy import lpt_fill, place
 
 sizes = st.integers(1, 5)

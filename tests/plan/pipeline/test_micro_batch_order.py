@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.pipeline import PipelineSchedule, order_micro_batches
 from evenstep.tools.simulate.distributions import sample_lengths
 
 PLAIN = PipelineSchedule(stages=4)

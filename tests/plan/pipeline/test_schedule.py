@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.pipeline import PipelineSchedule
 
 
 @st.composite

@@ -13,7 +13,7 @@ from evenstep.arrays import Int64Array
 from evenstep.cost import TransformerCost, VisionLanguageCost
 from evenstep.plan import Even, Window
 from evenstep.tools.simulate import SimulationResult, deal, simulate
-from evenstep.tools.simulate.images import drawn_images
+from evenstep.tools.simulate.distributions import drawn_images
 from evenstep.tools.simulate.lengths import load_lengths
 from plan_world import play
 

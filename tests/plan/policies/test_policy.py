@@ -25,7 +25,7 @@ from evenstep.cost import (
 from evenstep.errors import SampleError
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.plan.packing.workload_packing import WorkloadPacking
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.pipeline import PipelineSchedule
 from evenstep.plan.policies.pool_sort import PoolSort
 from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.policy import too_long

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.cost import TransformerCost
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.partition.best_fit import best_fit_decreasing
+from evenstep.plan.groups import Groups
+from evenstep.plan.partition.bins import best_fit_decreasing
 from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.policy import Window
 from plan_world import play

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.sharding.attention_tiles import causal_tiles, check_tile
+from evenstep.plan.sharding.sharding import causal_tiles, check_tile
 
 FRAGMENTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=5)
 

@@ -19,7 +19,7 @@ from evenstep.plan.sharding import (
     shard_per_document,
     shard_per_sequence,
 )
-from evenstep.plan.sharding.attention_tiles import causal_pairs
+from evenstep.plan.sharding.sharding import causal_pairs
 from sharded_sequences import CONTEXT, LENGTHS, RANKS, Int64Array, pretraining
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from evenstep.context_parallel.kernels.layout import VarlenArguments, varlen_arguments
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document
-from evenstep.plan.sharding.varlen import VarlenArguments, varlen_arguments
 from shardings import shardings
 
 

@@ -13,7 +13,7 @@ from model_job import Job
 from model_notes import Notes
 
 from evenstep.errors import EvenstepError
-from evenstep.loader.resume.epoch_start import EpochStart
+from evenstep.loader.resume.epoch_cursor import EpochStart
 from evenstep.plan import FixedBatch
 
 

@@ -29,7 +29,7 @@ from model_job import Job
 from model_notes import Notes
 from model_rank import Rank
 
-from evenstep.loader.resume.epoch_start import EpochStart
+from evenstep.loader.resume.epoch_cursor import EpochStart
 
 State = tuple[int, ...]
 

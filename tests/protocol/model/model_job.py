@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from evenstep.loader.resume.epoch_cursor import EpochStart
 from evenstep.loader.resume.epoch_progress import EpochProgress
-from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.state import LoaderState, merge_states, to_dict
 from evenstep.plan import Policy

@@ -15,8 +15,7 @@ from evenstep.errors import PeerError
 from evenstep.loader.batcher.round_planner import RoundPlanner
 from evenstep.loader.batcher.whole_updates import WholeUpdates
 from evenstep.loader.resume.epoch_progress import EpochProgress
-from evenstep.plan.epoch.remaining import Remaining
-from evenstep.plan.epoch.stream import Progress, Stream
+from evenstep.plan.epoch import Progress, Remaining, Stream
 from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.lending import Lending
 from evenstep.protocol.look_ahead import LookAhead

@@ -10,9 +10,9 @@ from model_events import Violation
 from model_job import Job
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.loader.batcher.progress import StepProgress
+from evenstep.loader.batcher.batcher_messages import StepProgress
+from evenstep.loader.resume.epoch_cursor import EpochStart
 from evenstep.loader.resume.epoch_progress import EpochProgress
-from evenstep.loader.resume.epoch_start import EpochStart
 
 
 @dataclass

@@ -21,15 +21,15 @@ from model_notes import Notes
 from evenstep.batch.step_info import StepInfo
 from evenstep.cost.measured import UNMEASURED
 from evenstep.errors import DamagedMessageError, PeerError
+from evenstep.loader.batcher.batcher_messages import EpochSpec
 from evenstep.loader.batcher.chunk_checks import ReadySamples
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
-from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.options import Faults, Memory
-from evenstep.loader.resume.epoch_start import EpochStart
+from evenstep.loader.resume.epoch_cursor import EpochStart
 from evenstep.loader.resume.sample_order import DealtOrder
-from evenstep.plan.padded_to import NO_MULTIPLE
+from evenstep.plan.groups import NO_MULTIPLE
 
 
 class _Waits(Exception):

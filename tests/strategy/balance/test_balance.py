@@ -11,10 +11,9 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.partition import bins_needed
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import largest_first
-from evenstep.strategy.balance.intra import by_method, in_order
-from evenstep.strategy.balance.joint import by_bucket_first
 from evenstep.strategy.balance.levels import deal
 from evenstep.strategy.balance.methods import METHODS, bins_by
+from evenstep.strategy.balance.micro_batches import by_bucket_first, by_method, in_order
 
 any_lengths = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(np.array)
 kinds = st.sampled_from([np.int64, np.float64])

@@ -13,7 +13,7 @@ from evenstep.arrays import Int64Array
 from evenstep.mixture import FeedbackSchedule, Mixer, WarmUp
 from evenstep.strategy import SampleTable
 from evenstep.strategy.loaders import draws_of, weights_ahead
-from evenstep.strategy.loaders.demand import telling_rows
+from evenstep.strategy.loaders.load_model import telling_rows
 
 NAMES = ("short", "long", "never")
 TOKENS = np.array([20.0, 300.0, 50.0])

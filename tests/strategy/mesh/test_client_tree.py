@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.strategy.mesh import AXES, DIVIDING_AXES, STAGES, ClientPlaceTree, Place
-from evenstep.strategy.mesh.client_tree import ranges
+from evenstep.strategy.mesh import AXES, DIVIDING_AXES, STAGES, ClientPlaceTree, Place, ranges
 
 sizes_of_meshes = st.permutations(AXES).flatmap(
     lambda order: st.tuples(*[st.integers(1, 4)] * 4).map(lambda sizes: dict(zip(order, sizes)))

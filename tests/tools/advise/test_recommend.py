@@ -14,9 +14,9 @@ from evenstep.cost import PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Policy, PoolSort, TokenBudget
 from evenstep.tools.advise import Advice, LengthSample, Range, Summary, advise, summarize
+from evenstep.tools.advise.length_sample import return_on_investment
 from evenstep.tools.advise.predict import Build
 from evenstep.tools.advise.recommend import code_for, set_up
-from evenstep.tools.advise.summary import return_on_investment
 from evenstep.tools.simulate import sample_lengths
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evenstep.tools.doctor import software
-from evenstep.tools.doctor.attention import attention, plans_each_shape, warn_of_plans
+from evenstep.tools.doctor.software import attention, plans_each_shape, warn_of_plans
 
 GPU = torch.device("cuda", 0)
 

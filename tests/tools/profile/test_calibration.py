@@ -10,7 +10,7 @@ import pytest
 from calibrations import LAYERS, known_calibration
 from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.packing.step_limits import DocumentCost
 from evenstep.tools.profile import (
     Calibration,
     LengthMeasurement,

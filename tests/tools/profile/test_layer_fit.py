@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
 from evenstep.tools.profile import PartFits
-from evenstep.tools.profile.layer_fit import fit_parts
+from evenstep.tools.profile.calibration import fit_parts
 
 LENGTHS = np.array([128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768])
 

@@ -13,15 +13,20 @@ from evenstep.context_parallel.kernels import kernel_of, pick_backend
 from evenstep.context_parallel.latency import AttentionLatency, load_latency
 from evenstep.errors import ConfigurationError
 from evenstep.tools.profile import Device, Timing
-from evenstep.tools.profile.attention import fit_latency, fragment_shapes, measure_shapes
-from evenstep.tools.profile.attention_kernels import (
+from evenstep.tools.profile.attention import (
     AttentionKernel,
     Heads,
     choose_kernel,
     equal_fragments,
+    fit_latency,
+    fragment_shapes,
+    measure_shapes,
 )
-from evenstep.tools.profile.attention_profile import AttentionProfile, FragmentMeasurement
-from evenstep.tools.profile.attention_text import attention_text
+from evenstep.tools.profile.attention_profile import (
+    AttentionProfile,
+    FragmentMeasurement,
+    attention_text,
+)
 
 CPU = Device(kind="cpu", name="Abacus 3000", threads=2)
 CUDA = Device(kind="cuda", name="Abacus X")

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
 from evenstep.tools.profile import ModelShape, Timing, measure_layer, timer
-from evenstep.tools.profile.device import choose_device, choose_dtype
-from evenstep.tools.profile.layer_measure import lengths_up_to, measure_upward
-from evenstep.tools.profile.layer_parts import Layer, LayerParts
+from evenstep.tools.profile.layer_measure import Layer, LayerParts, lengths_up_to, measure_upward
+from evenstep.tools.profile.model_on_device import choose_device, choose_dtype
 from evenstep.tools.profile.timer import time_in_turn
 
 LENGTHS = [128, 256, 512, 1024, 2048]

@@ -11,8 +11,7 @@ from reader import Reader
 
 from evenstep.cli.app import run as evenstep
 from evenstep.errors import ConfigurationError
-from evenstep.tools.report.run_page import run_page
-from evenstep.tools.report.run_record import read_run
+from evenstep.tools.report.run_record import read_run, run_page
 
 HEAD = {"started": 1.0, "run": "loader", "ranks": 4, "counted": "all ranks"}
 

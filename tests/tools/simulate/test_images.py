@@ -8,7 +8,7 @@ import pytest
 from evenstep.cost import TransformerCost, VisionLanguageCost
 from evenstep.plan import Even
 from evenstep.tools.simulate import deal, sample_lengths, simulate
-from evenstep.tools.simulate.images import drawn_images, image_cells
+from evenstep.tools.simulate.distributions import drawn_images, image_cells
 
 
 @pytest.mark.parametrize(

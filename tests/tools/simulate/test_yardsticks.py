@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from evenstep.cost import PaddedTokenCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.tools.simulate import deal, simulate
 from evenstep.tools.simulate.run import run_epoch

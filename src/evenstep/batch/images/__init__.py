@@ -8,7 +8,7 @@ call; the real image processor makes the pixels once the sample's group is colla
 
     rules           what an image processor returns, from the sizes of images alone
     lazy_images     `LazyImage`: an image as its file, decoded when its pixels are first read
-    stand_in        `StandIn`: the stand-in, and the calls that it takes
+    processors      the processor that a collate function uses; `StandIn`, in the place of its image
+                    processor
     late            `LateImages`: what a sample keeps of its images, and how they are made
-    user_processor  the processor that a collate function uses
 """

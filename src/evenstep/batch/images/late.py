@@ -18,8 +18,8 @@ from PIL import Image
 
 from evenstep.batch.count_media import LATE, MediaShape, image_bytes
 from evenstep.batch.images.lazy_images import LazyImage, with_lazy_images
+from evenstep.batch.images.processors import TakenCall, check_image_tokens, standing_in
 from evenstep.batch.images.rules import LargeImages, NotPlanned
-from evenstep.batch.images.stand_in import TakenCall, check_image_tokens, standing_in
 from evenstep.errors import CollateError, described
 
 _REMEDY = (

@@ -2,7 +2,7 @@
 
 ```
 choice    `Kernel`, what a back end is; and which one runs
-layout    where the keys lie that a rank needs
+layout    where the keys lie that a rank needs; `varlen_arguments`, for one call of a kernel
 flash     FlashAttention's variable-length kernel, one launch for all fragments (CUDA)
 flex      FlexAttention with a block mask
 sdpa      PyTorch's scaled dot-product attention, block by block: the reference, on any device
@@ -16,5 +16,6 @@ from evenstep.context_parallel.kernels.choice import (
     kernel_of,
     pick_backend,
 )
+from evenstep.context_parallel.kernels.layout import varlen_arguments
 
-__all__ = ["BACKENDS", "Kernel", "check_backend", "kernel_of", "pick_backend"]
+__all__ = ["BACKENDS", "Kernel", "check_backend", "kernel_of", "pick_backend", "varlen_arguments"]

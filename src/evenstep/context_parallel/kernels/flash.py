@@ -1,9 +1,8 @@
 """FlashAttention's variable-length kernel: all fragments of a rank in one launch, on CUDA.
 
-To the kernel a fragment is one sequence, with fewer queries than keys; see
-`evenstep.plan.sharding.varlen`. Their causal mask is aligned at the bottom right. Keys that two
-fragments meet are repeated: with two chunks per rank, one from either end, the keys are 1 + 1 / 2C
-times the tokens on C ranks.
+To the kernel a fragment is one sequence, with fewer queries than keys; see `varlen_arguments`.
+Their causal mask is aligned at the bottom right. Keys that two fragments meet are repeated: with
+two chunks per rank, one from either end, the keys are 1 + 1 / 2C times the tokens on C ranks.
 
 The package flash-attn is used if it is installed, else PyTorch's own `varlen_attn`, which first
 took a scale in 2.11, and fewer kv heads than query heads in 2.12.
@@ -19,9 +18,8 @@ from typing import Any
 
 import torch
 
-from evenstep.context_parallel.kernels.layout import buffer_rows
+from evenstep.context_parallel.kernels.layout import buffer_rows, varlen_arguments
 from evenstep.plan.sharding import Sharding
-from evenstep.plan.sharding.varlen import varlen_arguments
 
 VarlenAttention = Callable[..., torch.Tensor]
 

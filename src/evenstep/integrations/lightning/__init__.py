@@ -1,10 +1,9 @@
 """Lightning: `Trainer` and `Fabric`.
 
 ```
-installed        what is needed of Lightning, looked for when it is imported
-fit              `fit` in place of ``trainer.fit``; `estimated_stepping_batches` for schedulers
 trainer_loader   `loader`: what Trainer walks over, and how far it is
-step_callback    `StepCallback`: scales losses, logs, and stops what would train wrongly
+step_callback    `fit` in place of ``trainer.fit``; `estimated_stepping_batches` for schedulers;
+                 `StepCallback`: scales losses, logs, and stops what would train wrongly
 fabric_loader    `setup`: custom loops with Fabric
 ```
 
@@ -15,8 +14,11 @@ takes it out before ``training_step`` sees the batch.
 from __future__ import annotations
 
 from evenstep.integrations.lightning.fabric_loader import setup
-from evenstep.integrations.lightning.fit import estimated_stepping_batches, fit
-from evenstep.integrations.lightning.step_callback import StepCallback
+from evenstep.integrations.lightning.step_callback import (
+    StepCallback,
+    estimated_stepping_batches,
+    fit,
+)
 from evenstep.integrations.lightning.trainer_loader import loader
 
 __all__ = ["StepCallback", "estimated_stepping_batches", "fit", "loader", "setup"]

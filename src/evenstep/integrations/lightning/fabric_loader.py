@@ -10,9 +10,8 @@ import torch
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
-from evenstep.integrations.lightning.installed import Fabric
-from evenstep.integrations.rank_values import check_ranks
-from evenstep.integrations.states import gather_state
+from evenstep.integrations.lightning.step_callback import Fabric
+from evenstep.integrations.rank_values import check_ranks, gather_state
 from evenstep.loader.dataloader import DataLoader
 
 

@@ -1,7 +1,12 @@
-"""`StepCallback`: scales losses, logs, and refuses what would train wrongly."""
+"""`StepCallback`: scales losses, logs, and refuses what would train wrongly.
+
+`fit` is what a script calls in place of ``trainer.fit``, and `estimated_stepping_batches` in place
+of ``trainer.estimated_stepping_batches``.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -9,11 +14,25 @@ import torch
 
 from evenstep.batch.step_info import STEP_KEY, StepInfo
 from evenstep.errors import ConfigurationError, MismatchError
-from evenstep.integrations.lightning.installed import Callback, LightningModule, Trainer
+from evenstep.integrations.job_facts import estimate_steps, take_cost, waits_at_updates
 from evenstep.integrations.lightning.trainer_loader import CarriedStep, LightningLoader
+from evenstep.integrations.lightning.trainer_loader import loader as lightning_loader
 from evenstep.integrations.rank_values import check_ranks
+from evenstep.integrations.releases import check_hooks, check_release, importing
 from evenstep.integrations.step_values import StepValues
-from evenstep.tools.doctor.attention import warn_of_plans
+from evenstep.loader.dataloader import DataLoader
+from evenstep.tools.doctor.software import warn_of_plans
+
+with importing("lightning", "lightning"):
+    from lightning.fabric import Fabric as Fabric
+    from lightning.pytorch import Callback as Callback
+    from lightning.pytorch import LightningModule as LightningModule
+    from lightning.pytorch import Trainer as Trainer
+
+check_release("lightning")
+check_hooks("lightning", Callback, "on_before_backward", "on_before_optimizer_step")
+check_hooks("lightning", Fabric, "to_device")
+
 
 _KEY = "evenstep"  # in a checkpoint
 
@@ -190,3 +209,56 @@ def _taken(batch: Any) -> Iterator[StepInfo]:
     elif isinstance(batch, (Mapping, list, tuple)):
         for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from _taken(part)
+
+
+def fit(
+    trainer: Trainer,
+    model: LightningModule,
+    train_dataloaders: Any = None,
+    *arguments: Any,
+    **options: Any,
+) -> None:
+    """``trainer.fit`` with an `evenstep.DataLoader`, and with a `StepCallback` where the Trainer
+    has none. Loaders that a module or a data module makes are made by `loader`.
+
+    The loader's `Even` takes the cost of the module's model, if one of its children has a
+    ``config``: see `evenstep.DataLoader.take_cost`. Where Trainer accumulates gradients under DDP
+    or ZeRO-1, a packed one gets ``sync="update"``.
+    """
+    if not any(isinstance(one, StepCallback) for one in trainer.callbacks):
+        trainer.callbacks.insert(0, StepCallback())
+    if isinstance(train_dataloaders, DataLoader):
+        train_dataloaders = lightning_loader(train_dataloaders)
+    if isinstance(train_dataloaders, LightningLoader):
+        inner = train_dataloaders.loader
+        take_cost(inner, model.children())
+        several = trainer.accumulate_grad_batches > 1 or inner.update_tokens is not None
+        if several and model.automatic_optimization and waits_at_updates(trainer.strategy, [model]):
+            inner.take_sync()
+    trainer.fit(model, train_dataloaders, *arguments, **options)
+
+
+def estimated_stepping_batches(trainer: Trainer, loader: DataLoader | LightningLoader) -> int:
+    """What ``trainer.estimated_stepping_batches`` cannot know for a loader without a length: for
+    ``configure_optimizers``. The same on all ranks, which all call it.
+
+    Raises:
+        ConfigurationError: neither the number of samples nor ``max_steps`` is known.
+    """
+    inner = loader.loader if isinstance(loader, LightningLoader) else loader
+    limit = trainer.max_steps if trainer.max_steps >= 0 else math.inf
+    estimate = estimate_steps(inner)
+    if estimate is not None and trainer.max_epochs is not None and trainer.max_epochs >= 0:
+        steps = estimate.steps
+        if isinstance(trainer.limit_train_batches, int):
+            steps = min(steps, trainer.limit_train_batches)
+        fixed = inner.update_tokens is None
+        accumulate = trainer.accumulate_grad_batches if fixed else inner.accumulate
+        updates = math.ceil(steps / accumulate)
+        limit = min(limit, updates * trainer.max_epochs)
+    if limit == math.inf:
+        raise ConfigurationError(
+            "how often the optimizer will step is unknown, as the number of samples or epochs is; "
+            "give Trainer(max_steps=)"
+        )
+    return int(limit)

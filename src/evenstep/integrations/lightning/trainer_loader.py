@@ -16,7 +16,7 @@ from typing import Any
 
 from evenstep.batch.step_info import STEP_KEY, StepInfo
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.states import gather_state
+from evenstep.integrations.rank_values import gather_state
 from evenstep.loader.dataloader import DataLoader
 
 

@@ -12,13 +12,17 @@ import torch
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from evenstep.integrations.fillers import scaled, without_loss
-from evenstep.integrations.transformers.batches import ENDLESS, next_update
-from evenstep.integrations.transformers.gathering import gathering_uneven
+from evenstep.integrations.handed_steps import scaled, without_loss
 from evenstep.integrations.transformers.loader import make_loader, taking_over
-from evenstep.integrations.transformers.preference import trains_preferences
-from evenstep.integrations.transformers.run import TrainerRun, last_checkpoint
-from evenstep.tools.doctor.attention import warn_of_plans
+from evenstep.integrations.transformers.model_labels import trains_preferences
+from evenstep.integrations.transformers.trainer_run import (
+    ENDLESS,
+    TrainerRun,
+    gathering_uneven,
+    last_checkpoint,
+    next_update,
+)
+from evenstep.tools.doctor.software import warn_of_plans
 
 
 class EvenTrainer(Trainer):

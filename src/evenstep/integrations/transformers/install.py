@@ -13,7 +13,7 @@ with importing("transformers", "transformers accelerate"):
 from evenstep.integrations.transformers.hooks import EvenTrainer
 from evenstep.integrations.transformers.loader import check_arguments
 from evenstep.integrations.transformers.rollouts import trains_on_rollouts
-from evenstep.integrations.transformers.run import EvenCallback, TrainerRun
+from evenstep.integrations.transformers.trainer_run import EvenCallback, TrainerRun
 from evenstep.plan.policy import Policy
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Any)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from evenstep.batch.images.user_processor import is_processor, user_processor
+from evenstep.batch.images.processors import is_processor, user_processor
 from evenstep.batch.labels import Supervised, labels_of
 from evenstep.batch.measure import length_of, supervised_of
 from evenstep.batch.pack import PackCollator
@@ -21,14 +21,19 @@ from evenstep.data.mixed import Mixture
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.job_facts import waits_at_updates
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
-from evenstep.integrations.transformers.model_labels import drawn_once, label_options
-from evenstep.integrations.transformers.packing import RowsFound, RowsQuestion, choose_packing
-from evenstep.integrations.transformers.preference import (
+from evenstep.integrations.transformers.model_labels import (
     UncoupledQuestion,
     check_padded,
     collated_alone,
+    drawn_once,
+    label_options,
     preference_options,
     trains_preferences,
+)
+from evenstep.integrations.transformers.packing_choice import (
+    RowsFound,
+    RowsQuestion,
+    choose_packing,
 )
 from evenstep.loader.arguments import resolve_start_method
 from evenstep.loader.dataloader import DataLoader

@@ -1,17 +1,47 @@
-"""How a trainer's model reads its labels, and what its loss is a mean over."""
+"""How a trainer's model reads its labels, and what its loss is a mean over.
+
+`inherits_from_trl` knows TRL's classes by name, as TRL may not be installed.
+
+TRL's trainers of preferences are DPO, KTO, reward models and their kin. A sample of theirs has
+fields such as ``chosen_ids`` and ``rejected_ids``, of which the collate function makes several
+rows, all padded to one length. So a sample has as many tokens as these rows hold when it is
+collated alone, and a group as many as the batch will hold with its padding. The loss is a mean over
+samples, not over tokens.
+
+A collate function that makes rows of two samples is refused: evenstep decides which samples share
+a batch, and one of a single sample would make its pair of that sample alone. TRL's for KTO with
+images does so, for its estimate of a KL divergence; of text, the dataset has these pairs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from evenstep.batch.joining import copy_of, keeping_random_state
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
-from evenstep.errors import ConfigurationError
-from evenstep.integrations.transformers.trl_classes import inherits_from_trl
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.loader.learning.probe import Run
+from evenstep.loader.learning.rows import few_rows
+from evenstep.plan.policy import Policy
+
+
+def inherits_from_trl(kind: type, names: Collection[str]) -> bool:
+    """Whether a class is one of TRL's of these names, or inherits from one."""
+    return any(
+        each.__name__ in names and each.__module__.partition(".")[0] == "trl"
+        for each in kind.__mro__
+    )
+
 
 _SHIFTING = re.compile("ForCausalLM$|LMHeadModel$|ForConditionalGeneration$|DoubleHeadsModel$")
 _NOT_SHIFTING = re.compile("For(Token|Sequence|Image|Video|Audio|AudioFrame)Classification$")
@@ -86,3 +116,126 @@ def _forward(model: Any, kind: re.Pattern[str]) -> Callable[..., Any] | None:
             found: Callable[..., Any] = kept.__dict__.get("forward", kept.forward)
             return found
     return None
+
+
+logger = logging.getLogger("evenstep")
+
+_TRAINERS = ("DPOTrainer", "KTOTrainer", "RewardTrainer")
+_OF_WHOLE_BATCHES = ("sft", "aot", "aot_unpaired")
+"""Losses of DPOTrainer that are no mean over pairs: of tokens, or of all pairs sorted."""
+
+
+def trains_preferences(trainer: Any) -> bool:
+    """Whether the trainer's class is one of TRL's for preferences, or inherits from one."""
+    return inherits_from_trl(type(trainer), _TRAINERS)
+
+
+def check_padded(policy: Policy, packed: bool | None) -> None:
+    """
+    Raises:
+        ConfigurationError: batches are to be packed.
+    """
+    if packed or policy.packed:
+        raise ConfigurationError(
+            "packed=True: TRL's trainers of preferences take padded pairs; leave it out"
+        )
+
+
+def preference_options(trainer: Any, collate_fn: Callable[[list[Any]], Any]) -> dict[str, Any]:
+    """Options of the loader that such a trainer needs."""
+    inexact = [each for each in getattr(trainer, "loss_types", ()) if each in _OF_WHOLE_BATCHES]
+    if getattr(trainer, "calculate_KL", False):
+        inexact.append(trainer.loss_type)
+    if inexact and trainer.is_world_process_zero():
+        logger.warning(
+            "loss_type %s is not a mean over samples alone, so its gradient depends on how an "
+            "update is divided into batches; evenstep weighs batches by their samples",
+            ", ".join(inexact),
+        )
+    return {"length_fn": TokensOfRows(collate_fn), "loss_scaling": "sample"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UncoupledQuestion:
+    """Whether a collate function makes of samples together what it makes of each alone: see
+    `evenstep.loader.learning`."""
+
+    dataset: Any
+    collate_fn: Callable[[list[Any]], Any]
+
+    def answer(self, run: Run) -> None:
+        """
+        Raises:
+            ConfigurationError: see `check_uncoupled`.
+        """
+        list(run(self._check, self.dataset, [None], 1))
+
+    def _check(self, dataset: Any, item: None) -> None:
+        check_uncoupled(self.collate_fn, few_rows(dataset))
+
+
+def check_uncoupled(
+    collate_fn: Callable[[list[Any]], Any], rows: Sequence[Callable[[], Any]]
+) -> None:
+    """
+    Args:
+        rows: calls that return a few samples.
+
+    Raises:
+        ConfigurationError: the collate function makes other tokens of samples together than of each
+            alone.
+    """
+    samples, alone = [], []
+    with keeping_random_state():
+        for read in rows:
+            with contextlib.suppress(Exception):  # what is wrong with a sample, the loader says
+                sample = read()
+                alone.append(_sequences(collated_alone(collate_fn, sample)))
+                samples.append(sample)
+        together = (
+            _sequences(collate_fn([copy_of(sample) for sample in samples])) if samples else {}
+        )
+    for name, sequences in together.items():
+        if sorted(sequences) != sorted(one for each in alone for one in each[name]):
+            raise ConfigurationError(
+                f"collate_fn makes other {name!r} of {len(samples)} samples together than of each "
+                "alone, and evenstep's batches may have one. TRL's KTOTrainer pairs samples that "
+                "have images: use KTOConfig(loss_type='apo_zero_unpaired'), which needs no pairs"
+            )
+
+
+@dataclass(frozen=True)
+class TokensOfRows:
+    """The tokens of all rows that the collate function makes of a sample, with their padding."""
+
+    collate_fn: Callable[[list[Any]], Any]
+
+    def __call__(self, sample: Any) -> int:
+        rows = _token_rows(collated_alone(self.collate_fn, sample)).values()
+        return sum(len(each) for each in rows) * max(each.shape[1] for each in rows)
+
+
+def collated_alone(collate_fn: Callable[[list[Any]], Any], sample: Any) -> Any:
+    """What the collate function makes of a sample alone. It may take fields out of what it is
+    given."""
+    return collate_fn([copy_of(sample)])
+
+
+def _token_rows(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The fields of tokens, [rows, tokens] each."""
+    rows = {name: value for name, value in batch.items() if name.endswith("input_ids")}
+    if not rows:
+        raise SampleError(
+            f"the collate function makes no field that ends in 'input_ids': {sorted(batch)}"
+        )
+    return rows
+
+
+def _sequences(batch: Mapping[str, Any]) -> dict[str, list[list[int]]]:
+    """The fields of tokens that have a mask, without their padding."""
+    masks = {name: name.replace("input_ids", "attention_mask") for name in _token_rows(batch)}
+    return {
+        name: [row[kept.bool()].tolist() for row, kept in zip(batch[name], batch[mask])]
+        for name, mask in masks.items()
+        if mask in batch
+    }

@@ -15,6 +15,7 @@ from evenstep.batch.check import (
     check_packed,
     check_rows,
     check_supervised,
+    misfits,
     without_padded_first,
 )
 from evenstep.batch.formats.hugging_face import leave_cache_out
@@ -27,10 +28,9 @@ from evenstep.batch.pad import PadCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError, SampleError, described
+from evenstep.loader.batcher.batcher_messages import LoaderSpec
 from evenstep.loader.batcher.filler_sample import FillerSample
-from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
-from evenstep.loader.misfits import misfits
 from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
 from evenstep.plan.packing import WorkloadPacking
 from evenstep.protocol.planned_step import PlannedStep

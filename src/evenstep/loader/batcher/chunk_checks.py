@@ -16,9 +16,8 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import EvenstepError, SampleError, described
+from evenstep.loader.batcher.batcher_messages import BadSample, EpochSpec, LoaderSpec
 from evenstep.loader.batcher.filler_sample import FillerSample
-from evenstep.loader.batcher.progress import BadSample
-from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
 from evenstep.loader.workers.chunks import Chunk
 from evenstep.protocol.window_buffer import read_columns

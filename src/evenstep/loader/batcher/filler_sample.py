@@ -10,19 +10,19 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import SampleError
-from evenstep.loader.transport import codec
+from evenstep.loader.transport.shared_memory import from_buffers, to_buffers
 
 
 def pack_sample(sample: Any) -> bytes:
     """A sample as bytes, to lend it to a rank that has none."""
-    data, buffers = codec.dumps(sample)
+    data, buffers = to_buffers(sample)
     return pickle.dumps((data, [bytearray(buffer) for buffer in buffers]))
 
 
 def unpack_sample(packed: bytes) -> Any:
     """Inverse of `pack_sample`."""
     data, buffers = pickle.loads(packed)
-    return codec.loads(data, buffers)
+    return from_buffers(data, buffers)
 
 
 class FillerSample:
@@ -43,7 +43,7 @@ class FillerSample:
         shortest = int(np.argmin(lengths))
         if self._length is None or lengths[shortest] < self._length:
             self._length = int(lengths[shortest])
-            data, buffers = codec.dumps(samples[shortest])
+            data, buffers = to_buffers(samples[shortest])
             # Copied, since the sample's own memory must go back to the worker.
             self._packed = data, [bytearray(buffer) for buffer in buffers]
 
@@ -59,4 +59,4 @@ class FillerSample:
                 "this rank has no sample to run zero-loss steps with, and no other rank lent it "
                 'one; give every rank at least one sample, or use exhausted="stop"'
             )
-        return codec.loads(self._packed[0], copy.deepcopy(self._packed[1]))
+        return from_buffers(self._packed[0], copy.deepcopy(self._packed[1]))

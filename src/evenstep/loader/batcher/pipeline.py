@@ -37,18 +37,15 @@ from evenstep.errors import (
     described,
 )
 from evenstep.loader.batcher.batch_assembly import GroupCollate, make_step, rows_of
+from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec, LoaderSpec, StepProgress
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample
-from evenstep.loader.batcher.index_feed import IndexFeed
-from evenstep.loader.batcher.intake import Intake
+from evenstep.loader.batcher.intake import IndexFeed, Intake
 from evenstep.loader.batcher.ports import PipePorts
-from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.sample_store import Closed, SampleStore
-from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
-from evenstep.loader.threads import GuardedThread
-from evenstep.loader.watchdog import Watchdog
+from evenstep.loader.threads import GuardedThread, Watchdog
 from evenstep.loader.workers.iterable import WorkerStateLog
 from evenstep.protocol.wire import abort_message
 

@@ -18,7 +18,7 @@ from typing import Any
 from evenstep.batch.step_info import StepInfo
 from evenstep.cost.measured import UNMEASURED
 from evenstep.errors import PeerError
-from evenstep.loader.batcher.progress import StepProgress
+from evenstep.loader.batcher.batcher_messages import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
 
 _POLL_SECONDS = 0.2  # between two checks whether the trainer has left

@@ -22,15 +22,13 @@ import torch
 
 from evenstep.batch.memory import borrowing
 from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, described
+from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec, LoaderSpec
 from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
-from evenstep.loader.batcher.progress import EpochEnd
 from evenstep.loader.batcher.sample_store import Closed
-from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.threads import GuardedThread
+from evenstep.loader.threads import GuardedThread, Watchdog
 from evenstep.loader.transport.shared_memory import Writer
-from evenstep.loader.watchdog import Watchdog
 from evenstep.processes import end_now, end_with_parent, kill_children
 from evenstep.protocol.wire import abort_message
 

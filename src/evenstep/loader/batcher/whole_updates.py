@@ -15,8 +15,8 @@ import functools
 from dataclasses import dataclass
 
 from evenstep.batch.loss_scale import LossTotals
-from evenstep.batch.rank_loads import RankLoads
-from evenstep.loader.batcher.progress import StepProgress
+from evenstep.batch.step_info import RankLoads
+from evenstep.loader.batcher.batcher_messages import StepProgress
 from evenstep.protocol import PlannedStep
 
 

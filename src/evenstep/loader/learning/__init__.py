@@ -19,16 +19,16 @@ no number drawn, no lock taken. With ``num_workers=0`` samples are made in the t
 these; what is drawn at random is put back.
 
 How ranks agree: the first rank of the loader's group learns, when the first pass begins or a
-trainer asks; all others are sent what it found (`agreement`). What was learned of sizes is part of
-a loader's state, so a resumed job need not find the same again.
+trainer asks; all others are sent what it found. What was learned of sizes is part of a loader's
+state, so a resumed job need not find the same again.
 
 Nothing is tried where nothing depends on it: a loader without `collate_fn` and `update_tokens`
 starts its workers at once.
 
-    learned     `Learned`: what was found; it makes of a loader's options those of its batcher
-    question    `JobQuestion`: what to ask of a job; the answer, on a few samples
-    rows        what a collate function makes of a few rows
-    probe       `ask`: has a question answered in a process made for it, with a time limit
-    job         `JobLearning`: what one loader knows of its job
-    agreement   what the first rank found, on all ranks
+    learned         `Learned`: what was found; it makes of a loader's options those of its batcher
+    question        `JobQuestion`: what to ask of a job; the answer, on a few samples
+    rows            what a collate function makes of a few rows
+    probe           `ask`: has a question answered in a process made for it, with a time limit
+    job_learning    `JobLearning`: what one loader knows of its job; what the first rank found, on
+                    all ranks
 """

@@ -24,13 +24,17 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from evenstep.batch.random_state import keeping_random_state
+from evenstep.batch.joining import keeping_random_state
 from evenstep.errors import EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.ports import BatcherFailure
-from evenstep.loader.batcher.worker_errors import could_not_start, explain_worker_error
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.start.choice import StartChoice
-from evenstep.loader.workers.worker_start import WorkerStart, context_of
+from evenstep.loader.workers.worker_start import (
+    WorkerStart,
+    context_of,
+    could_not_start,
+    explain_worker_error,
+)
 from evenstep.processes import end_now, end_with_parent
 
 logger = logging.getLogger("evenstep")

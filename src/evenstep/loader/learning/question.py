@@ -19,7 +19,7 @@ from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.probe import Run
 from evenstep.loader.learning.rows import asks_rows, found_of_rows
 from evenstep.loader.options import LoaderOptions
-from evenstep.loader.watchdog import Watchdog
+from evenstep.loader.threads import Watchdog
 from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
 from evenstep.loader.workers.seeding import epoch_seed
 from evenstep.plan.policies.even import Even

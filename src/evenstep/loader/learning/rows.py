@@ -13,8 +13,8 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from evenstep.batch.blank import Blank, BlankRow
+from evenstep.batch.images.processors import is_processor
 from evenstep.batch.images.rules import ImageTokensError
-from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator

@@ -12,14 +12,13 @@ from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import LossTotals
 from evenstep.batch.step_info import StepInfo
 from evenstep.cost.measured import UNMEASURED
-from evenstep.loader.batcher.progress import BadSample, StepProgress
+from evenstep.loader.batcher.batcher_messages import BadSample, StepProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.resume.state_schema import MEDIA
 from evenstep.loader.workers.iterable import WorkerStates
-from evenstep.plan.epoch.remaining import UNSIZED, Remaining
-from evenstep.plan.epoch.stream import Progress, Stream
+from evenstep.plan.epoch import UNSIZED, Progress, Remaining, Stream
 from evenstep.plan.fit import Fit, Updates
-from evenstep.plan.plain_values import plain_value
+from evenstep.plan.value_checks import plain_value
 from evenstep.protocol.window_buffer import RoundStart
 
 

@@ -13,7 +13,7 @@ from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.state import REMEDY, LoaderState
 from evenstep.loader.resume.state_schema import LEARNED_SCHEMA
-from evenstep.plan.schema import shorten
+from evenstep.plan.value_checks import shorten
 from evenstep.protocol.window_size import same_windows
 
 # What may differ between the checkpoint and the loader that loads it.

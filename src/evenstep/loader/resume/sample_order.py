@@ -21,8 +21,7 @@ from torch.utils.data import DistributedSampler
 from evenstep.arrays import Int64Array
 from evenstep.errors import MismatchError
 from evenstep.loader.transport.first_rows import READ
-from evenstep.plan.epoch.remaining import Remaining
-from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.epoch import Remaining, Stream
 
 _CHECKED = 32  # samples of a step that its checksum covers
 _BLOCK = 1 << 16  # indices converted to Python integers at a time

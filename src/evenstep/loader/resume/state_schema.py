@@ -12,10 +12,10 @@ from typing import Any
 
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.label_reading import READINGS
-from evenstep.plan.lengths import MAX_LENGTH
-from evenstep.plan.schema import (
+from evenstep.plan.value_checks import (
     AT_LEAST_1,
     COUNT,
+    MAX_LENGTH,
     check_schema,
     distinct,
     increasing,

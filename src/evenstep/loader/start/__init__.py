@@ -17,8 +17,8 @@ forked.
 
     choice          trainer: which way a loader's batchers are started, and the warning
     portable        trainer: the loader's spec as bytes, if a copy is cheap and as good, and what
-                    its code reads beside its arguments, for the batcher to compare
+                    its code reads beside its arguments, for the batcher to compare;
+                    `LimitedPickler`, which gives up early, of trainer and batcher
     script          trainer: whether a script may be imported elsewhere
-    limited_pickle  trainer and batcher: pickle that gives up early
     fork_server     the server: the trainer's handle on it, and its own side
 """

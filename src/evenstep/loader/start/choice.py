@@ -17,8 +17,7 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.start.fork_server import ServerLostError, fork_server
-from evenstep.loader.start.limited_pickle import NotPortable
-from evenstep.loader.start.portable import make_portable
+from evenstep.loader.start.portable import NotPortable, make_portable
 
 logger = logging.getLogger("evenstep")
 

@@ -31,9 +31,8 @@ import torch
 
 import evenstep.loader.batcher.process_main  # noqa: F401 - imported before the first fork
 from evenstep.errors import described
-from evenstep.loader.batcher.process import LOST
-from evenstep.loader.start.limited_pickle import NotPortable
-from evenstep.loader.start.portable import Imports, Portable, difference
+from evenstep.loader.batcher.batcher_handles import LOST
+from evenstep.loader.start.portable import Imports, NotPortable, Portable, difference
 from evenstep.processes import end_now, is_stopped
 
 logger = logging.getLogger("evenstep")

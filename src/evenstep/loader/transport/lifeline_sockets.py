@@ -21,8 +21,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from evenstep.loader.transport.patience import group_store, innermost_store
 from evenstep.loader.transport.peers import Door, Peer
-from evenstep.loader.transport.presence import group_store, innermost_store
 
 logger = logging.getLogger("evenstep")
 

@@ -141,7 +141,9 @@ class Lifelines:
 
     def _listen(self, seconds: float) -> None:
         """Reads what has arrived, or the first that arrives within `seconds`."""
-        while self._lines and (ready := _readable(self._lines.values(), seconds)):
+        while self._lines and (
+            ready := multiprocessing.connection.wait(list(self._lines.values()), seconds)
+        ):
             for rank, line in list(self._lines.items()):
                 if line in ready:
                     self._read(rank, line)
@@ -209,10 +211,6 @@ def _how(error: Exception) -> str:
     if isinstance(error, ConnectionResetError):  # which the system of a deaf host sends, too
         return RESET
     return SILENT if isinstance(error, OSError) and not isinstance(error, ConnectionError) else DIED
-
-
-def _readable(lines: Iterable[Connection], seconds: float) -> list[Any]:
-    return multiprocessing.connection.wait(list(lines), seconds)
 
 
 def _keep_for_ever(*needed: Any) -> None:

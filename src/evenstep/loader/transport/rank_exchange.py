@@ -25,15 +25,23 @@ import torch.distributed as dist
 from evenstep.errors import LoaderDiedError, PeerError, described
 from evenstep.loader.options import Faults
 from evenstep.loader.threads import GuardedThread
-from evenstep.loader.transport import ticks
-from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.lifeline_sockets import Meeting
 from evenstep.loader.transport.lifelines import Lifelines
-from evenstep.loader.transport.patience import CONNECT, Patience
-from evenstep.loader.transport.peers import Peer, check_same_loader
-from evenstep.loader.transport.presence import Presence
-from evenstep.loader.transport.session import Session
-from evenstep.loader.transport.ticks import DONE, FRAME, MESSAGE, WAITING, Doing, Tick
+from evenstep.loader.transport.patience import CONNECT, Patience, Presence
+from evenstep.loader.transport.peers import GroupPlace, Peer, check_same_loader
+from evenstep.loader.transport.session import (
+    DONE,
+    FRAME,
+    HEAD,
+    LONGEST,
+    MESSAGE,
+    WAITING,
+    Doing,
+    Session,
+    Tick,
+    decode_ticks,
+    encode_tick,
+)
 from evenstep.protocol.wire import abort_message
 
 TICK = 0.5
@@ -208,9 +216,9 @@ class GlooExchange(RankExchange):
         while True:
             if message is None:
                 message = session.message(TICK)
-                if message is not None and len(message) > ticks.LONGEST:
+                if message is not None and len(message) > LONGEST:
                     message = abort_message(
-                        f"its message has {len(message):,} bytes, and {ticks.LONGEST:,} are allowed"
+                        f"its message has {len(message):,} bytes, and {LONGEST:,} are allowed"
                     )
             state = WAITING if message is None else MESSAGE if message else DONE
             states, messages = self._tick(state, message or b"")
@@ -230,14 +238,14 @@ class GlooExchange(RankExchange):
 
     def _tick(self, state: int, message: bytes) -> tuple[list[int], list[bytes]]:
         tick = Tick(state, *self.patience.doing(), len(message))
-        data = ticks.encode(tick, message)
+        data = encode_tick(tick, message)
         self._ticks += 1
         with self.patience.gathering(self._ticks):
             gathered = self._gather(data[:FRAME].ljust(FRAME, b"\0"))
-        self.patience.ticks = heads = ticks.decode(gathered)
+        self.patience.ticks = heads = decode_ticks(gathered)
         states = [head.state for head in heads]
-        longest = ticks.HEAD + max(head.length for head in heads)
-        messages = [frame[ticks.HEAD :] for frame in gathered]
+        longest = HEAD + max(head.length for head in heads)
+        messages = [frame[HEAD:] for frame in gathered]
         if WAITING not in states and longest > FRAME:
             # Every rank sees the same heads, so all take part or none does.
             rest = self._gather(data[FRAME:].ljust(longest - FRAME, b"\0"))

@@ -14,12 +14,19 @@ Where there is no anonymous memory (on systems other than Linux), buffers travel
 
 A Ctrl-C raises in whatever Python code runs at that moment, and an exception in a finalizer is
 lost. So nothing that happens each step has a finalizer: slabs are freed without a line of Python.
+
+Samples and batches become a small pickle and a list of buffers, and come back without copying.
+Tensors and arrays leave the pickle as buffers (pickle protocol 5), so their bytes are copied once,
+into shared memory, and are used there in place. Anything that is not a plain CPU tensor is pickled
+the ordinary way, so every picklable sample works.
 """
 
 from __future__ import annotations
 
+import io
 import operator
 import os
+import pickle
 import threading
 import weakref
 from collections.abc import Sequence
@@ -27,8 +34,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from evenstep.loader.transport import codec
 from evenstep.loader.transport.slab_file import (
     GROWTH,
     Bytes,
@@ -37,6 +44,46 @@ from evenstep.loader.transport.slab_file import (
     available,
     out_of_memory_error,
 )
+
+
+def _rebuild(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.frombuffer(buffer, dtype=dtype).view(shape)
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is not torch.Tensor or not _is_plain(obj):
+            return NotImplemented
+        # Viewed as bytes, since NumPy has no bfloat16 or float8.
+        flat: Any = obj.detach().contiguous().view(-1).view(torch.uint8).numpy()
+        return _rebuild, (pickle.PickleBuffer(flat), obj.dtype, tuple(obj.shape))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.numel() > 0
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def to_buffers(obj: Any) -> tuple[bytes, list[memoryview]]:
+    """The pickle of `obj`, and the raw bytes of its tensors and arrays in order."""
+    buffers: list[pickle.PickleBuffer] = []
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(obj)
+    return stream.getvalue(), [buffer.raw() for buffer in buffers]
+
+
+def from_buffers(data: bytes, buffers: Sequence[Any]) -> Any:
+    """Inverse of `dumps`. The object's tensors and arrays use `buffers`, which must be writable,
+    in place and keep them alive."""
+    return pickle.loads(data, buffers=buffers)
+
 
 _ALIGN = 64  # of every buffer in a slab; also the room for the slab's header
 _READ, _LENT = 0, 1  # bytes of a slab's header: in use by a reader; by a borrower in this process
@@ -132,7 +179,7 @@ class Writer:
         return memoryview(lease)[_ALIGN : _ALIGN + size]  # type: ignore[arg-type]
 
     def pack(self, obj: Any) -> PackedObject:
-        data, buffers = codec.dumps(obj)
+        data, buffers = to_buffers(obj)
         pid = os.getpid()
         if not buffers or self._inline:
             return PackedObject(data, pid, -1, inline=tuple(bytearray(b) for b in buffers))
@@ -231,7 +278,7 @@ class Reader:
             self._slabs.pop((packed.writer, number), None)
             self.leases.pop((packed.writer, number), None)
         if packed.slab < 0:
-            return codec.loads(packed.pickle, packed.inline)
+            return from_buffers(packed.pickle, packed.inline)
         key = (packed.writer, packed.slab)
         memory = self._slabs.get(key)
         assert packed.file is not None
@@ -246,7 +293,7 @@ class Reader:
         view = memoryview(lease)  # type: ignore[arg-type]
         parts = [view[start:end] for start, end in packed.spans]
         own = [bytearray(p) if p.nbytes <= self._copied else p for p in parts]
-        return codec.loads(packed.pickle, own)
+        return from_buffers(packed.pickle, own)
 
 
 def _append(arrays: Sequence[Bytes], starts: list[int], placed: set[int], end: int) -> int:

@@ -1,6 +1,7 @@
 """Runs in the worker processes: prepares and measures samples, inside an ordinary torch DataLoader.
 
-    worker_start   what a worker does first; queues between batcher and workers
+    worker_start   what a worker does first; queues between batcher and workers; what the dataset
+                   raised in a worker, or the worker's death
     seeding        random state as a function of seed, epoch and sample
     chunks         map-style datasets: `ChunkRequest` -> `RawChunk` -> `Chunk`, measured and packed
     iterable       iterable datasets: chunks in a fixed order, and states to resume workers from

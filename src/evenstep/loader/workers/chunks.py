@@ -18,14 +18,12 @@ import numpy as np
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from evenstep.arrays import Int64Array, rounded_up
-from evenstep.batch.check import check_rows
+from evenstep.batch.check import check_rows, misfits
+from evenstep.batch.joining import keeping_random_state
 from evenstep.batch.measure import Measure, digests_of
-from evenstep.batch.random_state import keeping_random_state
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError, described
-from evenstep.loader.misfits import misfits
-from evenstep.loader.transport import codec
-from evenstep.loader.transport.shared_memory import PackedObject, Writer
-from evenstep.loader.watchdog import Watchdog
+from evenstep.loader.threads import Watchdog
+from evenstep.loader.transport.shared_memory import PackedObject, Writer, from_buffers, to_buffers
 from evenstep.loader.workers.seeding import sample_seed, seed_everything
 from evenstep.plan.policy import Policy, too_long
 
@@ -294,7 +292,7 @@ class ChunkCollate:
         if self._packed and samples:
             if self._writer is None:  # made in the worker, never before it is forked
                 self._writer = Writer()
-            with _naming("its pickling", codec.dumps, samples, names):
+            with _naming("its pickling", to_buffers, samples, names):
                 payload = self._writer.pack(samples)
         return Chunk(
             len(raw.samples),
@@ -363,6 +361,6 @@ class ChunkCollate:
 
 def _copies(samples: list[Any]) -> list[Any]:
     """Samples as they are sent; a collate function may change them."""
-    data, buffers = codec.dumps(samples)
-    copies: list[Any] = codec.loads(data, [bytearray(buffer) for buffer in buffers])
+    data, buffers = to_buffers(samples)
+    copies: list[Any] = from_buffers(data, [bytearray(buffer) for buffer in buffers])
     return copies

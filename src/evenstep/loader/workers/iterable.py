@@ -23,8 +23,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from evenstep.data.mixed_pass import MixedPass
 from evenstep.data.resumable import has_state
 from evenstep.errors import EvenstepError, SampleError, described
+from evenstep.loader.threads import Watchdog
 from evenstep.loader.transport.plain_values import decode, encode
-from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, Preparation, RawChunk
 
 

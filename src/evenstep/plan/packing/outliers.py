@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.packing.options import PackingOptions
+from evenstep.plan.packing.step_limits import PackingOptions
 
 LISTED = 16
 """Documents that a rank names for each of its micro-batches. With half as many, the dearest, which

@@ -12,7 +12,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import SampleError
-from evenstep.plan.argument_checks import check_at_least, check_one_of
+from evenstep.plan.value_checks import check_at_least, check_one_of
 
 OVER_LONG = ("error", "split", "truncate")
 """What can be done with a document that is too long."""

@@ -20,19 +20,15 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit
-from evenstep.plan.argument_checks import check_at_least, check_one_of
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.drain import drain
-from evenstep.plan.packing.fill import fill
-from evenstep.plan.packing.options import PackingOptions
+from evenstep.plan.groups import Groups
+from evenstep.plan.packing.fill import drain, fill
 from evenstep.plan.packing.outliers import agree, listed, named
-from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
+from evenstep.plan.pipeline import PipelineSchedule, order_micro_batches
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.sharding.adaptive import METHODS, shard
-from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
-from evenstep.plan.sharding.sharding import Sharding
+from evenstep.plan.sharding.sharding import KernelLatency, Sharding, TileLatency
+from evenstep.plan.value_checks import check_at_least, check_one_of
 
 # Columns of a message: samples of the window, steps that it needs if nothing is added to it, 0 if
 # something will be, its tokens and cost. The rest is what `named` makes.

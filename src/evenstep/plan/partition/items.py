@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 
 Costs = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 

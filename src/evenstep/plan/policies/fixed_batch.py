@@ -11,9 +11,9 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost
-from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
+from evenstep.plan.value_checks import check_at_least, check_given
 
 
 @dataclass(frozen=True)

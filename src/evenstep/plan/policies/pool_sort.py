@@ -23,11 +23,10 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.groups.spread import spread
+from evenstep.plan.groups import Groups, spread
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least, check_given
 
 
 @dataclass(frozen=True)

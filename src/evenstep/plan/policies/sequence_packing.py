@@ -12,11 +12,11 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit
-from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
-from evenstep.plan.partition.best_fit import best_fit_decreasing
+from evenstep.plan.groups import align, alignment_target, rounds_overdue
+from evenstep.plan.partition.bins import best_fit_decreasing
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least, check_given
 
 # Columns of a message.
 _GROUPS, _SAMPLES, _EXHAUSTED = range(3)

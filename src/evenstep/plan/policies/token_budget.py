@@ -12,13 +12,19 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit
-from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.groups.spread import like_costs, mean_lengths, spread
-from evenstep.plan.groups.token_budget_groups import token_budget_groups
+from evenstep.plan.groups import (
+    Groups,
+    align,
+    alignment_target,
+    like_costs,
+    mean_lengths,
+    rounds_overdue,
+    spread,
+    token_budget_groups,
+)
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least, check_given
 
 _WINDOW = 160
 """Groups that a window should hold."""
@@ -43,7 +49,7 @@ class TokenBudget(Policy):
     one round."""
     spread: bool = field(default=True, kw_only=True)
     """Among the steps of a round that cost about the same on all ranks, each rank deals its groups
-    so that long and short ones meet, as in a random batch: see `evenstep.plan.groups.spread`. False
+    so that long and short ones meet, as in a random batch: see `evenstep.plan.groups`. False
     is the paper: groups of like length meet, in random order."""
     cost: Cost = field(default=UNKNOWN_MODEL, kw_only=True)
 

@@ -4,16 +4,15 @@ In reading order:
 
 ```
 planner          `plan_rebalance`: checks, the number of micro-batches, bins to steps and ranks
-packed_bins      sequences to micro-batches of equal cost, in rows without padding
-swaps            between micro-batches, until these cost the same
+packed_bins      sequences to micro-batches of equal cost, in rows without padding; swapped until
+                 these cost the same
 padded_bins      the same where each sequence is padded to the longest of its micro-batch
-bounds           how many micro-batches are needed, and how even they can be
-rebalancing      `Rebalancing`: where each sequence goes, and how even that is
+rebalancing      `Rebalancing`: where each sequence goes, and how even that is; how many
+                 micro-batches are needed, and how even they can be
 ```
 """
 
-from evenstep.plan.rebalance.bounds import fewest_micro_batches, least_imbalance
 from evenstep.plan.rebalance.planner import plan_rebalance
-from evenstep.plan.rebalance.rebalancing import Rebalancing
+from evenstep.plan.rebalance.rebalancing import Rebalancing, fewest_micro_batches, least_imbalance
 
 __all__ = ["Rebalancing", "fewest_micro_batches", "least_imbalance", "plan_rebalance"]

@@ -17,16 +17,14 @@ import numpy.typing as npt
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, GroupShapes
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.lengths import check_lengths
+from evenstep.plan.groups import Groups
 from evenstep.plan.partition import partition
 from evenstep.plan.partition.greedy import fill_empty
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
-from evenstep.plan.rebalance.bounds import fewest_micro_batches, least_imbalance
 from evenstep.plan.rebalance.packed_bins import packed_bins
 from evenstep.plan.rebalance.padded_bins import padded_bins
-from evenstep.plan.rebalance.rebalancing import Rebalancing
+from evenstep.plan.rebalance.rebalancing import Rebalancing, fewest_micro_batches, least_imbalance
+from evenstep.plan.value_checks import check_at_least, check_lengths
 
 _GAIN = 0.01
 """Of the time, that more micro-batches have to gain."""

@@ -1,4 +1,7 @@
-"""`Rebalancing`: where each sequence of an update goes."""
+"""`Rebalancing`: where each sequence of an update goes, and how even that is.
+
+And what holds for every plan: how many micro-batches it needs, and how even it can be.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import Float64Array, Int64Array, prefix_sums
 from evenstep.errors import ConfigurationError
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
+from evenstep.plan.partition.items import Costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +83,8 @@ class Rebalancing:
     @property
     def imbalance(self) -> float:
         """`time` over the mean cost of the ranks: 1 is perfect."""
-        return _over_mean(self.time, self.costs)
+        total = float(self.costs.sum())
+        return self.time * len(self.costs) / total if total else 1.0
 
     @cached_property
     def _bins(self) -> dict[int, Int64Array]:
@@ -108,6 +113,48 @@ def flattened(values: Sequence[Sequence[Any]], numbers: Sequence[Int64Array]) ->
 _NONE = np.empty(0, np.int64)
 
 
-def _over_mean(slowest: float, costs: Float64Array) -> float:
+def fewest_micro_batches(
+    lengths: Int64Array, *, ranks: int, max_tokens: int, packed: bool, multiple_of: int = 1
+) -> int:
+    """Micro-batches of a rank, below which sequences cannot fit. Padded ones fit in so many.
+
+    Args:
+        lengths: [sequences] tokens of each, none above `max_tokens`.
+    """
+    if packed:
+        halves = int(np.count_nonzero(2 * lengths > max_tokens))  # no two of them share one
+        needed = max(-(-int(lengths.sum()) // max_tokens), halves)
+    else:
+        # The longest sequence decides how many a micro-batch holds: the next ones in length.
+        room = (max_tokens // np.sort(lengths)[::-1]).tolist()
+        needed = start = 0
+        while start < len(room):
+            start += room[start]
+            needed += 1
+    return -(-needed // (ranks * multiple_of)) * multiple_of
+
+
+def least_imbalance(costs: Costs, lengths: Int64Array, *, ranks: int, max_tokens: int) -> float:
+    """The `Rebalancing.imbalance` that packed micro-batches have at least, however many there are.
+
+    Of sequences that are longer than half of `max_tokens`, no two share a micro-batch. So while one
+    rank trains on the costliest, another one of the costliest ``ranks + 1`` waits for its turn, and
+    so on: that many micro-batches take at least as long as these. Meanwhile all ranks together
+    do no more than hold the sequences that cost most for their tokens; the rest is divided evenly.
+
+    Args:
+        costs: [sequences] cost of each.
+        lengths: [sequences] tokens of each, none above `max_tokens`.
+    """
     total = float(costs.sum())
-    return slowest * len(costs) / total if total else 1.0
+    if not total:
+        return 1.0
+    costs = costs.astype(np.float64)
+    long = np.sort(costs[2 * lengths > max_tokens])[::-1]
+    taken = long[::ranks].cumsum()  # [micro-batches] time of this one and those before it
+    dense = (-costs / lengths).argsort(kind="stable")
+    room = np.arange(1, len(taken) + 1) * (ranks * max_tokens)
+    # A sequence may be cut here, which only lowers the bound.
+    held = np.interp(room, prefix_sums(lengths[dense]), prefix_sums(costs[dense]))
+    done = np.minimum(held, ranks * taken)
+    return float((ranks * taken + total - done).max(initial=total)) / total

@@ -29,9 +29,16 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array, prefix_sums
-from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles
-from evenstep.plan.sharding.kernel_latency import TILES, KernelLatency, TileLatency
-from evenstep.plan.sharding.sharding import Fragments, Sharding, check_documents
+from evenstep.plan.sharding.sharding import (
+    TILE,
+    TILES,
+    Fragments,
+    KernelLatency,
+    Sharding,
+    TileLatency,
+    causal_tiles,
+    check_documents,
+)
 
 
 def equal_shares(lengths: Int64Array, ranks: int, per_tile: Float64Array, tile: int) -> Fragments:

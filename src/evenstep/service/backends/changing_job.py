@@ -19,13 +19,13 @@ from evenstep.service.backends.running_job import RunningJob
 from evenstep.service.backends.scaling_thread import ScalingThread
 from evenstep.service.client.remote_client import RemoteClient
 from evenstep.service.job.job import Job
-from evenstep.service.job.loader_job import LoaderJob
 from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_of, rank_of
+from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.messages import Message, call, results
-from evenstep.service.options import FaultOptions, LogOptions
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobInfo, JobState, check_name
-from evenstep.service.sizing.loader_scaling import LoaderScaling
+from evenstep.service.sizing.loader_planning import LoaderScaling
+from evenstep.service.start_options import FaultOptions, LogOptions
 
 _KEPT = 100  # changes of loaders
 

@@ -13,12 +13,12 @@ from evenstep.service.client.rank_client import RankClient
 from evenstep.service.job.job import Job
 from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_of, rank_of
 from evenstep.service.messages import LocalHandle
-from evenstep.service.options import LogOptions
 from evenstep.service.planner.loader_pool import LoaderPool
-from evenstep.service.planner.store.runs import new_run
+from evenstep.service.planner.store.run_store import new_run
 from evenstep.service.planner.stored_planner import planner_of
-from evenstep.service.sizing.loader_scaling import LoaderScaling
+from evenstep.service.sizing.loader_planning import LoaderScaling
 from evenstep.service.source_loader.source_loader import SourceLoader
+from evenstep.service.start_options import LogOptions
 from evenstep.strategy import LoadingPlan
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 from evenstep.errors import EvenstepError
 from evenstep.service.job.source_layout import SourceLayout
-from evenstep.service.sizing.loader_scaling import LoaderScaling
+from evenstep.service.sizing.loader_planning import LoaderScaling
 
 _LOGGER = logging.getLogger("evenstep")
 _INTERVAL = 1.0  # seconds between looks

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.messages import call
-from evenstep.service.remote.channels import Answer, RoleGoneError, SocketChannel
+from evenstep.service.remote.channels import Answer, Location, RoleGoneError, SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobInfo
-from evenstep.service.remote.role_place import Location
 from evenstep.service.transport.endpoint import read_endpoint
 
 
@@ -86,7 +85,7 @@ class RegistryLocator:
     role: str
 
     def locate(self, dead: Location | None) -> Location:
-        """See `evenstep.service.remote.role_place.Locator`."""
+        """See `evenstep.service.remote.channels.Locator`."""
         born = 0 if dead is None else dead.born
         found: Location = call(self.registry, "locate", self.role, born)
         return found
@@ -99,7 +98,7 @@ class FileLocator:
     file: Path
 
     def locate(self, dead: Location | None) -> Location:
-        """See `evenstep.service.remote.role_place.Locator`."""
+        """See `evenstep.service.remote.channels.Locator`."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             try:

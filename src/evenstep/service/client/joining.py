@@ -101,7 +101,7 @@ def join(address: str | os.PathLike[str] | None, name: str, *, patience: float =
         ConfigurationError: there is no such job.
     """
     deadline = time.monotonic() + patience
-    given = _is_file(address)
+    given = isinstance(address, os.PathLike) or str(address).endswith(SUFFIX)
     file = Path(str(address)) if given else path_of(name)
     while True:
         job = job_in(file) if given or address in (None, "auto") else None
@@ -126,7 +126,3 @@ def join(address: str | os.PathLike[str] | None, name: str, *, patience: float =
                 f"no service answers at {file}; start it first, or give the address that it prints"
             )
         time.sleep(_RETRY_INTERVAL)
-
-
-def _is_file(address: str | os.PathLike[str] | None) -> bool:
-    return isinstance(address, os.PathLike) or str(address).endswith(SUFFIX)

@@ -15,10 +15,16 @@ from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
 from evenstep.service.client.rank_client import RankClient, mesh_changed
 from evenstep.service.client.service_step import ServiceStep
 from evenstep.service.registry.metrics import TakenStep
-from evenstep.service.remote.channels import Answer, PendingAnswer, RoleGoneError
+from evenstep.service.remote.channels import (
+    Answer,
+    Location,
+    PendingAnswer,
+    RoleGoneError,
+    RolePlace,
+    cause_of_death,
+)
 from evenstep.service.remote.handles import warn_of_wait
 from evenstep.service.remote.job_state import JobInfo
-from evenstep.service.remote.role_place import Location, RolePlace, cause_of_death
 
 
 class ServiceMonitor:

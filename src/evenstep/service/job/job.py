@@ -1,7 +1,13 @@
-"""`Job`: the description of a run, from which all roles are made. Checked when it is built."""
+"""`Job`: the description of a run, from which all roles are made. Checked when it is built.
+
+The fingerprint is equal for jobs that plan the same, as far as that can be known without reading
+data. Functions are identified by their names.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
@@ -14,10 +20,10 @@ from evenstep.data.source import Source
 from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import Mixer
-from evenstep.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
-from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT, stop_rule
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
+from evenstep.plan.value_checks import check_at_least, check_given, stable_repr
 from evenstep.service.job.collators import (
     Collate,
     check_collate,
@@ -25,15 +31,59 @@ from evenstep.service.job.collators import (
     keeps_first_label,
     pads,
 )
-from evenstep.service.job.fingerprint import fingerprint_of
-from evenstep.service.job.loader_job import LoaderJob
-from evenstep.service.job.mesh import mesh_of
-from evenstep.service.job.options import DrawOptions, MeasureOptions, MemoryOptions
+from evenstep.service.job.job_options import DrawOptions, MeasureOptions, MemoryOptions, mesh_of
 from evenstep.service.job.sample_measure import SUPERVISED, SampleMeasure
-from evenstep.service.job.source_layout import SourceLayout
+from evenstep.service.job.source_layout import LoaderJob, SourceLayout
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.loaders import SourceStripe
 from evenstep.strategy.mesh import ClientPlaceTree
+
+_NUMBERS = (
+    "micro_batches",
+    "max_tokens",
+    "seed",
+    "samples_per_step",
+    "tokens_per_step",
+    "stop",
+    "prefetch",
+    "loss_reduction",
+)
+
+
+def fingerprint_of(job: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits.
+
+    Args:
+        job: the fields of a `Job`, and those of its options.
+    """
+    content = {
+        "sources": [
+            [s.name, s.paths, s.transform_name, s.weight, s.shuffle, s.seed, s.block]
+            for s in job["sources"]
+        ],
+        "mesh": job["mesh"].to_dict(),
+        "functions": [
+            _name(job["strategy"]),
+            _name(job["schedule"]),
+            _name(job["collate"]),
+            _name(job["sharding"]),
+            _name(job["supervised"]),
+            {name: _name(function) for name, function in job["modalities"].items()},
+        ],
+        "curriculum": _name(job["curriculum"]),
+        "numbers": {**{name: job[name] for name in _NUMBERS}, "unit": job["by"]},
+        "counted": list(job["counted"]),
+    }
+    text = json.dumps(content, sort_keys=True, default=_name)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _name(value: Any) -> Any:
+    """A function or object as its name."""
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return getattr(value, "__qualname__", None) or stable_repr(value)
+
 
 Strategy = Callable[[DGraph, ClientPlaceTree, int], LoadingPlan]
 """Makes the plan from a step's graph, the trainer's mesh and the step's number."""

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Literal
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
-from evenstep.service.sizing.loader_scaling import LoaderScaling
+from evenstep.service.sizing.loader_planning import LoaderScaling
 from evenstep.strategy.loaders import LoaderLayout
 from evenstep.strategy.mesh import AXES
 

@@ -2,18 +2,16 @@
 
 planner.py          `Planner`: the plan of each step
 loader_pool.py      all loaders as one provider of metadata
-bad_samples.py      samples that were skipped because they cannot be used
 trainer_reports.py  what trainers report, used in an order that does not depend on timing
 plan_validation.py  checks that a strategy's plan uses the step's samples, each once
-planner_state.py    the planner's part of a checkpoint
+planner_state.py    the planner's part of a checkpoint; samples that were skipped
 plan_log.py         plans that were made
-stored_planner.py   `StoredPlanner`: resumes where a planner that died has ended
-state_writer.py     writes its states in the background
+stored_planner.py   `StoredPlanner`: resumes where a planner that died has ended; writes its states
 store/              what outlives the planner: its states, and what trainers reported
 
 When a planner dies, `backends/` starts another process for it: Ray restarts the actor
 (`backends/ray/actor_options`), and `remote/role_makers.restart_planner` makes the role again.
 `StoredPlanner` reads the last state from the store, plans the steps since then again and continues.
-Callers that wait for an answer find the new process through `remote/role_place`, with a locator of
+Callers that wait for an answer find the new process through `remote/channels`, with a locator of
 the backend, and repeat their message. `registry/role_watch` notices the death and logs it.
 """

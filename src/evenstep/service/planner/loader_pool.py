@@ -18,7 +18,7 @@ from evenstep.data.source import Source
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle, Message, results
-from evenstep.service.planner.bad_samples import BadSamples
+from evenstep.service.planner.planner_state import BadSamples
 from evenstep.service.source_loader.preparer import PrepareFailure
 from evenstep.service.source_loader.source_buffer import Ahead
 
@@ -211,12 +211,10 @@ def _merge(parts: Sequence[Ahead]) -> Ahead:
         end,
         over=any(part.over for part in stopping),
         failure=failures[0] if failures else None,
-        bad=tuple(sorted((b for p in parts for b in p.bad if b.position < end), key=_position)),
+        bad=tuple(
+            sorted((b for p in parts for b in p.bad if b.position < end), key=lambda b: b.position)
+        ),
     )
-
-
-def _position(failure: PrepareFailure) -> int:
-    return failure.position
 
 
 def _add(known: _Known, more: Ahead) -> None:

@@ -20,11 +20,11 @@ from evenstep.mixture.sample_table import Metadata, SampleTable
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle
-from evenstep.service.planner.bad_samples import BadSamples
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.plan_log import LoggedPlan, PlanLog
 from evenstep.service.planner.plan_validation import check_plan, check_room, for_all
 from evenstep.service.planner.planner_state import (
+    BadSamples,
     PlannerState,
     loaded_state,
     source_digests,

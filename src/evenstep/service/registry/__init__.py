@@ -2,8 +2,7 @@
 
 registry.py      `JobRegistry`
 role_watch.py    `RoleWatch` asks a role how it is, and notices that its process has died
-role_status.py   the status of all roles
-event_log.py     what happened to roles, in a file
+role_status.py   the status of all roles; what happened to them, in a file
 common_state.py  where the ranks of a trainer meet to save
 metrics.py       how long trainers waited, and for what
 """

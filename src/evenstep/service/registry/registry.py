@@ -20,15 +20,13 @@ from zlib import crc32
 from evenstep.errors import EvenstepError
 from evenstep.service.messages import Message
 from evenstep.service.registry.common_state import CommonState, superseded
-from evenstep.service.registry.event_log import EventLog
 from evenstep.service.registry.metrics import MetricsExporter, TakenStep, WaitStatistics
-from evenstep.service.registry.role_status import fresh_clients, roles_status
+from evenstep.service.registry.role_status import EventLog, fresh_clients, roles_status
 from evenstep.service.registry.role_watch import WatchedRoles
-from evenstep.service.remote.channels import Answer, RoleGoneError
+from evenstep.service.remote.channels import Answer, Location, RoleGoneError, cause_of_death
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobInfo, JobState
 from evenstep.service.remote.role_host import done, encoded, mapped, messages_of, sendable
-from evenstep.service.remote.role_place import Location, cause_of_death
 from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.transport.endpoint import Endpoint, Keys
 from evenstep.service.transport.frames import Frame

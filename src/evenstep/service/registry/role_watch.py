@@ -14,10 +14,17 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from evenstep.errors import EvenstepError
-from evenstep.service.registry.event_log import EventLog
-from evenstep.service.remote.channels import Answer, RoleGoneError, SocketChannel
+from evenstep.service.registry.role_status import EventLog
+from evenstep.service.remote.channels import (
+    Answer,
+    Location,
+    RoleGoneError,
+    RolePlace,
+    SocketChannel,
+    cause_of_death,
+    located,
+)
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.role_place import Location, RolePlace, cause_of_death, located
 from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.transport.endpoint import remove_socket
 

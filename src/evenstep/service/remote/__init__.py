@@ -10,7 +10,7 @@ The process of a role:
 Where a message is sent:
 
     handles.py      `RemoteHandle`: a role, whichever process runs it
-    role_place.py   `RolePlace`: that process, and its successors
-    channels.py     how messages get there: by ZeroMQ, or to threads of this process
+    channels.py     how messages get there: by ZeroMQ, or to threads of this process;
+                    `RolePlace`: that process, and its successors
     job_state.py    `JobInfo`: which roles a job has; `JobState`, from which roles restart
 """

@@ -17,16 +17,18 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from evenstep.service.messages import Message, Reply
-from evenstep.service.remote.channels import Answer, Channel, RoleGoneError
-from evenstep.service.remote.requests import Request, WaitTimer
-from evenstep.service.remote.role_place import (
+from evenstep.service.remote.channels import (
     ATTEMPTS,
+    Answer,
+    Channel,
     Location,
     Locator,
+    RoleGoneError,
     RolePlace,
     cause_of_death,
     located,
 )
+from evenstep.service.remote.requests import Request, WaitTimer
 
 if TYPE_CHECKING:
     from evenstep.service.client.remote_client import ServiceMonitor

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.data.parquet import DECODED
 from evenstep.service.job.job import Job
-from evenstep.service.job.loader_job import LoaderJob, LoaderPart
-from evenstep.service.job.source_layout import SourceLayout
+from evenstep.service.job.source_layout import LoaderJob, LoaderPart, SourceLayout
 from evenstep.service.messages import call
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.planner import Planner
-from evenstep.service.planner.store.runs import RunPlace
+from evenstep.service.planner.store.run_store import RunPlace
 from evenstep.service.planner.stored_planner import planner_of
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobState

@@ -38,7 +38,8 @@ def main() -> None:
     sent, paths, known = pickle.load(asked)
     try:
         sources, measuring = unpickled_job(sent, paths)
-        _import_readers(sources)
+        for kind in {source.kind for source in sources} - {"dataset"}:
+            import_module(f"evenstep.data.{kind}")
         _answer(answers, held_bytes())
         for source in sources:
             _answer(answers, _in_fork(source, measuring, known.get(source.name)))
@@ -53,12 +54,6 @@ def main() -> None:
 def _answer(answers: Any, value: Any) -> None:
     pickle.dump(value, answers)
     answers.flush()
-
-
-def _import_readers(sources: tuple[Source, ...]) -> None:
-    for kind in {source.kind for source in sources}:
-        if kind != "dataset":
-            import_module(f"evenstep.data.{kind}")
 
 
 def _in_fork(source: Source, measuring: Measuring, known: Mapping[str, Any] | None) -> Any:

@@ -16,8 +16,7 @@ from typing import Any
 
 from evenstep.data.reader_kinds import open_readers
 from evenstep.errors import ConfigurationError
-from evenstep.service.job.loader_job import LoaderJob
-from evenstep.service.job.source_layout import StageKey
+from evenstep.service.job.source_layout import LoaderJob, StageKey
 from evenstep.service.source_loader.buffer_filler import BufferFiller
 from evenstep.service.source_loader.preparer import Preparer, sample_bytes
 from evenstep.service.source_loader.sample_window import BufferBudget

@@ -8,8 +8,8 @@ Decisions where OVERLORD (section 4.2, Algorithm 1) leaves room:
   costliest to the cheapest, so that the k-th of all buckets are alike; without it they go to the
   buckets in turn, as formed.
 - `both` balances buckets first, by a method over all samples, and then the micro-batches of each;
-  see `evenstep.strategy.balance.joint` for why. Where all may have room under the cap, but not that
-  way, the levels come one after the other, `intra` and then `inter`.
+  see `evenstep.strategy.balance.micro_batches` for why. Where all may have room under the cap, but
+  not that way, the levels come one after the other, `intra` and then `inter`.
 - The order within a micro-batch that a method formed is from the costliest sample to the cheapest,
   or with ``reorder_within=False`` as drawn.
 """
@@ -25,10 +25,8 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
 from evenstep.strategy.assignment import Assignment
-from evenstep.strategy.balance.intra import by_method, in_order
-from evenstep.strategy.balance.joint import by_bucket_first
-from evenstep.strategy.balance.methods import Method, bins_by
-from evenstep.strategy.sample_costs import name_of
+from evenstep.strategy.balance.methods import Method, bins_by, name_of
+from evenstep.strategy.balance.micro_batches import by_bucket_first, by_method, in_order
 
 LEVELS = ("inter", "intra", "both")
 

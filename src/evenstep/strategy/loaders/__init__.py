@@ -1,20 +1,25 @@
 """How many Source Loaders a job needs, and which has what: from measured costs of its sources to a
 layout of processes within limits of memory and time. In reading order:
 
-    demand           weights of the steps to come -> samples that a step draws of each source
-    load_model       `SourceProfile`: what a sample of a source costs; `LoaderLimits`, `LoadModel`:
+    load_model       weights of the steps to come -> samples that a step draws of each source;
+                     `SourceProfile`: what a sample of a source costs; `LoaderLimits`, `LoadModel`:
                      what a loader needs for some parts of sources
     loader_layout    `SourceStripe`: the part of a source that one loader owns; `LoaderLayout`: the
                      result; `owners_by_weight`: who owns what where no costs are measured
-    packing          `packed`: as few loaders, then as few workers, as can be found
+    loader_packing   `packed`: as few loaders, then as few workers, as can be found
 
 While the job runs, its weights move:
 
     scaling          `scaling_plan` and `LiveScaling`: loaders and workers at each step to come
 """
 
-from evenstep.strategy.loaders.demand import draws_of, weights_ahead
-from evenstep.strategy.loaders.load_model import LoaderLimits, LoadModel, SourceProfile
+from evenstep.strategy.loaders.load_model import (
+    LoaderLimits,
+    LoadModel,
+    SourceProfile,
+    draws_of,
+    weights_ahead,
+)
 from evenstep.strategy.loaders.loader_layout import (
     STRIPE,
     LoaderLayout,
@@ -23,7 +28,7 @@ from evenstep.strategy.loaders.loader_layout import (
     SourceStripe,
     owners_by_weight,
 )
-from evenstep.strategy.loaders.packing import packed
+from evenstep.strategy.loaders.loader_packing import packed
 from evenstep.strategy.loaders.scaling import (
     GroupNeeds,
     LiveScaling,

@@ -18,7 +18,7 @@ import numpy as np
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.value_checks import check_at_least
 from evenstep.strategy.loaders.load_model import LoadModel, Piece
 from evenstep.strategy.loaders.loader_layout import LoaderLayout
 

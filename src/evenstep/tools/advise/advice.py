@@ -9,12 +9,15 @@ from typing import Any
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
 from evenstep.protocol.window_size import AUTO
-from evenstep.tools.advise.dear import dear_note
-from evenstep.tools.advise.learning_rate import LearningRateHint
-from evenstep.tools.advise.length_sample import LengthSample
+from evenstep.tools.advise.length_sample import (
+    LengthSample,
+    Summary,
+    return_on_investment,
+    summarize,
+)
+from evenstep.tools.advise.notes import LearningRateHint, dear_note
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, predict
 from evenstep.tools.advise.recommend import Recommendation, Setup, code_for, set_up
-from evenstep.tools.advise.summary import Summary, return_on_investment, summarize
 
 _PADDED, _PACKED = "even", "even-packed"
 _NEAR = 0.01  # smaller differences of efficiency are not worth a note

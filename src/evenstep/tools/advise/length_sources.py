@@ -20,13 +20,17 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.rng import RandomStream, generator
-from evenstep.tools.advise.hub_sample import draw_from_dataset
+from evenstep.plan.value_checks import check_at_least
 from evenstep.tools.advise.length_sample import LengthSample
-from evenstep.tools.advise.parquet_sample import draw_from_parquet
-from evenstep.tools.advise.token_counter import Progress, choose_column, measure_column
-from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
+from evenstep.tools.advise.parquet_sample import draw_from_dataset, draw_from_parquet
+from evenstep.tools.advise.token_counter import (
+    CountTokens,
+    Progress,
+    choose_column,
+    load_tokenizer,
+    measure_column,
+)
 from evenstep.tools.simulate import DISTRIBUTIONS, load_lengths, sample_lengths
 from evenstep.tools.simulate.lengths import PARQUET, existing_file
 

@@ -30,8 +30,7 @@ from evenstep.plan.policy import Policy
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.plan.update_size import UpdateSize
 from evenstep.protocol.window_size import FIXED_SIZE
-from evenstep.tools.advise.figure_range import Range, around, spread
-from evenstep.tools.advise.length_sample import LengthSample
+from evenstep.tools.advise.length_sample import LengthSample, Range, around, spread
 from evenstep.tools.advise.recommend import Setup
 from evenstep.tools.simulate import deal, simulate
 from evenstep.tools.simulate.yardsticks import Yardstick

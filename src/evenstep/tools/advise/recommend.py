@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import full_update
+from evenstep.plan.value_checks import check_at_least
 from evenstep.protocol.window_size import AUTO, check_buffer_size
 from evenstep.tools.advise.length_sample import LengthSample
 

@@ -3,8 +3,8 @@
 ```
 finding      one result: what was found, and what to do about it
 limits       files, tasks, memory and processors that this process may use
-software     Python, torch and other packages
-attention    whether PyTorch's attention is slow where shapes vary; trainers warn of it, too
+software     Python, torch and other packages; whether PyTorch's attention is slow where shapes
+             vary: trainers warn of it, too
 trial        a small job of two ranks: it fails where the system forbids what all jobs do
 ```
 

@@ -5,22 +5,22 @@ square of a document's length, the rest with its tokens, so two small fits give 
 a `FittedCost`. A *calibration* is a file with these and all measurements.
 
 ```
-model_shape        the shape of the model, and device: the hardware
-layer_parts        a layer in two parts, attention and rest
-layer_measure      times both over lengths, with timer
-layer_fit          the coefficients
-calibration        the file, and calibration_text: a report of it
-attention          times attention over (queries, keys), for context parallelism
-attention_kernels  the kernels that it times
-attention_profile  the measurements, and attention_text: a report of them
+model_on_device    the shape of the model, and the hardware
+layer_measure      times a layer in two parts, attention and rest, over lengths, with timer
+calibration        the coefficients, and their file; calibration_text: a report of it
+attention          times kernels over (queries, keys), for context parallelism
+attention_profile  the measurements, and a report of them
 ```
 """
 
-from evenstep.tools.profile.calibration import Calibration, load_calibration, read_calibration
-from evenstep.tools.profile.device import Device
-from evenstep.tools.profile.layer_fit import PartFits
+from evenstep.tools.profile.calibration import (
+    Calibration,
+    PartFits,
+    load_calibration,
+    read_calibration,
+)
 from evenstep.tools.profile.layer_measure import LengthMeasurement, measure_layer
-from evenstep.tools.profile.model_shape import ModelShape
+from evenstep.tools.profile.model_on_device import Device, ModelShape
 from evenstep.tools.profile.timer import Timing
 
 __all__ = [

@@ -4,30 +4,150 @@ A grid of shapes fills the table; shapes between its points are measured only to
 predictions. Shapes are timed from the smallest on, and those that do not fit in the remaining time
 or memory are skipped: the table then repeats the entry with as many queries and the nearest number
 of keys. So it does for more queries than keys, which cannot occur in a fragment.
+
+The kernels are those of `evenstep.context_parallel`, run on the fragments of a rank.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import torch
 
+from evenstep.context_parallel.kernels import BACKENDS, check_backend, kernel_of, pick_backend
 from evenstep.context_parallel.latency import BACKWARD, FORWARD, AttentionLatency, Table
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.sharding.attention_tiles import causal_tiles
-from evenstep.tools.out_of_memory import free_memory, ran_out_of_memory
-from evenstep.tools.profile.attention_kernels import AttentionKernel, Heads
+from evenstep.plan.sharding import Sharding
+from evenstep.plan.sharding.sharding import TILE, causal_tiles
+from evenstep.plan.value_checks import check_at_least, check_one_of
 from evenstep.tools.profile.attention_profile import (
     LEAST_COMPUTING,
     AttentionProfile,
     FragmentMeasurement,
 )
-from evenstep.tools.profile.device import Device, choose_device
-from evenstep.tools.profile.timer import Timing, time_in_turn
+from evenstep.tools.profile.model_on_device import DTYPES, Device, choose_device
+from evenstep.tools.profile.timer import Timing, free_memory, ran_out_of_memory, time_in_turn
+
+Pass = Callable[[], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """The attention heads that a GPU computes."""
+
+    heads: int
+    head_size: int
+    kv_heads: int | None = None
+    """Heads of keys and values: fewer than `heads` for grouped-query attention; None is as many."""
+
+    def __post_init__(self) -> None:
+        check_at_least(1, heads=self.heads, head_size=self.head_size, kv_heads=self.kv_heads)
+        if self.heads % self.key_heads:
+            raise ConfigurationError(f"kv_heads={self.kv_heads} must divide heads={self.heads}")
+
+    @property
+    def key_heads(self) -> int:
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionKernel:
+    """One kernel on one device."""
+
+    name: str
+    launches: str
+    """"rank" or "fragment", as in `AttentionLatency`."""
+    tile: int
+    most_queries: int = 16_384
+    """Most queries in a call of several fragments: enough to fill a GPU."""
+    most_keys: int = 1 << 20
+    """Most keys in a call of several fragments, so that they fit in memory."""
+
+    @property
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """(package, version) of PyTorch, and of the package that has the kernel."""
+        packages = ["torch", *{"flash": ["flash-attn"], "flex": ["triton"]}.get(self.name, [])]
+        return tuple((name, found) for name in packages if (found := _version(name)))
+
+    def fragments(self, queries: int, keys: int) -> int:
+        """Number of fragments timed in one call."""
+        if self.launches == "fragment":
+            return 1
+        return max(1, min(self.most_queries // queries, self.most_keys // keys))
+
+    def passes(
+        self, queries: int, keys: int, fragments: int, heads: Heads, device: Device, dtype: str
+    ) -> tuple[Pass, Pass]:
+        """Functions that run the forward pass, and both passes, of `fragments` on random values."""
+        plan = equal_fragments(queries, keys, fragments)
+        kernel = kernel_of(self.name, plan, plan.ranks - 1, torch.device(device.kind))
+        generator = torch.Generator(device.kind).manual_seed(0)
+
+        def random(tokens: int, count: int) -> torch.Tensor:
+            like: dict[str, Any] = {"device": device.kind, "dtype": DTYPES[dtype]}
+            return torch.randn(tokens, count, heads.head_size, generator=generator, **like)
+
+        query, gradient = (random(fragments * queries, heads.heads) for _ in range(2))
+        key, value = (random(len(kernel.rows), heads.key_heads) for _ in range(2))
+        inputs = (query, key, value)
+        for tensor in inputs:
+            tensor.requires_grad_()
+        scale = heads.head_size**-0.5
+
+        def forward() -> object:
+            return kernel(query, key, value, scale)
+
+        def both() -> object:
+            return torch.autograd.grad(kernel(query, key, value, scale), inputs, gradient)
+
+        return forward, both
+
+
+def equal_fragments(queries: int, keys: int, fragments: int) -> Sharding:
+    """A sharding of documents of `keys` tokens over two ranks: the last `queries` of each are one
+    fragment on the last rank, and the rest is on the other."""
+    documents = np.arange(fragments)
+    before = keys - queries
+    first = documents if before else documents[:0]
+    return Sharding(
+        lengths=np.full(fragments, keys),
+        document=np.concatenate([first, documents]),
+        start=np.repeat([0, before], [len(first), fragments]),
+        end=np.repeat([before, keys], [len(first), fragments]),
+        offsets=np.array([0, len(first), len(first) + fragments]),
+        method="per-sequence",
+    )
+
+
+def choose_kernel(wanted: str, device: Device, dtype: str) -> AttentionKernel:
+    """The kernel called `wanted`; "auto" is the one that `evenstep.context_parallel` would choose.
+
+    Raises:
+        ConfigurationError: the name is unknown, or the kernel does not run here or with this dtype.
+    """
+    check_one_of(BACKENDS, kernel=wanted)
+    where = torch.device(device.kind)
+    check_backend(wanted, where)
+    name = pick_backend(wanted, where, DTYPES[dtype], trains=True)
+    if name == "sdpa":
+        # PyTorch's kernel for CPUs has other tile sizes, and does not pad a tile of few rows.
+        tile = 1 if device.kind == "cpu" else TILE
+        return AttentionKernel(name=name, launches="fragment", tile=tile)
+    return AttentionKernel(name=name, launches="rank", tile=TILE)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) shapes."""

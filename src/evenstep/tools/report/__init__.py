@@ -4,7 +4,7 @@
 table                 tables of text
 advice_text           the advice of `evenstep advise`
 picture               the time that ranks wait for each other in steps, drawn
-run_record, run_page  a run's step log: read, and shown
+run_record            a run's step log: read, and shown
 ```
 """
 

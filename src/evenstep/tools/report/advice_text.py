@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from evenstep.tools.advise.advice import Advice
-from evenstep.tools.advise.figure_range import Range
+from evenstep.tools.advise.length_sample import Range
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Prediction
 from evenstep.tools.report.table import text_table
 
@@ -78,21 +78,11 @@ def length_figures(advice: Advice) -> list[tuple[str, str, str]]:
     ]
 
 
-def prediction_header() -> list[str]:
-    """Names of the columns of `prediction_figures`, after those of policy and setting."""
-    return [name for name, _ in _FORMS.values()]
-
-
 def prediction_figures(one: Prediction) -> list[tuple[str, str]]:
     """(value, range) of each figure; "-" for a policy that cannot run."""
     if one.problem is not None:
         return [("-", "")] * len(_FORMS)
     return [_ranged(one.figures[name], form) for name, (_, form) in _FORMS.items()]
-
-
-def policy_name(one: Prediction) -> str:
-    """The policy's name, with * if it needs lengths in advance and + if its groups are packed."""
-    return one.policy + "*" * one.needs_lengths + "+" * one.packed
 
 
 def setting_of(one: Prediction) -> str:
@@ -137,14 +127,15 @@ def _predictions(advice: Advice) -> str:
     rows = []
     for one in advice.predictions:
         cells = prediction_figures(one)
-        rows.append([policy_name(one), setting_of(one), *(value for value, _ in cells)])
+        marks = "*" * one.needs_lengths + "+" * one.packed
+        rows.append([one.policy + marks, setting_of(one), *(value for value, _ in cells)])
         if any(spread for _, spread in cells):
             rows.append(["", "", *(spread for _, spread in cells)])
     title = (
         f"Predicted on {advice.world_size} ranks, buffer_size {advice.setup.windows}, cost "
         f"{advice.cost!r}"
     )
-    return text_table(["policy", "with", *prediction_header()], rows, title=title)
+    return text_table(["policy", "with", *(name for name, _ in _FORMS.values())], rows, title=title)
 
 
 def _listed(title: str, texts: Iterable[str]) -> str:

@@ -2,9 +2,8 @@
 gain.
 
 ```
-lengths          recorded lengths from files; distributions: named synthetic ones
-images           images of samples, drawn
-run              an epoch of a policy: every rank is a SimulatedRank; measure makes its result
+lengths          recorded lengths from files; distributions: named synthetic ones, and images
+run              an epoch of a policy: every rank is a SimulatedRank (rank); its result
 yardsticks       batches formed from all lengths, to compare policies with
 ```
 """

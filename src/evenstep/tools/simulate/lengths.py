@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, EvenstepError, described
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.lengths import check_lengths, not_integers
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least, check_lengths, not_integers
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
 
 PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<column>.*))?")

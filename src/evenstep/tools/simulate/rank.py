@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.exchanged import Exchanged
 from evenstep.protocol.planned_step import PlannedStep

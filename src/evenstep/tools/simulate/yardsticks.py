@@ -17,12 +17,11 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.plain_values import plain_value
+from evenstep.plan.groups import Groups
 from evenstep.plan.policies.by_name import POLICIES, NamedPolicy
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least, plain_value
 
 
 def by_length(lengths: Int64Array, ranks: int, seed: int, batch_size: int) -> list[Groups]:

@@ -13,8 +13,7 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import MemoryLimit
-from evenstep.plan.groups.alignment import align
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups, align
 from evenstep.plan.policy import Window
 
 _EXCESSES = 0.001 * 2.0 ** np.arange(10)

@@ -40,13 +40,13 @@ from typing import Any
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.fit import AUTO, START
 from evenstep.plan.policies.even.packed_round import PackedRound
 from evenstep.plan.policies.even.padded_round import PaddedRound
 from evenstep.plan.policies.even.two_part_round import TwoPartRound
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.value_checks import check_at_least, check_given
 
 _WINDOW = 96
 """Groups that a window should hold: with fewer there is less choice, and more padding."""
@@ -90,7 +90,7 @@ class Even(Policy):
     Hugging Face's Trainer, Accelerate and Lightning set what their job does."""
     spread: bool = field(default=True, kw_only=True)
     """Padded groups of like cost are dealt out so that a step holds long and short samples, as a
-    random batch does: see `evenstep.plan.groups.spread`. False lets like lengths meet."""
+    random batch does: see `evenstep.plan.groups`. False lets like lengths meet."""
 
     def __post_init__(self) -> None:
         check_given(max_tokens=self.max_tokens)

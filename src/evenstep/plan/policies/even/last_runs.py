@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.plan.policies.even.padded_end import LastSamples
 from evenstep.plan.policies.even.padded_runs import ROUNDING, UNDER
 

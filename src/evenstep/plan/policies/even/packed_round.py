@@ -25,7 +25,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit, VisionLanguageCost
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.plan.policies.even.drain_packed import first_fit, next_fit, share_out
 from evenstep.plan.policies.even.fill_packed import fill
 from evenstep.plan.policies.even.fill_two_parts import (

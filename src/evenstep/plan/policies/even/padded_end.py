@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array, prefix_sums
-from evenstep.plan.groups.alignment import align
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups, align
 from evenstep.plan.policies.even.padded_runs import ROUNDING
 from evenstep.plan.policies.even.sorted_window import (
     IMAGES,

@@ -10,8 +10,7 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.groups.spread import mean_lengths
+from evenstep.plan.groups import Groups, mean_lengths
 from evenstep.plan.policies.even.last_runs import fill_last, levels, targets_of
 from evenstep.plan.policies.even.padded_end import LastSamples
 from evenstep.plan.policies.even.padded_runs import WISH, take_runs

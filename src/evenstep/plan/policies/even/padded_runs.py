@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array, prefix_sums
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.plan.policies.even.sorted_window import (
     AGE,
     IMAGES,

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.groups.spread import like_costs
+from evenstep.plan.groups import Groups, like_costs
 from evenstep.plan.policies.even.padded_end import profile
 from evenstep.plan.policies.even.padded_round import (
     MESSAGE,

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array, prefix_sums
-from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups import Groups
 from evenstep.plan.policies.even.exchanges import Goal, exchange
 from evenstep.plan.policies.even.padded_runs import ROUNDING, UNDER, Runs, take_groups
 from evenstep.plan.policies.even.sorted_window import (

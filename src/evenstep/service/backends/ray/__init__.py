@@ -4,17 +4,15 @@ Ray makes the roles' processes, places them, watches them and ends them; message
 see `evenstep.service.remote`. Ray itself is imported when a service is started or a cluster is
 joined. In the process that starts the service:
 
-    service.py         `RayService` starts a job
+    ray_service.py     `RayService` starts a job
     launcher.py        creates the actors of a job, and ends them
-    actor_options.py   the actor classes, with their CPUs and threads
-    placement.py       on which nodes they are made
+    actor_options.py   the actor classes, with their CPUs and threads, and on which nodes they are
     discovery.py       connects to a cluster and finds the registry of a job
     locators.py        find an actor's process, which Ray restarts, or a standby takes over
 
 In the actors:
 
-    actors.py          `RoleActor`, a role
-    loader_actor.py    `LoaderActor`, a loader or a standby
+    actors.py          `RoleActor`, a role; `LoaderActor`, a loader or a standby
     registry_actor.py  `JobRegistryActor`, the registry, and `RegistryKeeper`, which informs it
 """
 
@@ -25,7 +23,7 @@ from typing import TYPE_CHECKING
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from evenstep.service.backends.ray.service import RayService as RayService
+    from evenstep.service.backends.ray.ray_service import RayService as RayService
 
 __all__ = ["RayService"]
 __getattr__, __dir__ = lazy_names(__name__, {".service": __all__})

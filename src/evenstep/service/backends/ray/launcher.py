@@ -16,13 +16,13 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.ray.actor_options import (
+    ActorPlacement,
     cpus_per_actor,
     registry_actor,
     role_actor,
 )
-from evenstep.service.backends.ray.actors import RoleActor
+from evenstep.service.backends.ray.actors import LoaderActor, RoleActor
 from evenstep.service.backends.ray.discovery import namespace_of
-from evenstep.service.backends.ray.loader_actor import LoaderActor
 from evenstep.service.backends.ray.locators import (
     LoaderActors,
     LoaderLocator,
@@ -30,19 +30,17 @@ from evenstep.service.backends.ray.locators import (
     import_ray,
     location_in,
 )
-from evenstep.service.backends.ray.placement import ActorPlacement
 from evenstep.service.backends.ray.registry_actor import RegistryKeeper
 from evenstep.service.job.job import Job
-from evenstep.service.job.loader_job import LoaderJob
 from evenstep.service.job.roles import (
     LOADER_THREADS,
     constructor_name,
     constructor_threads,
     ranks_of,
 )
-from evenstep.service.job.source_layout import SourceLayout
-from evenstep.service.options import FaultOptions, LogOptions, RayOptions
-from evenstep.service.planner.store.runs import RunPlace
+from evenstep.service.job.source_layout import LoaderJob, SourceLayout
+from evenstep.service.planner.store.run_store import RunPlace
+from evenstep.service.remote.channels import RolePlace, cause_of_death
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobState
 from evenstep.service.remote.role_makers import (
@@ -50,7 +48,7 @@ from evenstep.service.remote.role_makers import (
     restart_constructor,
     restart_planner,
 )
-from evenstep.service.remote.role_place import RolePlace, cause_of_death
+from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
 from evenstep.service.transport.endpoint import Keys
 
 _REGISTRY = "the registry"

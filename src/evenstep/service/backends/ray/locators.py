@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.errors import EvenstepError
-from evenstep.service.job.loader_job import LoaderPart
-from evenstep.service.remote.channels import RoleGoneError
-from evenstep.service.remote.role_place import Location
+from evenstep.service.job.source_layout import LoaderPart
+from evenstep.service.remote.channels import Location, RoleGoneError
 
 _INTERVAL = 0.2  # seconds
 
@@ -40,7 +39,7 @@ class RayLocator:
     name: str
 
     def locate(self, dead: Location | None) -> Location:
-        """See `evenstep.service.remote.role_place.Locator`."""
+        """See `evenstep.service.remote.channels.Locator`."""
         ray = import_ray()
         while True:
             try:
@@ -140,7 +139,7 @@ class LoaderLocator:
     part: LoaderPart
 
     def locate(self, dead: Location | None) -> Location:
-        """See `evenstep.service.remote.role_place.Locator`."""
+        """See `evenstep.service.remote.channels.Locator`."""
         while True:
             # An ended loader is only asked to drop what it held. No standby may replace it.
             if dead is not None and self.actors.has_ended(self.part):

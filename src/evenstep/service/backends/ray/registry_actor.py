@@ -23,13 +23,12 @@ from evenstep.service.backends.ray.locators import (
     import_ray,
 )
 from evenstep.service.messages import Message
-from evenstep.service.registry.event_log import EventLog
 from evenstep.service.registry.metrics import MetricsExporter
 from evenstep.service.registry.registry import JobRegistry
-from evenstep.service.remote.channels import Answer, SocketChannel
+from evenstep.service.registry.role_status import EventLog
+from evenstep.service.remote.channels import Answer, Location, RolePlace, SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobState
-from evenstep.service.remote.role_place import Location, RolePlace
 from evenstep.service.transport.endpoint import Keys
 
 

@@ -13,8 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.planner.store.generation import Generation, decoded, encoded, noted
-from evenstep.service.planner.store.url_folder import UrlFolder
+from evenstep.service.planner.store.store_files import (
+    Generation,
+    UrlFolder,
+    decoded,
+    encoded,
+    noted,
+)
 
 
 @dataclass(frozen=True)

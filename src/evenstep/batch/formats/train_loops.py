@@ -1,0 +1,150 @@
+"""The forms that the train loops of Megatron-LM and of torchtitan take.
+
+Megatron-LM has the fields of its `get_batch`, and its `PackedSeqParams`. It predicts ``labels[t]``
+from ``tokens[:t + 1]`` without shifting, and weights each by ``loss_mask[t]``.
+
+torchtitan has `(input_dict, labels)`, labels shifted. It finds documents by their positions alone:
+one begins wherever a position is 0. From positions it makes the masks of its FlexAttention and
+variable-length attention.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from evenstep.batch.formats.packed import PackedRow, read_packed
+from evenstep.errors import CollateError
+
+
+def to_megatron(
+    batch: dict[str, Any],
+    *,
+    labels_shifted: bool = False,
+    attend_padding: bool = True,
+    context_parallel_size: int = 1,
+) -> tuple[dict[str, Any], Any]:
+    """Fields for a GPT model of Megatron-LM, and the parameters of its attention over documents.
+
+    The fields are those that a data iterator yields to ``pretrain_gpt.py``: ``tokens``, ``labels``
+    and ``position_ids`` int64 [1, T], ``loss_mask`` float32 [1, T], ``attention_mask`` None,
+    ``cu_seqlens`` and ``cu_seqlens_padded`` int32 [1, n + 1] (the latter None where padding was
+    not asked for), ``max_seqlen`` int32 [1]. Other fields go with them.
+
+    Args:
+        batch: of ``PackCollator()``.
+        labels_shifted: the dataset has shifted the labels (``mask_first_label=False``).
+        attend_padding: treat the padding of a document as its last tokens, which no real token
+            sees, as ``pretrain_gpt.py`` does and every attention kernel can. False passes real and
+            padded lengths separately, so that kernels skip padding; not all kernels can.
+        context_parallel_size: ranks that share the row, for the check of its divisibility.
+
+    Returns:
+        The fields; and a ``PackedSeqParams`` (``qkv_format`` "thd", ``cu_seqlens_q`` and ``_kv``,
+        the same ``_padded``, which are None where nothing is padded and there is no context
+        parallelism, ``max_seqlen_q`` and ``_kv``) where Megatron-LM can be imported, a
+        dictionary of its keyword arguments where not.
+
+    Raises:
+        CollateError: not such a batch, labels that contradict `labels_shifted`, or documents that
+            cannot be cut into two chunks per context-parallel rank.
+    """
+    packed = read_packed(batch)
+    _check_divisible(packed, context_parallel_size)
+    labels, loss_mask = packed.next_labels(labels_shifted)
+    padded = packed.cu_seqlens_padded
+    fields = {
+        **packed.rest,
+        "tokens": packed.input_ids,
+        "labels": labels,
+        "loss_mask": loss_mask,
+        "position_ids": packed.position_ids,
+        "attention_mask": None,
+        "cu_seqlens": packed.cu_seqlens[None],
+        "cu_seqlens_padded": None if padded is None else padded[None],
+        "max_seqlen": torch.tensor(
+            [packed.max_seqlen], dtype=torch.int32, device=packed.input_ids.device
+        ),
+    }
+    lengths = packed.bounds if attend_padding else packed.cu_seqlens
+    # Transformer Engine's context parallelism requires these, padded or not.
+    room = packed.bounds if context_parallel_size > 1 else padded
+    parameters: dict[str, Any] = {
+        "qkv_format": "thd",
+        "cu_seqlens_q": lengths,
+        "cu_seqlens_kv": lengths,
+        "cu_seqlens_q_padded": room,
+        "cu_seqlens_kv_padded": room,
+        "max_seqlen_q": packed.max_seqlen,
+        "max_seqlen_kv": packed.max_seqlen,
+    }
+    if padded is not None and not attend_padding:
+        parameters["pad_between_seqs"] = True
+    try:
+        made: Any = import_module("megatron.core.packed_seq_params").PackedSeqParams
+    except ImportError:
+        return fields, parameters
+    # Up to 0.16 it lacks this one, which Transformer Engine then finds out by itself.
+    if "pad_between_seqs" not in {each.name for each in dataclasses.fields(made)}:
+        parameters.pop("pad_between_seqs", None)
+    return fields, made(**parameters)
+
+
+def _check_divisible(packed: PackedRow, ranks: int) -> None:
+    chunks = 2 * ranks
+    if ranks > 1 and bool((packed.bounds % chunks != 0).any()):
+        raise CollateError(
+            f"context_parallel_size={ranks} cuts every document into {chunks} chunks, and "
+            "documents of this batch have other lengths; use "
+            f"PackCollator(pad_documents_to_multiple_of={chunks})"
+        )
+
+
+def to_torchtitan(
+    batch: dict[str, Any], *, labels_shifted: bool = False, rows: bool = False
+) -> tuple[dict[str, Any], torch.Tensor]:
+    """What a torchtitan data loader yields.
+
+    ``{"input": ids, "positions": positions}`` and labels, int64 [T]; -100 where nothing is
+    predicted. Other fields join the dictionary, whose entries all become arguments of the model.
+    torchtitan divides by the labels of all ranks itself: no `loss_scale` here.
+
+    Args:
+        batch: of ``PackCollator()``.
+        labels_shifted: the dataset has shifted the labels (``mask_first_label=False``).
+        rows: return [1, T] instead of [T], as torchtitan took before August 2026.
+
+    Raises:
+        CollateError: not such a batch, labels that contradict `labels_shifted`, a loss mask that
+            says more than the labels, or the samples' own positions if they are not 0 exactly
+            where a document begins.
+    """
+    packed = read_packed(batch)
+    _check_positions(packed)
+    packed.check_loss_mask("torchtitan")
+    labels, _ = packed.next_labels(labels_shifted)
+    form = {"input": packed.input_ids, "positions": packed.position_ids, **packed.rest}
+    if rows:
+        return form, labels
+    length = packed.input_ids.shape[1]
+    flat = {
+        name: value[0]
+        if isinstance(value, torch.Tensor) and value.shape[:2] == (1, length)
+        else value
+        for name, value in form.items()
+    }
+    return flat, labels[0]
+
+
+def _check_positions(packed: PackedRow) -> None:
+    positions = packed.position_ids
+    begins = torch.zeros_like(packed.input_ids, dtype=torch.bool)
+    begins[0, packed.bounds[:-1].long()] = True
+    if positions.shape != begins.shape or not torch.equal(positions == 0, begins):
+        raise CollateError(
+            "the samples' own position_ids are not 0 exactly where a document begins, which is "
+            "how torchtitan finds documents; leave position_ids out in the dataset"
+        )

@@ -1,0 +1,284 @@
+"""Files that are written whole or not at all, in a folder of this machine or under a URL.
+
+Documents are JSON below a checksum. `Generation` says which of a run's planners may write. Each
+planner that starts on a run announces itself with a higher number, and then notes what its
+predecessors have written. After each write, a planner checks whether a later one has announced
+itself. So if a planner was thought dead and was only slow, either its successor has noted what it
+wrote, or it finds out before anyone relies on the write. This needs no lock and no clock, only a
+store that lists what has been written. No two generations write the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from evenstep.errors import ConfigurationError, SupersededError, described
+from evenstep.files import cannot
+
+_PARTIAL = ".partial"
+_T = TypeVar("_T")
+
+
+class UrlFolder(Protocol):
+    """A folder without the folders in it. Any thread may use it."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Writes a file whole or not at all, so that it outlives this machine's next crash.
+
+        Raises:
+            ConfigurationError: it cannot be written. It may still be there later.
+        """
+
+    def get(self, name: str) -> bytes | None:
+        """The content of a file; None if there is none.
+
+        Raises:
+            ConfigurationError: it cannot be read.
+        """
+
+    def names(self) -> list[str]:
+        """The names of files and folders in it, sorted; none if the folder is not there.
+
+        Raises:
+            ConfigurationError: they cannot be listed.
+        """
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if it is there.
+
+        Raises:
+            ConfigurationError: it cannot be removed.
+        """
+
+    def folder(self, name: str) -> UrlFolder:
+        """A folder in it."""
+
+
+def url_folder(url: str | os.PathLike[str]) -> UrlFolder:
+    """The folder at a path or URL.
+
+    Raises:
+        ConfigurationError: fsspec does not know the URL, or does not reach it.
+        ImportError: fsspec, or the package that it needs for the URL, is not installed.
+    """
+    text = os.fspath(url)
+    if text.startswith("file://"):
+        text = text[len("file://") :]
+    if "://" not in text:
+        return _LocalFolder(Path(text).absolute())
+    try:
+        import fsspec
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"store={text!r} needs fsspec: pip install 'evenstep[sources]'"
+        ) from error
+    try:
+        system, path = fsspec.core.url_to_fs(text)
+    except ImportError as error:
+        raise ImportError(f"store={text!r} needs another package: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"store={text!r} cannot be opened by fsspec: {error}") from error
+    return _RemoteFolder(system, path.rstrip("/"), text.rstrip("/"))
+
+
+class _LocalFolder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __repr__(self) -> str:
+        return str(self._path)
+
+    def put(self, name: str, content: bytes) -> None:
+        target = self._path / name
+        partial = self._path / f"{name}.{os.getpid()}{_PARTIAL}"
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(target)
+            opened = os.open(self._path, os.O_RDONLY)
+            try:
+                os.fsync(opened)  # the name, too
+            finally:
+                os.close(opened)
+        except OSError as error:
+            raise cannot("write", target, error) from error
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise cannot("read", self._path / name, error) from error
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(n for n in os.listdir(self._path) if not n.endswith(_PARTIAL))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise cannot("list", self._path, error) from error
+
+    def remove(self, name: str) -> None:
+        try:
+            (self._path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise cannot("remove", self._path / name, error) from error
+
+    def folder(self, name: str) -> UrlFolder:
+        return _LocalFolder(self._path / name)
+
+
+class _RemoteFolder:
+    def __init__(self, system: Any, path: str, url: str) -> None:
+        self._system, self._path, self._url = system, path, url
+
+    def __repr__(self) -> str:
+        return self._url
+
+    def put(self, name: str, content: bytes) -> None:
+        def write() -> None:
+            try:
+                self._system.pipe_file(f"{self._path}/{name}", content)
+            except FileNotFoundError:  # a store with true folders
+                self._system.makedirs(self._path, exist_ok=True)
+                self._system.pipe_file(f"{self._path}/{name}", content)
+
+        self._tried("write", name, write)
+
+    def get(self, name: str) -> bytes | None:
+        path = f"{self._path}/{name}"
+        try:
+            content: bytes = self._tried("read", name, lambda: self._system.cat_file(path))
+        except FileNotFoundError:
+            return None
+        return content
+
+    def names(self) -> list[str]:
+        def listed() -> list[str]:
+            self._system.invalidate_cache()  # other processes write there, too
+            return list(self._system.ls(self._path, detail=False))
+
+        try:
+            found = self._tried("list", "", listed)
+        except FileNotFoundError:
+            return []
+        return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found)
+
+    def remove(self, name: str) -> None:
+        try:
+            self._tried("remove", name, lambda: self._system.rm_file(f"{self._path}/{name}"))
+        except FileNotFoundError:
+            return
+
+    def folder(self, name: str) -> UrlFolder:
+        return _RemoteFolder(self._system, f"{self._path}/{name}", f"{self._url}/{name}")
+
+    def _tried(self, verb: str, name: str, run: Callable[[], _T]) -> _T:
+        """
+        Raises:
+            FileNotFoundError: there is no such file.
+            ConfigurationError: anything else that the file system raises.
+        """
+        try:
+            return run()
+        except FileNotFoundError:
+            if verb == "write":
+                raise ConfigurationError(
+                    f"cannot write {self._url}/{name}: no such place"
+                ) from None
+            raise
+        except Exception as error:  # file systems raise their own types
+            raise ConfigurationError(
+                f"cannot {verb} {self._url}/{name}: {described(error)}; check the URL and the "
+                "credentials"
+            ) from error
+
+
+_FORMAT = "evenstep 1"
+
+
+def encoded(name: str, value: Any) -> bytes:
+    """
+    Args:
+        name: by which the document is read again.
+    """
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    return f"{_FORMAT} {name} {_digest(name, text)}\n".encode() + text
+
+
+def decoded(name: str, content: bytes) -> Any:
+    """The value that was written under a name; None if the content is anything else."""
+    head, _, text = content.partition(b"\n")
+    if head != f"{_FORMAT} {name} {_digest(name, text)}".encode():
+        return None
+    return json.loads(text)
+
+
+def _digest(name: str, text: bytes) -> str:
+    return hashlib.sha256(name.encode() + b"\n" + text).hexdigest()
+
+
+_SEEN = ".seen"
+
+
+class Generation:
+    """A planner's right to write to a run."""
+
+    def __init__(self, folder: UrlFolder) -> None:
+        """Announces a new generation.
+
+        Args:
+            folder: with a file for each generation.
+        """
+        self._folder = folder
+        before = [int(name.split("-")[0]) for name in generations(folder)]
+        self.name = f"{max(before, default=0) + 1:06d}-{secrets.token_hex(4)}"
+        """Later generations have greater names. Of two that were announced at the same time the
+        one with the greater name is the later."""
+        self._put(self.name, {})
+        self.check()
+
+    def check(self) -> None:
+        """
+        Raises:
+            SupersededError: a later generation has been announced.
+        """
+        last = generations(self._folder)[-1]
+        if last != self.name:
+            raise SupersededError(
+                f"planner {self.name} of the run at {self._folder} has ended: planner {last} has "
+                "taken over"
+            )
+
+    def note(self, written: Mapping[str, int]) -> None:
+        """Notes how many reports each earlier generation has written that still count."""
+        self._put(self.name + _SEEN, dict(written))
+
+    def _put(self, name: str, value: Mapping[str, int]) -> None:
+        self._folder.put(name, encoded(name, value))
+
+
+def generations(folder: UrlFolder) -> list[str]:
+    """The names of all generations announced, in order."""
+    return [name for name in folder.names() if not name.endswith(_SEEN)]
+
+
+def noted(folder: UrlFolder) -> dict[str, dict[str, int]]:
+    """By generation, what it has noted; see `Generation.note`."""
+    found = {}
+    for name in folder.names():
+        content = folder.get(name) if name.endswith(_SEEN) else None
+        value = None if content is None else decoded(name, content)
+        if value is not None:
+            found[name[: -len(_SEEN)]] = value
+    return found

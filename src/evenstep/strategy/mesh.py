@@ -1,0 +1,500 @@
+"""`ClientPlaceTree`: which process of a job needs which data (OVERLORD, section 4.1).
+
+A device mesh as a tree: under the root the stages of the pipeline (PP), under each of them the
+data-parallel groups (DP), under those the context-parallel ones (CP), and under those the
+tensor-parallel peers (TP), which are leaves. A leaf is a *client*: a process that trains, with its
+coordinates and its global rank. Axes go by the names that frameworks give them.
+
+The tree knows nothing of samples. It answers three questions:
+
+- *Buckets*: into how many parts is data divided at an axis? At DP one for each data-parallel group;
+  at CP one for each context-parallel rank of each of those; at WORLD one for each client. Stages of
+  a pipeline work on the same samples, so PP divides nothing.
+- *Delivery*: which client fetches which buckets? A client needs the data of the bucket that it is
+  in. If the trainer broadcasts along some axes, the first client along them fetches for its peers:
+  its own bucket and theirs. The peers fetch nothing, and neither do stages of a pipeline that need
+  no data.
+- *Changes*: what is the tree after nodes joined, left or were replaced? Changes return a new tree.
+
+Invariants: every client of a tree has a different rank, and all nodes of a level have equally many
+children. Every client that needs data gets it from exactly one client, which fetches the bucket
+that it needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from evenstep.arrays import BoolArray, Int64Array
+from evenstep.errors import ConfigurationError
+from evenstep.plan.value_checks import AT_LEAST_1, COUNT, check_one_of, check_schema, require
+
+AXES = ("PP", "DP", "CP", "TP")
+"""Axes of a mesh, outermost first."""
+
+WORLD = "WORLD"
+"""All axes together: every client."""
+
+DIVIDING_AXES = ("DP", "CP", "TP", WORLD)
+"""Axes that data can be divided at."""
+
+# Dimension names of torchtitan's meshes, and the axis that each is part of. Those that join
+# data-parallel with context-parallel ranks, as "fsdp" does, do not determine which rank needs what.
+_TORCH_NAMES = {
+    "pp": "PP",
+    "dp": "DP",
+    "batch": "DP",
+    "dp_replicate": "DP",
+    "dp_shard": "DP",
+    "dp_shard_mod_ep": "DP",
+    "dp_shard_in_ep": "DP",
+    "cp": "CP",
+    "tp": "TP",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Coordinates of a client."""
+
+    PP: int = 0
+    DP: int = 0
+    CP: int = 0
+    TP: int = 0
+
+    def __str__(self) -> str:
+        return " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES)
+
+
+def check_axis(axis: object, known: Sequence[str]) -> None:
+    """Raises `ConfigurationError` for an axis that is not in `known`."""
+    if axis not in known:
+        raise ConfigurationError(f"axis {axis!r} must be one of {tuple(known)}")
+
+
+def axis_named(name: str) -> str:
+    """The axis that a dimension of a DeviceMesh is, or is part of.
+
+    Raises:
+        ConfigurationError: the name is unknown.
+    """
+    axis = name if name in AXES else _TORCH_NAMES.get(name)
+    if axis is None:
+        raise ConfigurationError(
+            f"dimension {name!r} of the DeviceMesh is not one of {(*_TORCH_NAMES, *AXES)}; give "
+            "the mesh of the dimensions that determine which rank needs which data, such as pp, "
+            "batch, cp and tp"
+        )
+    return axis
+
+
+def in_order(ranks: Int64Array, axes: Sequence[str]) -> Int64Array:
+    """[PP, DP, CP, TP] from an array with these axes in any order. An axis that occurs twice, as
+    the two halves of DP do, becomes one, with the first occurrence outermost."""
+    order = sorted(range(len(axes)), key=lambda dimension: AXES.index(axes[dimension]))
+    shape = [1] * len(AXES)
+    for axis, size in zip(axes, ranks.shape):
+        shape[AXES.index(axis)] *= size
+    return np.ascontiguousarray(ranks.transpose(order).reshape(shape))
+
+
+STAGES = ("ends", "first", "all")
+"""Stages of a pipeline that need data: the first for tokens and the last for labels, the first
+alone, or all of them."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Buckets at an axis."""
+
+    axis: str
+    bucket_count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """What each client fetches. Clients are in the order of coordinates. A tree gives the same
+    object for all steps, so what is asked for again and again is kept."""
+
+    ranks: Int64Array
+    """[clients] global rank of each."""
+    bucket: Int64Array
+    """[clients] bucket that holds its data."""
+    fetched_by: Int64Array
+    """[clients] global rank of the client that fetches for it: itself, the peer that broadcasts to
+    it, or -1 if it needs no data."""
+
+    @property
+    def fetching(self) -> Int64Array:
+        """Global ranks of the clients that fetch."""
+        fetching: Int64Array = self.ranks[self.fetched_by == self.ranks]
+        return fetching
+
+    @cached_property
+    def is_fetched(self) -> BoolArray:
+        """[buckets] whether any client fetches each."""
+        fetched = np.zeros(int(self.bucket.max()) + 1, np.bool_)
+        fetched[self.bucket[self.fetched_by >= 0]] = True
+        return fetched
+
+    def bucket_of(self, rank: int) -> int:
+        """The bucket that holds a client's data."""
+        return int(self.bucket[self._client_of[rank]])
+
+    def fetcher_of(self, rank: int) -> int:
+        """Global rank of the client that fetches for a client, as in `fetched_by`."""
+        return int(self.fetched_by[self._client_of[rank]])
+
+    def buckets_of(self, rank: int) -> tuple[int, ...]:
+        """Buckets that a client fetches, ascending: its own and those of the peers that it
+        broadcasts to; none if it fetches nothing."""
+        if rank not in self._buckets_of:
+            fetched = np.unique(self.bucket[self.fetched_by == rank])
+            self._buckets_of[rank] = tuple(fetched.tolist())
+        return self._buckets_of[rank]
+
+    def clients_of(self, bucket: int) -> Int64Array:
+        """Global ranks of the clients that fetch a bucket, in the order of coordinates."""
+        fetched = np.unique(self.fetched_by[(self.bucket == bucket) & (self.fetched_by >= 0)])
+        return self.ranks[np.isin(self.ranks, fetched)]
+
+    @cached_property
+    def _client_of(self) -> dict[int, int]:
+        """By global rank, the number of the client."""
+        return {rank: client for client, rank in enumerate(self.ranks.tolist())}
+
+    @cached_property
+    def _buckets_of(self) -> dict[int, tuple[int, ...]]:
+        """By global rank, see `buckets_of`."""
+        return {}
+
+
+_SCHEMA = {"sizes": dict.fromkeys(AXES, AT_LEAST_1), "version": COUNT}
+
+
+@dataclass(frozen=True, eq=False)
+class ClientPlaceTree:
+    """A mesh of clients. Made by `of`, `of_mesh`, `add`, `remove` and `replace`."""
+
+    ranks: Int64Array
+    """[PP, DP, CP, TP] global rank of each client."""
+    version: int = 0
+    """Number of changes since the tree was made."""
+
+    def __post_init__(self) -> None:
+        if self.ranks.ndim != len(AXES) or not self.ranks.size:
+            raise ConfigurationError(
+                f"ranks of shape {self.ranks.shape} must be [PP, DP, CP, TP], none of them 0"
+            )
+        taken, counts = np.unique(self.ranks, return_counts=True)
+        wrong = taken[(counts > 1) | (taken < 0)]
+        if len(wrong):
+            raise ConfigurationError(
+                f"ranks {ranges(wrong)} are negative or stand for several clients; give each "
+                "client a different rank"
+            )
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int], *, world_size: int | None = None) -> ClientPlaceTree:
+        """
+        Args:
+            sizes: ranks along each axis, such as ``{"PP": 1, "DP": 4, "CP": 2, "TP": 2}``; axes
+                left out have 1. Global ranks count with the last axis named fastest, as those of
+                `torch.distributed.device_mesh.init_device_mesh` do.
+            world_size: ranks of the job, if known; the mesh must fill it.
+
+        Raises:
+            ConfigurationError: an unknown axis, a size below 1, or a mesh that does not fit.
+        """
+        for axis, size in sizes.items():
+            check_axis(axis, AXES)
+            if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+                raise ConfigurationError(f"{axis}={size!r} must be a whole number of ranks from 1")
+        shape = [int(size) for size in sizes.values()]
+        count = int(np.prod(shape, dtype=np.int64))
+        _check_world(f"the mesh {dict(sizes)}", count, world_size)
+        return cls(in_order(np.arange(count, dtype=np.int64).reshape(shape), list(sizes)))
+
+    @classmethod
+    def of_mesh(cls, mesh: Any, *, world_size: int | None = None) -> ClientPlaceTree:
+        """The tree of a `torch.distributed.device_mesh.DeviceMesh` with named dimensions: pp, dp
+        (or torchtitan's batch, or its dp_replicate and dp_shard, which expert parallelism splits
+        further), cp and tp, or the names of this class.
+
+        Raises:
+            ConfigurationError: a dimension has no name or an unknown one, or the mesh does not fit.
+        """
+        names = mesh.mesh_dim_names
+        if not names:
+            raise ConfigurationError(
+                "the DeviceMesh has no names; make it with mesh_dim_names=('pp', 'dp', 'cp', 'tp') "
+                "or some of them"
+            )
+        axes = [axis_named(name) for name in names]
+        ranks = mesh.mesh.cpu().numpy().astype(np.int64)
+        _check_world("the DeviceMesh", ranks.size, world_size)
+        return cls(in_order(ranks, axes))
+
+    # Sizes and places
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """By axis, the ranks along it."""
+        return dict(zip(AXES, self.ranks.shape))
+
+    def __len__(self) -> int:
+        """Number of clients."""
+        return int(self.ranks.size)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ClientPlaceTree):
+            return NotImplemented
+        return np.array_equal(self.ranks, other.ranks)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def place(self, rank: int) -> Place:
+        """Coordinates of a global rank.
+
+        Raises:
+            ConfigurationError: no client has this rank.
+        """
+        found = np.argwhere(self.ranks == rank)
+        if not len(found):
+            raise ConfigurationError(
+                f"rank {rank} is not a client of the mesh {self.sizes}, whose ranks are "
+                f"{ranges(self.ranks)}"
+            )
+        return Place(*found[0].tolist())
+
+    def rank(self, place: Place | Mapping[str, int]) -> int:
+        """Global rank at coordinates; axes left out are 0.
+
+        Raises:
+            ConfigurationError: there is no such client.
+        """
+        return int(self.ranks[self._where(place)])
+
+    # Buckets
+
+    def buckets(self, axis: str) -> Buckets:
+        """The buckets into which data is divided at an axis.
+
+        Args:
+            axis: "DP"; "CP" for each context-parallel rank of each data-parallel group; "TP" for
+                each tensor-parallel peer of those; "WORLD" for every client of every stage.
+
+        Raises:
+            ConfigurationError: an unknown axis, or PP.
+        """
+        return Buckets(axis, self.bucket_count(axis))
+
+    def bucket_count(self, axis: str) -> int:
+        """Buckets at an axis.
+
+        Raises:
+            ConfigurationError: an unknown axis, or PP.
+        """
+        return int(np.prod([self.sizes[each] for each in _dividing(axis)], dtype=np.int64))
+
+    def bucket(self, place: Place | Mapping[str, int], axis: str) -> int:
+        """The bucket that holds a client's data.
+
+        Raises:
+            ConfigurationError: as `rank` and `buckets`.
+        """
+        return int(self.bucket_of(axis)[self._where(place)])
+
+    def bucket_of(self, axis: str) -> Int64Array:
+        """[PP, DP, CP, TP] bucket that holds each client's data; errors as `buckets`."""
+        inner = _dividing(axis)
+        numbers = np.arange(self.bucket_count(axis), dtype=np.int64)
+        shape = [self.sizes[each] if each in inner else 1 for each in AXES]
+        return np.broadcast_to(numbers.reshape(shape), self.ranks.shape)
+
+    # Delivery
+
+    def delivery(
+        self, axis: str, broadcast_at: Sequence[str] = (), *, stages: str = "ends"
+    ) -> Delivery:
+        """Which client fetches which buckets at an axis.
+
+        Args:
+            axis: as for `buckets`.
+            broadcast_at: axes along which the trainer broadcasts; the first client along them
+                fetches for its peers.
+            stages: stages of a pipeline that need data, one of `STAGES`.
+
+        Raises:
+            ConfigurationError: an unknown axis or kind of stages.
+        """
+        key = (axis, tuple(broadcast_at), stages)
+        if key not in self._deliveries:
+            fetched_by = np.where(self._needs(stages), self._source(broadcast_at), -1)
+            self._deliveries[key] = Delivery(
+                self.ranks.ravel(), self.bucket_of(axis).ravel(), fetched_by.ravel()
+            )
+        return self._deliveries[key]
+
+    @cached_property
+    def _deliveries(self) -> dict[tuple[str, tuple[str, ...], str], Delivery]:
+        """Those that were asked for, since every step asks for the same."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Cached properties are not pickled.
+        return {"ranks": self.ranks, "version": self.version}
+
+    # Changes
+
+    def add(self, axis: str, ranks: Sequence[int]) -> ClientPlaceTree:
+        """The tree with one more node along an axis, behind the others.
+
+        Args:
+            axis: of the node.
+            ranks: of its clients, the last axis fastest.
+
+        Raises:
+            ConfigurationError: an unknown axis, another number of ranks than a node has, or a rank
+                that occurs twice.
+        """
+        check_axis(axis, AXES)
+        where = AXES.index(axis)
+        shape = list(self.ranks.shape)
+        shape[where] = 1
+        given = _as_many(axis, ranks, int(np.prod(shape)))
+        return self._changed(np.concatenate([self.ranks, given.reshape(shape)], axis=where))
+
+    def remove(self, axis: str, node: int) -> ClientPlaceTree:
+        """The tree without a node of an axis; those behind it move up.
+
+        Raises:
+            ConfigurationError: an unknown axis, no such node, or the last one.
+        """
+        where = self._node(axis, node)
+        if self.ranks.shape[where] == 1:
+            raise ConfigurationError(
+                f"{axis}={node} is the only node along {axis}; without it no client is left"
+            )
+        return self._changed(np.delete(self.ranks, node, axis=where))
+
+    def replace(self, axis: str, node: int, ranks: Sequence[int]) -> ClientPlaceTree:
+        """The tree with other ranks for the clients of a node.
+
+        Raises:
+            ConfigurationError: as `add` and `remove`.
+        """
+        where = self._node(axis, node)
+        changed = self.ranks.copy()
+        clients = tuple(node if a == where else slice(None) for a in range(len(AXES)))
+        given = _as_many(axis, ranks, changed[clients].size)
+        changed[clients] = given.reshape(changed[clients].shape)
+        return self._changed(changed)
+
+    def _changed(self, ranks: Int64Array) -> ClientPlaceTree:
+        return ClientPlaceTree(ranks, self.version + 1)
+
+    # JSON
+
+    def to_dict(self) -> dict[str, Any]:
+        """Lists and numbers, for JSON. Ranks that count up are written as the first one."""
+        flat = self.ranks.ravel()
+        counting = bool((np.diff(flat) == 1).all())
+        ranks = int(flat[0]) if counting else flat.tolist()
+        return {"sizes": self.sizes, "ranks": ranks, "version": self.version}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> ClientPlaceTree:
+        """Inverse of `to_dict`.
+
+        Raises:
+            ConfigurationError, KeyError, TypeError, ValueError: it is not what `to_dict` returned.
+        """
+        check_schema(given, _SCHEMA)
+        shape = [given["sizes"][axis] for axis in AXES]
+        ranks = given["ranks"]
+        require(math.prod(shape) < 2**24, "sizes", given["sizes"])
+        check_schema(ranks, [COUNT] if isinstance(ranks, list) else COUNT, "ranks")
+        if isinstance(ranks, int):
+            ranks = np.arange(ranks, ranks + math.prod(shape))
+        return cls(np.asarray(ranks, np.int64).reshape(shape), given["version"])
+
+    # Checks and arrays
+
+    def _where(self, place: Place | Mapping[str, int]) -> tuple[int, ...]:
+        if not isinstance(place, Place):
+            for axis in place:
+                check_axis(axis, AXES)
+            place = Place(**place)
+        where = tuple(getattr(place, axis) for axis in AXES)
+        for axis, position, size in zip(AXES, where, self.ranks.shape):
+            if not 0 <= position < size:
+                raise ConfigurationError(
+                    f"{axis}={position} must be from 0 to {size - 1} in the mesh {self.sizes}"
+                )
+        return where
+
+    def _node(self, axis: str, node: int) -> int:
+        check_axis(axis, AXES)
+        self._where({axis: node})
+        return AXES.index(axis)
+
+    def _needs(self, stages: str) -> BoolArray:
+        """[PP, 1, 1, 1] whether a stage needs data."""
+        check_one_of(STAGES, stages=stages)
+        needs = np.full(self.sizes["PP"], stages == "all")
+        needs[0] = True
+        needs[-1] |= stages == "ends"
+        return needs[:, None, None, None]
+
+    def _source(self, broadcast_at: Sequence[str]) -> Int64Array:
+        """[PP, DP, CP, TP] rank of the first client along the axes of a broadcast."""
+        for axis in broadcast_at:
+            check_axis(axis, AXES)
+        first = tuple(slice(0, 1) if axis in broadcast_at else slice(None) for axis in AXES)
+        return np.broadcast_to(self.ranks[first], self.ranks.shape)
+
+
+def _dividing(axis: str) -> tuple[str, ...]:
+    """Axes whose coordinates make up the number of a bucket, outermost first."""
+    if axis == "PP":
+        raise ConfigurationError(
+            "axis='PP' divides nothing: stages of a pipeline work on the same samples; distribute "
+            f"at one of {DIVIDING_AXES}"
+        )
+    check_axis(axis, DIVIDING_AXES)
+    return AXES if axis == WORLD else AXES[1 : AXES.index(axis) + 1]
+
+
+def _as_many(axis: str, ranks: Sequence[int], expected: int) -> Int64Array:
+    given = np.asarray(ranks, np.int64)
+    if given.shape != (expected,):
+        raise ConfigurationError(
+            f"{given.size} ranks for a node along {axis} of {expected} clients; give one rank for "
+            "each"
+        )
+    return given
+
+
+def _check_world(mesh: str, clients: int, world_size: int | None) -> None:
+    if world_size is not None and clients != world_size:
+        raise ConfigurationError(
+            f"{mesh} has {clients} clients and the job {world_size} ranks; make the product of its "
+            "sizes equal to the world size"
+        )
+
+
+def ranges(ranks: Int64Array, most: int = 8) -> str:
+    """Numbers as text, sorted: ``0-7, 12``. Beyond `most` ranges, only how many there are."""
+    values = np.sort(ranks, axis=None)
+    parts = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1)
+    texts = [str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts[:most]]
+    if len(parts) > most:
+        texts.append(f"and {len(parts) - most:,} more ranges")
+    return ", ".join(texts)
