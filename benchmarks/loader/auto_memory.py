@@ -4,7 +4,7 @@
 
 Three models, whose memory is nearly all logits, wide activations, or scores of attention, which
 grow as the square of a row; padded and packed in turn. Every start is a process of its own, with
-another seed, that may have 400 MiB more than it begins with. A start that takes more than its whole
+another seed, that may have 1.5 GiB more than it begins with. A start that takes more than its whole
 memory counts as out of memory.
 """
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import evenstep
 
 SHARE = 0.9
-GROWS = 400 << 20
+GROWS = 1536 << 20
 UPDATES = 45
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -215,6 +216,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) / total, step.p
 """
     done = subprocess.run(
         [sys.executable, "-c", script],
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "1048576"},  # so that freed memory is free
         capture_output=True,
         text=True,
         timeout=150,
