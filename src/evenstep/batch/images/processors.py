@@ -23,7 +23,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from PIL import Image
 
 from evenstep.batch.images.lazy_images import lazy
 from evenstep.batch.images.rules import Call, ImageTokensError, NotPlanned, rule_of
@@ -125,6 +124,7 @@ def planned(image_processor: Any, images: Any, arguments: Mapping[str, Any]) -> 
         NotPlanned: the rule does not say.
         Exception: what the image processor's own functions raise for a size.
     """
+    from PIL import Image
     from transformers import BatchFeature
 
     rule = rule_of(image_processor)
