@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 
-from evenstep.batch.images.lazy_images import lazy
 from evenstep.batch.images.rules import Call, ImageTokensError, NotPlanned, rule_of
 
 
@@ -166,6 +165,8 @@ def _rows(images: Any) -> tuple[list[list[Any]], bool]:
 def _kept(images: Any) -> Any:
     if isinstance(images, (list, tuple)):
         return [_kept(each) for each in images]
+    from evenstep.batch.images.lazy_images import lazy
+
     return lazy(images)
 
 
