@@ -265,7 +265,7 @@ class World:
             for rank, steps in enumerate(made):
                 if steps and (fits := steps[0].round.start.fits):
                     most = fits[0].most
-                    machines[rank].found = most, self.fits(rank, most)
+                    machines[rank].agreed.found = most, self.fits(rank, most)
             skip = 0 if made[0] else skip
             for machine in machines:
                 # Lemma 1, from the outside.

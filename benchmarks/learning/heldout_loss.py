@@ -50,7 +50,7 @@ from benchmarks.learning.text import read_text
 from benchmarks.learning.train import Recipe, one_thread
 from benchmarks.lib.report import show
 from evenstep.errors import EvenstepError
-from evenstep.protocol.window_size import AUTO
+from evenstep.plan.value_checks import AUTO
 
 _HELD_OUT = 512
 

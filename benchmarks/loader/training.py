@@ -47,7 +47,8 @@ from benchmarks.lib.methods import METHODS, Setting
 from benchmarks.lib.report import Spread, Table, parser, progress, require_peer, show, spreads
 from benchmarks.lib.train import Records, calibrate, epoch
 from evenstep.cost import Cost, fit
-from evenstep.plan.update_size import AUTO, UpdateSize
+from evenstep.plan.update_size import UpdateSize
+from evenstep.plan.value_checks import AUTO
 from evenstep.tools.simulate import deal, simulate
 from evenstep_demos.models import PaddedGPT
 from evenstep_demos.text.corpus import read_parquet, read_standard_library

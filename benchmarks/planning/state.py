@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 import evenstep
 from benchmarks.lib.report import Spread, Table, parser, progress, show
-from evenstep.protocol.window_size import AUTO
+from evenstep.plan.value_checks import AUTO
 from evenstep.tools.simulate import sample_lengths
 
 BUFFERS = (AUTO, 256, 1024, 4096)

@@ -200,7 +200,7 @@ import resource, torch, evenstep
 torch.set_num_threads(1)
 held, out = torch.nn.Embedding(2000, 8), torch.nn.Linear(8, 4000)
 begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-total = int((begin + (300 << 20)) / 0.9)
+total = int((begin + (180 << 20)) / 0.9)
 memory = evenstep.Memory(total_bytes=total)
 loader = evenstep.DataLoader(
     [{"input_ids": torch.full((20 + 7 * i % 900,), 1)} for i in range(4000)],
@@ -210,7 +210,7 @@ loader = evenstep.DataLoader(
 )
 for batch, step in loader.steps():
     out(held(batch["input_ids"])).sum().backward()
-    if step.step == 40:
+    if step.step == 30:
         break
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) / total, step.padded_tokens)
 """
@@ -219,7 +219,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) / total, step.p
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "1048576"},  # so that freed memory is free
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     share, tokens = map(float, done.stdout.split())

@@ -27,8 +27,8 @@ from evenstep.cli.shared_options import (
 from evenstep.errors import ConfigurationError
 from evenstep.plan.packing import DocumentCost, WorkloadPacking, cut_long
 from evenstep.plan.policies.by_name import PolicyOptions
-from evenstep.plan.update_size import AUTO, UpdateSize, resolve_accumulate
-from evenstep.plan.value_checks import MAX_LENGTH, check_at_least
+from evenstep.plan.update_size import UpdateSize, resolve_accumulate
+from evenstep.plan.value_checks import AUTO, MAX_LENGTH, check_at_least
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, simulate
 from evenstep.tools.simulate.yardsticks import COMPARED
 

@@ -158,9 +158,9 @@ class MemoryWatch:
             return
         usage = self._usage()
         said = fit.most, usage.peak / 2**30, usage.total / 2**30
-        if fit.grows:
+        if fit.grows and fit.most > before.most:
             logger.info("groups have up to %d tokens now; memory was at %.1f of %.1f GiB", *said)
-        elif before.grows or fit.most < before.most:
+        elif before.grows > fit.grows or fit.most < before.most:
             logger.warning(
                 'max_tokens="auto" is %d tokens; memory was at %.1f of %.1f GiB. Pass this number '
                 "to begin with it",
@@ -178,11 +178,10 @@ class MemoryWatch:
                 torch.cuda.memory_stats()["num_ooms"],
             )
         now, peak = _of_process("VmRSS:", "VmHWM:")
-        return Usage(now, peak, self._total or _of_host() // self._local_ranks)
-
-    @property
-    def _local_ranks(self) -> int:
-        return int(os.environ.get("LOCAL_WORLD_SIZE", self._ranks))
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", self._ranks))
+        limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        share = _of_host() // ranks
+        return Usage(now, peak, self._total or (min(share, limit) if limit > 0 else share))
 
 
 def _of_process(*names: str) -> list[int]:
@@ -206,5 +205,4 @@ def _of_host() -> int:
             most = min(most, int(Path("/sys/fs/cgroup", name).read_text()))
         except (OSError, ValueError):  # no such limit
             continue
-    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_RSS, resource.RLIMIT_DATA))
-    return min([most, *(limit for limit in limits if limit > 0)])
+    return most

@@ -26,13 +26,14 @@ from evenstep.plan.groups import PaddedTo
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import check_update_tokens
 from evenstep.plan.value_checks import (
+    AUTO,
     check_at_least,
     check_given,
     check_one_of,
     check_seconds,
 )
 from evenstep.protocol import EXHAUSTED_MODES
-from evenstep.protocol.window_size import AUTO, WindowSize, check_buffer_size
+from evenstep.protocol.window_size import WindowSize, check_buffer_size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 Groups begin small. Each rank watches the memory that they take and tells how many tokens would fit;
 all go on with the least of these, from the same round on. While that is still being found, a round
-is one update, which is planned when the trainer asks for it: so what was told of one update counts
-for the next. Then a rank only tells where less fits than was thought.
+is one update, which is planned once the trainer has taken the last: so what was measured of one
+update counts two later. Then a rank only tells where less fits than was thought.
 
 A sample that is longer than what fits is a group by itself, as there is no smaller one that has it.
 
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from evenstep.arrays import Int64Array
 
-AUTO = "auto"
 START = 2048
 """Tokens of the first groups."""
 
@@ -46,6 +45,10 @@ class Updates:
         if accumulate == self.accumulate or self.micro_step(step):
             return self
         return Updates(accumulate, step, self.number(step))
+
+
+ONE_STEP = Updates()
+"""Every step is an update."""
 
 
 @dataclass(frozen=True)

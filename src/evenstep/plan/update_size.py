@@ -25,9 +25,8 @@ from evenstep.plan.fit import START
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policy import Policy
-from evenstep.plan.value_checks import check_at_least
+from evenstep.plan.value_checks import AUTO, check_at_least
 
-AUTO = "auto"
 GROUPS = 8
 """Groups of an update on all ranks together: see docs/learning.md for what fewer cost."""
 LEAST_TOKENS = 512

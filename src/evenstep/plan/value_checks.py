@@ -19,6 +19,8 @@ import numpy.typing as npt
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, WrongTypeError
 
+AUTO = "auto"
+"""Of options that may be a number, or found out."""
 LARGEST = 2**48
 """No option is larger but a seed: sums and products of a few of them then fit in an int64."""
 _LARGEST_SEED = 2**64 - 1

@@ -30,6 +30,7 @@ In reading order:
 
     rank_protocol    `RankProtocol`, the state machine
     rank_round       one rank's part of a round: window, proposal, planned steps
+    agreed           what ranks agree on from round to round, of what was measured
     window_buffer    the samples that a rank has received and not yet emitted; `RoundStart`
     window_size      how many samples a window should hold
     dealt_windows    windows of ranks that share one stream, dealt out on demand

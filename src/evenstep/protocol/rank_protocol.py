@@ -38,14 +38,13 @@ import numpy as np
 
 import evenstep.protocol.bodies as bodies
 import evenstep.protocol.wire as wire
-from evenstep.arrays import Int64Array, rounded_up
-from evenstep.cost.measured import UNMEASURED, at_ratios
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.fit import Fit, Updates
 from evenstep.plan.groups import NO_MULTIPLE, PaddedTo
 from evenstep.plan.label_reading import UNSHIFTED
 from evenstep.plan.policy import Policy
 from evenstep.plan.value_checks import check_at_least, check_one_of
+from evenstep.protocol.agreed import Agreed
 from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.exchanged import Exchanged
 from evenstep.protocol.lending import Lending
@@ -133,15 +132,11 @@ class RankProtocol:
         self.rank = rank
         self.world_size = world_size
         self.exhausted = exhausted
-        self._sizes = dict(sizes)
         self._layout = (VISION if policy.counts_patches else TEXT).by_source(sources)
         self._sources = sources
         self.seed = seed
         self.epoch = epoch
         start = start or RoundStart.empty()
-        self._updates = Updates(accumulate)
-        if sizes and start.updates is not None:
-            self._updates = start.updates
         self.rounds = start.round
         self.steps = start.step
         self._compared = {
@@ -190,15 +185,7 @@ class RankProtocol:
         self.undelivered = 0
         self.room = 0
         """Samples that this rank has memory for in a window; 0 if unknown. See `asks_room`."""
-        self._resumes_round = start.quota is not None
-        self.ratios = UNMEASURED
-        """What pairs of tokens and patches were measured to cost, for rank 0 to tell."""
-        self._ratios = start.ratios
-        self.found = 0, 0
-        """Tokens of groups, and how many of them this rank finds to fit then; zeros if none."""
-        self._fits = start.fits
-        if self._fits is None and policy.fits_memory:
-            self._fits = Fit(), Fit()
+        self.agreed = Agreed(policy, start, accumulate, sizes)
 
     # What the driver reads
 
@@ -231,13 +218,13 @@ class RankProtocol:
     def asks_room(self) -> bool:
         """Whether `room` should be set before the next message. Not in a resumed round: what was
         agreed in it is known."""
-        return self._phase is _Phase.FILLING and not self._resumes_round
+        return self._phase is _Phase.FILLING and not self.agreed.resumes
 
     @property
     def grows(self) -> bool:
-        """Whether the next round is one update, and is to be planned once the trainer needs it."""
-        growing = self._fits is not None and self._fits[0].grows
-        return growing and self._phase is _Phase.FILLING and not self._resumes_round
+        """Whether the next round is one update, and to be planned once the trainer has taken all
+        steps before it."""
+        return self.asks_room and self.agreed.grows
 
     @property
     def taken(self) -> int:
@@ -386,20 +373,8 @@ class RankProtocol:
         start = self._windows.look(self._buffer, round=self.rounds, step=self.steps, most=most)
         # By its window, not by what has arrived: messages do not depend on timing.
         self._lending.has_sample |= bool((start.numbers >= self._first_number).any())
-        now, then = self._ratios
-        if (cost := at_ratios(self.policy.cost, now)) != self.policy.cost:
-            self.policy = replace(self.policy, cost=cost)  # type: ignore[type-var]
-        policy, fits = self.policy, 0
-        if self._fits is not None:
-            fit, _ = self._fits
-            start = replace(start, fits=self._fits)
-            # A longer sample than was known is told now, and planned with in the next round.
-            longest = int(rounded_up(start.columns[0], self._padded_to.samples).max(initial=0))
-            tokens = max(self._tokens_within(fit), fit.longest, longest)
-            policy = replace(policy, max_tokens=tokens)  # type: ignore[type-var]
-            self._size.suit(policy)
-            fits = self.found[1] if self.found[0] == fit.most else 0
-        start = replace(start, updates=self._updates)
+        policy, start = self.agreed.begin(start, self._padded_to.samples)
+        self._size.suit(policy)
         self._round = RankRound(
             policy, start, self.world_size, padded_to=self._padded_to, sources=self._sources
         )
@@ -407,22 +382,12 @@ class RankProtocol:
             exhausted=self._windows.exhausted(start),
             has_filler_sample=self._lending.has_sample,
             room=self.room,
-            fits=fits,
-            ratios=then if self._resumes_round or self.ratios == UNMEASURED else self.ratios,
-            accumulate=self._updates.accumulate,
+            **self.agreed.told,
+            accumulate=self.agreed.updates.accumulate,
             seed=self.seed,
             epoch=self.epoch,
         )
         return bodies.encode_proposal(head, message)
-
-    def _tokens_within(self, fit: Fit) -> int:
-        """Tokens of a group in this round, of updates that have no more groups than they need."""
-        if not self._sizes:
-            return fit.most
-        fewest = [steps for steps, tokens in self._sizes.items() if tokens <= fit.most]
-        if not self._resumes_round:
-            self._updates = self._updates.of(min(fewest, default=max(self._sizes)), self.steps)
-        return min(fit.most, self._sizes.get(self._updates.accumulate, fit.most))
 
     def _settle(self, exchanged: Exchanged, received: Sequence[memoryview]) -> None:
         """Proposals are in: plans this rank's part of the round, or ends the epoch."""
@@ -443,14 +408,8 @@ class RankProtocol:
         again = self._size.learn(heads)
         assert self._round is not None
         # What was agreed in this round holds if a job resumes it.
-        now, then = self._ratios
-        pair, patch = heads.ratios[0].tolist()
-        told = (pair, patch)
-        self._round.start = replace(
-            self._round.start,
-            window_limit=self._size.limit,
-            ratios=(now, then if told == UNMEASURED else told),
-        )
+        start = replace(self._round.start, window_limit=self._size.limit)
+        self._round.start = self.agreed.settle(start, heads)
         self._lending.begin(heads)
         if again:
             self._buffer.forget_window()
@@ -458,18 +417,8 @@ class RankProtocol:
             return  # the round has no steps
         if unplannable:
             return  # all that was dealt to some rank is bad: the round has no steps
-        steps: int | None = None
-        if self._fits is not None:
-            fit, then_fits = self._fits
-            longest = int(heads.longest.max())
-            if not self._resumes_round:
-                then_fits = fit.after(heads.fits[~finished], longest)
-            self._round.start = replace(self._round.start, fits=(fit, then_fits))
-            if longest > fit.most:
-                return  # the round has no steps: the next one has room for this sample
-            if fit.grows:
-                updates = self._updates
-                steps = updates.accumulate - updates.micro_step(self.steps)
+        if (steps := self.agreed.steps(heads, self.steps)) == 0:
+            return
         if (labels := self._labels or heads.labels) is not None:
             self._labels = labels
             self._heads = heads = heads.read_labels(labels)
@@ -498,11 +447,7 @@ class RankProtocol:
             layout=self._layout,
         )
         self.rounds += 1
-        self._resumes_round = False
-        _, then = self._round.start.ratios
-        self._ratios = then, then
-        if (fits := self._round.start.fits) is not None:
-            self._fits = fits[1], fits[1]
+        self.agreed.end(self._round.start)
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, receipts.left)
         self._lending.end(receipts.lent)

@@ -15,7 +15,7 @@ import numpy as np
 from evenstep.arrays import Int64Array, rounded_up
 from evenstep.cost.measured import UNMEASURED, Ratios
 from evenstep.errors import InvariantError
-from evenstep.plan.fit import Fit, Updates
+from evenstep.plan.fit import ONE_STEP, Fit, Updates
 from evenstep.plan.label_reading import FIRST, read_labels
 
 COLUMNS = ("length", "supervised", "patches", "images", "patch_pairs", "shows", "source")
@@ -69,8 +69,8 @@ class RoundStart:
     fits: tuple[Fit, Fit] | None = None
     """How many tokens a group may have, in this round, and from the next on; None where the policy
     says it."""
-    updates: Updates | None = None
-    """Which steps are an update; None before the first round."""
+    updates: Updates = ONE_STEP
+    """Which steps are an update."""
     ratios: tuple[Ratios, Ratios] = (UNMEASURED, UNMEASURED)
     """What pairs of tokens and patches were measured to cost: in this round, and from the next on.
     See `evenstep.cost.measured`."""
@@ -102,7 +102,7 @@ class RoundStart:
         labels: str | None = None,
         ratios: Ratios = UNMEASURED,
         fit: Fit | None = None,
-        updates: Updates | None = None,
+        updates: Updates = ONE_STEP,
     ) -> RoundStart:
         """A round that begins with an empty window and arrival number 0."""
         none = np.empty(0, np.int64)

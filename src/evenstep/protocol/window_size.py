@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.policy import Policy
-from evenstep.plan.value_checks import check_at_least
+from evenstep.plan.value_checks import AUTO, check_at_least
 from evenstep.protocol.bodies import ProposalHeads
 from evenstep.protocol.window_buffer import RoundStart
 
-AUTO = "auto"
 FIXED_SIZE = 1024
 """Samples of a window under "auto", where the policy does not ask for a number of tokens."""
 FIRST_SIZE = 256

@@ -43,7 +43,7 @@ from evenstep.loader.row_order import ORDERS, given_order, of_one_rank
 from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
-from evenstep.plan.update_size import AUTO
+from evenstep.plan.value_checks import AUTO
 
 # Options that make batches of like lengths, and the values with which they do not: before
 # transformers 5 and since.

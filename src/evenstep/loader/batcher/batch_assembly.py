@@ -90,7 +90,6 @@ def make_step(
     planned, policy = of_update.planned, spec.policy
     start = planned.round.start
     labels, updates = start.labels, start.updates
-    assert updates is not None
     collate.suit(labels)
     if spec.measure.labels is None and labels == "causal":
         labels = None  # the batch shows whether the collate function has shifted them

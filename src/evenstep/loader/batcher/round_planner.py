@@ -183,7 +183,8 @@ class RoundPlanner:
         without those that the trainer has received before."""
         if self._protocol.grows:
             self._ports.await_taken(self._handed)
-        self._protocol.ratios, self._protocol.found = self._ports.measured[0], self._ports.found
+        agreed = self._protocol.agreed
+        agreed.ratios, agreed.found = self._ports.measured[0], self._ports.found
         message, tells = self._protocol.outgoing(), self._protocol.asks_room and not self._told
         if (number := self._protocol.contradicting) is not None:
             raise _contradiction(number, self._store.index_of(number))

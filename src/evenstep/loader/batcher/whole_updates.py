@@ -64,7 +64,6 @@ class WholeUpdates:
         if progress is not None:
             self._held.append((planned, progress))
         updates = planned.round.start.updates
-        assert updates is not None
         return [] if updates.micro_step(planned.index + 1) else self.end()
 
     def end(self) -> list[StepOfUpdate]:

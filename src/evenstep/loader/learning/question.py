@@ -24,7 +24,8 @@ from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Prepara
 from evenstep.loader.workers.seeding import epoch_seed
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import too_long
-from evenstep.plan.update_size import AUTO, UpdateSize, nothing_to_choose, sizes_of
+from evenstep.plan.update_size import UpdateSize, nothing_to_choose, sizes_of
+from evenstep.plan.value_checks import AUTO
 
 _LENGTHS, _PREPARED_LENGTHS = 256, 64
 """Samples that are measured to choose the size of groups; where `collate_fn` prepares them."""

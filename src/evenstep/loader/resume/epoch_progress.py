@@ -152,10 +152,10 @@ class EpochProgress:
     def shared_dict(self) -> dict[str, Any]:
         """The part of a state that is the same on all ranks that save it at the same step."""
         stream, ratios, fits = self.stream, self.start.ratios, self.start.fits
-        updates = self.start.updates or Updates()
+        updates = asdict(self.start.updates)
         return {
             **({"ratios": [list(each) for each in ratios]} if any(map(any, ratios)) else {}),
-            **({"fits": [asdict(fit) for fit in fits], "updates": asdict(updates)} if fits else {}),
+            **({"fits": [asdict(fit) for fit in fits], "updates": updates} if fits else {}),
             "number": self.epoch,
             "round": self.start.round,
             "step": self.start.step,
@@ -206,7 +206,7 @@ class EpochProgress:
         stream = shared["stream"]
         ratios = tuple((pair, patch) for pair, patch in shared.get("ratios", [UNMEASURED] * 2))
         now, then = (Fit(**fit) for fit in shared["fits"]) if "fits" in shared else (None, None)
-        updates = Updates(**shared["updates"]) if "updates" in shared else None
+        updates = Updates(**shared.get("updates", {}))
         merged = cls(
             epoch=shared["number"],
             stream=None

@@ -8,7 +8,7 @@ from typing import Any
 
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
-from evenstep.protocol.window_size import AUTO
+from evenstep.plan.value_checks import AUTO
 from evenstep.tools.advise.length_sample import (
     LengthSample,
     Summary,

@@ -17,8 +17,8 @@ from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import full_update
-from evenstep.plan.value_checks import check_at_least
-from evenstep.protocol.window_size import AUTO, check_buffer_size
+from evenstep.plan.value_checks import AUTO, check_at_least
+from evenstep.protocol.window_size import check_buffer_size
 from evenstep.tools.advise.length_sample import LengthSample
 
 _STEP = 256  # budgets are multiples of this

@@ -19,10 +19,9 @@ from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.policy import Policy, too_long
 from evenstep.plan.rng import RandomStream, generator
-from evenstep.plan.value_checks import check_at_least
+from evenstep.plan.value_checks import AUTO, check_at_least
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.exchanged import Exchanged
-from evenstep.protocol.window_size import AUTO
 from evenstep.tools.simulate.rank import SimulatedEpoch, SimulatedRank
 from evenstep.tools.simulate.result import SimulationResult, measure
 from evenstep.tools.simulate.yardsticks import Yardstick

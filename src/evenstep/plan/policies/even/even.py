@@ -40,13 +40,13 @@ from typing import Any
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.fit import AUTO, START
+from evenstep.plan.fit import START
 from evenstep.plan.policies.even.packed_round import PackedRound
 from evenstep.plan.policies.even.padded_round import PaddedRound
 from evenstep.plan.policies.even.two_part_round import TwoPartRound
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
-from evenstep.plan.value_checks import check_at_least, check_given
+from evenstep.plan.value_checks import AUTO, check_at_least, check_given
 
 _WINDOW = 96
 """Groups that a window should hold: with fewer there is less choice, and more padding."""
@@ -112,10 +112,11 @@ class Even(Policy):
                 f"sync={self.sync!r} must be 'step', or 'update' for packed groups; leave it out, "
                 "or give packed=True"
             )
-        if self.target_tokens is not None and (self.packed or self.target_tokens > self._tokens):
+        above = self.fits_memory or self.packed or (self.target_tokens or 0) > self._tokens
+        if self.target_tokens is not None and above:
             raise ConfigurationError(
                 f"target_tokens={self.target_tokens} must be at most max_tokens="
-                f"{self.max_tokens}, and is for padded groups; packed ones fill max_tokens"
+                f"{self.max_tokens}, a number, and is for padded groups; packed ones fill it"
             )
 
     @property

@@ -1,0 +1,115 @@
+"""What ranks agree on from one round to the next, beside the plan.
+
+Two things are measured while training: what pairs of tokens and patches cost, and how many tokens
+of a group fit in memory. Ranks tell them in their proposals. A round is planned with what was
+agreed before it, and its start has both that and what holds from the next round on: so a job that
+resumes the round makes it as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from evenstep.arrays import rounded_up
+from evenstep.cost.measured import UNMEASURED, at_ratios
+from evenstep.plan.fit import Fit, Updates
+from evenstep.plan.policy import Policy
+from evenstep.protocol.bodies import ProposalHeads
+from evenstep.protocol.window_buffer import RoundStart
+
+
+class Agreed:
+    """Of one rank. In each round call `begin`, `settle`, `steps` and `end` in this order."""
+
+    def __init__(
+        self, policy: Policy, start: RoundStart, accumulate: int, sizes: Sequence[tuple[int, int]]
+    ) -> None:
+        """
+        Args:
+            start: the round to resume from.
+            accumulate, sizes: see `RankProtocol`.
+        """
+        self.ratios = UNMEASURED
+        """What pairs of tokens and patches were measured to cost, for rank 0 to tell."""
+        self.found = 0, 0
+        """Tokens of groups, and how many of them this rank finds to fit then; zeros if none."""
+        self._policy = policy
+        self._sizes = dict(sizes)
+        self._ratios = start.ratios
+        self._fits = start.fits
+        if self._fits is None and policy.fits_memory:
+            self._fits = Fit(), Fit()
+        self.updates = start.updates if sizes else Updates(accumulate)
+        """Which steps are an update, in the round begun last."""
+        self.resumes = start.quota is not None
+        """The next round, or the one begun, is resumed: what was agreed in it is known."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether larger groups are tried."""
+        return self._fits is not None and self._fits[0].grows
+
+    def begin(self, start: RoundStart, multiple: int) -> tuple[Policy, RoundStart]:
+        """The policy of a round, and its start with what is agreed.
+
+        Args:
+            multiple: of tokens to which each sample is padded.
+        """
+        policy = self._policy
+        if (cost := at_ratios(policy.cost, self._ratios[0])) != policy.cost:
+            policy = replace(policy, cost=cost)  # type: ignore[type-var]
+        if self._fits is not None:
+            fit, _ = self._fits
+            # A longer sample than was known is told now, and planned with in the next round.
+            longest = int(rounded_up(start.columns[0], multiple).max(initial=0))
+            tokens = max(self._tokens_within(fit, start.step), fit.longest, longest)
+            policy = replace(policy, max_tokens=tokens)  # type: ignore[type-var]
+        return policy, replace(start, fits=self._fits, updates=self.updates)
+
+    def _tokens_within(self, fit: Fit, step: int) -> int:
+        """Tokens of a group, of updates that have no more groups than they need."""
+        if not self._sizes:
+            return fit.most
+        fewest = [steps for steps, tokens in self._sizes.items() if tokens <= fit.most]
+        if not self.resumes:
+            self.updates = self.updates.of(min(fewest, default=max(self._sizes)), step)
+        return min(fit.most, self._sizes.get(self.updates.accumulate, fit.most))
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The part of this rank's proposal that is about it."""
+        fits = 0
+        if self._fits is not None and self.found[0] == self._fits[0].most:
+            fits = self.found[1]
+        known = self.resumes or self.ratios == UNMEASURED
+        return {"fits": fits, "ratios": self._ratios[1] if known else self.ratios}
+
+    def settle(self, start: RoundStart, heads: ProposalHeads) -> RoundStart:
+        """The start of a round, with what all ranks' proposals make hold from the next one on."""
+        now, then = self._ratios
+        pair, patch = heads.ratios[0].tolist()
+        told = pair, patch
+        fits = self._fits
+        if fits is not None and not self.resumes:
+            proposing = ~heads.finished
+            fits = fits[0], fits[0].after(heads.fits[proposing], int(heads.longest.max()))
+        return replace(start, ratios=(now, then if told == UNMEASURED else told), fits=fits)
+
+    def steps(self, heads: ProposalHeads, step: int) -> int | None:
+        """How many steps a round may make that begins at `step`; None for any number. While groups
+        grow it is one update; and none where some rank has a sample that is longer than its groups,
+        for which the next round has room."""
+        if self._fits is None:
+            return None
+        if int(heads.longest.max()) > self._fits[0].most:
+            return 0
+        updates = self.updates
+        return updates.accumulate - updates.micro_step(step) if self.grows else None
+
+    def end(self, start: RoundStart) -> None:
+        """What holds from the next round on is what its start says."""
+        self.resumes = False
+        self._ratios = start.ratios[1], start.ratios[1]
+        self._fits = start.fits and (start.fits[1], start.fits[1])
