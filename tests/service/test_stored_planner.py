@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from service_world import new_job
 
+import evenstep
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, SupersededError
 from evenstep.mixture import FeedbackSchedule
@@ -33,9 +34,10 @@ URL = "faulty://store"
 def lengths(count: int = 2000) -> BufferedMetadata:
     source = np.repeat(np.arange(3), count)
     position = np.tile(np.arange(count), 3)
-    text = {"text": 1 + (position * 7 + source * 11) % 50}
+    text = 1 + (position * 7 + source * 11) % 50
+    columns = {"text": text, "supervised": text // 2}
     return BufferedMetadata(
-        SampleTable(NAMES, source, position, np.zeros(3 * count), position, text)
+        SampleTable(NAMES, source, position, np.zeros(3 * count), position, columns)
     )
 
 
@@ -71,6 +73,12 @@ def plan_by_feedback(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:
 
 JOB, METADATA = job_of(), lengths()
 BY_STRATEGY = job_of(schedule=None, strategy=plan_by_feedback)
+# Windows of 16 groups: so there are rounds of few steps, and updates that begin in one of them and
+# end in the next.
+BY_POLICY = job_of(
+    policy=evenstep.Even(64, packed=True), strategy=None, max_tokens=None, micro_batches=3
+)
+BY_SHARES = job_of(policy=evenstep.PoolSort(4), strategy=None, max_tokens=None, micro_batches=2)
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +149,7 @@ REPORTED_AGAIN_AFTER_A_REMESH = [
 @settings(max_examples=60, deadline=None)
 @example(JOB, REPORTED_AGAIN_AFTER_A_REMESH, 0)
 @given(
-    st.sampled_from([JOB, BY_STRATEGY]),
+    st.sampled_from([JOB, BY_STRATEGY, BY_POLICY, BY_SHARES]),
     st.lists(OPERATION, min_size=4, max_size=40),
     st.integers(0, 10**6),
 )

@@ -41,7 +41,8 @@ class DealtWindows:
     ) -> None:
         """
         Args:
-            entries: of the stream that the ranks share.
+            entries: of the stream that the ranks share; more than there can be until
+                `end_of_stream` says it.
             start: the round to resume from, or the samples to begin with.
         """
         self._size = size
@@ -64,6 +65,17 @@ class DealtWindows:
         self._first: tuple[Int64Array, int, int, Int64Array] | None = None
         """Entries, base, bound and queues before the first window was filled."""
         self._first_again = False
+        self._before: tuple[Holdings, Int64Array, Int64Array, int, int] | None = None
+        """What was held before the last deal, entries, new ones, next entry and bound."""
+
+    def end_of_stream(self, entries: int) -> None:
+        """The stream has no more entries than these. A deal that counted on more is made again."""
+        self._total = entries
+        if self.next_entry > entries:
+            assert self._before is not None
+            held, self._entries, self._new, self.next_entry, self._bound = self._before
+            self._queued = held.queued
+            self._fill(self._deal(held))
 
     # As `LookAhead`
 
@@ -159,6 +171,7 @@ class DealtWindows:
 
     def _deal(self, held: Holdings) -> Holdings:
         """Deals, as far as the stream goes."""
+        self._before = held, self._entries, self._new, self.next_entry, self._bound
         if left := self._total - self.next_entry:
             counts = next_deal(held, left=left, window=self._size.most)
             own = dealt_entries(counts, self._rank, self.next_entry)

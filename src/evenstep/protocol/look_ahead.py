@@ -27,6 +27,8 @@ _UNKNOWN = -1  # samples left, on a rank that does not know the size of its shar
 class LookAhead:
     """What one rank knows of the samples that all ranks have left, round by round."""
 
+    next_entry = 0  # as there is no shared stream
+
     def __init__(
         self,
         size: WindowSize,

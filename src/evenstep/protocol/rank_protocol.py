@@ -110,7 +110,8 @@ class RankProtocol:
             share: samples of this rank in the whole epoch, if known. If all ranks know theirs, they
                 look ahead and run out in the same round: see `evenstep.protocol.look_ahead`.
             entries: of the one stream that all ranks share, which is dealt out to them as they use
-                it up; None where each rank has a share of its own.
+                it up, more than there can be until `end_of_stream` says it; None where each rank
+                has a share of its own.
             start: the round to resume from; the epoch's beginning by default. The same round and
                 step on all ranks.
             has_filler_sample: whether this rank has a sample to run filler steps with even if it
@@ -249,6 +250,11 @@ class RankProtocol:
         return self._windows.take_new()
 
     @property
+    def drawn(self) -> int:
+        """Entries of the shared stream that ranks have drawn; 0 where each has a share."""
+        return self._windows.next_entry
+
+    @property
     def lends(self) -> int | None:
         """Arrival number of the sample to `lend` before the next message; None if none is due."""
         if self._phase is not _Phase.SETTLING:
@@ -295,6 +301,12 @@ class RankProtocol:
     def end_of_source(self) -> None:
         """No more samples will be received this epoch."""
         self._buffer.ended = True
+
+    def end_of_stream(self, entries: int) -> None:
+        """The shared stream has no more entries than these. To be said on all ranks before the same
+        exchange."""
+        assert isinstance(self._windows, DealtWindows)
+        self._windows.end_of_stream(entries)
 
     def lend(self, sample: bytes) -> None:
         """Takes the sample that `lends` asked for, for ranks that have none to run fillers with."""

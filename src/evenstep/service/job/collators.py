@@ -53,23 +53,25 @@ def check_collate(given: Any) -> None:
 
 def keeps_first_label(given: str | Collate) -> bool:
     """Whether rows are packed by a `PackCollator` that is told to keep first labels."""
-    # If its module, which needs torch, was not imported, nothing can be an instance of the class.
-    if isinstance(given, str) or "evenstep.batch.pack" not in sys.modules:
-        return False
-    from evenstep.batch.pack import PackCollator
+    return packs(given) and getattr(given, "mask_first_label", None) is False
 
-    return isinstance(given, PackCollator) and given.mask_first_label is False
+
+def packs(given: str | Collate) -> bool:
+    """Whether rows are packed by `PackCollator`."""
+    return _is(given, "pack", "PackCollator")
 
 
 def pads(given: str | Collate) -> bool:
     """Whether rows are padded by `PadCollator`."""
-    if isinstance(given, str):
-        return given == "pad"
-    if "evenstep.batch.pad" not in sys.modules:
-        return False
-    from evenstep.batch.pad import PadCollator
+    return _is(given, "pad", "PadCollator")
 
-    return isinstance(given, PadCollator)
+
+def _is(given: str | Collate, name: str, kind: str) -> bool:
+    if isinstance(given, str):
+        return given == name
+    # If its module, which needs torch, was not imported, nothing can be an instance of the class.
+    module = sys.modules.get(f"evenstep.batch.{name}")
+    return module is not None and isinstance(given, getattr(module, kind))
 
 
 def vision_fields(samples: Sequence[Any]) -> dict[str, Any] | list[Any]:

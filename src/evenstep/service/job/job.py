@@ -21,18 +21,20 @@ from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import Mixer
 from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT, stop_rule
+from evenstep.plan.policy import Policy
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
-from evenstep.plan.value_checks import check_at_least, check_given, stable_repr
+from evenstep.plan.value_checks import AUTO, check_at_least, check_given, stable_repr
 from evenstep.service.job.collators import (
     Collate,
     check_collate,
     collator_of,
     keeps_first_label,
+    packs,
     pads,
 )
 from evenstep.service.job.job_options import DrawOptions, MeasureOptions, MemoryOptions, mesh_of
-from evenstep.service.job.sample_measure import SUPERVISED, SampleMeasure
+from evenstep.service.job.sample_measure import MEDIA, SUPERVISED, SampleMeasure
 from evenstep.service.job.source_layout import LoaderJob, SourceLayout
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.loaders import SourceStripe
@@ -74,6 +76,8 @@ def fingerprint_of(job: Mapping[str, Any]) -> str:
         "numbers": {**{name: job[name] for name in _NUMBERS}, "unit": job["by"]},
         "counted": list(job["counted"]),
     }
+    if job["policy"] is not None:
+        content["policy"] = [job["policy"].fingerprint, list(job["broadcast_at"])]
     text = json.dumps(content, sort_keys=True, default=_name)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -99,13 +103,19 @@ class Job:
         sources: what to draw from, each with a name of its own.
         mesh: `Mesh(...)`, a mapping of sizes, or torch's DeviceMesh; a `ClientPlaceTree` once
             built.
-        strategy: from a step's graph, the mesh and the step's number to its plan; see `DGraph`.
-        micro_batches: of each bucket in each step.
-        max_tokens: tokens that a micro-batch holds.
+        policy: how groups are formed, any that a `DataLoader` takes. Data-parallel rank r of the
+            mesh gets what rank r of a loader gets of the same samples.
+        strategy: instead of a policy: from a step's graph, the mesh and the step's number to its
+            plan; see `DGraph`.
+        micro_batches: of each data-parallel rank in each step, which is an update; of a policy that
+            forms micro-batches itself, as many as it forms.
+        max_tokens: tokens that a micro-batch holds, where the policy does not say it.
+        broadcast_at: axes of the mesh along which the trainer broadcasts what the first rank has
+            fetched; a strategy says so by ``graph.broadcast_at``.
         seed: of the draws and of each source's order.
         draws: what a step draws.
         collate: "pack" for `PackCollator()`, "pad" for `PadCollator()`, or a function from a
-            micro-batch's samples to a batch.
+            micro-batch's samples to a batch. By default "pad" where the policy pads, else "pack".
         subplan_collate: collate functions of subplans, by name; `vision_fields` by default.
         sharding: how a packed row is cut over the context-parallel ranks that share it: methods of
             `evenstep.plan.sharding`, the fastest of which is taken for each row, or a function of
@@ -120,12 +130,14 @@ class Job:
 
     sources: Sequence[Source]
     mesh: Any
-    strategy: Strategy
+    policy: Policy | None = None
+    strategy: Strategy | None = None
     micro_batches: int = 1
     max_tokens: int | None = None
+    broadcast_at: Sequence[str] = ()
     seed: int = 0
     draws: DrawOptions = field(default_factory=DrawOptions)
-    collate: str | Collate = "pack"
+    collate: str | Collate = AUTO
     subplan_collate: Mapping[str, Collate] = field(default_factory=dict)
     sharding: str | Sequence[str] | Callable[[Any, int], Sharding] | None = METHODS
     measures: MeasureOptions = field(default_factory=MeasureOptions)
@@ -134,18 +146,30 @@ class Job:
     def __post_init__(self) -> None:
         self._check_sources()
         object.__setattr__(self, "mesh", mesh_of(self.mesh))
-        if not callable(self.strategy):
-            raise ConfigurationError(
-                f"strategy={self.strategy!r} must be a function of (graph, mesh, step) that "
-                "returns a plan, such as graph.plan()"
-            )
         check_given(seed=self.seed)
         check_at_least(0, seed=self.seed)
         check_at_least(1, micro_batches=self.micro_batches, max_tokens=self.max_tokens)
+        if self.policy is not None:
+            self._check_policy(self.policy)
+        elif not callable(self.strategy):
+            raise ConfigurationError(
+                f"strategy={self.strategy!r} must be a function of (graph, mesh, step) that "
+                "returns a plan, such as graph.plan(); or pass policy=, such as Even(max_tokens)"
+            )
+        elif self.broadcast_at:
+            raise ConfigurationError(
+                f"broadcast_at={self.broadcast_at!r} goes with a policy; let the strategy call "
+                "graph.broadcast_at"
+            )
+        if self.collate == AUTO:
+            pads_rows = self.policy is not None and not self.policy.packed
+            object.__setattr__(self, "collate", "pad" if pads_rows else "pack")
         self._check_amount()
         self._check_collation()
         self.mixture(dict.fromkeys(self.names, 1))  # refuses bad weights, units and stop rules
-        checked = {name: getattr(self, name) for name in ("strategy", "collate", "sharding")}
+        checked = {
+            name: getattr(self, name) for name in ("policy", "strategy", "collate", "sharding")
+        }
         checked |= {"schedule": self.draws.schedule, "modalities": self.measures.modalities}
         for name, value in {**checked, "supervised": self.measures.supervised}.items():
             check_picklable(f"{name}={value!r} of the job", value)
@@ -246,7 +270,7 @@ class Job:
             ConfigurationError: the job does not go with the mesh.
         """
         draws = self.draws
-        if self.max_tokens is not None and draws.tokens_per_step == self._filling:
+        if self._room is not None and draws.tokens_per_step == self._filling:
             draws = replace(draws, tokens_per_step=None)
         return replace(self, mesh=mesh, draws=draws)
 
@@ -263,9 +287,14 @@ class Job:
     @property
     def _filling(self) -> int:
         """Tokens of a step that fill the mesh's micro-batches."""
-        assert self.max_tokens is not None
-        room = self.tree.sizes["DP"] * self.micro_batches * self.max_tokens
-        return max(int(room * _FILL), self.max_tokens)
+        assert self._room is not None
+        room = self.tree.sizes["DP"] * self.micro_batches * self._room
+        return max(int(room * _FILL), self._room)
+
+    @property
+    def _room(self) -> int | None:
+        """Tokens that a micro-batch holds."""
+        return self.max_tokens if self.policy is None else self.policy.max_length
 
     def for_loader(
         self,
@@ -332,11 +361,50 @@ class Job:
             system.invalidate_cache()
         object.__setattr__(self, "sources", sources)
 
+    def _check_policy(self, policy: Any) -> None:
+        """Checks it, and makes what is measured and how many micro-batches there are follow it."""
+        if not isinstance(policy, Policy) or self.strategy is not None:
+            also = "" if self.strategy is None else ", and the job has a strategy="
+            raise ConfigurationError(
+                f"policy={policy!r} must be a policy, such as evenstep.Even(max_tokens){also}; "
+                "pass one of both"
+            )
+        if policy.fits_memory or self.max_tokens is not None:
+            said = "auto" if policy.fits_memory else f"{self.max_tokens:,} of the job"
+            raise ConfigurationError(
+                f"max_tokens={said} with policy={policy.name!r}: give the policy the number of "
+                "tokens that fit"
+            )
+        if policy.context_parallel > 1:
+            raise ConfigurationError(
+                f"context_parallel={policy.context_parallel} of the policy is said by the mesh of "
+                f"a job: leave it out, and pass mesh=Mesh(CP={policy.context_parallel}, ...)"
+            )
+        if policy.micro_batches > 1:
+            if self.micro_batches not in (1, policy.micro_batches):
+                raise ConfigurationError(
+                    f"micro_batches={self.micro_batches} of the job, and the policy forms "
+                    f"{policy.micro_batches}; leave that of the job out"
+                )
+            object.__setattr__(self, "micro_batches", policy.micro_batches)
+        collate = self.collate
+        if collate != AUTO and (pads(collate) if policy.packed else packs(collate)):
+            how, other = ("packs", "pack") if policy.packed else ("pads", "pad")
+            raise ConfigurationError(
+                f"collate={collate!r}, and the policy {how} its groups; leave collate= out, or "
+                f"pass {other!r}, or a policy with packed={not policy.packed}"
+            )
+        self.tree.delivery("DP", tuple(self.broadcast_at))  # raises for an unknown axis
+        if policy.counts_patches:
+            modalities = {**MEDIA, **self.measures.modalities}
+            measures = replace(self.measures, modalities=modalities)
+            object.__setattr__(self, "measures", measures)
+
     def _check_amount(self) -> None:
         draws = self.draws
         if draws.samples_per_step is not None or draws.tokens_per_step is not None:
             return  # `Mixer` refuses both at once
-        if self.max_tokens is None:
+        if self._room is None:
             raise ConfigurationError(
                 "the job does not say how much a step draws; give draws= of "
                 "samples_per_step or tokens_per_step, or max_tokens of a micro-batch"

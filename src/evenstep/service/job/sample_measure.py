@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.batch.count_media import patches_of
+from evenstep.batch.count_media import media_of, patches_of
 from evenstep.batch.measure import length_of, supervised_of
 from evenstep.data.source import Source
 from evenstep.errors import SampleError, described
@@ -21,6 +21,24 @@ SUPERVISED = "supervised"
 
 MODALITIES: Mapping[str, Callable[[Any], int]] = {"text": length_of, "image": patches_of}
 """The default modalities of a job."""
+
+
+def images_of(sample: Any) -> int:
+    """Images, videos and sounds of a sample."""
+    return media_of(sample).images
+
+
+def patch_pairs_of(sample: Any) -> int:
+    """Sum over the images of a sample of their squared patches."""
+    return media_of(sample).patch_pairs
+
+
+MEDIA: Mapping[str, Callable[[Any], int]] = {
+    "patches": patches_of,
+    "images": images_of,
+    "patch_pairs": patch_pairs_of,
+}
+"""What is measured, too, for a policy that counts patches."""
 
 _LIMIT = 1 << 31  # of a length
 

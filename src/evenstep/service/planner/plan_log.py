@@ -11,6 +11,7 @@ import os
 import re
 import zlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,8 @@ class LoggedPlan:
     """The plan of one step, and all that it was made from."""
 
     plan: LoadingPlan
-    record: DrawRecord
+    records: Sequence[DrawRecord]
+    """Of the draws that were made for it."""
     before: PlannerState
     """The state from which the step was planned."""
 
@@ -42,8 +44,11 @@ class PlanLog:
     def add(self, logged: LoggedPlan) -> None:
         step = logged.plan.step
         if self._path is not None:
-            record = json.dumps(logged.record.to_dict(), separators=(",", ":"))
-            _append(self._path, f'{{"step":{step},"record":{record},"plan":{to_json(logged.plan)}')
+            drawn = [record.to_dict() for record in logged.records]
+            records = json.dumps(drawn, separators=(",", ":"))
+            _append(
+                self._path, f'{{"step":{step},"records":{records},"plan":{to_json(logged.plan)}'
+            )
         self._plans[step] = logged
         while len(self._plans) > self._kept:
             self._plans.popitem(last=False)

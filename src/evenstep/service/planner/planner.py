@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.mixture import DrawRecord
 from evenstep.mixture.sample_table import Metadata, SampleTable
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
@@ -30,6 +31,7 @@ from evenstep.service.planner.planner_state import (
     source_digests,
     state_to_dict,
 )
+from evenstep.service.planner.policy_steps import PolicySteps, Windows
 from evenstep.service.planner.trainer_reports import Signals, merged, plain_signals
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.plan_builder import TooFewSamplesError
@@ -61,7 +63,11 @@ class Planner:
         self._mixture = job.mixture(self._sizes)
         self._signals = Signals(job.memory.prefetch, job.memory.plans_kept)
         self._log = PlanLog(job.memory.plans_kept, plan_log)
-        self._carried = SampleTable.empty(job.names, job.columns)
+        self._windows = Windows.of(SampleTable.empty(job.names, job.columns))
+        """Of a strategy: the samples that found no room."""
+        self._policy_steps = self._begin_policy()
+        self._records: list[DrawRecord] = []
+        """Of the draws for the step being planned."""
         self._bad = BadSamples(job.sources)
         self._ranks = set(job.tree.ranks.ravel().tolist())
         """The ranks of this mesh and all earlier ones."""
@@ -207,7 +213,7 @@ class Planner:
 
     def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
         """Plans for another mesh from a step on. Later steps are planned again: nobody has trained
-        on them. Returns the state before the step.
+        on them. Returns the state before the step, on the mesh.
 
         Args:
             mesh: see `Job.on`.
@@ -223,30 +229,38 @@ class Planner:
         self._resume(state, self._job.on(mesh))
         self._signals.recall(reported, self._step)
         self._log.clear(self._step)
-        return state
+        return Planner.state_dict(self)
 
     def _resume(self, state: Mapping[str, Any], job: Job) -> None:
         mixture = job.mixture(self._sizes)
         loaded = loaded_state(state, job=job, contents=self._contents, mixture=mixture)
         self._job, self._mixture = job, mixture
         self._ranks |= set(job.tree.ranks.ravel().tolist())
-        self._carried, self._step = loaded.carried, loaded.step
+        self._windows, self._step = loaded.windows, loaded.step
         self._bad.found = loaded.bad
         self._signals = Signals(job.memory.prefetch, job.memory.plans_kept)
         self._signals.load(loaded.signals)
         self._ended_at, self._failure, self._state_before_last = None, None, None
+        self._policy_steps = self._begin_policy()
+
+    def _begin_policy(self) -> PolicySteps | None:
+        if self._job.policy is None:
+            return None
+        return PolicySteps(self._job, self._draw, self._windows)
 
     def status(self) -> dict[str, Any]:
         """JSON-able: how far planning is, and what it has drawn."""
         last = self._log.get(self._step - 1)
+        steps = self._policy_steps
+        carried = len((self._windows if steps is None else steps.windows).waiting)
         return {
             "step": self._step,
             "ended_at": self._ended_at,
             "failed": None if self._failure is None else str(self._failure),
             "drawn": dict(zip(self._job.names, self._mixture.state.counts.tolist())),
             "bad_samples": self._bad.counts(),
-            "carried": len(self._carried),
-            "left_over": len(self._carried) if self._ended_at is not None else 0,
+            "carried": carried,
+            "left_over": carried if self._ended_at is not None else 0,
             "imbalance": None if last is None else last.plan.imbalance,
             "imbalance_before": None if last is None else last.plan.imbalance_before,
             "weights": {} if last is None else dict(last.plan.weights),
@@ -256,22 +270,47 @@ class Planner:
     # Planning
 
     def _plan_next(self, before: PlannerState) -> None:
-        job, step = self._job, self._step
-        if self._mixture.ended and not len(self._carried):
-            self._ended_at = step
+        step = self._step
+        self._records = []
+        if self._policy_steps is not None:
+            self._use_signals()
+            plan = self._policy_steps.plan(step)
+        else:
+            plan = self._by_strategy()
+        if plan is None:
+            self._ended_at, self._state_before_last = step, before
             return
+        self._keep(LoggedPlan(plan, tuple(self._records), before))
+        self._step = step + 1
+
+    def _use_signals(self) -> None:
+        if signals := self._signals.take(self._step):
+            self._mixture.report(**signals)
+
+    def _draw(self) -> tuple[SampleTable, Mapping[str, float]] | None:
+        """The mixture's next draw and its weights, for a policy; None after its end."""
+        if self._mixture.ended:
+            return None
         if self._loaders is not None:
             self._loaders.forget_drawn()
-        signals = self._signals.take(step)
-        if signals:
-            self._mixture.report(**signals)
+        drawn = self._mixture.draw(self._mixture.step, self._metadata)
+        return drawn, self._noted_draw().weights
+
+    def _by_strategy(self) -> LoadingPlan | None:
+        job, step, carried = self._job, self._step, self._windows.table
+        assert job.strategy is not None
+        if self._mixture.ended and not len(carried):
+            return None
+        if self._loaders is not None:
+            self._loaders.forget_drawn()
+        self._use_signals()
         graph = DGraph.of(
             self._metadata,
             job.tree,
             step=step,
             micro_batches=job.micro_batches,
             max_tokens=job.max_tokens,
-            carried=self._carried,
+            carried=carried,
             mixture=self._mixture,
         ).modality(*job.measures.counted)
         try:
@@ -279,42 +318,39 @@ class Planner:
         except TooFewSamplesError:
             if not self._mixture.ended:
                 raise
-            self._carried, self._ended_at = self._left_over(), step
-            self._state_before_last = before
-            return
-        drawn = self._drawn()
-        if drawn is None:
+            self._windows = Windows.of(self._with_drawn())
+            return None
+        samples = self._with_drawn()
+        if not self._records:
             raise ConfigurationError(
                 f"the strategy has drawn nothing of the job's sources in step {step}; let it call "
                 "graph.mix(), for the job's own weights, or graph.mix(weights)"
             )
-        samples = drawn
-        if len(self._carried):
-            samples = SampleTable.concatenate([self._carried, drawn])
         plan = check_plan(made, step=step, tree=job.tree, samples=samples)
         check_room(plan)
-        assert self._mixture.record is not None
-        self._keep(LoggedPlan(plan, self._mixture.record, before))
-        self._carried, self._step = plan.carried, step + 1
+        self._windows = Windows.of(plan.carried)
+        return plan
+
+    def _noted_draw(self) -> DrawRecord:
+        record = self._mixture.record
+        assert record is not None
+        self._records.append(record)
+        if self._loaders is not None:
+            self._bad.note_step(record.bad, self._loaders.failures)
+        return record
 
     def _keep(self, logged: LoggedPlan) -> None:
         self._log.add(logged)
 
-    def _drawn(self) -> SampleTable | None:
-        """The samples that the strategy has drawn for the step being planned; None if it has drawn
-        none. Draws nothing itself: a mixture remembers the step that it drew last."""
-        record = self._mixture.record
+    def _with_drawn(self) -> SampleTable:
+        """Carried samples, and those that the strategy has drawn for the step being planned. Draws
+        nothing itself: a mixture remembers the step that it drew last."""
+        record, carried = self._mixture.record, self._windows.table
         if record is None or record.step != self._step:
-            return None
-        if self._loaders is not None:
-            self._bad.note_step(record.bad, self._loaders.failures)
-        return self._mixture.draw(self._step, self._metadata)
-
-    def _left_over(self) -> SampleTable:
-        """Carried samples and those drawn for the step being planned: too few for a sample in
-        every bucket, where the mixture ends."""
-        drawn = self._drawn()
-        return self._carried if drawn is None else SampleTable.concatenate([self._carried, drawn])
+            return carried
+        self._noted_draw()
+        drawn = self._mixture.draw(self._step, self._metadata)
+        return SampleTable.concatenate([carried, drawn]) if len(carried) else drawn
 
     def _state_before(self, step: int) -> PlannerState:
         logged = self._log.get(step)
@@ -340,10 +376,11 @@ class Planner:
         """The state before the step that is planned next, or whose planning failed."""
         if self._state_before_last is not None:
             return self._state_before_last
+        steps = self._policy_steps
         return PlannerState(
             step=self._step,
             mixture=self._mixture.state,
-            carried=self._carried,
+            windows=self._windows if steps is None else steps.windows,
             bad=self._bad.found,
             signals=self._signals.to_list(),
         )

@@ -24,6 +24,7 @@ from evenstep.mixture.sample_table import SampleTable
 from evenstep.mixture.state import MixtureState
 from evenstep.plan.value_checks import COUNT, check_schema, require
 from evenstep.service.job.job import Job
+from evenstep.service.planner.policy_steps import Windows
 from evenstep.service.source_loader.preparer import PrepareFailure
 
 logger = logging.getLogger("evenstep")
@@ -129,8 +130,9 @@ class PlannerState:
 
     step: int
     mixture: MixtureState
-    carried: SampleTable
-    """Samples that found no room in an earlier step."""
+    windows: Windows
+    """Samples that were drawn and not trained on: that found no room in an earlier step of a
+    strategy, or that the windows of a policy hold."""
     bad: Identities
     """Samples that were passed over; see `BadSamples`."""
     signals: Sequence[Sequence[Any]]
@@ -152,7 +154,8 @@ def state_to_dict(
         "columns": list(job.columns),
         "step": state.step,
         "mixture": mixture.state_dict(state.mixture),
-        "carried": state.carried.to_dict(),
+        "carried": state.windows.table.to_dict(),
+        "windows": state.windows.to_dict(job),
         "bad": {name: [list(where) for where in found] for name, found in state.bad.items()},
         "signals": copy.deepcopy(state.signals),
         "drawn": dict(zip(job.names, state.mixture.counts.tolist())),
@@ -202,7 +205,7 @@ def loaded_state(
         return PlannerState(
             step=state["step"],
             mixture=mixture.state,
-            carried=_carried_of(state, job.names),
+            windows=Windows.from_dict(_carried_of(state, job.names), state.get("windows"), job),
             bad=_bad_of(state),
             signals=state["signals"],
         )

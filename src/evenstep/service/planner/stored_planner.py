@@ -190,12 +190,12 @@ class StoredPlanner(Planner):
             written = {**state, "job": job.fingerprint, "mesh": job.tree.to_dict()}
             self._store.save_state(step, written)
             self._store.drop_after(step)
-            super().remesh(mesh, step)
+            resumed = super().remesh(mesh, step)
             self._started, self._first, self._past = step, min(self._first, step), None
             self._checkpoints = {each for each in self._checkpoints if each <= step}
         finally:
             self._writer = StateWriter(self._store, self._written_out)
-        return state
+        return resumed
 
     def close(self) -> None:
         """Writes the last state. Idempotent."""
@@ -310,7 +310,7 @@ class UnstoredPlanner(Planner):
         )
 
     def _keep(self, logged: LoggedPlan) -> None:
-        if self._mixture.peaks is None:  # the strategy has passed a schedule of its own to mix()
+        if self._job.policy is None and self._mixture.peaks is None:  # mix() was given a schedule
             raise _needs_reports()
         super()._keep(logged)
 

@@ -82,9 +82,9 @@ class PassedOver:
             self.size -= prepared.size
         return prepared
 
-    def limit(self, samples: int, size: float) -> None:
-        """Drops the first ones that are more than so many samples or bytes."""
-        while self.held and (len(self.held) > samples or self.size > size):
+    def limit(self, size: float) -> None:
+        """Drops the first ones that are more than so many bytes."""
+        while self.held and self.size > size:
             self.pop(next(iter(self.held)))
 
 

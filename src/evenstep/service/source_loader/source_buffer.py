@@ -71,7 +71,7 @@ class SourceBuffer:
             reader: of the source; no one else may use it.
             columns: names of lengths, in the order in which they are measured.
             passes: as for `SourceReader.read`.
-            limit: samples to prepare ahead, and to hold of those that were passed over.
+            limit: samples to prepare ahead.
             budget: of all buffers of the loader.
         """
         self.reader, self.share = reader, share
@@ -277,7 +277,7 @@ class SourceBuffer:
             if len(picked) < len(wanted):
                 picked.update((p.row[0], p) for p in map(passed.pop, positions) if p is not None)
             most = max(self._budget.share(self), _PASSED_PLANS * self._taken * self._size)
-            passed.limit(self._limit, most)
+            passed.limit(most)
         return picked
 
 

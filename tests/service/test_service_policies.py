@@ -1,0 +1,334 @@
+"""Any policy in the service: its steps are those of ranks that agree without a centre."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from service_world import (
+    Rows,
+    comparable,
+    in_one_process,
+    job_of,
+    new_job,
+    rows,
+    sources,
+    steps_of,
+    striped,
+    tokens_of_row,
+)
+
+import evenstep
+import evenstep.service as es
+from evenstep.cost import VisionLanguageCost
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.service.planner.planner import Planner
+from evenstep.strategy import BufferedMetadata, SampleTable
+from evenstep.tools.simulate.run import run_epoch
+
+POLICIES = {
+    "even": evenstep.Even(256),
+    "even-packed": evenstep.Even(256, packed=True),
+    "even-packed-updates": evenstep.Even(256, packed=True, sync="update"),
+    "workload-packing": evenstep.WorkloadPacking(256, micro_batches=2),
+    "sequence-packing": evenstep.SequencePacking(256),
+    "pool-sort": evenstep.PoolSort(batch_size=8),
+    "token-budget": evenstep.TokenBudget(256),
+    "fixed-batch": evenstep.FixedBatch(8),
+}
+each_policy = pytest.mark.parametrize("name", POLICIES)
+
+
+def policy_job(folder: Path, name: str = "even-packed", **options: Any) -> es.Job:
+    policy = POLICIES[name]
+    given = {
+        "sources": None if "sources" in options else sources(folder, counts=(240, 180, 200)),
+        "micro_batches": 1 if policy.micro_batches > 1 else 2,
+        "stop": "all_exhausted",
+        **options,
+    }
+    return job_of(folder, policy=policy, strategy=None, max_tokens=None, **given)
+
+
+# Plans
+
+
+def table_of(counts: Sequence[int], seed: int = 0) -> SampleTable:
+    """Sources with so many samples each, whose lengths differ."""
+    rng = np.random.default_rng(seed)
+    number = np.repeat(np.arange(len(counts)), counts)
+    lengths = np.clip(rng.lognormal(3, 0.8, len(number)).astype(int), 2, 250)
+    position = np.concatenate([np.arange(count) for count in counts])
+    return SampleTable(
+        sources=("a", "b"),
+        source=number,
+        position=position,
+        shard=np.zeros(len(number), np.int32),
+        index=position,
+        lengths={"text": lengths, "image": 0 * lengths, "supervised": lengths // 2},
+    )
+
+
+def planned(job: es.Job, table: SampleTable, steps: int) -> list[list[list[list[tuple[int, int]]]]]:
+    """[steps][ranks][micro-batches] source and position of each sample."""
+    planner = Planner(job, BufferedMetadata(table))
+    found = []
+    for step in range(steps):
+        plan = planner.plan(step)
+        assert plan is not None
+        cells = [
+            [plan.members(b, k) for k in range(plan.micro_batches)] for b in range(plan.buckets)
+        ]
+        found.append([[names_of(each) for each in own] for own in cells])
+    return found
+
+
+def names_of(table: SampleTable) -> list[tuple[int, int]]:
+    return list(zip(table.source.tolist(), table.position.tolist()))
+
+
+@each_policy
+@pytest.mark.parametrize(("world_size", "steps"), [(1, 40), (2, 30), (8, 20), (64, 6), (512, 2)])
+def test_steps_are_those_of_a_simulation_of_the_same_stream(
+    name: str, world_size: int, steps: int
+) -> None:
+    if world_size > 8 and name not in ("even-packed", "workload-packing", "pool-sort"):
+        pytest.skip("three policies, one of fixed shares, stand for the others on many ranks")
+    policy, micro_batches = POLICIES[name], 2
+    accumulate = micro_batches // policy.micro_batches
+    samples = 1600 * world_size + 4000
+    table = table_of([samples, samples // 2])
+    job = new_job(
+        sources=[es.Source(each, Rows([{"length": 1}])) for each in "ab"],
+        mesh=es.Mesh(DP=world_size),
+        policy=policy,
+        micro_batches=micro_batches,
+        samples_per_step=100,
+        seed=7,
+    )
+    found = planned(job, table, steps)
+    mixer, stream = job.mixture({}), []
+    while sum(map(len, stream)) < samples:
+        stream.append(mixer.draw(mixer.step, BufferedMetadata(table)))
+    drawn = SampleTable.concatenate(stream)
+    lengths, identities = drawn.lengths["text"], np.arange(len(drawn))
+    epoch = run_epoch(
+        policy,
+        [lengths[rank::world_size] for rank in range(world_size)],
+        identities=[identities[rank::world_size] for rank in range(world_size)],
+        accumulate=accumulate,
+        seed=7,
+    )
+    for step, own in enumerate(found):
+        for rank, (simulated, ids) in enumerate(zip(epoch.ranks, epoch.identities)):
+            made = simulated.steps[step * accumulate : (step + 1) * accumulate]
+            groups = [ids[group] for one in made for group in one.micro_batches]
+            assert own[rank] == [names_of(drawn[group]) for group in groups], (step, rank)
+
+
+# Batches
+
+
+def first_tokens(batches: Sequence[Any]) -> Counter[int]:
+    """What identifies each sample, counted, after a check of all its tokens."""
+    found: Counter[int] = Counter()
+    for batch in batches:
+        ids = batch["input_ids"]
+        if "cu_seqlens" in batch:
+            ends = batch["cu_seqlens"].tolist()
+            samples = [ids[0, begin:end] for begin, end in zip(ends, ends[1:])]
+        else:
+            samples = [row[mask.bool()] for row, mask in zip(ids, batch["attention_mask"])]
+        for sample in samples:
+            assert sample[1:].tolist() == list(range(1, len(sample)))
+            found[int(sample[0])] += 1
+    return found
+
+
+@each_policy
+@pytest.mark.parametrize("dp", [1, 3])
+def test_each_sample_comes_once_in_batches_that_fit_on_every_rank(
+    name: str, dp: int, tmp_path: Path
+) -> None:
+    job = policy_job(tmp_path, name, mesh=es.Mesh(DP=dp))
+    with es.start(job, backend="local") as service:
+        taken = [steps_of(service.client(rank)) for rank in range(dp)]
+        left = service.status()["planner"]["left_over"]
+    assert len({len(own) for own in taken}) == 1
+    found: Counter[int] = Counter()
+    for steps in zip(*taken):
+        assert len({len(batches) for batches, _ in steps}) == 1
+        for batches, step in steps:
+            found += first_tokens(batches)
+            assert sum(map(len, step.samples)) == first_tokens(batches).total()
+            if (most := POLICIES[name].max_length) is not None:
+                assert max(batch["input_ids"].numel() for batch in batches) <= 1.25 * most
+    assert set(found.values()) == {1}
+    assert found.total() == 620 - left
+    assert left < 3 * dp
+
+
+@each_policy
+def test_a_resumed_job_makes_the_steps_that_would_have_followed(name: str, tmp_path: Path) -> None:
+    job = policy_job(tmp_path, name)
+    whole = in_one_process(job)
+    states = []
+    with es.start(job, backend="local") as service:
+        client = service.client(0)
+        for _ in whole[0]:
+            next(client)
+            states.append(json.dumps(client.state_dict()))
+    for step in (1, 2, 3, len(whole[0]) // 2, len(whole[0]) - 2):
+        resumed = in_one_process(job, state=json.loads(states[step - 1]))
+        assert resumed == [own[step:] for own in whole], step
+
+
+@pytest.mark.parametrize("name", ["even", "workload-packing", "pool-sort"])
+@pytest.mark.parametrize("dp", [1, 3])
+def test_other_ranks_get_each_remaining_sample_once(name: str, dp: int, tmp_path: Path) -> None:
+    job = policy_job(tmp_path, name)
+    found: Counter[int] = Counter()
+    with es.start(job, backend="local") as service:
+        clients = [service.client(rank) for rank in range(2)]
+        for client in clients:
+            for batches, _ in steps_of(client, 3):
+                found += first_tokens(batches)
+        state = json.loads(json.dumps(clients[0].state_dict()))
+    job = job.on(es.Mesh(DP=dp))
+    with es.start(job, backend="local", state=state) as service:
+        for rank in range(dp):
+            for batches, _ in steps_of(service.client(rank)):
+                found += first_tokens(batches)
+        left = service.status()["planner"]["left_over"]
+    assert set(found.values()) == {1}
+    assert found.total() == 620 - left
+
+
+def test_a_job_goes_over_to_a_policy_and_back(tmp_path: Path) -> None:
+    by_policy = policy_job(tmp_path)
+    by_strategy = job_of(tmp_path, sources=list(by_policy.sources), stop="all_exhausted")
+    found: Counter[int] = Counter()
+    state = None
+    for job, count in [(by_strategy, 3), (by_policy, 3), (by_strategy, 2), (by_policy, None)]:
+        with es.start(job, backend="local", state=state) as service:
+            clients = [service.client(rank) for rank in range(2)]
+            for client in clients:
+                for batches, _ in steps_of(client, count):
+                    found += first_tokens(batches)
+            state = json.loads(json.dumps(clients[0].state_dict()))
+            left = service.status()["planner"]["left_over"]
+    assert set(found.values()) == {1}
+    assert found.total() == 620 - left
+
+
+def test_context_parallel_ranks_share_the_rows_that_one_rank_would_have(tmp_path: Path) -> None:
+    mesh = es.Mesh(DP=2, CP=2)
+    job = policy_job(tmp_path, "workload-packing", mesh=mesh)
+    whole = in_one_process(policy_job(tmp_path, "workload-packing"))
+    shared = in_one_process(job)
+    for dp in range(2):
+        first, second = (shared[int(mesh.ranks[0, dp, cp, 0])] for cp in range(2))
+        for row, one, other in zip(whole[dp], first, second, strict=True):
+            assert row[3] == one[3] == other[3]  # the samples
+            for batch, *parts in zip(row[-1], one[-1], other[-1], strict=True):
+                tokens = Counter(token for part in parts for token in part["input_ids"][0])
+                padded = tokens - Counter(batch["input_ids"][0])
+                assert set(padded) <= {0}
+                assert not Counter(batch["input_ids"][0]) - tokens
+
+
+def with_image(row: Any) -> dict[str, Any]:
+    sample = tokens_of_row(row)
+    side = 2 + row["id"] % 5
+    return {**sample, "image_grid_thw": np.array([[1, side, side]])}
+
+
+def test_images_are_limited_and_count(tmp_path: Path) -> None:
+    policy = evenstep.Even(256, max_patches=80, cost=VisionLanguageCost(per_patch=1.0))
+    job = job_of(
+        tmp_path,
+        sources=[es.Source("images", Rows(rows(300, 1000, 60)), transform=with_image)],
+        policy=policy,
+        strategy=None,
+        max_tokens=None,
+        stop="all_exhausted",
+        collate=list,
+    )
+    with es.start(job, backend="local") as service:
+        taken = [steps_of(service.client(rank)) for rank in range(2)]
+    patches = [
+        [sum(int(s["image_grid_thw"].prod()) for s in group) for group in batches]
+        for own in taken
+        for batches, _ in own
+    ]
+    assert max(map(max, patches)) <= 80
+    seen = Counter(s["id"] for own in taken for batches, _ in own for b in batches for s in b)
+    assert set(seen.values()) == {1}
+
+
+# Roles that die
+
+
+def test_a_loader_that_dies_changes_nothing(tmp_path: Path) -> None:
+    job = policy_job(tmp_path, stop="repeat")
+    expected = in_one_process(job, 14)
+    with es.start(job, backend="processes", loaders=striped(job, 2, 8)) as service:
+        clients = [service.client(rank) for rank in range(2)]
+        taken = [comparable(steps_of(client, 5)) for client in clients]
+        (loader, _) = (each.place.known.process for each in service._info.loaders)
+        os.kill(loader, signal.SIGKILL)
+        for own, client in zip(taken, clients):
+            own += comparable(steps_of(client, 9))
+    assert taken == expected
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"policy": "even"}, "must be a policy"),
+        ({"strategy": job_of}, "pass one of both"),
+        ({"max_tokens": 100}, "give the policy the number"),
+        ({"policy": evenstep.Even("auto")}, "give the policy the number"),
+        (
+            {"policy": evenstep.WorkloadPacking(9, micro_batches=2, context_parallel=2)},
+            "Mesh\\(CP=2",
+        ),
+        ({"policy": POLICIES["workload-packing"], "micro_batches": 3}, "leave that of the job out"),
+        ({"collate": "pad"}, "the policy packs its groups"),
+        ({"policy": POLICIES["even"], "collate": "pack"}, "the policy pads its groups"),
+        ({"broadcast_at": ["XP"]}, "XP"),
+        ({"policy": None}, "or pass policy="),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    given = {"policy": POLICIES["even-packed"], "strategy": None, "max_tokens": None, **options}
+    with pytest.raises(ConfigurationError, match=message):
+        job_of(tmp_path, **given)
+
+
+def test_a_sample_that_no_group_holds_is_named(tmp_path: Path) -> None:
+    job = policy_job(
+        tmp_path,
+        sources=[
+            es.Source(
+                "long", Rows(rows(50, 0, 60) + [{"id": 9, "length": 300}]), transform=tokens_of_row
+            )
+        ],
+    )
+    with (
+        es.start(job, backend="local") as service,
+        pytest.raises(SampleError, match=r"long\[0\]\[50\] has 300 tokens"),
+    ):
+        steps_of(service.client(0))
