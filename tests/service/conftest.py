@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import evenstep.service as es
+
+sys.path.append(str(Path(__file__).parents[1] / "scenarios"))  # jobs of several ranks
 
 BACKENDS = ("local", "processes", "ray")
 SOAK = (pytest.mark.soak, pytest.mark.timeout(1200))  # a test may start a dozen services on Ray

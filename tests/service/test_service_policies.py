@@ -7,11 +7,14 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from ranks import Rank, run
 from service_world import (
     Rows,
     comparable,
@@ -24,14 +27,19 @@ from service_world import (
     striped,
     tokens_of_row,
 )
+from torch.utils.data import Dataset
 
 import evenstep
 import evenstep.service as es
-from evenstep.cost import VisionLanguageCost
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.arrays import Int64Array
+from evenstep.cost import FittedCost, VisionLanguageCost
+from evenstep.errors import ConfigurationError, MismatchError, SampleError
+from evenstep.plan.policy import Policy
+from evenstep.protocol import RankProtocol
+from evenstep.protocol.exchanged import Exchanged
 from evenstep.service.planner.planner import Planner
 from evenstep.strategy import BufferedMetadata, SampleTable
-from evenstep.tools.simulate.run import run_epoch
+from evenstep.tools.simulate.rank import SimulatedRank
 
 POLICIES = {
     "even": evenstep.Even(256),
@@ -94,43 +102,118 @@ def names_of(table: SampleTable) -> list[tuple[int, int]]:
     return list(zip(table.source.tolist(), table.position.tolist()))
 
 
-@each_policy
-@pytest.mark.parametrize(("world_size", "steps"), [(1, 40), (2, 30), (8, 20), (64, 6), (512, 2)])
-def test_steps_are_those_of_a_simulation_of_the_same_stream(
-    name: str, world_size: int, steps: int
-) -> None:
-    if world_size > 8 and name not in ("even-packed", "workload-packing", "pool-sort"):
-        pytest.skip("three policies, one of fixed shares, stand for the others on many ranks")
-    policy, micro_batches = POLICIES[name], 2
-    accumulate = micro_batches // policy.micro_batches
-    samples = 1600 * world_size + 4000
-    table = table_of([samples, samples // 2])
-    job = new_job(
+def planned_job(name: str, world_size: int) -> es.Job:
+    return new_job(
         sources=[es.Source(each, Rows([{"length": 1}])) for each in "ab"],
         mesh=es.Mesh(DP=world_size),
-        policy=policy,
-        micro_batches=micro_batches,
+        policy=POLICIES[name],
+        micro_batches=2,
         samples_per_step=100,
         seed=7,
     )
-    found = planned(job, table, steps)
-    mixer, stream = job.mixture({}), []
-    while sum(map(len, stream)) < samples:
-        stream.append(mixer.draw(mixer.step, BufferedMetadata(table)))
-    drawn = SampleTable.concatenate(stream)
-    lengths, identities = drawn.lengths["text"], np.arange(len(drawn))
-    epoch = run_epoch(
-        policy,
-        [lengths[rank::world_size] for rank in range(world_size)],
-        identities=[identities[rank::world_size] for rank in range(world_size)],
-        accumulate=accumulate,
+
+
+def stream_of(job: es.Job, table: SampleTable) -> SampleTable:
+    """All that the job's mixture draws before it reads a source for the second time."""
+    mixer, metadata, drawn = job.mixture({}), BufferedMetadata(table), []
+    while sum(map(len, drawn)) < 0.8 * len(table):
+        drawn.append(mixer.draw(mixer.step, metadata))
+    return SampleTable.concatenate(drawn)
+
+
+def simulated(
+    policy: Policy, lengths: Int64Array, world_size: int, *, accumulate: int, steps: int
+) -> list[list[list[Int64Array]]]:
+    """[ranks][steps] micro-batches of entries, of ranks that know nothing of the stream's end."""
+    dealt = policy.deals_on_demand
+    ranks = []
+    for rank in range(world_size):
+        protocol = RankProtocol(
+            policy=policy,
+            rank=rank,
+            world_size=world_size,
+            buffer_size="auto",
+            accumulate=accumulate,
+            seed=7,
+            entries=len(lengths) if dealt else None,
+        )
+        own = lengths[:0] if dealt else lengths[rank::world_size]
+        ranks.append(SimulatedRank(protocol, own, lengths if dealt else None))
+    while len(ranks[0].steps) < steps:
+        for each in ranks:
+            each.fill()
+        messages = Exchanged([each.outgoing() for each in ranks])
+        for each in ranks:
+            each.incoming(messages)
+    every = np.arange(len(lengths))
+    own_entries = [each.entries if dealt else every[n::world_size] for n, each in enumerate(ranks)]
+    return [
+        [[own[group] for group in step.micro_batches] for step in each.steps]
+        for own, each in zip(own_entries, ranks)
+    ]
+
+
+ON_MANY = ["even-packed", "workload-packing", "pool-sort"]
+
+
+@pytest.mark.parametrize(
+    ("name", "world_size", "steps"),
+    [(name, world_size, 12) for name in POLICIES for world_size in (1, 2, 8)]
+    + [(name, 64, 3) for name in ON_MANY]
+    + [("even-packed", 512, 1)],
+)
+def test_steps_are_those_of_a_simulation_of_the_same_stream(
+    name: str, world_size: int, steps: int
+) -> None:
+    policy, job = POLICIES[name], planned_job(name, world_size)
+    accumulate = job.micro_batches // policy.micro_batches
+    table = table_of([600 * world_size + 3000] * 2)
+    found, drawn = planned(job, table, steps), stream_of(job, table)
+    lengths, made = drawn.lengths["text"], steps * accumulate
+    expected = simulated(policy, lengths, world_size, accumulate=accumulate, steps=made)
+    for step, own in enumerate(found):
+        for rank in range(world_size):
+            parts = expected[rank][step * accumulate : (step + 1) * accumulate]
+            assert own[rank] == [names_of(drawn[group]) for part in parts for group in part]
+
+
+class OfLengths(Dataset[Any]):
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input_ids": torch.full((self.lengths[index],), index)}
+
+
+def loaded(rank: Rank, name: str, lengths: list[int], steps: int) -> list[list[int]]:
+    """The samples of each step of a loader."""
+    loader = evenstep.DataLoader(
+        OfLengths(lengths),
+        policy=POLICIES[name],
+        accumulate=2 // POLICIES[name].micro_batches,
+        num_workers=0,
         seed=7,
     )
+    found = [list(step.indices or ()) for _, step in islice(loader.steps(), steps)]
+    loader.close()
+    return found
+
+
+@pytest.mark.parametrize("name", ["even", "even-packed-updates", "workload-packing", "pool-sort"])
+def test_steps_are_those_of_a_loader_on_as_many_ranks(name: str, tmp_path: Path) -> None:
+    job, table = planned_job(name, 2), table_of([9000, 9000])
+    accumulate = job.micro_batches // POLICIES[name].micro_batches
+    found, drawn = planned(job, table, 12), stream_of(job, table)
+    lengths = drawn.lengths["text"].tolist()
+    ranks = run(loaded, 2, name, lengths, 12 * accumulate, folder=tmp_path, within=120)
     for step, own in enumerate(found):
-        for rank, (simulated, ids) in enumerate(zip(epoch.ranks, epoch.identities)):
-            made = simulated.steps[step * accumulate : (step + 1) * accumulate]
-            groups = [ids[group] for one in made for group in one.micro_batches]
-            assert own[rank] == [names_of(drawn[group]) for group in groups], (step, rank)
+        for rank, groups in enumerate(own):
+            parts = ranks[rank][step * accumulate : (step + 1) * accumulate]
+            indices = [index for part in parts for index in part]
+            assert [each for group in groups for each in group] == names_of(drawn[indices])
 
 
 # Batches
@@ -143,7 +226,7 @@ def first_tokens(batches: Sequence[Any]) -> Counter[int]:
         ids = batch["input_ids"]
         if "cu_seqlens" in batch:
             ends = batch["cu_seqlens"].tolist()
-            samples = [ids[0, begin:end] for begin, end in zip(ends, ends[1:])]
+            samples = [ids[0, begin:end] for begin, end in pairwise(ends)]
         else:
             samples = [row[mask.bool()] for row, mask in zip(ids, batch["attention_mask"])]
         for sample in samples:
@@ -211,12 +294,12 @@ def test_other_ranks_get_each_remaining_sample_once(name: str, dp: int, tmp_path
     assert found.total() == 620 - left
 
 
-def test_a_job_goes_over_to_a_policy_and_back(tmp_path: Path) -> None:
+def test_a_job_goes_over_to_a_policy_and_not_back(tmp_path: Path) -> None:
     by_policy = policy_job(tmp_path)
     by_strategy = job_of(tmp_path, sources=list(by_policy.sources), stop="all_exhausted")
     found: Counter[int] = Counter()
     state = None
-    for job, count in [(by_strategy, 3), (by_policy, 3), (by_strategy, 2), (by_policy, None)]:
+    for job, count in [(by_strategy, 3), (by_policy, None)]:
         with es.start(job, backend="local", state=state) as service:
             clients = [service.client(rank) for rank in range(2)]
             for client in clients:
@@ -226,6 +309,8 @@ def test_a_job_goes_over_to_a_policy_and_back(tmp_path: Path) -> None:
             left = service.status()["planner"]["left_over"]
     assert set(found.values()) == {1}
     assert found.total() == 620 - left
+    with pytest.raises(MismatchError, match="resume with a policy"):
+        es.start(by_strategy, backend="local", state=state).close()
 
 
 def test_context_parallel_ranks_share_the_rows_that_one_rank_would_have(tmp_path: Path) -> None:
@@ -251,7 +336,9 @@ def with_image(row: Any) -> dict[str, Any]:
 
 
 def test_images_are_limited_and_count(tmp_path: Path) -> None:
-    policy = evenstep.Even(256, max_patches=80, cost=VisionLanguageCost(per_patch=1.0))
+    part = FittedCost(per_group=0.0, per_token=1.0, per_pair=0.01)
+    cost = VisionLanguageCost(language=part, vision=part)
+    policy = evenstep.Even(256, max_patches=80, cost=cost)
     job = job_of(
         tmp_path,
         sources=[es.Source("images", Rows(rows(300, 1000, 60)), transform=with_image)],
@@ -319,14 +406,8 @@ def test_what_does_not_go_together_is_refused(
 
 
 def test_a_sample_that_no_group_holds_is_named(tmp_path: Path) -> None:
-    job = policy_job(
-        tmp_path,
-        sources=[
-            es.Source(
-                "long", Rows(rows(50, 0, 60) + [{"id": 9, "length": 300}]), transform=tokens_of_row
-            )
-        ],
-    )
+    long = Rows([*rows(50, 0, 60), {"id": 9, "length": 300}])
+    job = policy_job(tmp_path, sources=[es.Source("long", long, transform=tokens_of_row)])
     with (
         es.start(job, backend="local") as service,
         pytest.raises(SampleError, match=r"long\[0\]\[50\] has 300 tokens"),

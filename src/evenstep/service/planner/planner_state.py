@@ -196,6 +196,11 @@ def loaded_state(
     with parsing("the service's state", remedy=remedy, error=MismatchError):
         check_schema(state, _SCHEMA)
         mixture.load_state_dict(state["mixture"])
+        if job.policy is None and mixture.step != state["step"]:
+            raise MismatchError(
+                "the state was saved under a policy, which draws ahead of the steps that it plans, "
+                "and a strategy draws in each step; resume with a policy"
+            )
         _check_data(state, job=job, contents=contents)
         drawn = {name: source["samples"] for name, source in state["mixture"]["sources"].items()}
         require(drawn == state["drawn"], "drawn", state["drawn"])

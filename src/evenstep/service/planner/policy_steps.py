@@ -206,17 +206,18 @@ class PolicySteps:
     # As `evenstep.protocol.all_ranks.Stream`
 
     def reach(self, count: int) -> int:
-        while self.windows.drawn < count and (drawn := self._draw()) is not None:
-            now, (more, weights) = self.windows, drawn
-            self._check(more)
-            self.windows = replace(
-                now,
-                table=SampleTable.concatenate([now.table, more]),
-                entries=np.append(now.entries, now.drawn + np.arange(len(more))),
-                drawn=now.drawn + len(more),
-                weights=weights,
-            )
-        return self.windows.drawn
+        now, tables, drawn = self.windows, [], self.windows.drawn
+        while drawn < count and (more := self._draw()) is not None:
+            table, weights = more
+            self._check(table)
+            now = replace(now, weights=weights)
+            tables.append(table)
+            drawn += len(table)
+        if tables:
+            table = SampleTable.concatenate([now.table, *tables])
+            entries = np.append(now.entries, np.arange(now.drawn, drawn))
+            self.windows = replace(now, table=table, entries=entries, drawn=drawn)
+        return drawn
 
     def columns(self, entries: Int64Array) -> Int64Array:
         columns: Int64Array = self.windows.columns(entries, self._job.measures.counted).T
