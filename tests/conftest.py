@@ -19,7 +19,7 @@ settings.register_profile(
     "evenstep",
     deadline=None,
     derandomize=True,
-    max_examples=int(os.environ.get("EVENSTEP_EXAMPLES", "25")),
+    max_examples=int(os.environ.get("EVENSTEP_EXAMPLES", "40")),
 )
 settings.load_profile("evenstep")
 
