@@ -297,7 +297,7 @@ def test_a_stream_resumes_after_any_sample(kind: type[Streamed], options: dict[s
         whole.append((sample["of"], sample["row"]))
         states.append(json.loads(json.dumps(reading.state_dict())))
     assert len(whole) > 100
-    for count in range(0, len(states), 7):
+    for count in range(0, len(states), 31):
         resumed = iter(stream(kind, **options))
         resumed.load_state_dict(states[count])
         again = iter(stream(kind, **options))

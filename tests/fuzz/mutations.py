@@ -129,7 +129,8 @@ EVERY_BYTE = pytest.mark.parametrize(
 
 
 def fuzz(examples: int, *strategies: st.SearchStrategy[Any]) -> Callable[..., Any]:
-    """Makes a test of a function that takes what the strategies draw."""
+    """Makes a test of a function that takes what the strategies draw: so many times, and two
+    hundred times as often in soak runs."""
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
         def test(count: int) -> None:
@@ -141,7 +142,7 @@ def fuzz(examples: int, *strategies: st.SearchStrategy[Any]) -> Callable[..., An
             )(given(*strategies)(check))()
 
         many = pytest.param(
-            100 * examples, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]
+            200 * examples, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]
         )
         return pytest.mark.parametrize("count", [pytest.param(examples, id="short"), many])(test)
 

@@ -47,7 +47,7 @@ def checkpoint() -> dict[str, bytes]:
 CHECKPOINT = checkpoint()
 
 
-@fuzz(25, st.sampled_from(list(CHECKPOINT)), st.data())
+@fuzz(12, st.sampled_from(list(CHECKPOINT)), st.data())
 def test_a_damaged_checkpoint(name: str, data: st.DataObject) -> None:
     folder = HERE / "damaged"
     shutil.rmtree(folder, ignore_errors=True)
@@ -136,13 +136,13 @@ def check_damaged(made: Any, state: Any, go_on: Callable[[], object]) -> None:
     json.dumps(made.state_dict(), allow_nan=False)
 
 
-@fuzz(50, changed(MIXTURE))
+@fuzz(25, changed(MIXTURE))
 def test_a_damaged_state_of_a_mixture(state: Any) -> None:
     made = mixture()
     check_damaged(made, state, lambda: made.draw(made.step, buffered()))
 
 
-@fuzz(50, changed(PLANNER))
+@fuzz(25, changed(PLANNER))
 def test_a_damaged_state_of_the_service(state: Any) -> None:
     planner = Planner(JOB, buffered())
     check_damaged(planner, state, lambda: planner.plan(planner.step))

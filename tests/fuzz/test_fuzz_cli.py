@@ -142,7 +142,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     return words
 
 
-@fuzz(50, lines())
+@fuzz(25, lines())
 def test_any_options_end_with_a_result_or_one_clear_line(words: list[str]) -> None:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -116,12 +116,12 @@ def test_a_file_cut_off_at_any_byte(kind: Kind, every: bool) -> None:
         read_again(kind, content[:end])
 
 
-@fuzz(50, st.sampled_from(KINDS).flatmap(lambda k: st.tuples(st.just(k), damaged(WHOLE[k][0]))))
+@fuzz(25, st.sampled_from(KINDS).flatmap(lambda k: st.tuples(st.just(k), damaged(WHOLE[k][0]))))
 def test_a_file_with_damaged_bytes(drawn: tuple[Kind, bytes]) -> None:
     read_again(*drawn)
 
 
-@fuzz(40, changed(json.loads(to_json(PLAN))))
+@fuzz(20, changed(json.loads(to_json(PLAN))))
 def test_a_plan_with_changed_values(plan: Any) -> None:
     try:
         found = from_json(json.dumps(plan))
@@ -130,7 +130,7 @@ def test_a_plan_with_changed_values(plan: Any) -> None:
     assert from_json(to_json(found)).imbalance == found.imbalance
 
 
-@fuzz(40, changed(LATENCY.as_dict()))
+@fuzz(20, changed(LATENCY.as_dict()))
 def test_a_measurement_with_another_content_and_its_digest(content: Any) -> None:
     path = HERE / "forged.json"
     from evenstep.context_parallel import latency

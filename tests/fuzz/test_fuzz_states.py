@@ -65,7 +65,7 @@ STATES = {name: state_after(3, make) for name, make in LOADERS.items()}
 
 
 @fuzz(
-    120,
+    60,
     st.sampled_from(list(STATES)).flatmap(
         lambda name: st.tuples(st.just(name), changed(STATES[name]))
     ),
@@ -88,7 +88,7 @@ def test_a_damaged_state_is_refused_or_the_pass_ends(drawn: tuple[str, Any]) -> 
     assert max(came.values(), default=1) == 1
 
 
-@fuzz(60, st.sampled_from([1, 2, 3]), st.data())
+@fuzz(30, st.sampled_from([1, 2, 3]), st.data())
 def test_damaged_states_of_ranks_are_not_merged(ranks: int, data: st.DataObject) -> None:
     states = merged_from(ranks)
     victim = data.draw(st.integers(0, ranks - 1))

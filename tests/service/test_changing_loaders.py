@@ -21,7 +21,7 @@ from evenstep.mixture import Staged
 from evenstep.service.backends.processes.process_service import ProcessService
 from evenstep.strategy.loaders import ScalingLimits, SourceProfile
 
-STEPS = 9
+STEPS = 7
 
 
 def whole(*names: str) -> tuple[es.SourceStripe, ...]:
@@ -33,11 +33,10 @@ def shared(name: str, parts: int) -> list[es.SourceStripe]:
 
 
 def layouts(names: tuple[str, ...]) -> list[es.SourceLayout]:
-    """Loaders are added, and three share a source; sources move; and one loader has all."""
-    code = shared("code", 3)
+    """Loaders are added, and two share a source; then one loader has all."""
+    code = shared("code", 2)
     return [
-        es.SourceLayout(names, ((code[0], *whole("books")), (code[1],), (code[2],), whole("web"))),
-        es.SourceLayout(names, (whole("books", "web"), whole("code"))),
+        es.SourceLayout(names, ((code[0], *whole("books")), (code[1], *whole("web")))),
         es.SourceLayout(names, (whole(*names),)),
     ]
 

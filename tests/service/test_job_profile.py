@@ -56,7 +56,7 @@ def job_with(folder: Path, **transforms: Any) -> es.Job:
 
 def test_time_and_memory_are_measured_and_what_changed_is_measured_anew(tmp_path: Path) -> None:
     job = job_with(tmp_path, web=slow, books=large)
-    found = es.profile(job, samples=8, seconds=2.0)
+    found = es.profile(job, samples=8, seconds=0.5)
     web, books, code = (found.sources[name] for name in ("web", "books", "code"))
     assert web.prepare_low >= SLOW
     assert web.prepare_low <= web.prepare_median <= web.prepare_high

@@ -39,7 +39,6 @@ LAYOUT = planned(
 )
 
 
-@pytest.mark.backends("processes")
 def test_batches_are_those_of_any_other_layout(start: Any, tmp_path: Path) -> None:
     job = job_of(tmp_path)
     expected = in_one_process(job, 6)[0]

@@ -56,7 +56,7 @@ def service(job: es.Job) -> Iterator[RayService]:
         yield service
 
 
-RANKS = (0, 3)
+RANKS = (3,)
 """Those that take steps of the shared service, in processes of their own."""
 
 
@@ -80,17 +80,17 @@ def plans_of(service: Any) -> Iterator[Any]:
         step += 1
 
 
-def test_three_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path) -> None:
+def test_two_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path) -> None:
     job = job_of(tmp_path, stop="first_exhausted")
     with es.start(job, backend="local") as service:
         plans = [to_json(plan) for plan in plans_of(service)]
-    with RayService(job, name="three", loaders=striped(job, 3, 8), constructors=1) as service:
+    with RayService(job, name="two", loaders=striped(job, 2, 8), constructors=1) as service:
         taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
         assert taken == in_one_process(job)
         assert [to_json(plan) for plan in plans_of(service)] == plans
         assert len(plans) > 3
         status = service.status()
-        assert len(status["loaders"]) == 3
+        assert len(status["loaders"]) == 2
         assert all(loader["prepared"] for loader in status["loaders"])
         assert status["ended"]
         assert status["steps"]["exposed_seconds"]["mean"] > 0
@@ -192,20 +192,12 @@ def losses_of(weight: torch.Tensor, sequence: torch.Tensor) -> torch.Tensor:
     return (sequence @ weight - 1).square()
 
 
-def loss_of(weight: torch.Tensor, sequences: list[torch.Tensor], mean: str) -> torch.Tensor:
-    losses = [losses_of(weight, each) for each in sequences]
-    return (
-        torch.cat(losses).mean() if mean == "token" else sum(x.mean() for x in losses) / len(losses)
-    )
-
-
-def train_rollouts(
-    micro_batches: list[list[Any]], scales: list[float], mean: str
-) -> tuple[Any, Any]:
+def train_rollouts(micro_batches: list[list[Any]], scales: list[float]) -> tuple[Any, Any]:
     """A rank: its gradient, and the loss of each of its sequences."""
     weight = torch.arange(WIDTH, dtype=torch.float64).requires_grad_()
     for sequences, scale in zip(micro_batches, scales, strict=True):
-        (loss_of(weight, list(map(torch.from_numpy, sequences)), mean) * scale).backward()
+        losses = [losses_of(weight, torch.from_numpy(each)) for each in sequences]
+        (torch.cat(losses).mean() * scale).backward()
     results = [
         [float(losses_of(weight.detach(), torch.from_numpy(each)).mean()) for each in sequences]
         for sequences in micro_batches
@@ -213,26 +205,25 @@ def train_rollouts(
     return weight.grad.numpy(), results
 
 
-@pytest.mark.parametrize("mean", ["token", "sequence"])
-def test_ranks_train_on_what_the_driver_gives_them(mean: str) -> None:
+def test_ranks_train_on_what_the_driver_gives_them() -> None:
     import ray
 
     rng = np.random.default_rng(3)
     rollouts = [rng.normal(size=(n, WIDTH)) for n in rng.integers(1, 60, 50)]
     lengths = np.array([len(each) for each in rollouts])
     plan = plan_rebalance(lengths, ranks=TRAINING, max_tokens=100)
-    scales = plan.loss_scales(lengths if mean == "token" else np.ones_like(lengths))
+    scales = plan.loss_scales(lengths)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
     remote = ray.remote(num_cpus=0)(train_rollouts)
     running = []
     for rank in range(TRAINING):
         own = [[rollouts[n] for n in members] for members in plan.of_rank(rank)]
-        running.append(remote.remote(ray.put(own), scales[rank].tolist(), mean))
+        running.append(remote.remote(ray.put(own), scales[rank].tolist()))
     gradients, results = zip(*ray.get(running), strict=True)
 
     weight = torch.arange(WIDTH, dtype=torch.float64).requires_grad_()
     every = list(map(torch.from_numpy, rollouts))
-    loss_of(weight, every, mean).backward()
+    torch.cat([losses_of(weight, each) for each in every]).mean().backward()
     np.testing.assert_allclose(np.mean(gradients, axis=0), weight.grad.numpy(), rtol=1e-12)
     alone = [float(losses_of(weight.detach(), each).mean()) for each in every]
     assert plan.restore(results) == pytest.approx(alone, rel=1e-12)

@@ -19,10 +19,10 @@ def test_trainers_get_the_same_though_one_process_after_another_is_killed(tmp_pa
         tmp_path,
         prefetch=2,
         standbys=1,
-        steps=60,
-        step_seconds=0.25,
+        steps=40,
+        step_seconds=0.2,
         mesh={"DP": 2},
-        events=iter([(kind, "killed", 1.0) for kind in kinds]),
+        events=iter([(kind, "killed", 0.5) for kind in kinds]),
     )
     assert len(chaos.happened) == len(kinds)
     assert chaos.promoted == 1

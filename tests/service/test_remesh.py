@@ -35,7 +35,7 @@ def trained_by(steps: Any) -> list[Any]:
     return [each for _, about in steps for t in about.samples for each in samples_of(t)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(MESHES, st.integers(0, 4), st.integers(0, 3)), max_size=8), st.booleans())
 def test_any_meshes_at_any_steps_train_on_each_sample_once(
     changes: list[tuple[dict[str, int], int, int]], follows: bool
@@ -111,7 +111,7 @@ def test_ranks_join_and_leave_while_all_roles_run(tmp_path: Path) -> None:
     with es.start(
         job, backend="processes", name=name, loaders=striped(job, 2, 4), store=store
     ) as service:
-        for mesh in ({"DP": 3}, {"DP": 1, "CP": 2}, {"DP": 2}, {"DP": 1}):
+        for mesh in ({"DP": 3}, {"DP": 1, "CP": 2}):
             old = [service.client(rank) for rank in range(len(service.job.tree))]
             taken = [steps_of(client, 1) for client in old]
             service.remesh(mesh)

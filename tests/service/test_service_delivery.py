@@ -31,7 +31,7 @@ def ids_of(batch: dict[str, Any]) -> list[int]:
     return [int(batch["input_ids"][0, start]) for start in starts]
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     sizes=st.fixed_dictionaries({a: st.integers(1, 2) for a in ("PP", "DP", "CP", "TP")}),
     axis=st.sampled_from(["DP", "CP"]),
@@ -189,21 +189,20 @@ def test_a_step_that_draws_more_than_it_holds_is_refused_before_samples_pile_up(
         steps_of(service.client(0), 5)
 
 
-@pytest.mark.backends("local", "processes")
 def test_clients_far_apart_hold_few_steps_and_get_the_same(tmp_path: Path, start: Any) -> None:
     """The one behind has its steps made again, from the same plans."""
     job = job_of(tmp_path, prefetch=1, plans_kept=64)
     with start(job, constructors=2) as service:
-        expected = [comparable(steps_of(service.client(rank), 40)) for rank in range(2)]
+        expected = [comparable(steps_of(service.client(rank), 24)) for rank in range(2)]
     with start(job, constructors=1, loaders=2) as service:
         ahead, behind = service.client(0), service.client(1)
-        found = [comparable(steps_of(ahead, 40)), []]
-        for _ in range(20):
+        found = [comparable(steps_of(ahead, 24)), []]
+        for _ in range(12):
             status = service.status()
             assert max(each["held_steps"] for each in status["constructors"]) <= 8
             # Beside those, up to 7 small ones ahead of each client.
             assert max(len(each["staged_steps"]) for each in status["loaders"]) <= 12 + 2 * 7
             found[1] += comparable(steps_of(behind, 2))
             found[0] += comparable(steps_of(ahead, 1))
-        assert found[0][:40] == expected[0]
+        assert found[0][:24] == expected[0]
         assert found[1] == expected[1]

@@ -102,17 +102,18 @@ def at(axis: str) -> Any:
         ({"DP": 1, "CP": 2, "TP": 2}, {}),
         ({"DP": 2}, {"collate": "pad"}),
         ({"DP": 2}, {"transform": tokens_of_row}),
-        *(
-            (sizes, {"transform": transform, **options})
-            for transform in (labelled_in_one_source, labelled_now_and_then)
-            for sizes, options in (
-                ({"DP": 3}, {}),
-                ({"DP": 2}, {"collate": "pad"}),
-                ({"DP": 2}, {"collate": PadCollator(side="left"), "loss_reduction": "sum"}),
-                ({"DP": 2, "CP": 2}, {}),
-                ({"DP": 2, "CP": 2}, {"strategy": at("CP")}),
-            )
+        ({"DP": 3}, {"transform": labelled_now_and_then}),
+        ({"DP": 2}, {"transform": labelled_in_one_source, "collate": "pad"}),
+        (
+            {"DP": 2},
+            {
+                "transform": labelled_now_and_then,
+                "collate": PadCollator(side="left"),
+                "loss_reduction": "sum",
+            },
         ),
+        ({"DP": 2, "CP": 2}, {"transform": labelled_in_one_source}),
+        ({"DP": 2, "CP": 2}, {"transform": labelled_now_and_then, "strategy": at("CP")}),
     ],
 )
 def test_scaled_losses_of_all_clients_give_the_gradient_of_one_big_batch(

@@ -99,7 +99,6 @@ def broken(row: Mapping[str, Any]) -> dict[str, Any]:
     raise KeyError("text")
 
 
-@pytest.mark.backends("local", "processes")
 def test_an_empty_sample_is_refused_by_name(tmp_path: Path, start: Any) -> None:
     path = write_parquet(
         tmp_path / "empty.parquet", [{"id": 1, "length": 1}, {"id": 2, "length": 0}]
@@ -235,7 +234,6 @@ def collating_but_not_1004(samples: Any) -> Any:
 # Plans and their log
 
 
-@pytest.mark.backends("local", "processes")
 def test_plans_are_kept_in_a_file_and_read_back_exactly(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, plans_kept=2)
     log = tmp_path / "log" / "plans.jsonl"
@@ -311,7 +309,6 @@ def test_a_state_of_the_end_resumes_at_the_end(tmp_path: Path, start: Any) -> No
 # Signals
 
 
-@pytest.mark.backends("local", "processes")
 def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path, start: Any) -> None:
     schedule = FeedbackSchedule(
         initial={"code": 1.0, "web": 1.0}, function=lambda last, signals: signals["loss_by_source"]

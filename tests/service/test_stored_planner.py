@@ -146,7 +146,7 @@ REPORTED_AGAIN_AFTER_A_REMESH = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @example(JOB, REPORTED_AGAIN_AFTER_A_REMESH, 0)
 @given(
     st.sampled_from([JOB, BY_STRATEGY, BY_POLICY, BY_SHARES]),

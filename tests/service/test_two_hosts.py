@@ -94,23 +94,28 @@ for _ in range(8):
     time.sleep(0.4)
 print("connected")
 sys.stdin.readline()  # the network is there again
-time.sleep(3)
+time.sleep(2)
 print([each.wait(0) for each in waiting])
 """
 
 
 def test_a_network_that_is_gone_for_three_seconds_costs_no_connection(hosts: Hosts) -> None:
-    """Whenever the last answer to the kernel's questions came before."""
+    """Whenever the last answer to the kernel's questions came before. It gives up after five."""
     first, second, cable = hosts
-    server = first.python("-c", SERVER, first.address)
-    client = second.python("-c", WAITER, line_of(server).strip())
-    assert line_of(client) == "connected\n"
-    cable.change(cut=True)
-    time.sleep(3)
-    cable.change(cut=False)
-    tell_on(client)
-    assert json.loads(line_of(client).lower()) == [False] * 8
-    client.communicate()
+    endpoint = line_of(first.python("-c", SERVER, first.address)).strip()
+    for _ in range(5):
+        client = second.python("-c", WAITER, endpoint)
+        assert line_of(client) == "connected\n"
+        begin = time.monotonic()
+        cable.change(cut=True)
+        time.sleep(3)
+        cable.change(cut=False)
+        if time.monotonic() < begin + 3.5:
+            tell_on(client)
+            assert json.loads(line_of(client).lower()) == [False] * 8
+            return
+        client.kill()  # it was gone for longer, as the cable was late
+    pytest.skip("this machine is too busy to be without a network for three seconds only")
 
 
 DRIVER = """

@@ -78,6 +78,7 @@ SERVICE_MUTATIONS = (
         "_awaited",
         "self._pending = self._location.channel.send(self._messages)",
         "pass",
+        near=3,
     ),
     Mutation(
         "a planner that is made again begins anew",
@@ -91,7 +92,7 @@ SERVICE_MUTATIONS = (
         CommonState,
         "took_step",
         "self._end_if_decided()",
-        near=240,
+        near=251,
     ),
     Mutation(
         "a state before all have come",
@@ -114,7 +115,7 @@ SERVICE_MUTATIONS = (
         "register_client",
         "if mark not in self._numbers",
         "if True",
-        near=1820,
+        near=1847,
     ),
     Mutation(
         "an actor that is being made again is taken for gone",
@@ -122,6 +123,7 @@ SERVICE_MUTATIONS = (
         "locate",
         "time.sleep(_INTERVAL)",
         "raise RoleGoneError",
+        near=2,
     ),
     Mutation(
         "a loader with standbys plays less than it is told",

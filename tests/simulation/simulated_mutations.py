@@ -61,7 +61,7 @@ MUTATIONS = (
         "self._ports.exchange(_abort(error))",
         near=4,
     ),
-    Mutation("a wake-up is forgotten", SampleStore, "take", "self._changed.notify_all()", near=38),
+    Mutation("a wake-up is forgotten", SampleStore, "take", "self._changed.notify_all()", near=43),
     Mutation(
         "nobody is told that no credit will come",
         PipePorts,
@@ -117,7 +117,7 @@ MUTATIONS = (
         "_next",
         "known = self._session.broken or self._exchange.failure",
         "known = self._exchange.failure",
-        near=101279,
+        near=101332,
     ),
     Mutation(
         "a chunk of skipped samples is none",
@@ -140,7 +140,7 @@ MUTATIONS = (
         "end",
         "while not self._silent and self._alive()",
         "while False",
-        near=477,
+        near=516,
     ),
     Mutation(
         "a worker whose turn it is not begins",

@@ -68,9 +68,3 @@ def test_two_graphs_that_name_the_same_weights_share_one_draw_and_others_are_ref
     assert first.samples is second.samples
     with pytest.raises(ConfigurationError, match="has drawn step 0 by other weights"):
         root.mix({"math": 1.0})
-
-
-def test_without_a_mixture_weights_alone_draw_nothing() -> None:
-    for schedule in (None, {"web": 1.0}, Constant({"web": 1.0})):
-        with pytest.raises(ConfigurationError, match="has no mixture to draw from"):
-            DGraph.of(BUFFERED, TREE).mix(schedule)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from graph_world import squares, table
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, SampleError
@@ -21,6 +21,7 @@ TREE = ClientPlaceTree.of({"DP": 3})
     st.sampled_from([1600, 2000, 4000]),
     st.sampled_from(["greedy", "karmarkar_karp", None]),
 )
+@example([40] * 6, None, 1600, None)  # each as large as the limit
 def test_no_micro_batch_exceeds_either_limit_and_the_rest_is_carried(
     lengths: list[int], max_tokens: int | None, limit: int, method: str | None
 ) -> None:

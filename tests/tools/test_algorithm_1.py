@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.papers.wlb.algorithm_1 import Algorithm1
+from benchmarks.papers.wlb.thresholds import auto_thresholds
 from evenstep.plan.packing import DocumentCost
+from evenstep.tools.simulate import sample_lengths
 
 
 def planner(max_tokens: int = 100, thresholds: tuple[int, ...] = (), count: int = 2) -> Algorithm1:
@@ -22,11 +24,6 @@ def planner(max_tokens: int = 100, thresholds: tuple[int, ...] = (), count: int 
 def packed(made, lengths: list[int]) -> list[list[int]]:
     groups = made(np.array(lengths))
     return [[lengths[i] for i in groups.group(g)] for g in range(len(groups))]
-
-
-def test_a_document_must_leave_a_micro_batch_below_the_limit() -> None:
-    assert packed(planner(100), [99]) == [[99]]
-    assert packed(planner(100), [100]) == []
 
 
 def test_without_room_in_the_one_of_least_work_the_one_of_fewest_tokens_is_tried() -> None:
@@ -67,3 +64,10 @@ def test_nothing_is_trained_on_twice_or_lost(
         gone = set(groups.members.tolist())
         waiting = [length for i, length in enumerate(waiting) if i not in gone]
     assert sorted(trained + waiting) == sorted(length for new in arriving for length in new)
+
+
+def test_for_pretraining_lengths_outliers_begin_where_exhaustive_search_put_them() -> None:
+    lengths = sample_lengths("pretrain-128k", 50_000)
+    found = auto_thresholds(lengths, context=128 * 1024, queues=3)
+    assert [round(t / 1024) for t in found] == [48, 67, 93]
+    assert auto_thresholds(lengths, context=128 * 1024, queues=1) == found[:1]

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.papers.wlb.exact_packing import exact_packing
-from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.partition.greedy import lpt_fill
+from evenstep.errors import ConfigurationError
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
@@ -55,45 +54,7 @@ def test_it_finds_the_best_of_all_packings(
     assert load.max(axis=1).sum() == packing.largest
 
 
-@settings(max_examples=15)
-@given(st.lists(st.integers(50, 1000), min_size=8, max_size=30), st.sampled_from([1e-3, 0.05]))
-def test_it_is_never_worse_than_greedy_and_says_whose_packing_it_is(
-    values: list[int], time_limit: float
-) -> None:
-    lengths = np.array(values, np.int64)
-    costs = lengths * (lengths + 300)
-    cap = max(int(1.3 * lengths.sum() / 4), 1000)
-    greedy = lpt_fill(lengths, costs, np.argsort(-costs, kind="stable"), 4, cap)
-    packing = exact_packing(lengths, costs, micro_batches=4, max_tokens=cap, time_limit=time_limit)
-    assert packing.bound <= packing.largest or packing.placed is None
-    if (greedy < 0).any():
-        return
-    before = int(np.bincount(greedy, weights=costs, minlength=4).max())
-    assert packing.placed is not None
-    assert np.bincount(packing.placed, weights=lengths).max() <= cap
-    if packing.status == "greedy":
-        assert packing.largest == before
-    else:
-        assert packing.largest < before or packing.status == "optimal"
-    assert packing.largest <= before
-
-
-def test_a_known_packing_is_returned_where_nothing_better_fits() -> None:
-    lengths = np.array([5, 4, 3, 3, 3], np.int64)
-    packing = exact_packing(
-        lengths, lengths**2, micro_batches=2, max_tokens=9, known=np.array([0, 0, 1, 1, 1])
-    )
-    assert packing.placed is not None
-    assert packing.largest == 41
-    assert packing.status == "optimal"
-
-
 def test_a_known_packing_that_breaks_the_cap_is_refused() -> None:
     lengths = np.array([5, 5], np.int64)
     with pytest.raises(ConfigurationError, match="at most 9 tokens"):
         exact_packing(lengths, lengths, micro_batches=2, max_tokens=9, known=np.array([0, 0]))
-
-
-def test_a_document_longer_than_a_micro_batch_is_refused() -> None:
-    with pytest.raises(SampleError, match="over max_tokens=5"):
-        exact_packing(np.array([6]), np.array([6]), micro_batches=2, max_tokens=5)

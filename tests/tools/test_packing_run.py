@@ -15,10 +15,7 @@ from benchmarks.papers.wlb.packing_run import (
     run_exact,
     run_fixed_length,
     run_original,
-    run_planner,
 )
-from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.groups import Groups
 from evenstep.plan.packing.step_limits import DocumentCost
 
 CONTEXT, MICRO_BATCHES = 40, 3
@@ -104,29 +101,3 @@ def test_the_solver_trains_on_every_document_once_and_is_not_worse_than_the_orig
         return float(load.max(axis=1).sum())
 
     assert largest(trained) <= largest(run_original(arrivals, end="carry"))
-
-
-@settings(max_examples=50)
-@given(LENGTHS, st.booleans())
-def test_a_global_batch_arrives_in_each_step(lengths: np.ndarray, whole: bool) -> None:
-    arrivals = arrive(lengths, whole)
-    tokens = CONTEXT * MICRO_BATCHES
-    assert arrivals.pieces.lengths.sum() == lengths.sum()
-    assert arrivals.complete == lengths.sum() // tokens
-    ends = arrivals.pieces.lengths.cumsum()
-    assert ((ends - arrivals.pieces.lengths) // tokens == arrivals.batch).all()
-    if not whole:
-        assert ((ends - 1) // tokens == arrivals.batch).all()
-    assert arrivals.bounds.tolist()[0] == 0
-    assert arrivals.bounds.tolist()[-1] == len(arrivals.pieces)
-
-
-def test_a_planner_that_plans_nothing_is_an_error() -> None:
-    arrivals = arrive(np.full(20, 10), True)
-    with pytest.raises(InvariantError, match="step 0"):
-        run_planner(lambda _: Groups.empty(), arrivals)
-
-
-def test_windows_need_documents_that_are_cut_at_them() -> None:
-    with pytest.raises(ConfigurationError, match="whole=False"):
-        run_original(arrive(np.full(20, 10), True))

@@ -1,4 +1,4 @@
-"""What the two runs promise, in two real processes."""
+"""What the two runs promise, in two real processes that are started once for all of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -49,6 +50,20 @@ def _task() -> Task:
     )
 
 
+def all_in_one(send: Send, folder: str) -> None:
+    """What each part sends, by its name."""
+    for part in (one_epoch_of_both, evaluate):
+        part(lambda told, name=part.__name__: send((name, told)))
+    late_second_rank(lambda told: send(("late_second_rank", told)), folder)
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    said: list[Any] = []
+    run_ranks(all_in_one, 2, (str(tmp_path_factory.mktemp("ranks")),), said.append)
+    return {name: [told for each, told in said if each == name] for name in dict(said)}
+
+
 def one_epoch_of_both(send: Send) -> None:
     task = _task()
     ways = {
@@ -63,9 +78,8 @@ def one_epoch_of_both(send: Send) -> None:
             send((name, step, part.loss_scale, int((labels != -100).sum()), part.ends_update))
 
 
-def test_both_ways_train_on_every_sample_once_with_scales_of_the_token_mean() -> None:
-    heard: list[Any] = []
-    run_ranks(one_epoch_of_both, 2, (), heard.append)
+def test_both_ways_train_on_every_sample_once_with_scales_of_the_token_mean(heard: Any) -> None:
+    heard = heard["one_epoch_of_both"]
     tokenizer = load_tokenizer(_task().training.tokenizer)
     for name in ("fixed", "evenstep"):
         counts = [m[2:] for m in heard if m[:2] == (name, "counts")]
@@ -113,15 +127,11 @@ def late_second_rank(send: Send, folder: str) -> None:
     send(model.weight.grad.tolist())
 
 
-def test_the_clock_stops_before_a_late_rank_begins_and_gradients_are_averaged(
-    tmp_path: Path,
-) -> None:
+def test_the_clock_stops_before_a_late_rank_begins_and_gradients_are_averaged(heard: Any) -> None:
     """Rank 1 begins only after rank 0's clock has stopped. A clock that ran until gradients were
     exchanged would leave both waiting for ever."""
-    gradients: list[Any] = []
-    run_ranks(late_second_rank, 2, (str(tmp_path),), gradients.append)
     # Rank 0's gradient is 2 everywhere, rank 1's is 4.
-    assert gradients == [[[3.0] * 4]] * 2
+    assert heard["late_second_rank"] == [[[3.0] * 4]] * 2
 
 
 def evaluate(send: Send) -> None:
@@ -138,8 +148,7 @@ def evaluate(send: Send) -> None:
         send(total / count)
 
 
-def test_held_out_loss_is_the_token_mean_of_all_documents_on_every_rank() -> None:
-    losses: list[float] = []
-    run_ranks(evaluate, 2, (), losses.append)
+def test_held_out_loss_is_the_token_mean_of_all_documents_on_every_rank(heard: Any) -> None:
+    losses = heard["evaluate"]
     assert len(losses) == 3
     np.testing.assert_allclose(losses, losses[0], rtol=1e-6)

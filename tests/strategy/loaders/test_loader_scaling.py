@@ -43,7 +43,7 @@ GROUPS = [[Piece(0, 1)], [Piece(1, 1)]]
 shares_of_steps = st.lists(st.floats(0, 0.9), min_size=1, max_size=60).map(np.array)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(shares=shares_of_steps, lead=st.integers(0, 9), hold=st.integers(0, 9))
 def test_what_a_step_needs_is_there_before_and_after_it(shares, lead, hold) -> None:
     limits = ScalingLimits(lead=lead, hold=hold, most_loaders=6)
@@ -102,7 +102,7 @@ def test_a_schedule_is_scaled_for_before_its_weights_move() -> None:
     assert (there[1:] != there[:-1]).any(axis=1).sum() < 20
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(share=st.floats(0.02, 0.5), noise=st.integers(0, 1000))
 def test_live_weights_that_only_flicker_change_nothing(share, noise) -> None:
     live = LiveScaling(

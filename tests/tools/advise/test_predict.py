@@ -47,9 +47,9 @@ def length_sample_of(lengths: np.ndarray, total: int | None) -> LengthSample:
 
 
 def test_figures_of_all_samples_are_those_of_a_simulation_of_the_data() -> None:
-    lengths = sample_lengths("mm-mix", 700, 3)
-    found = run(length_sample_of(lengths, 700))
-    shards = deal(700, 2, 5)
+    lengths = sample_lengths("mm-mix", 300, 3)
+    found = run(length_sample_of(lengths, 300))
+    shards = deal(300, 2, 5)
     for name, build in BUILDERS.items():
         policy = build(PolicyOptions(max_tokens=8192, batch_size=3, cost=PaddedTokenCost()))
         size = UpdateSize.of(policy, UPDATE, ranks=2, lengths=lengths)
@@ -68,7 +68,7 @@ def test_figures_of_all_samples_are_those_of_a_simulation_of_the_data() -> None:
 
 
 def test_speed_up_is_efficiency_over_that_of_fixed_batches() -> None:
-    found = run(length_sample_of(sample_lengths("sharegpt4o", 200, 3), 600), max_tokens=12_288)
+    found = run(length_sample_of(sample_lengths("sharegpt4o", 100, 3), 300), max_tokens=12_288)
     base = found[BASELINE].figures["efficiency"].value
     for one in found.values():
         speedup = one.figures["speedup"]
@@ -79,13 +79,13 @@ def test_speed_up_is_efficiency_over_that_of_fixed_batches() -> None:
 
 
 def test_ranges_of_drawn_samples_hold_the_figures_of_all_the_data() -> None:
-    everything = sample_lengths("mm-mix", 800, 1)
+    everything = sample_lengths("mm-mix", 400, 1)
     builders = {name: BUILDERS[name] for name in ("even", "fixed-batch")}
-    truth = run(length_sample_of(everything, 800), builders)
+    truth = run(length_sample_of(everything, 400), builders)
     held = []
     for seed in range(2):
-        drawn = np.random.default_rng(seed).choice(everything, 150, replace=False)
-        found = run(length_sample_of(drawn, 800), builders, seed=seed)
+        drawn = np.random.default_rng(seed).choice(everything, 80, replace=False)
+        found = run(length_sample_of(drawn, 400), builders, seed=seed)
         for name, one in found.items():
             for figure, value in one.figures.items():
                 assert value.low <= value.value <= value.high

@@ -158,7 +158,7 @@ def test_figures_of_all_samples_are_exact(lengths: list[int], max_tokens: int) -
     assert all(value.low == value.value == value.high for value in ranges(summary).values())
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(st.lists(st.integers(1, 5000), min_size=2, max_size=40), st.integers(0, 5))
 def test_ranges_hold_the_value_and_are_repeatable(lengths: list[int], seed: int) -> None:
     length_sample = sample_of(np.array(lengths), None)

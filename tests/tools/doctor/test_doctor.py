@@ -79,6 +79,7 @@ def test_what_no_other_check_thinks_of_fails_the_trial_job() -> None:
     assert "LoaderDiedError: shared memory ran out" in worst["found"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("forbids", "says"),
     [
@@ -95,14 +96,30 @@ def test_a_system_that_forbids_what_jobs_do_fails_the_trial_job(forbids: str, sa
     assert says in worst["found"]
 
 
-@pytest.mark.parametrize(("limit", "level"), [(100, "breaks"), (300, "warning"), (2000, "ok")])
-def test_few_open_files_are_found(limit: int, level: str) -> None:
-    found = findings(f"ulimit -S -n {limit};")["open files"]
-    assert found[0] == level
-    assert f"{limit:,} may be open" in found[1]
-    assert found[2] == ("" if level == "ok" else "ulimit -n 65536, before the job starts") or (
-        "ulimit -n" in found[2]  # a machine whose hard limit is lower
-    )
+LIMITS = """
+import json, os, resource
+from evenstep.tools.doctor import limits
+told, most = [], resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+for limit in (100, 300, 2000):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    told += limits.open_files()
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+told += limits.processors()
+print(json.dumps([[each.level, each.found, each.remedy] for each in told]))
+"""
+
+
+def test_few_open_files_and_one_processor_of_several_are_found() -> None:
+    ran = tell("", "-c", LIMITS)
+    assert ran.returncode == 0, ran.stderr
+    *files, processor = json.loads(ran.stdout)
+    assert [level for level, *_ in files] == ["breaks", "warning", "ok"]
+    for limit, (level, found, remedy) in zip((100, 300, 2000), files):
+        assert f"{limit:,} may be open" in found
+        assert bool(remedy) == ("ulimit -n" in remedy) == (level != "ok")
+    if (os.cpu_count() or 1) > 1:
+        assert processor[0] == "warning"
+        assert processor[1].startswith("1 of ")
 
 
 NO_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -162,15 +179,6 @@ def test_control_groups_of_the_second_version_are_read(
     monkeypatch.setattr(limits, "_ROOT", tmp_path)
     monkeypatch.setattr(limits, "_OWN", tmp_path / "own")
     assert (limits.memory_limit(), limits.tasks_left(), limits.processor_time()) == (4096, 70, 1.5)
-
-
-def test_one_processor_of_several_is_found() -> None:
-    if (os.cpu_count() or 1) < 2:
-        pytest.skip("this machine has one")
-    first = min(os.sched_getaffinity(0))
-    level, found, _ = findings(f'exec taskset -c {first} "$0" "$@";')["processors"]
-    assert level == "warning"
-    assert found.startswith("1 of ")
 
 
 def test_a_gpu_that_torch_was_not_built_for_is_found() -> None:

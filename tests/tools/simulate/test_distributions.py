@@ -21,7 +21,7 @@ seeds = st.integers(0, 2**63 - 1)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(seed=seeds)
 def test_draws_have_the_published_statistics_for_any_seed(name: str, seed: int) -> None:
     mean, median, p95, p99, longest, cv = PUBLISHED[name]
@@ -51,7 +51,7 @@ def share_of_longest(lengths: np.ndarray) -> float:
     return float(tail.sum() / lengths.sum())
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(seed=seeds)
 def test_captions_have_the_published_skew_for_any_seed(seed: int) -> None:
     lengths = sample_lengths("coyo-text", 96_000, seed)
@@ -62,7 +62,7 @@ def test_captions_have_the_published_skew_for_any_seed(seed: int) -> None:
     assert 1000 < lengths.max() <= COYO["longest"]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(seed=seeds)
 def test_images_have_the_published_sizes_for_any_seed(seed: int) -> None:
     cells = sample_lengths("coyo-image", 96_000, seed)
@@ -102,7 +102,7 @@ def test_exact_moments_agree_with_the_draws(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(count=st.integers(1, 300), seed=seeds)
 def test_any_count_is_drawn_whole_positive_and_repeatable(name: str, count: int, seed: int) -> None:
     lengths = sample_lengths(name, count, seed)

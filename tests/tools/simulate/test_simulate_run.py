@@ -35,7 +35,7 @@ def test_dealing_covers_every_sample_and_pads_only_to_equal_shards(
         assert given_counts.max() <= 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 64), min_size=1, max_size=120),
     world_size=st.integers(1, 5),
@@ -61,7 +61,7 @@ def test_every_sample_is_emitted_once_beyond_the_sampler_padding(
     assert (result.dropped, result.undelivered) == (0, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     shards=st.lists(lengths_lists, min_size=1, max_size=4).filter(any),
     policy=st.sampled_from(POLICIES),

@@ -35,7 +35,7 @@ def several_lengths(draw: st.DrawFn) -> np.ndarray:
     return rng.integers(1, longest, count, endpoint=True)
 
 
-few = settings(max_examples=40)
+few = settings(max_examples=25)
 LENGTHS, RANKS, SEEDS = several_lengths(), st.integers(1, 20), st.integers(0, 2**64 - 1)
 FORMS = st.tuples(st.sampled_from([by_length, length_grouped]), st.integers(1, 9)) | st.tuples(
     st.sampled_from([max_tokens, bucketed_max_tokens]), st.integers(1, 3000)
