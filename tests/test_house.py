@@ -58,6 +58,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "mixture",
         "plan",
         "processes",
+        "protocol",
         "run_log",
         "strategy",
     ),

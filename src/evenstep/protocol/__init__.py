@@ -29,6 +29,7 @@ the protocol is not used any more. `docs/how-it-works.md` has the invariants.
 In reading order:
 
     rank_protocol    `RankProtocol`, the state machine
+    all_ranks        `AllRanks`, every rank's machine in one place: what a centre plans with
     rank_round       one rank's part of a round: window, proposal, planned steps
     agreed           what ranks agree on from round to round, of what was measured
     window_buffer    the samples that a rank has received and not yet emitted; `RoundStart`

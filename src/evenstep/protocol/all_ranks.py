@@ -29,7 +29,7 @@ ENDLESS = 1 << 48
 """Entries of a stream whose end is not known."""
 
 
-class Stream(Protocol):
+class SharedStream(Protocol):
     """The samples that the ranks share."""
 
     @property
@@ -97,7 +97,7 @@ class AllRanks:
     def __init__(
         self,
         policy: Policy,
-        stream: Stream,
+        stream: SharedStream,
         world_size: int,
         *,
         accumulate: int = 1,

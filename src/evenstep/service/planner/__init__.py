@@ -1,6 +1,7 @@
 """Planner: decides, step after step, which samples are drawn and where each goes.
 
 planner.py          `Planner`: the plan of each step
+policy_steps.py     the steps that a policy makes of the mixture, and their windows
 loader_pool.py      all loaders as one provider of metadata
 trainer_reports.py  what trainers report, used in an order that does not depend on timing
 plan_validation.py  checks that a strategy's plan uses the step's samples, each once

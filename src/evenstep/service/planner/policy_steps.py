@@ -203,7 +203,7 @@ class PolicySteps:
             self._steps.extend(self._ranks.next_round()[windows.given :])
             self.windows = replace(self.windows, begun=self._ranks.begun)
 
-    # As `evenstep.protocol.all_ranks.Stream`
+    # As `evenstep.protocol.all_ranks.SharedStream`
 
     def reach(self, count: int) -> int:
         now, tables, drawn = self.windows, [], self.windows.drawn
