@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import evenstep
-from evenstep import Composition, StepInfo, TokenBudget
+from evenstep import StepInfo, TokenBudget
+from evenstep.batch import Composition
 from evenstep.cost import GroupShapes, PaddedTokenCost
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.protocol.own_receipt import Receipt

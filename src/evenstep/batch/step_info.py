@@ -166,7 +166,7 @@ class StepInfo:
 
     @property
     def vision_cost(self) -> float:
-        """What of `cost` is of the vision tower: see `evenstep.VisionLanguageCost`."""
+        """What of `cost` is of the vision tower: see `evenstep.cost.VisionLanguageCost`."""
         return float(self.totals.vision_cost[self.rank])
 
     @property

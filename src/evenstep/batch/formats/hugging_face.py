@@ -152,8 +152,8 @@ def to_hugging_face(
     if model is None and not copies_tokens(packed.labels, packed.input_ids):
         raise CollateError(
             "the labels are no copy of the tokens, so they are not for a causal language model; "
-            "call to_hugging_face(batch, model=model), or, where PreparingCollator packs, pass "
-            "config=model.config of an encoder, or packed=False"
+            "call evenstep.batch.to_hugging_face(batch, model=model), or, where PreparingCollator "
+            "packs, pass config=model.config of an encoder, or packed=False"
         )
     check_apart(packed.position_ids, packed.bounds)
     form = {
@@ -197,12 +197,12 @@ def leave_cache_out(batch: Any, *, packed: bool, first: bool = False) -> None:
     check_apart(batch["position_ids"], batch.get("cu_seqlens_padded", batch["cu_seqlens"]))
     labels = batch["labels"]
     if first and _places_images(batch, None):
-        logger.warning("%s: see to_hugging_face(batch, model=model)", _PLACES)
+        logger.warning("%s: see evenstep.batch.to_hugging_face(batch, model=model)", _PLACES)
     if first and labels.shape == tokens.shape and not copies_tokens(labels, tokens):
         logger.warning(
             "the labels of packed rows are no copy of their tokens, so the model may be no causal "
-            "one. Call an encoder of transformers with to_hugging_face(batch, model=model): "
-            "model(**batch) would let documents see each other"
+            "one. Call an encoder of transformers with evenstep.batch.to_hugging_face(batch, "
+            "model=model): model(**batch) would let documents see each other"
         )
 
 
