@@ -27,7 +27,7 @@ def steps_of(ranks: list[list[list[int]]], accumulate: int = 1) -> list[StepInfo
         shapes = GroupShapes.measure(lengths, offsets)
         every = np.arange(len(groups) + 1)
         receipt = Receipt.of(
-            shapes, lengths, shapes.tokens, PaddedTokenCost(), packed=False, steps=every
+            shapes, lengths, shapes.tokens, PaddedTokenCost(), packed_to=None, steps=every
         )
         receipts.append(receipt)
     totals = totals_of(receipts)

@@ -138,6 +138,26 @@ def to_hugging_face(
     config = getattr(model, "config", model)
     if is_encoder(config):
         return encoder_form(packed, config)
+    _check_for_causal(packed, model, config)
+    form = {
+        **packed.rest,
+        "input_ids": packed.input_ids,
+        "labels": packed.labels,
+        "position_ids": packed.position_ids,
+        "cu_seq_lens_q": packed.bounds,
+        "cu_seq_lens_k": packed.bounds,
+        "max_length_q": packed.max_seqlen,
+        "max_length_k": packed.max_seqlen,
+    }
+    if not use_cache:
+        form["use_cache"] = False
+    if seq_idx:
+        form["seq_idx"] = packed.document_ids
+    return form
+
+
+def _check_for_causal(packed: PackedRow, model: Any, config: Any) -> None:
+    """Raises a `CollateError` for a row that a causal model would read in another way."""
     _check_causal(config)
     if _places_images(packed.rest, config) and packed.position_ids.ndim == 2:
         raise CollateError(
@@ -156,21 +176,6 @@ def to_hugging_face(
             "packs, pass config=model.config of an encoder, or packed=False"
         )
     check_apart(packed.position_ids, packed.bounds)
-    form = {
-        **packed.rest,
-        "input_ids": packed.input_ids,
-        "labels": packed.labels,
-        "position_ids": packed.position_ids,
-        "cu_seq_lens_q": packed.bounds,
-        "cu_seq_lens_k": packed.bounds,
-        "max_length_q": packed.max_seqlen,
-        "max_length_k": packed.max_seqlen,
-    }
-    if not use_cache:
-        form["use_cache"] = False
-    if seq_idx:
-        form["seq_idx"] = packed.document_ids
-    return form
 
 
 def leave_cache_out(batch: Any, *, packed: bool, first: bool = False) -> None:

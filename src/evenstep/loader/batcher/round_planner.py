@@ -30,7 +30,7 @@ from evenstep.loader.batcher.whole_updates import StepOfUpdate, WholeUpdates
 from evenstep.loader.transport.first_rows import FEW, FirstRows, RowComparison, signed
 from evenstep.loader.transport.peers import WindowChecksum
 from evenstep.loader.workers.iterable import WorkerStateLog
-from evenstep.protocol import PlannedStep, RankProtocol
+from evenstep.protocol import EpochOptions, PlannedStep, RankProtocol
 
 _FEW = 16  # items of a long list that stand for all
 _DEEPEST = 8  # containers within each other; an object may hold itself
@@ -68,9 +68,8 @@ _WEIGHED = 64  # samples of a window
 
 def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
     """The protocol of this rank for one pass."""
-    return RankProtocol(
+    options = EpochOptions(
         policy=spec.policy,
-        rank=spec.rank,
         world_size=spec.world_size,
         buffer_size=spec.memory.buffer_size,
         exhausted=spec.faults.exhausted,
@@ -78,18 +77,22 @@ def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
         sizes=spec.sizes,
         seed=spec.seed,
         epoch=epoch.epoch,
-        share=epoch.share,
-        entries=epoch.entries,
-        start=epoch.start,
         padded_to=spec.padded_to,
         sources=len(spec.sources),
-        # Samples of a resumed window that were not trained on are prepared again.
-        has_filler_sample=bool((epoch.remaining.numbers < epoch.start.taken).any()),
-        options={
+        others={
             **spec.compared,
             "steps received before": epoch.received,
             "what is left of the epoch": epoch.stream_digest,
         },
+    )
+    return RankProtocol(
+        options,
+        rank=spec.rank,
+        share=epoch.share,
+        entries=epoch.entries,
+        start=epoch.start,
+        # Samples of a resumed window that were not trained on are prepared again.
+        has_filler_sample=bool((epoch.remaining.numbers < epoch.start.taken).any()),
     )
 
 

@@ -32,6 +32,7 @@ _DOUBLINGS, _MANY = 3, 64
 class Setup:
     """The numbers that all policies are compared with."""
 
+    world_size: int
     max_tokens: int
     """Token budget of one group on one rank."""
     target_tokens: int | None
@@ -115,6 +116,7 @@ def set_up(
     update_tokens, why_update = _update_tokens(update_tokens, theirs, full)
     batch_size, why_batch = _batch_size(batch_size, max_tokens, longest)
     return Setup(
+        world_size=world_size,
         max_tokens=max_tokens,
         target_tokens=target_tokens,
         update_tokens=update_tokens,
