@@ -127,7 +127,7 @@ def test_every_sample_comes_once_whatever_is_bad_and_however_it_arrives(
     undelivered = sum(machine.undelivered for machine in world.machines)
     assert len(trained) == len(set(trained))
     assert len(trained) + undelivered == count - len(bad & set(range(count)))
-    assert undelivered == 0 or world.machines[0].exhausted == "stop"
+    assert undelivered == 0 or world.machines[0].options.exhausted == "stop"
 
 
 @settings(max_examples=40)
