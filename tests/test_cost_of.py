@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 import evenstep
-from evenstep.cost import UNKNOWN_MODEL, VisionLanguageCost, cost_of
+from evenstep.cost import (
+    UNKNOWN_MODEL,
+    PaddedTokenCost,
+    TransformerCost,
+    VisionLanguageCost,
+    cost_of,
+)
 from evenstep.cost.of_model import ATTENTION_RATE
 from evenstep.plan.policies.even.timed import counts
 
@@ -166,7 +172,7 @@ def test_images_count_only_where_asked_and_where_the_tower_is_known(
 @pytest.mark.parametrize("experts", [0, 8])
 def test_operations_are_those_of_a_transformer_cost(experts: int) -> None:
     made = config(**vars(LLAMA) | (EXPERTS if experts else {}))
-    counted = evenstep.TransformerCost(
+    counted = TransformerCost(
         layers=32,
         hidden_size=4096,
         heads=32,
@@ -207,5 +213,5 @@ def test_a_sample_counts_as_much_as_short_ones_that_take_as_long() -> None:
             18_000,
             48_000,
         ]
-    only_tokens = evenstep.PaddedTokenCost()
+    only_tokens = PaddedTokenCost()
     assert (counts(only_tokens, lengths, packed=False) == lengths).all()

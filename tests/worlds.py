@@ -21,7 +21,7 @@ from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.policies.pool_sort import PoolSort
 from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.rng import generator
-from evenstep.protocol import RankProtocol
+from evenstep.protocol import EpochOptions, RankProtocol
 from evenstep.protocol.bodies import ProposalHead, ProposalHeads
 from evenstep.protocol.own_receipt import Receipt
 from evenstep.protocol.planned_step import PlannedStep
@@ -201,17 +201,19 @@ class World:
         ]
         self.machines = [
             RankProtocol(
-                policy=self.policy[rank] if isinstance(self.policy, list) else self.policy,
+                EpochOptions(
+                    policy=self.policy[rank] if isinstance(self.policy, list) else self.policy,
+                    world_size=len(self.shards),
+                    buffer_size=self.buffer_size,
+                    exhausted=self.exhausted,
+                    accumulate=self.accumulate,
+                    sizes=self.sizes,
+                    others=self.options[rank] if self.options else {},
+                ),
                 rank=rank,
-                world_size=len(self.shards),
-                buffer_size=self.buffer_size,
-                exhausted=self.exhausted,
-                accumulate=self.accumulate,
-                sizes=self.sizes,
                 share=self.shares[rank] if self.shares else None,
                 start=self.starts[rank] if self.starts else None,
                 has_filler_sample=self.has_filler_sample[rank],
-                options=self.options[rank] if self.options else None,
             )
             for rank in world
         ]

@@ -165,7 +165,7 @@ POLICIES |= {f"even-{groups}": _of_groups(groups) for groups in (2, 4, 16, 32, 6
 
 
 def how_random(steps: Sequence[Int64Array], lengths: Int64Array) -> float:
-    """The composition of these steps; see `evenstep.Composition`."""
+    """The composition of these steps; see `evenstep.batch.Composition`."""
     offsets = np.cumsum([0, *map(len, steps)])
     moments = LengthMoments.of(lengths[np.concatenate(steps)], offsets)
     return composition(float(moments.second.sum()), moments.together(), len(steps))

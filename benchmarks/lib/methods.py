@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import evenstep
 from evenstep.cost import Cost
-from evenstep_demos.text.task import Task
+from evenstep_demos.text.prepared_text import Task
 
 Batch = Mapping[str, torch.Tensor]
 

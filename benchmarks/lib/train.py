@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.lib.methods import METHODS, Batch, Setting
-from evenstep_demos.text.task import Task
+from evenstep_demos.text.prepared_text import Task
 from evenstep_demos.text.train import GradientClock, held_out_loss
 
 LEARNING_RATE = 3e-3

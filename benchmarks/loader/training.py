@@ -52,8 +52,7 @@ from evenstep.plan.value_checks import AUTO
 from evenstep.tools.simulate import deal, simulate
 from evenstep_demos.models import PaddedGPT
 from evenstep_demos.text.corpus import read_parquet, read_standard_library
-from evenstep_demos.text.prepared_text import prepare
-from evenstep_demos.text.task import Task
+from evenstep_demos.text.prepared_text import Task, prepare
 
 MODEL = {"layers": 2, "hidden_size": 64, "heads": 4, "vocab_size": 2048}
 RANKS = 2

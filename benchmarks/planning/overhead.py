@@ -33,7 +33,7 @@ import torch
 
 from benchmarks.lib.report import Spread, Table, parser, progress, require_peer, show
 from evenstep.plan import Groups, Policy, TokenBudget, Window
-from evenstep.protocol import RankProtocol
+from evenstep.protocol import EpochOptions, RankProtocol
 from evenstep.tools.simulate import sample_lengths
 
 MAX_TOKENS = 12_288
@@ -69,11 +69,13 @@ class EvenstepCase:
 
     def _protocol(self, rank: int) -> RankProtocol:
         return RankProtocol(
-            policy=self.policy,
+            EpochOptions(
+                policy=self.policy,
+                world_size=self.world_size,
+                buffer_size=self.buffer,
+                seed=self.seed,
+            ),
             rank=rank,
-            world_size=self.world_size,
-            buffer_size=self.buffer,
-            seed=self.seed,
         )
 
     def plan(self) -> float:

@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.lib.report import Spread, Table, parser, progress, show
 from evenstep.arrays import Int64Array
 from evenstep.plan import Even, Policy, TokenBudget
-from evenstep.protocol import RankProtocol
-from evenstep.protocol.exchanged import Exchanged
+from evenstep.protocol import EpochOptions, RankProtocol
+from evenstep.protocol.wire import Exchanged
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.rank import SimulatedRank
 
@@ -45,11 +45,10 @@ def make_ranks(
     return [
         SimulatedRank(
             RankProtocol(
-                policy=policy,
+                EpochOptions(
+                    policy=policy, world_size=world_size, buffer_size=buffer_size, seed=seed
+                ),
                 rank=rank,
-                world_size=world_size,
-                buffer_size=buffer_size,
-                seed=seed,
                 share=share,
                 entries=None if stream is None else len(stream),
             ),

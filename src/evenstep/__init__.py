@@ -20,7 +20,9 @@ for all folders `arrays`, `files`, `lazy_names`, `processes`, `run_log`, `tested
 (releases of other packages) and `version`.
 
 A folder imports only from those above it: see ``tests/test_house.py``. The public names below are
-imported on first use, so that ``import evenstep`` costs nothing.
+imported on first use, so that ``import evenstep`` costs nothing. What only some jobs need is
+imported from its room: errors from `evenstep.errors`, costs from `evenstep.cost`, formats of packed
+rows from `evenstep.batch`, what policies are made of from `evenstep.plan`.
 """
 
 from __future__ import annotations
@@ -31,36 +33,17 @@ from evenstep.lazy_names import lazy_names
 from evenstep.version import __version__
 
 if TYPE_CHECKING:
-    from evenstep.batch import Composition as Composition
     from evenstep.batch import PackCollator as PackCollator
     from evenstep.batch import PadCollator as PadCollator
     from evenstep.batch import PreparingCollator as PreparingCollator
     from evenstep.batch import StepInfo as StepInfo
-    from evenstep.batch import attention_mask as attention_mask
-    from evenstep.batch import block_mask as block_mask
     from evenstep.batch import pop_step as pop_step
-    from evenstep.batch import to_hugging_face as to_hugging_face
-    from evenstep.batch import to_megatron as to_megatron
-    from evenstep.batch import to_torchtitan as to_torchtitan
-    from evenstep.batch import unbatch as unbatch
-    from evenstep.cost import FittedCost as FittedCost
     from evenstep.cost import MeasuredCost as MeasuredCost
-    from evenstep.cost import MemoryLimit as MemoryLimit
-    from evenstep.cost import PaddedTokenCost as PaddedTokenCost
-    from evenstep.cost import TokenCost as TokenCost
-    from evenstep.cost import TransformerCost as TransformerCost
-    from evenstep.cost import VisionLanguageCost as VisionLanguageCost
     from evenstep.cost import cost_of as cost_of
     from evenstep.data import CutDocuments as CutDocuments
     from evenstep.data import Mixture as Mixture
-    from evenstep.errors import CollateError as CollateError
     from evenstep.errors import ConfigurationError as ConfigurationError
     from evenstep.errors import EvenstepError as EvenstepError
-    from evenstep.errors import LoaderDiedError as LoaderDiedError
-    from evenstep.errors import MismatchError as MismatchError
-    from evenstep.errors import PeerError as PeerError
-    from evenstep.errors import SampleError as SampleError
-    from evenstep.errors import StorageError as StorageError
     from evenstep.loader import DataLoader as DataLoader
     from evenstep.loader import Faults as Faults
     from evenstep.loader import Memory as Memory
@@ -68,53 +51,24 @@ if TYPE_CHECKING:
     from evenstep.loader import merge_states as merge_states
     from evenstep.loader import read_states as read_states
     from evenstep.loader import wrap as wrap
-    from evenstep.plan import DocumentCost as DocumentCost
     from evenstep.plan import Even as Even
     from evenstep.plan import FixedBatch as FixedBatch
-    from evenstep.plan import PipelineSchedule as PipelineSchedule
-    from evenstep.plan import Policy as Policy
     from evenstep.plan import PoolSort as PoolSort
     from evenstep.plan import SequencePacking as SequencePacking
     from evenstep.plan import TokenBudget as TokenBudget
     from evenstep.plan import WorkloadPacking as WorkloadPacking
-    from evenstep.tools.profile import load_calibration as load_calibration
 
 _HOMES = {
     "evenstep.batch": (
-        "Composition",
         "PackCollator",
         "PadCollator",
         "PreparingCollator",
         "StepInfo",
-        "attention_mask",
-        "block_mask",
         "pop_step",
-        "to_hugging_face",
-        "to_megatron",
-        "to_torchtitan",
-        "unbatch",
     ),
-    "evenstep.cost": (
-        "FittedCost",
-        "MeasuredCost",
-        "MemoryLimit",
-        "PaddedTokenCost",
-        "TokenCost",
-        "TransformerCost",
-        "VisionLanguageCost",
-        "cost_of",
-    ),
+    "evenstep.cost": ("MeasuredCost", "cost_of"),
     "evenstep.data": ("CutDocuments", "Mixture"),
-    "evenstep.errors": (
-        "CollateError",
-        "ConfigurationError",
-        "EvenstepError",
-        "LoaderDiedError",
-        "MismatchError",
-        "PeerError",
-        "SampleError",
-        "StorageError",
-    ),
+    "evenstep.errors": ("ConfigurationError", "EvenstepError"),
     "evenstep.loader": (
         "DataLoader",
         "Faults",
@@ -127,15 +81,11 @@ _HOMES = {
     "evenstep.plan": (
         "Even",
         "FixedBatch",
-        "PipelineSchedule",
-        "Policy",
         "PoolSort",
         "SequencePacking",
         "TokenBudget",
-        "DocumentCost",
         "WorkloadPacking",
     ),
-    "evenstep.tools.profile": ("load_calibration",),
 }
 __all__ = ["__version__", *sorted(name for names in _HOMES.values() for name in names)]
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

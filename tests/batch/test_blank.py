@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("transformers", minversion="5.24")
 pytest.importorskip("PIL")
 
-from evenstep import CollateError, ConfigurationError, PadCollator, PreparingCollator
+from evenstep import ConfigurationError, PadCollator, PreparingCollator
 from evenstep.batch import unbatch
 from evenstep.batch.blank import SIGHT, SOUND, Blank
 from evenstep.batch.smallest_media import (
@@ -21,6 +21,7 @@ from evenstep.batch.smallest_media import (
     found_blank,
     smallest_blank,
 )
+from evenstep.errors import CollateError
 from families import FAMILIES, Family
 
 CAUSAL = [family for family in FAMILIES.values() if not family.always_media]

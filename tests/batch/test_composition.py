@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import evenstep
-from evenstep import Composition, StepInfo, TokenBudget
+from evenstep import StepInfo, TokenBudget
+from evenstep.batch import Composition
 from evenstep.cost import GroupShapes, PaddedTokenCost
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.protocol.own_receipt import Receipt
@@ -26,7 +27,7 @@ def steps_of(ranks: list[list[list[int]]], accumulate: int = 1) -> list[StepInfo
         shapes = GroupShapes.measure(lengths, offsets)
         every = np.arange(len(groups) + 1)
         receipt = Receipt.of(
-            shapes, lengths, shapes.tokens, PaddedTokenCost(), packed=False, steps=every
+            shapes, lengths, shapes.tokens, PaddedTokenCost(), packed_to=None, steps=every
         )
         receipts.append(receipt)
     totals = totals_of(receipts)

@@ -11,7 +11,8 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
-from evenstep import CollateError, PreparingCollator
+from evenstep import PreparingCollator
+from evenstep.errors import CollateError
 from families import FAMILIES
 
 PACKED = [name for name in FAMILIES if name not in ("Gemma 3", "Whisper")]

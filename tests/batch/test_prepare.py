@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from evenstep import CollateError, ConfigurationError, PreparingCollator, SampleError
+from evenstep import ConfigurationError, PreparingCollator
 from evenstep.batch import unbatch
+from evenstep.errors import CollateError, SampleError
 from row_collate import Collate, few_rows
 
 

@@ -23,9 +23,9 @@ def test_the_page_runs_from_its_beginning_to_its_end(tmp_path, monkeypatch):
     page.folder = tmp_path
     monkeypatch.setitem(sys.modules, page.__name__, page)
     code = blocks("mixtures.md", "Sources")
-    assert len(code) == 3
+    assert len(code) == 2
     for block in code:
         exec(compile(block, "mixtures.md", "exec"), page.__dict__)
-    assert page.item.position == 5000
+    assert page.item.position == 100
     with open_reader(page.tokens) as reader:
         assert len(next(reader.read()).sample["input_ids"]) == len("some text")

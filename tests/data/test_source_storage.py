@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from chaos_storage import ControlledStorage
-from evenstep import StorageError
 from evenstep.data import Source, open_reader
-from evenstep.errors import SampleError
+from evenstep.errors import SampleError, StorageError
 
 pytest.importorskip("webdataset")
 

@@ -16,8 +16,9 @@ from ranks import Rank, run
 
 import evenstep
 from documents import Documents
-from evenstep.cost import UNKNOWN_MODEL
+from evenstep.cost import UNKNOWN_MODEL, TokenCost, VisionLanguageCost
 from evenstep.integrations.job_facts import take_cost, waits_at_updates
+from evenstep.plan import Policy
 
 DOCUMENTS = Documents(300, longest=64)
 SIZES = {
@@ -38,7 +39,7 @@ class Model(torch.nn.Module):
         self.config = config
 
 
-def loader_of(policy: evenstep.Policy | None = None, **options: Any) -> evenstep.DataLoader:
+def loader_of(policy: Policy | None = None, **options: Any) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         DOCUMENTS, policy=policy or evenstep.Even(256), shuffle=True, **options
     )
@@ -88,10 +89,10 @@ def test_a_measured_cost_begins_with_that_of_the_model() -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [evenstep.Even(256, cost=evenstep.TokenCost()), evenstep.TokenBudget(256)],
+    [evenstep.Even(256, cost=TokenCost()), evenstep.TokenBudget(256)],
     ids=["given", "other"],
 )
-def test_a_cost_that_was_given_and_other_policies_stay(policy: evenstep.Policy) -> None:
+def test_a_cost_that_was_given_and_other_policies_stay(policy: Policy) -> None:
     loader = loader_of(policy)
     loader.take_cost(Model())
     assert loader.policy == policy
@@ -131,7 +132,7 @@ def test_the_vision_tower_counts_where_evenstep_counts_patches(
     loader = loader_of(evenstep.Even(256, **limits), length_fn=counted)
     loader.take_cost(Model(PICTURES))
     assert loader.policy.cost == evenstep.cost_of(PICTURES, vision=both)
-    assert isinstance(loader.policy.cost, evenstep.VisionLanguageCost) == both
+    assert isinstance(loader.policy.cost, VisionLanguageCost) == both
 
 
 def test_steps_with_images_are_even_in_the_time_of_both_parts() -> None:

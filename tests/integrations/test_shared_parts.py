@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 import evenstep
 from documents import Documents
+from evenstep.cost import FittedCost, PaddedTokenCost, VisionLanguageCost
 from evenstep.integrations import releases
 from evenstep.integrations.handed_steps import without_loss
 from evenstep.integrations.job_facts import estimate_steps
@@ -111,9 +112,9 @@ def test_values_to_log_are_those_of_the_steps_since_the_last_log() -> None:
 
 
 def test_images_are_logged_where_a_job_has_any() -> None:
-    cost = evenstep.VisionLanguageCost(
-        language=evenstep.PaddedTokenCost(),
-        vision=evenstep.FittedCost(per_group=0, per_token=1.0, per_pair=0.5),
+    cost = VisionLanguageCost(
+        language=PaddedTokenCost(),
+        vision=FittedCost(per_group=0, per_token=1.0, per_pair=0.5),
     )
     samples = [
         {"input_ids": [1] * 20, **({"image_grid_thw": [[1, 2, n]]} if n else {})}

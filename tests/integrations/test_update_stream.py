@@ -10,6 +10,7 @@ import pytest
 
 import evenstep
 from documents import Documents
+from evenstep.errors import MismatchError
 from evenstep.integrations.update_stream import UpdateStream
 
 DOCUMENTS = Documents(30, longest=64)
@@ -103,7 +104,7 @@ def test_a_state_within_an_update_is_refused(streams: Any) -> None:
 
 
 def test_a_state_of_another_data_loader_is_refused(streams: Any) -> None:
-    with pytest.raises(evenstep.MismatchError, match=r"has \['dp_rank_0'\] and no 'evenstep'"):
+    with pytest.raises(MismatchError, match=r"has \['dp_rank_0'\] and no 'evenstep'"):
         streams().load_state_dict({"dp_rank_0": b""})
 
 

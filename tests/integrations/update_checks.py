@@ -15,6 +15,7 @@ from tiny_model import TinyModel, flat
 
 import evenstep
 from documents import Documents
+from evenstep.cost import FittedCost
 from loader_options import grouped
 
 DOCUMENTS = Documents(132, longest=64, prompts=True)
@@ -45,7 +46,7 @@ def loader_of(accumulate: int | None = 1, **options: Any) -> evenstep.DataLoader
 
 def sized_loader() -> evenstep.DataLoader:
     """One that chooses the steps of its updates: 4 on two ranks."""
-    cost = evenstep.FittedCost(per_group=2.0, per_token=1.0, per_pair=0.0)
+    cost = FittedCost(per_group=2.0, per_token=1.0, per_pair=0.0)
     policy = evenstep.Even(256, cost=cost)
     return loader_of(None, policy=policy, update_tokens=512, buffer_size="auto")
 

@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 import evenstep
+from evenstep.batch import to_hugging_face
+from evenstep.plan import Policy
 from jobs.collates import collate_of
 from jobs.contents import Contents, Wrong, fields_of
 from jobs.forms import dataset_of, examples_of
@@ -66,7 +68,7 @@ def options_of(job: Job) -> dict[str, Any]:
     return options | {"faults": evenstep.Faults(**faults)}
 
 
-def policy_of(job: Job) -> evenstep.Policy:
+def policy_of(job: Job) -> Policy:
     return POLICIES[job.policy](KINDS[job.kind].unit)
 
 
@@ -143,7 +145,7 @@ def _for_model(job: Job, model: nn.Module, fields: dict[str, Any]) -> dict[str, 
     if job.label in fields:
         fields["labels"] = fields.pop(job.label)
     if job.call == "converted":
-        fields = evenstep.to_hugging_face(fields, model=model)
+        fields = to_hugging_face(fields, model=model)
     closed = job.form in ("dataclass", "named tuple", "tuple", "bare")
     if closed and tokens is not None and not job.packed:
         # They have no place for the mask that padding needs.

@@ -12,6 +12,7 @@ import torch
 
 import evenstep
 from documents import Documents
+from evenstep.errors import LoaderDiedError
 from loader_options import grouped
 
 COUNT = 203
@@ -114,7 +115,7 @@ def test_a_new_pass_ends_the_one_under_way():
     first = loader.steps()
     next(first)
     assert len(list(loader.steps())) > 3
-    with pytest.raises(evenstep.LoaderDiedError, match="iterate the loader again"):
+    with pytest.raises(LoaderDiedError, match="iterate the loader again"):
         next(first)
 
 

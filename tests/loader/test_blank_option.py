@@ -14,6 +14,7 @@ pytest.importorskip("PIL")
 
 import evenstep
 from blank_job import FAMILY, IMAGES, ROWS, Prepared, collate_again, loader_of
+from evenstep.errors import CollateError
 from evenstep.loader.arguments import resolve_blank
 from evenstep.loader.batcher.batch_assembly import GroupCollate
 from loader_options import grouped
@@ -170,5 +171,5 @@ class InBatch(Collate):
 def test_a_row_that_would_change_the_loss_is_refused(collate, options, why):
     blank = options.pop("blank", IMAGE)
     group_collate = GroupCollate(rows_spec(collate, blank, **options))
-    with pytest.raises(evenstep.CollateError, match=f"{why}.*Let collate_fn.*blank=False"):
+    with pytest.raises(CollateError, match=f"{why}.*Let collate_fn.*blank=False"):
         group_collate([TEXT, {"text": "q", "images": []}])

@@ -30,7 +30,13 @@ from torch.utils.data import (
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import evenstep
-from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError, SampleError
+from evenstep.errors import (
+    CollateError,
+    ConfigurationError,
+    EvenstepError,
+    LoaderDiedError,
+    SampleError,
+)
 
 COUNT = 23
 Point = namedtuple("Point", ["place", "name"])
@@ -187,7 +193,7 @@ def test_what_torch_cannot_collate_is_an_error_that_says_so() -> None:
     ragged = [torch.ones(1 + i) for i in range(4)]
     with pytest.raises(RuntimeError, match="equal size"):
         list(TorchDataLoader(ragged, batch_size=2))
-    with pytest.raises(evenstep.CollateError, match="equal size"):
+    with pytest.raises(CollateError, match="equal size"):
         list(evenstep.DataLoader(ragged, batch_size=2))
     padding = evenstep.DataLoader(ragged, batch_size=2, collate_fn=evenstep.PadCollator())
     assert [list(batch.shape) for batch in padding] == [[2, 2], [2, 4]]

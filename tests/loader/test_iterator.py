@@ -11,7 +11,7 @@ import pytest
 
 from evenstep.errors import EvenstepError
 from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec
-from evenstep.loader.iterator import StepIterator
+from evenstep.loader.iterator import Observers, StepIterator
 from evenstep.loader.transport.rank_exchange import LocalExchange, RankExchange
 from evenstep.loader.transport.session import Session
 
@@ -66,18 +66,15 @@ def iterator_over(
     """
     seen: list[Any] = [] if received is None else received
     return StepIterator(
-        loader=None,
         batcher=batcher,
         keep_batcher=keep,
         exchange=exchange,
         feeder=None,
         epoch=EpochSpec(serial=0, epoch=3),
         pin_memory=False,
-        received=lambda step, progress: seen.append((step, progress)),
-        ended=seen.append,
-        run_log=None,
-        clock=None,
-        memory=None,
+        observers=Observers(
+            received=lambda step, progress: seen.append((step, progress)), ended=seen.append
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from PIL import Image
 
 import evenstep
 from evenstep.batch.images.lazy_images import LazyImage, UndecodedRows, undecoded
+from evenstep.errors import SampleError
 from families import FAMILIES
 from families.media import image, messages
 from image_decodings import decodings as decodings
@@ -191,9 +192,7 @@ def test_a_damaged_image_ends_the_epoch_with_its_name_and_can_be_skipped_at_once
     number = 11  # has two images
     whole = file_of(7 * number + 1)
     (tmp_path / f"{number}-1.jpg").write_bytes(whole[:-100])
-    with pytest.raises(
-        evenstep.SampleError, match=rf"sample {number}: image 1 of 2 \(.*late=False"
-    ):
+    with pytest.raises(SampleError, match=rf"sample {number}: image 1 of 2 \(.*late=False"):
         batches(loader_of(data, skip_bad_samples=3, num_workers=1))
     at_once = loader_of(data, late=False, skip_bad_samples=3, num_workers=1)
     told = [n for batch in batches(at_once) for n in batch["id"].tolist()]
@@ -203,7 +202,7 @@ def test_a_damaged_image_ends_the_epoch_with_its_name_and_can_be_skipped_at_once
 def test_a_missing_file_is_skipped_or_named(tmp_path: Path) -> None:
     data = hugging_face(tmp_path)
     (tmp_path / "11-0.jpg").unlink()
-    with pytest.raises(evenstep.SampleError, match=r"sample 11: .*11-0.jpg"):
+    with pytest.raises(SampleError, match=r"sample 11: .*11-0.jpg"):
         batches(loader_of(data))
     loader = loader_of(data, skip_bad_samples=1)
     told = [n for batch in batches(loader) for n in batch["id"].tolist()]

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 import evenstep
+from evenstep.errors import CollateError
 
 N = 40
 POLICY = evenstep.Even(max_tokens=64)
@@ -214,7 +215,7 @@ def test_rows_of_a_kind_that_was_not_tried_are_no_samples_to_skip(
 def test_packed_rows_are_refused_by_the_policy() -> None:
     pytest.importorskip("transformers")
     packed = evenstep.Even(max_tokens=64, packed=True)
-    with pytest.raises(evenstep.CollateError, match=r"again=True.*Even\(packed=False\)"):
+    with pytest.raises(CollateError, match=r"again=True.*Even\(packed=False\)"):
         evenstep.DataLoader(Rows(), policy=packed, collate_fn=SideBySide()).learn()
 
 
@@ -240,7 +241,7 @@ def test_labels_that_depend_on_the_group_are_refused_and_the_remedy_works(
     kind, loss_scaling: str
 ) -> None:
     data, collate = Rows(), kind()
-    with pytest.raises(evenstep.CollateError, match=r"another 'labels'.*again=True.*'sample'"):
+    with pytest.raises(CollateError, match=r"another 'labels'.*again=True.*'sample'"):
         evenstep.DataLoader(data, policy=POLICY, collate_fn=collate).learn()
     again = evenstep.PreparingCollator(collate_fn=collate, again=True)
     loader = evenstep.DataLoader(data, policy=POLICY, collate_fn=again, loss_scaling=loss_scaling)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import evenstep
-from evenstep.batch import PackCollator, to_hugging_face, to_megatron, to_torchtitan
+from evenstep.batch import PackCollator, attention_mask, to_hugging_face, to_megatron, to_torchtitan
 from evenstep.errors import CollateError
 from tiny_causal import documents, gradient, tiny_qwen
 
@@ -76,7 +76,7 @@ def test_padded_batches_and_masks_of_the_users_own_stay_as_they_are():
 
     def masked(samples: list[Any]) -> Any:
         row = PackCollator()(samples)
-        return {**row, "attention_mask": evenstep.attention_mask(row)}
+        return {**row, "attention_mask": attention_mask(row)}
 
     packed = evenstep.Even(max_tokens=64, packed=True)
     loader = evenstep.DataLoader(SAMPLES, policy=packed, collate_fn=masked)

@@ -12,7 +12,7 @@ import evenstep
 from evenstep.batch.pad import padded_multiple
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 from evenstep.plan.groups import PaddedTo
-from evenstep.protocol import RankProtocol
+from evenstep.protocol import EpochOptions, RankProtocol
 
 COUNT, MULTIPLE = 120, 16
 LENGTHS = [1 + (7 * i) % 40 for i in range(COUNT)]
@@ -166,11 +166,13 @@ def test_rows_longer_than_the_limit_by_their_padding_are_refused():
 def test_ranks_compare_it():
     def protocol(rank: int, multiple: int) -> RankProtocol:
         return RankProtocol(
-            policy=evenstep.Even(max_tokens=64),
+            EpochOptions(
+                policy=evenstep.Even(max_tokens=64),
+                world_size=2,
+                buffer_size=8,
+                padded_to=PaddedTo(samples=multiple),
+            ),
             rank=rank,
-            world_size=2,
-            buffer_size=8,
-            padded_to=PaddedTo(samples=multiple),
         )
 
     ranks = [protocol(0, 8), protocol(1, 16)]

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 import evenstep
+from evenstep.errors import SampleError
 from loader_options import grouped
 from row_collate import Collate
 
@@ -102,7 +103,7 @@ def test_an_iterable_dataset_takes_a_preparing_collator(workers):
     loader = evenstep.DataLoader(Stream(), policy=POLICY, collate_fn=collate_fn)
     assert sorted(told(loader)) == list(range(N))
     plain = evenstep.DataLoader(Stream(), policy=POLICY, collate_fn=Collate())
-    with pytest.raises(evenstep.SampleError, match=r"PreparingCollator\(collate_fn="):
+    with pytest.raises(SampleError, match=r"PreparingCollator\(collate_fn="):
         list(plain)
 
 
@@ -111,7 +112,7 @@ def test_a_row_that_cannot_be_prepared_is_named_or_skipped(workers):
     data = Rows(bad=(5, 30))
     options: dict[str, Any] = {"policy": POLICY, "num_workers": workers}
     loader = evenstep.DataLoader(data, collate_fn=CorruptCollate(), **grouped(**options))
-    with pytest.raises(evenstep.SampleError, match=r"sample 5: collate_fn raised OSError: image f"):
+    with pytest.raises(SampleError, match=r"sample 5: collate_fn raised OSError: image f"):
         list(loader)
     loader = evenstep.DataLoader(
         data, collate_fn=CorruptCollate(), **grouped(skip_bad_samples=2, **options)
@@ -126,7 +127,7 @@ def test_a_function_that_raises_for_all_rows_is_refused_before_the_first_step(wo
     loader = evenstep.DataLoader(
         data, policy=POLICY, collate_fn=CorruptCollate(), num_workers=workers
     )
-    with pytest.raises(evenstep.SampleError, match="for each of 8 of them alone: OSError: image"):
+    with pytest.raises(SampleError, match="for each of 8 of them alone: OSError: image"):
         loader.steps()
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import evenstep
-from evenstep.errors import SampleError
+from evenstep.errors import CollateError, SampleError
 from loader_options import grouped
 
 COUNT = 60
@@ -133,7 +133,7 @@ def test_only_samples_at_fault_are_skipped_and_not_a_collate_function() -> None:
     def collate(samples: list[Any]) -> Any:
         raise ValueError("not the samples' fault")
 
-    with pytest.raises(evenstep.CollateError, match="not the samples' fault"):
+    with pytest.raises(CollateError, match="not the samples' fault"):
         numbers_of(loader_over(Faulty(), collate_fn=collate))
 
 

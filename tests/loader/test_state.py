@@ -20,6 +20,7 @@ from evenstep import Even, TokenBudget
 from evenstep.errors import MismatchError
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.state import LoaderState, merge_states, rank_key, to_dict
+from evenstep.plan import Policy
 from evenstep.plan.epoch import Stream
 from evenstep.protocol.window_buffer import RoundStart
 from loader_options import grouped
@@ -267,7 +268,7 @@ def shape(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("policy", [evenstep.FixedBatch(4), evenstep.TokenBudget(300)], ids=str)
-def test_a_state_has_the_same_keys_all_the_time(policy: evenstep.Policy) -> None:
+def test_a_state_has_the_same_keys_all_the_time(policy: Policy) -> None:
     shapes = [shape(state) for state in states_of(make_loader(policy=policy), 2)]
     assert len(shapes) > 10
     assert all(one == shapes[0] for one in shapes)

@@ -13,11 +13,13 @@ from torch.nn.functional import cross_entropy
 
 import evenstep
 from documents import VOCABULARY, Documents
+from evenstep.batch import Composition
+from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
 
 N = 600
 # As measured where groups of 90 tokens keep the accelerator busy.
-COST = evenstep.FittedCost(per_group=10.0, per_token=1.0, per_pair=0.0)
+COST = FittedCost(per_group=10.0, per_token=1.0, per_pair=0.0)
 EVEN = evenstep.Even(1024, cost=COST)
 
 
@@ -46,7 +48,7 @@ def test_an_update_has_the_tokens_asked_for_in_several_groups() -> None:
     assert np.mean(tokens[:-1]) == pytest.approx(2048, rel=0.15)
     assert sorted(i for update in updates for ids, _ in update for i in ids) == list(range(N))
     assert all(len(update) == loader.accumulate for update in updates[:-1])
-    composition = evenstep.Composition()
+    composition = Composition()
     for update in updates:
         for _, step in update:
             composition.add(step)

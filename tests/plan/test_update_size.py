@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import evenstep
+from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
+from evenstep.plan import Policy
 from evenstep.plan.update_size import GROUPS, LEAST_TOKENS, UpdateSize
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, simulate
 
@@ -46,7 +48,7 @@ def test_an_update_has_several_groups_where_they_are_large_enough(ranks: int, as
 
 
 def test_a_measured_cost_says_how_small_groups_may_be() -> None:
-    slow = evenstep.FittedCost(per_group=1000.0, per_token=1.0, per_pair=0.0)
+    slow = FittedCost(per_group=1000.0, per_token=1.0, per_pair=0.0)
     size = UpdateSize.of(evenstep.Even(16_384, cost=slow), 16_384, ranks=1, lengths=LENGTHS)
     assert size.accumulate == 1
 
@@ -59,7 +61,7 @@ def test_a_measured_cost_says_how_small_groups_may_be() -> None:
         (evenstep.FixedBatch(8), round(65_536 / 2 / 8 / LENGTHS.mean())),
     ],
 )
-def test_other_policies_keep_their_groups(policy: evenstep.Policy, expected: int) -> None:
+def test_other_policies_keep_their_groups(policy: Policy, expected: int) -> None:
     size = UpdateSize.of(policy, 65_536, ranks=2, lengths=LENGTHS)
     assert (size.policy, size.accumulate) == (policy, expected)
 

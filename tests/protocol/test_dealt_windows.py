@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evenstep.errors import MismatchError
 from evenstep.plan import Even, Policy, TokenBudget
 from evenstep.plan.epoch import Stream
-from evenstep.protocol import RankProtocol, RoundStart
+from evenstep.protocol import EpochOptions, RankProtocol, RoundStart
 from evenstep.protocol.planned_step import PlannedStep
 from worlds import visible
 
@@ -44,11 +44,10 @@ class DealtWorld:
         starts = starts or [None] * ranks
         self.machines = [
             RankProtocol(
-                policy=policy,
+                EpochOptions(
+                    policy=policy, world_size=ranks, buffer_size=buffer_size, exhausted=exhausted
+                ),
                 rank=rank,
-                world_size=ranks,
-                buffer_size=buffer_size,
-                exhausted=exhausted,
                 entries=len(lengths),
                 start=start,
             )
@@ -128,7 +127,7 @@ def test_every_sample_comes_once_whatever_is_bad_and_however_it_arrives(
     undelivered = sum(machine.undelivered for machine in world.machines)
     assert len(trained) == len(set(trained))
     assert len(trained) + undelivered == count - len(bad & set(range(count)))
-    assert undelivered == 0 or world.machines[0].exhausted == "stop"
+    assert undelivered == 0 or world.machines[0].options.exhausted == "stop"
 
 
 @settings(max_examples=40)
@@ -221,7 +220,9 @@ def test_what_a_rank_says_of_its_filler_sample_does_not_depend_on_when_samples_c
     """Its window is one bad sample; the next may have come as well, or not yet."""
     said = []
     for come in (0, 1):
-        machine = RankProtocol(policy=Even(8), rank=0, world_size=1, buffer_size=1, entries=4)
+        machine = RankProtocol(
+            EpochOptions(policy=Even(8), world_size=1, buffer_size=1), rank=0, entries=4
+        )
         machine.incoming([machine.outgoing()])
         machine.receive(np.empty((0, 3), np.int64), end=1)
         machine.receive(np.array([[5, 5, 0]] * come), np.arange(1, 1 + come))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evenstep.plan import FixedBatch
 from evenstep.plan.label_reading import FIRST, UNSHIFTED
-from evenstep.protocol import RankProtocol, RoundStart
+from evenstep.protocol import EpochOptions, RankProtocol, RoundStart
 
 COPY, CLASSES, MASKED = FIRST, FIRST | UNSHIFTED, 0
 """What samples show: labels that are a copy of their tokens, others, and a masked first label."""
@@ -19,10 +19,8 @@ def run(shards, *, labels=None, buffer_size=4):
     machines and the rounds' (labels, supervised tokens by rank); stops at a contradiction."""
     machines = [
         RankProtocol(
-            policy=FixedBatch(2),
+            EpochOptions(policy=FixedBatch(2), world_size=len(shards), buffer_size=buffer_size),
             rank=rank,
-            world_size=len(shards),
-            buffer_size=buffer_size,
             start=RoundStart.empty(labels=labels),
         )
         for rank in range(len(shards))

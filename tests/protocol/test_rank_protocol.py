@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from evenstep.cost import MemoryLimit
 from evenstep.errors import ConfigurationError, InvariantError, MismatchError, PeerError
 from evenstep.plan import FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
-from evenstep.protocol import RankProtocol
+from evenstep.protocol import EpochOptions, RankProtocol
 from evenstep.protocol.wire import abort_message
 from worlds import POLICIES, SHARDS, columns, play
 
@@ -77,7 +77,8 @@ def test_stop_ends_all_ranks_together_and_makes_no_filler(policy, shards, buffer
 def pair(**differing):
     common = {"policy": FixedBatch(2), "world_size": 2, "buffer_size": 4}
     return [
-        RankProtocol(**{**common, "rank": rank, **(differing if rank else {})}) for rank in range(2)
+        RankProtocol(EpochOptions(**{**common, **(differing if rank else {})}), rank=rank)
+        for rank in range(2)
     ]
 
 
@@ -91,7 +92,7 @@ def pair(**differing):
         ({"buffer_size": 6}, "buffer_size"),
         ({"exhausted": "stop"}, "exhausted"),
         ({"accumulate": 2}, "accumulate"),
-        ({"options": {"dataset size": 7}}, "dataset size"),
+        ({"others": {"dataset size": 7}}, "dataset size"),
     ],
 )
 def test_ranks_that_were_built_differently_all_say_so(differing, named):
@@ -107,7 +108,7 @@ def test_ranks_that_were_built_differently_all_say_so(differing, named):
 )
 def test_a_rank_that_fails_or_leaves_at_any_exchange_is_named_by_all(policy, counts, how, data):
     machines = [
-        RankProtocol(policy=policy, rank=rank, world_size=len(counts), buffer_size=6)
+        RankProtocol(EpochOptions(policy=policy, world_size=len(counts), buffer_size=6), rank=rank)
         for rank in range(len(counts))
     ]
     culprit = data.draw(st.integers(0, len(counts) - 1))
@@ -200,6 +201,7 @@ def test_a_policy_that_breaks_its_contract_is_an_error(how, said):
     ],
 )
 def test_wrong_arguments_are_refused_by_name(arguments, named):
-    options = {"policy": FixedBatch(1), "rank": 0, "world_size": 2, "buffer_size": 4}
+    options = {"policy": FixedBatch(1), "world_size": 2, "buffer_size": 4, **arguments}
+    rank = options.pop("rank", 0)
     with pytest.raises(ConfigurationError, match=named):
-        RankProtocol(**{**options, **arguments})
+        RankProtocol(EpochOptions(**options), rank=rank)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evenstep.cost import GroupShapes, PaddedTokenCost, TransformerCost, VisionLanguageCost
 from evenstep.errors import DamagedMessageError, InvariantError
 from evenstep.protocol.bodies import ProposalHead
-from evenstep.protocol.own_receipt import TEXT, VISION, Receipt
+from evenstep.protocol.own_receipt import TEXT, VISION, Receipt, counts_by_source
 from evenstep.protocol.receipts import RoundTotals
 from worlds import heads_of, totals_of
 
@@ -25,7 +25,9 @@ def make_receipt(
     shapes = GroupShapes.measure(lengths, offsets)
     bounds = np.arange(len(groups) + 1) if steps is None else np.array(steps)
     tokens = np.array(supervised, np.int64)
-    return Receipt.of(shapes, np.array(lengths), tokens, cost, packed=packed, steps=bounds)
+    return Receipt.of(
+        shapes, np.array(lengths), tokens, cost, packed_to=1 if packed else None, steps=bounds
+    )
 
 
 @st.composite
@@ -74,7 +76,7 @@ def receipts_of_images(draw, steps: int):
         np.array(samples),
         np.zeros(steps, np.int64),
         draw(st.sampled_from([BOTH, *COSTS])),
-        packed=False,
+        packed_to=None,
         steps=np.arange(steps + 1),
     )
 
@@ -111,10 +113,14 @@ def test_samples_and_tokens_of_each_source_are_known_of_every_rank(data, sources
             lengths,
             np.zeros(steps, np.int64),
             PaddedTokenCost(),
-            packed=False,
+            packed_to=None,
             steps=np.arange(steps + 1),
-            source=np.array([source for group in groups for source, _ in group]),
-            sources=sources,
+            by_source=counts_by_source(
+                np.array([source for group in groups for source, _ in group]),
+                sources,
+                lengths,
+                offsets,
+            ),
         )
         sent.append(receipt.encode(layout))
         of = [

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import DamagedMessageError, EvenstepError, MismatchError, PeerError
 from evenstep.plan import Even
-from evenstep.protocol import RankProtocol
+from evenstep.protocol import EpochOptions, RankProtocol
 from evenstep.protocol.wire import HEAD_LAYOUT, Head, abort_message, check_no_abort, encode
 from evenstep.tools.simulate.rank import SimulatedRank
 from worlds import POLICIES
@@ -76,14 +76,16 @@ def jobs(draw: st.DrawFn) -> Job:
     ranks = [
         SimulatedRank(
             RankProtocol(
-                policy=policy,
+                EpochOptions(
+                    policy=policy,
+                    world_size=len(shards),
+                    buffer_size=buffer_size,
+                    exhausted=exhausted,
+                    others={"dataset size": len(stream)},
+                ),
                 rank=rank,
-                world_size=len(shards),
-                buffer_size=buffer_size,
-                exhausted=exhausted,
                 share=len(shard) if knows else None,
                 entries=len(stream) if dealt else None,
-                options={"dataset size": len(stream)},
             ),
             np.array([] if dealt else shard, np.int64),
             stream if dealt else None,

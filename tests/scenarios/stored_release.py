@@ -28,8 +28,10 @@ from torch.utils.data import Dataset, IterableDataset
 import evenstep
 import evenstep.service as es
 from evenstep.context_parallel.latency import load_latency
+from evenstep.cost import PaddedTokenCost
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.tools.profile import load_calibration
 
 COUNT = 90
 TAKEN = 3
@@ -66,7 +68,7 @@ class Streamed(IterableDataset[Any]):
         return (Stored()[index] for index in range(self._rank, COUNT, 2))
 
 
-TOKENS = evenstep.PaddedTokenCost()
+TOKENS = PaddedTokenCost()
 """What these policies counted by default when their states were stored."""
 LOADERS: Mapping[str, Mapping[str, Any]] = {
     "Even": {"policy": evenstep.Even(300)},
@@ -182,7 +184,7 @@ def told_by(folder: Path) -> dict[str, Any]:
     return {
         PLANS: tell("service", "plan", "--log", folder / PLANS, "--step", TAKEN),
         STEPS: tell("report", folder / STEPS),
-        CALIBRATION: plain(evenstep.load_calibration(folder / CALIBRATION)),
+        CALIBRATION: plain(load_calibration(folder / CALIBRATION)),
         ATTENTION: plain(load_latency(folder / ATTENTION)),
     }
 

@@ -14,6 +14,7 @@ from ranks import Rank, run
 
 import evenstep
 from documents import Documents
+from evenstep.errors import MismatchError, PeerError, SampleError
 from loader_options import grouped
 
 Sample = dict[str, Any]
@@ -160,7 +161,7 @@ def test_ranks_that_were_built_differently_all_say_in_what(tmp_path: Path) -> No
 def different_epochs(rank: Rank) -> None:
     loader = evenstep.DataLoader(Documents(50), batch_size=4)
     loader.set_epoch(rank.rank)
-    with pytest.raises(evenstep.MismatchError):
+    with pytest.raises(MismatchError):
         list(loader)
 
 
@@ -183,7 +184,7 @@ def fails_and_goes_on(rank: Rank) -> Any:
     try:
         for _ in loader:
             pass
-    except (evenstep.SampleError, evenstep.PeerError) as error:
+    except (SampleError, PeerError) as error:
         caught = type(error).__name__
     dist.barrier()
     dataset.index = -1

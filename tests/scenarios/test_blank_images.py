@@ -31,7 +31,9 @@ from blank_job import (
     flat,
     loader_of,
 )
+from evenstep.batch import unbatch
 from evenstep.batch.smallest_media import blank_of
+from evenstep.errors import MismatchError
 
 
 def sharded(model: Any) -> Any:
@@ -122,7 +124,7 @@ class Adding(Counting):
         self.blank = blank_of(FAMILY.processor())
 
     def __call__(self, rows: list[Any]) -> Any:
-        samples = [evenstep.unbatch(FAMILY.collate([row])) for row in rows]
+        samples = [unbatch(FAMILY.collate([row])) for row in rows]
         samples = [sample for each in samples for sample in self.blank.added_to([each])]
         return {**evenstep.PadCollator()(samples), "rows": torch.tensor(len(rows))}
 
@@ -205,7 +207,7 @@ def test_every_group_has_an_image_and_nothing_counts_the_blanks(tmp_path, form, 
 def differing(rank: Rank) -> str:
     try:
         list(loader_of(None if rank.rank else False).steps())
-    except evenstep.MismatchError as error:
+    except MismatchError as error:
         return str(error)
     return ""
 

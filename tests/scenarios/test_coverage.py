@@ -13,6 +13,7 @@ from ranks import Rank, run
 
 import evenstep
 from documents import Documents
+from evenstep.cost import FittedCost
 
 EPOCHS = 4
 
@@ -183,7 +184,7 @@ def end_at_different_times(rank: Rank) -> Any:
 
 
 def save_without_group(rank: Rank) -> Any:
-    cost = evenstep.FittedCost(per_group=1.0, per_token=1.0, per_pair=0.0)
+    cost = FittedCost(per_group=1.0, per_token=1.0, per_pair=0.0)
     loader = evenstep.DataLoader(
         Documents(64), policy=evenstep.Even(512, cost=cost), update_tokens=1024
     )

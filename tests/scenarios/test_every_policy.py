@@ -11,6 +11,7 @@ from ranks import Rank, run
 
 import evenstep
 from documents import Documents
+from evenstep.plan import Policy
 from evenstep.testing import assert_exact_resume
 
 DOCUMENTS = Documents(90, prompts=True)
@@ -25,7 +26,7 @@ POLICIES = {
 }
 
 
-def make(policy: evenstep.Policy, **options: Any) -> evenstep.DataLoader:
+def make(policy: Policy, **options: Any) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         DOCUMENTS,
         policy=policy,

@@ -27,8 +27,8 @@ from faults import (
 )
 from ranks import Job, Rank
 
-import evenstep
 from documents import Documents
+from evenstep.errors import LoaderDiedError, PeerError
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def lose_a_worker_between_passes(rank: Rank) -> list[Any]:
     for number in range(3):
         try:
             results.append(sum(len(step.indices) for _, step in loader.steps()))
-        except (evenstep.LoaderDiedError, evenstep.PeerError) as error:
+        except (LoaderDiedError, PeerError) as error:
             results.append(type(error).__name__)
         dist.barrier()
         if rank.rank == 0 and number == 0:

@@ -13,6 +13,7 @@ from ranks import Rank, run
 
 import evenstep
 from documents import Documents
+from evenstep.errors import PeerError
 
 COUNT = 600  # so many that the end of the epoch is not planned yet when a rank fails
 EVERY = 4  # steps
@@ -56,7 +57,7 @@ def fail_and_resume(rank: Rank, workers: dict[str, Any], folder: Path) -> Any:
     loader = loader_over(Documents(COUNT), shuffle=True, **workers)
     try:
         train_and_save(rank, loader, path, seen)
-    except (OSError, evenstep.PeerError) as error:
+    except (OSError, PeerError) as error:
         said = evenstep.errors.described(error)
     loader.close()
     assert not list(folder.glob(f"state-{rank.rank}*.part"))

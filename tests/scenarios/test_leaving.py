@@ -30,6 +30,7 @@ from ranks import Job, Rank, run
 
 import evenstep
 from documents import Documents
+from evenstep.errors import LoaderDiedError
 
 COUNT = 120
 LEAVES = 6
@@ -232,7 +233,7 @@ def make_a_pass_after_it_closed(rank: Rank) -> int:
     steps = loader.steps()
     next(steps)
     loader.close()
-    with pytest.raises(evenstep.LoaderDiedError, match="was closed; iterate the loader again"):
+    with pytest.raises(LoaderDiedError, match="was closed; iterate the loader again"):
         next(steps)
     return sum(len(step.indices) for _, step in loader.steps())
 

@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import evenstep
 from documents import Documents
+from evenstep.errors import MismatchError
 from evenstep.testing import assert_exact_resume
 
 SIZES = {"code": 160, "chat": 90}
@@ -143,7 +144,7 @@ def other_names(rank: Rank) -> str:
     names = {"code": 0.5, ("chat" if rank.rank else "talk"): 0.5}
     mixture = evenstep.Mixture(dict.fromkeys(names, DATASETS["code"]), names)
     loader = evenstep.DataLoader(mixture, **OPTIONS)
-    with pytest.raises(evenstep.MismatchError) as caught:
+    with pytest.raises(MismatchError) as caught:
         next(iter(loader.steps()))
     loader.close()
     return str(caught.value)

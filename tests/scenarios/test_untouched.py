@@ -20,6 +20,7 @@ from ranks import Rank, run
 from torch.utils.data import DataLoader, Dataset
 
 import evenstep
+from evenstep.errors import LoaderDiedError
 from evenstep.loader.learning import probe
 from row_collate import Collate
 
@@ -191,7 +192,7 @@ def test_a_sample_that_hangs_is_an_error_and_no_process_is_left(
 ) -> None:
     monkeypatch.setattr(probe, "PATIENCE", 2.0)
     loader = evenstep.DataLoader(Hanging(tmp_path), **UPDATE, num_workers=1)
-    with pytest.raises(evenstep.LoaderDiedError, match=r"within 2 seconds; .* raise timeout=0"):
+    with pytest.raises(LoaderDiedError, match=r"within 2 seconds; .* raise timeout=0"):
         loader.steps()
     (reader,) = (int(path.name) for path in tmp_path.iterdir())
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -206,7 +207,7 @@ class Deadly(Slow):
 
 def test_a_worker_that_dies_is_an_error_that_says_so(tmp_path: Path) -> None:
     loader = evenstep.DataLoader(Deadly(tmp_path), **UPDATE, num_workers=1)
-    with pytest.raises(evenstep.LoaderDiedError, match=r"before the first step: .* worker"):
+    with pytest.raises(LoaderDiedError, match=r"before the first step: .* worker"):
         loader.steps()
 
 

@@ -25,7 +25,7 @@ from service_world import (
 
 import evenstep.service as es
 from chaos_storage import ControlledStorage, tokens_of_far_row
-from evenstep import StorageError
+from evenstep.errors import StorageError
 
 
 @pytest.fixture(scope="module")

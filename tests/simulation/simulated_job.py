@@ -29,6 +29,7 @@ from evenstep.batch import PackCollator
 from evenstep.errors import EvenstepError
 from evenstep.loader import dataloader
 from evenstep.loader.batcher.batcher_messages import LoaderSpec
+from evenstep.plan import Policy
 
 
 class TwoCollate(LoaderSpec):
@@ -133,7 +134,7 @@ class Attempt:
             **workers,
         )
 
-    def _policy(self) -> evenstep.Policy:
+    def _policy(self) -> Policy:
         return POLICIES[self.setup.policy] if self.setup.context == 1 else CONTEXT_POLICY
 
     def _train(self, rank: int) -> None:

@@ -16,7 +16,7 @@ class Composition:
     An update is a step, or `StepInfo.accumulate` of them. One that has not ended yet does not
     count. All ranks find the same. ::
 
-        composition = evenstep.Composition()
+        composition = Composition()
         for batch, step in loader.steps():
             ...
             composition.add(step)

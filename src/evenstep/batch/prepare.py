@@ -71,7 +71,7 @@ class PreparingCollator:
     of a map-style dataset; otherwise on the right, with 0."""
     packed: bool = False
     """Pack groups into one row, as keyword arguments of a model of transformers: see
-    `evenstep.to_hugging_face`. A loader sets it to what its policy says."""
+    `evenstep.batch.to_hugging_face`. A loader sets it to what its policy says."""
     processor: Any = None
     """The processor of transformers that `collate_fn` uses. None looks for it: on `collate_fn`, or
     among what its code refers to."""

@@ -166,7 +166,7 @@ class StepInfo:
 
     @property
     def vision_cost(self) -> float:
-        """What of `cost` is of the vision tower: see `evenstep.VisionLanguageCost`."""
+        """What of `cost` is of the vision tower: see `evenstep.cost.VisionLanguageCost`."""
         return float(self.totals.vision_cost[self.rank])
 
     @property
@@ -196,10 +196,6 @@ class StepInfo:
     @property
     def global_images(self) -> int:
         return int(self.totals.images.sum())
-
-    @property
-    def global_text_cost(self) -> float:
-        return float(self.totals.text_cost.sum())
 
     @property
     def global_vision_cost(self) -> float:

@@ -17,7 +17,7 @@ from evenstep.cli.shared_options import (
     parse_cost,
 )
 from evenstep.errors import ConfigurationError
-from evenstep.tools.advise import Advice, advise, draw_length_sample
+from evenstep.tools.advise import Advice, advise, draw_length_sample, set_up
 from evenstep.tools.advise.length_sources import SAMPLE_SIZE
 from evenstep.tools.advise.predict import BASELINE
 from evenstep.tools.report import StepPanel, plot_steps
@@ -124,16 +124,20 @@ def command(
         )
     if max_length is not None:
         drawn = drawn.cut_to(max_length)
+    setup = set_up(
+        drawn,
+        world_size=world_size,
+        max_tokens=max_tokens,
+        buffer_size=parse_buffer_size(buffer_size),
+        batch_size=batch_size,
+        update_tokens=update_tokens,
+    )
     with progress_bar("predicting") as progress:
         advice = advise(
             drawn,
             COMPARED,
-            world_size=world_size,
+            setup=setup,
             cost=cost_model,
-            max_tokens=max_tokens,
-            buffer_size=parse_buffer_size(buffer_size),
-            batch_size=batch_size,
-            update_tokens=update_tokens,
             packed=packed,
             seed=seed,
             progress=progress,

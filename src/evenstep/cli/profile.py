@@ -94,7 +94,8 @@ def command(
     left out. Lengths that do not fit in memory or in --seconds are skipped and listed.
 
     The file is a cost: --cost calibration:FILE of simulate and advise, and
-    evenstep.load_calibration(FILE) in a training. It is valid for the device it was measured on.
+    evenstep.tools.profile.load_calibration(FILE) in a training. It is valid for the device it was
+    measured on.
 
     --attention measures the kernel that computes fragments of documents on context-parallel ranks:
     its operations a second over numbers of queries and keys.

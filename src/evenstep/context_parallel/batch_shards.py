@@ -108,26 +108,14 @@ def shard_batch(
         ConfigurationError: there is no such rank.
     """
     sharding.check_rank(rank)
-    lengths = document_lengths(batch)
-    if not np.array_equal(lengths, sharding.lengths):
-        raise CollateError(
-            f"the row has {_documents_text(lengths)}, and the sharding was made for "
-            f"{_documents_text(sharding.lengths)}; make it from document_lengths(batch)"
-        )
+    _check_same(document_lengths(batch), sharding)
     packed = read_packed(batch)
     if packed.labels.dtype.is_floating_point:
         raise CollateError(
             f"labels of type {packed.labels.dtype} cannot be sharded; they must be one whole "
             "number per token"
         )
-    whole = {*VISION_GRIDS, *per_sample_fields}
-    cut = {name for name, value in batch.items() if name not in whole and _fits(value, packed)}
-    for name in _TOKENWISE:
-        if name in batch and name not in cut:
-            raise CollateError(
-                f"field {name!r} of shape {tuple(getattr(batch[name], 'shape', ()))} cannot be "
-                f"sharded; it must be [1, {packed.input_ids.shape[1]}, ...], an entry per token"
-            )
+    cut = _cut_fields(batch, packed, {*VISION_GRIDS, *per_sample_fields})
     labels, mask = packed.next_labels(labels_shifted)
     positions = torch.from_numpy(sharding.indices(rank)).to(packed.input_ids.device)
     shard = {
@@ -140,6 +128,30 @@ def shard_batch(
         shard["loss_mask"] = mask.index_select(1, positions)
     shard[SHARDING] = sharding
     return shard
+
+
+def _check_same(lengths: Int64Array, sharding: Sharding) -> None:
+    if not np.array_equal(lengths, sharding.lengths):
+        raise CollateError(
+            f"the row has {_documents_text(lengths)}, and the sharding was made for "
+            f"{_documents_text(sharding.lengths)}; make it from document_lengths(batch)"
+        )
+
+
+def _cut_fields(batch: Mapping[str, Any], packed: PackedRow, whole: set[str]) -> set[str]:
+    """Names of the fields with an entry per token, of which a rank gets its own.
+
+    Args:
+        whole: names of fields that stay whole, whatever their shape.
+    """
+    cut = {name for name, value in batch.items() if name not in whole and _fits(value, packed)}
+    for name in _TOKENWISE:
+        if name in batch and name not in cut:
+            raise CollateError(
+                f"field {name!r} of shape {tuple(getattr(batch[name], 'shape', ()))} cannot be "
+                f"sharded; it must be [1, {packed.input_ids.shape[1]}, ...], an entry per token"
+            )
+    return cut
 
 
 def unshard(parts: Sequence[torch.Tensor], sharding: Sharding, *, dim: int = 1) -> torch.Tensor:

@@ -73,7 +73,7 @@ def cost_of(model: Any, *, vision: bool = False) -> FittedCost | VisionLanguageC
     except (AttributeError, TypeError, ZeroDivisionError):
         logger.info(
             "the cost of %s is not known; attention is taken to equal the rest at 24,000 tokens. "
-            "Pass cost=, such as a TransformerCost, to the policy",
+            "Pass cost=, such as an evenstep.cost.TransformerCost, to the policy",
             name,
         )
         return UNKNOWN_MODEL

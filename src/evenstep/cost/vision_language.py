@@ -43,7 +43,8 @@ class VisionLanguageCost:
     def __post_init__(self) -> None:
         if not callable(self.language):
             raise ConfigurationError(
-                f"language={self.language!r} must be a cost, such as a TransformerCost"
+                f"language={self.language!r} must be a cost, such as an "
+                "evenstep.cost.TransformerCost"
             )
         if not isinstance(self.vision, (TransformerCost, FittedCost)):
             raise ConfigurationError(

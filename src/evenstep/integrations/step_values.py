@@ -48,7 +48,7 @@ class StepValues:
         - ``imbalance``: largest cost of a rank over the mean cost, summed over steps; over updates
           that have ended where ranks wait at their end
         - ``imbalance_measured``: see `StepInfo.imbalance_measured`; mean, once it is known
-        - ``composition``: see `evenstep.Composition`; of updates that have ended
+        - ``composition``: see `evenstep.batch.Composition`; of updates that have ended
         - ``tokens``: real tokens since the beginning, ``tokens_per_step`` since the last call
         - ``images_per_step``, ``patches_per_step``: where there were images that are counted
         - ``text_imbalance``, ``vision_imbalance``: of each part of a cost of two, in such steps

@@ -34,7 +34,7 @@ from evenstep.loader.arguments import (
 )
 from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.batcher_messages import BadSample, EpochEnd, LoaderSpec, StepProgress
-from evenstep.loader.iterator import BatchIterator, StepIterator, until
+from evenstep.loader.iterator import BatchIterator, Observers, StepIterator, until
 from evenstep.loader.learning.job_learning import JobLearning
 from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.question import JobQuestion, Measured
@@ -294,18 +294,19 @@ class DataLoader(LoaderAttributes):
             watchdog = Watchdog(timeout, exchange.place.rank)
             batcher = self._runtime.start_batcher(start, self._spec(exchange.place))
             iterator = StepIterator(
-                loader=self,
                 batcher=batcher,
                 keep_batcher=self._options.keeps_workers,
                 exchange=exchange,
                 feeder=self._runtime.start_feeder(start, batcher, epoch.serial, watchdog),
                 epoch=epoch,
                 pin_memory=self.pin_memory and torch.cuda.is_available(),
-                run_log=self._log_of_pass(exchange.place),
-                clock=self._clock_of(exchange.place),
-                memory=self._memory_of(exchange.place),
-                received=self._received,
-                ended=self._ended,
+                observers=Observers(
+                    received=self._received,
+                    ended=self._ended,
+                    run_log=self._log_of_pass(exchange.place),
+                    clock=self._clock_of(exchange.place),
+                    memory=self._memory_of(exchange.place),
+                ),
             )
         self._current = weakref.ref(iterator)
         self._cursor.started(start)

@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,48 +38,71 @@ if TYPE_CHECKING:
 _CHECK_INTERVAL = 0.25  # seconds between checks that all processes and threads live
 
 
+@dataclass(frozen=True, kw_only=True)
+class Observers:
+    """Who is told of the steps of a pass."""
+
+    received: Callable[[StepInfo, StepProgress], None]
+    """Called with every step just before it is yielded."""
+    ended: Callable[[EpochEnd], None]
+    """Called once all ranks have yielded all steps."""
+    run_log: RunLog | None = None
+    clock: StepClock | None = None
+    """Measures how long steps take."""
+    memory: MemoryWatch | None = None
+    """Finds out what fits in it."""
+
+    def asked(self) -> None:
+        """The trainer asks for a step."""
+        for each in (self.run_log, self.clock, self.memory):
+            if each is not None:
+                each.asked()
+
+    def handed_out(self, step: StepInfo) -> StepInfo:
+        """The step as it is yielded."""
+        if self.clock is not None:
+            step = self.clock.handed_out(step)
+        if self.run_log is not None:
+            self.run_log.handed_out(step.to_line())
+        return step
+
+    def left(self) -> None:
+        """The pass is over."""
+        for each in (self.clock, self.memory):
+            if each is not None:
+                each.left()
+
+    @property
+    def measured(self) -> tuple[Ratios, tuple[int, int]]:
+        ratios = UNMEASURED if self.clock is None else self.clock.ratios
+        return ratios, (0, 0) if self.memory is None else self.memory.found
+
+
 class StepIterator(Iterator[tuple[Any, StepInfo]]):
     """Yields (batch, StepInfo). Any code may call `close` at any time, garbage collection
-    included."""
+    included.
+
+    It keeps the loader, one of its observers, as a loader without references closes itself.
+    """
 
     def __init__(
         self,
         *,
-        loader: object,
         batcher: BatcherProcess | BatcherThread,
         keep_batcher: bool,
         exchange: RankExchange,
         feeder: Feeder | None,
         epoch: EpochSpec,
         pin_memory: bool,
-        run_log: RunLog | None,
-        clock: StepClock | None,
-        memory: MemoryWatch | None,
-        received: Callable[[StepInfo, StepProgress], None],
-        ended: Callable[[EpochEnd], None],
+        observers: Observers,
     ) -> None:
-        """
-        Args:
-            loader: the loader of this pass. It is kept because a loader without references closes
-                itself.
-            run_log: logs the steps of this pass.
-            clock: measures how long they take.
-            memory: finds out what fits in it.
-            received: called with every step just before it is yielded.
-            ended: called once all ranks have yielded all steps.
-        """
-        self._loader = loader
         self._batcher = batcher
         self._keep_batcher = keep_batcher
         self._exchange = exchange
         self._feeder = feeder
         self._pin_memory = pin_memory
-        self._run_log = run_log
-        self._clock = clock
-        self._memory = memory
         self._epoch = epoch
-        self._received = received
-        self._ended = ended
+        self._observers = observers
         self._told: tuple[Ratios, tuple[int, int]] = UNMEASURED, (0, 0)  # what was measured
         self._outcome: Exception | None = None  # raised by every further call
         self._owner = os.getpid()
@@ -97,23 +121,14 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
     def __next__(self) -> tuple[Any, StepInfo]:
         if self._outcome is not None:
             raise self._outcome
-        if self._run_log is not None:
-            self._run_log.asked()
-        if self._clock is not None:
-            self._clock.asked()
-        if self._memory is not None:
-            self._memory.asked()
+        self._observers.asked()
         self._tell()
         patience = self._exchange.patience
         patience.trainer(Doing.WAITS)
         try:
             batch, step = self._next()
             patience.trainer(Doing.WORKS, step.step)
-            if self._clock is not None:
-                step = self._clock.handed_out(step)
-            if self._run_log is not None:
-                self._run_log.handed_out(step.to_line())
-            return batch, step
+            return batch, self._observers.handed_out(step)
         except StopIteration:
             self._end(StopIteration())
             raise
@@ -127,8 +142,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
 
     def _tell(self) -> None:
         """Tells the batcher what was measured."""
-        ratios = UNMEASURED if self._clock is None else self._clock.ratios
-        measured = ratios, (0, 0) if self._memory is None else self._memory.found
+        measured = self._observers.measured
         if measured != self._told:
             self._told = measured
             self._batcher.measured(*measured)
@@ -149,7 +163,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                 result.reraise()
             if isinstance(result, EpochEnd):
                 self._await_others()
-                self._ended(result)
+                self._observers.ended(result)
                 if result.undelivered:
                     warnings.warn(
                         f"epoch {self._epoch.epoch} ended with at least {result.undelivered} "
@@ -162,7 +176,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             self._batcher.credit()
             if self._pin_memory:
                 batch = pin(batch)
-            self._received(step, progress)
+            self._observers.received(step, progress)
             return batch, step
 
     def _check_threads(self) -> None:
@@ -210,10 +224,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                 return
             self._closed = True
         self._exchange.patience.trainer(Doing.HAS_LEFT)
-        if self._clock is not None:
-            self._clock.left()
-        if self._memory is not None:
-            self._memory.left()
+        self._observers.left()
         keep = self._keep_batcher and not isinstance(self._outcome, LoaderDiedError)
         if self._outcome is None:
             self._outcome = LoaderDiedError(

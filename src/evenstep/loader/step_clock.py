@@ -177,7 +177,7 @@ class StepClock:
             return
         self._told = True
         logger.warning(
-            "%s: %s, and the policy's cost says %s; pass cost=%r, or a MeasuredCost",
+            "%s: %s, and the policy's cost says %s; pass cost=evenstep.cost.%r, or a MeasuredCost",
             "steps take another time than was predicted"
             if alone
             else f"steps are {100 * (measured - 1):.1f}% uneven in time",

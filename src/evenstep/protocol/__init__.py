@@ -28,6 +28,7 @@ the protocol is not used any more. `docs/how-it-works.md` has the invariants.
 
 In reading order:
 
+    epoch_options    `EpochOptions`, what all ranks have in common
     rank_protocol    `RankProtocol`, the state machine
     all_ranks        `AllRanks`, every rank's machine in one place: what a centre plans with
     rank_round       one rank's part of a round: window, proposal, planned steps
@@ -36,18 +37,24 @@ In reading order:
     window_size      how many samples a window should hold
     dealt_windows    windows of ranks that share one stream, dealt out on demand
     look_ahead       windows of ranks that each have a fixed share
-    exchanged        what all messages of an exchange say, worked out once for ranks of one process
     lending          samples lent to ranks that have none to run zero-loss steps with
     planned_step     `PlannedStep` and the tables of its round
-    totals           what ranks train on, in columns
-    own_receipt      what a rank sends of its steps
+    own_receipt      what a rank sends of its steps, in columns
     receipts         totals of every step, as each rank learns them
     bodies           hello, proposal and receipt as bytes, and which numbers cannot be
-    wire             the head of every message, and aborts
+    wire             the head of every message, and aborts; `Exchanged`: all ranks' messages
 """
 
+from evenstep.protocol.epoch_options import EXHAUSTED_MODES, EpochOptions
 from evenstep.protocol.planned_step import PlannedStep, SettledRound
-from evenstep.protocol.rank_protocol import EXHAUSTED_MODES, RankProtocol
+from evenstep.protocol.rank_protocol import RankProtocol
 from evenstep.protocol.window_buffer import RoundStart
 
-__all__ = ["EXHAUSTED_MODES", "PlannedStep", "RankProtocol", "RoundStart", "SettledRound"]
+__all__ = [
+    "EXHAUSTED_MODES",
+    "EpochOptions",
+    "PlannedStep",
+    "RankProtocol",
+    "RoundStart",
+    "SettledRound",
+]

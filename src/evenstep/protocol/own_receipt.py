@@ -21,7 +21,6 @@ from evenstep.cost import Cost, GroupShapes
 from evenstep.cost.vision_language import vision_part
 from evenstep.errors import InvariantError
 from evenstep.plan.length_moments import LengthMoments
-from evenstep.protocol.totals import Totals
 
 _MOMENTS = ("length_mean", "length_deviation", "length_skew")
 COLUMNS = ("samples", "tokens", "padding", "unsupervised", *_MOMENTS)  # as sent, before `cost`
@@ -61,6 +60,61 @@ DTYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtyp
 
 
 @dataclass(frozen=True, eq=False)
+class Totals:
+    """Arrays of one shape; zero for a rank that runs a filler."""
+
+    samples: Int64Array
+    tokens: Int64Array
+    """Real tokens."""
+    padded_tokens: Int64Array
+    """Tokens computed, padding included; equal to `tokens` where groups are packed."""
+    supervised_tokens: Int64Array
+    """Tokens that contribute to the loss."""
+    cost: Float64Array
+    """In the unit of the policy's cost."""
+    length_mean: Float64Array
+    """Mean over tokens of the length of their sample."""
+    length_deviation: Float64Array
+    """Standard deviation over tokens of that length."""
+    length_skew: Float64Array
+    """Cube root of the mean over tokens of the cubed difference from `length_mean`."""
+    patches: Int64Array = None  # type: ignore[assignment]
+    """Vision patches; 0, as in the next two, where the policy does not count them."""
+    images: Int64Array = None  # type: ignore[assignment]
+    """Images, videos and sounds."""
+    vision_cost: Float64Array = None  # type: ignore[assignment]
+    """What of `cost` is of the vision tower."""
+    by_source: Int64Array = None  # type: ignore[assignment]
+    """[..., 2 x sources] samples of each source of a mixture, then tokens of each; of none for any
+    other dataset."""
+
+    def __post_init__(self) -> None:
+        for name, like in (("patches", "samples"), ("images", "samples"), ("vision_cost", "cost")):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.zeros_like(getattr(self, like)))
+        if self.by_source is None:
+            none = np.zeros((*np.shape(self.samples), 0), np.int64)
+            object.__setattr__(self, "by_source", none)
+
+    @property
+    def text_cost(self) -> Float64Array:
+        """What of `cost` is of the language model, whose tokens may stand for images."""
+        return np.maximum(self.cost - self.vision_cost, 0.0)
+
+    @property
+    def moments(self) -> LengthMoments:
+        """How tokens are spread over lengths."""
+        tokens = self.tokens.astype(np.float64)
+        return LengthMoments(
+            samples=self.samples.astype(np.float64),
+            tokens=tokens,
+            mean=self.length_mean,
+            second=tokens * self.length_deviation**2,
+            third=tokens * self.length_skew**3,
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Receipt(Totals):
     """One round on one rank. Arrays of shape [steps]."""
 
@@ -72,11 +126,9 @@ class Receipt(Totals):
         supervised: Int64Array,
         cost: Cost,
         *,
-        packed: bool,
-        row_multiple: int = 1,
+        packed_to: int | None,
         steps: Int64Array,
-        source: Int64Array | None = None,
-        sources: int = 0,
+        by_source: Int64Array | None = None,
     ) -> Receipt:
         """Receipt of groups in emission order.
 
@@ -84,9 +136,9 @@ class Receipt(Totals):
             shapes: by lengths as the policy saw them.
             lengths: [samples] real tokens of each sample, group after group.
             supervised: [groups] supervised tokens.
-            row_multiple: of tokens to which packed rows are padded.
+            packed_to: multiple of tokens to which packed rows are padded; None for padded groups.
             steps: [steps + 1] offsets of each step's groups.
-            source: [samples] number of the source of each, below `sources`, if there are any.
+            by_source: see `counts_by_source`.
 
         Raises:
             InvariantError: a cost is negative or not finite.
@@ -100,6 +152,7 @@ class Receipt(Totals):
         # Sent as float32, so every rank, this one included, must use the float32 value; and so for
         # the moments, which are sent as float16.
         with np.errstate(over="ignore"):
+            packed = packed_to is not None
             costs = np.add.reduceat(cost(shapes, packed=packed), begins).astype(np.float32)
             vision = np.add.reduceat(vision_part(cost, shapes), begins).astype(np.float32)
         if not ((costs >= 0) & (costs < np.inf)).all():
@@ -109,14 +162,7 @@ class Receipt(Totals):
             )
         offsets = np.append(0, shapes.samples.cumsum())[steps]
         moments = LengthMoments.of(lengths, offsets)
-        by_source = None
-        if source is not None and sources:
-            place = np.arange(len(steps) - 1).repeat(np.diff(offsets)) * sources + source
-            each = (len(steps) - 1) * sources
-            counts, summed = np.bincount(place, minlength=each), np.zeros(each, np.int64)
-            np.add.at(summed, place, lengths)
-            by_source = np.hstack([counts.reshape(-1, sources), summed.reshape(-1, sources)])
-        padded = rounded_up(shapes.tokens, row_multiple) if packed else shapes.padded
+        padded = shapes.padded if packed_to is None else rounded_up(shapes.tokens, packed_to)
         return cls(
             samples=np.add.reduceat(shapes.samples, begins),
             tokens=np.add.reduceat(lengths, offsets[:-1]),
@@ -163,6 +209,22 @@ class Receipt(Totals):
         parts += [row.astype(DTYPES[w]).tobytes() for row, w in zip(table, widths) if w]
         parts += [own.astype("<f4").tobytes() for own, each in zip(costs, sent) if each]
         return b"".join(parts)
+
+
+def counts_by_source(
+    source: Int64Array, sources: int, lengths: Int64Array, offsets: Int64Array
+) -> Int64Array:
+    """[steps, 2 * sources] samples of each source, then their tokens.
+
+    Args:
+        source, lengths: [samples] number of the source, and tokens, of each.
+        offsets: [steps + 1] of the samples of each step.
+    """
+    steps = len(offsets) - 1
+    place = np.arange(steps).repeat(np.diff(offsets)) * sources + source
+    counts, summed = np.bincount(place, minlength=steps * sources), np.zeros(steps * sources, int)
+    np.add.at(summed, place, lengths)
+    return np.hstack([counts.reshape(-1, sources), summed.reshape(-1, sources)])
 
 
 def _bits(tokens: Float64Array) -> Int64Array:

@@ -12,7 +12,7 @@ Rules of this file
 
 How to drive it::
 
-    protocol = RankProtocol(...)
+    protocol = RankProtocol(EpochOptions(...), rank=rank)
     while not protocol.finished:
         protocol.newly_dealt()                     # where samples are dealt: those to fetch now
         while protocol.wanted:                     # samples still needed before the next message
@@ -30,7 +30,7 @@ finished (or one has, under ``exhausted="stop"``). `evenstep.protocol` has the t
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,13 +40,11 @@ import evenstep.protocol.bodies as bodies
 import evenstep.protocol.wire as wire
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.groups import NO_MULTIPLE, PaddedTo
 from evenstep.plan.label_reading import UNSHIFTED
-from evenstep.plan.policy import Policy
-from evenstep.plan.value_checks import check_at_least, check_one_of
+from evenstep.plan.value_checks import check_at_least
 from evenstep.protocol.agreed import Agreed
 from evenstep.protocol.dealt_windows import DealtWindows
-from evenstep.protocol.exchanged import Exchanged
+from evenstep.protocol.epoch_options import EpochOptions
 from evenstep.protocol.lending import Lending
 from evenstep.protocol.look_ahead import LookAhead
 from evenstep.protocol.own_receipt import TEXT, VISION
@@ -54,9 +52,8 @@ from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.rank_round import RankRound
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import COLUMNS, RoundStart, WindowBuffer
-from evenstep.protocol.window_size import WindowSize, check_buffer_size
-
-EXHAUSTED_MODES = ("pad", "stop")
+from evenstep.protocol.window_size import WindowSize
+from evenstep.protocol.wire import Exchanged
 
 
 class _Phase(enum.Enum):
@@ -73,40 +70,18 @@ class RankProtocol:
 
     def __init__(
         self,
+        options: EpochOptions,
         *,
-        policy: Policy,
         rank: int,
-        world_size: int,
-        buffer_size: int | str,
-        exhausted: str = "pad",
-        accumulate: int = 1,
-        sizes: Sequence[tuple[int, int]] = (),
-        seed: int = 0,
-        epoch: int = 0,
         share: int | None = None,
         entries: int | None = None,
         start: RoundStart | None = None,
         has_filler_sample: bool = False,
-        padded_to: PaddedTo = NO_MULTIPLE,
-        sources: int = 0,
-        options: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
-            policy: the same on every rank.
+            options: the same on every rank.
             rank: this rank, from 0 to ``world_size - 1``.
-            world_size: data-parallel ranks.
-            buffer_size: samples a rank may hold in its window; "auto": see `WindowSize`.
-            exhausted: what happens when a rank has emitted all its samples before the others.
-                "pad" (ODB's join mode): the epoch continues until all have; that rank gets filler
-                steps.
-                "stop" (ODB's non-join mode): the epoch ends for all; what the others still hold is
-                counted in `undelivered`.
-            accumulate: steps whose gradients are added up before the optimizer steps.
-            sizes: what it may be instead, where larger groups fit than were known to, and the
-                tokens of a group then: see `evenstep.plan.update_size.sizes_of`.
-            seed: decides the order of groups, together with `epoch`.
-            epoch: number of the epoch.
             share: samples of this rank in the whole epoch, if known. If all ranks know theirs, they
                 look ahead and run out in the same round: see `evenstep.protocol.look_ahead`.
             entries: of the one stream that all ranks share, which is dealt out to them as they use
@@ -116,63 +91,32 @@ class RankProtocol:
                 step on all ranks.
             has_filler_sample: whether this rank has a sample to run filler steps with even if it
                 receives none.
-            padded_to: multiples that samples are padded to.
-            sources: of a mixture, by which steps are counted too; 0 for any other dataset.
-            options: anything else that must be equal on all ranks, such as the dataset's size.
 
         Raises:
             ConfigurationError: an argument is out of range.
         """
-        check_buffer_size(buffer_size)
-        check_at_least(1, world_size=world_size, accumulate=accumulate)
-        check_at_least(0, rank=rank, epoch=epoch, share=share, entries=entries)
-        if rank >= world_size:
-            raise ConfigurationError(f"rank={rank} must be below world_size={world_size}")
-        check_one_of(EXHAUSTED_MODES, exhausted=exhausted)
+        check_at_least(0, rank=rank, share=share, entries=entries)
+        if rank >= options.world_size:
+            raise ConfigurationError(f"rank={rank} must be below world_size={options.world_size}")
+        policy = options.policy
+        self.options = options
         self.policy = policy
         self.rank = rank
-        self.world_size = world_size
-        self.exhausted = exhausted
-        self._layout = (VISION if policy.counts_patches else TEXT).by_source(sources)
-        self._sources = sources
-        self.seed = seed
-        self.epoch = epoch
+        self._layout = (VISION if policy.counts_patches else TEXT).by_source(options.sources)
         start = start or RoundStart.empty()
         self.rounds = start.round
         self.steps = start.step
-        self._compared = {
-            "world size": world_size,
-            "policy": policy.fingerprint,
-            "buffer_size": buffer_size,
-            "exhausted": exhausted,
-            "accumulate": accumulate,
-            "sizes of updates": [list(size) for size in sizes],
-            "seed": seed,
-            "epoch": epoch,
-            "round to begin with": self.rounds,
-            "step to begin with": self.steps,
-            "sample to deal next": start.next_entry,
-            "use of labels": start.labels,
-            "pad_to_multiple_of": [padded_to.samples, padded_to.rows],
-            **(options or {}),
-        }
+        self._compared = options.compared(start)
         self._phase = _Phase.HELLO
-        self._padded_to = padded_to
-        self._buffer = WindowBuffer(start, multiple=padded_to.samples)
-        self._size = WindowSize(policy, buffer_size, start)
+        self._buffer = WindowBuffer(start, multiple=options.padded_to.samples)
+        self._size = WindowSize(policy, options.buffer_size, start)
+        place: dict[str, Any] = {"rank": rank, "world_size": options.world_size, "start": start}
         self._windows: LookAhead | DealtWindows
         if entries is not None:
-            self._windows = DealtWindows(
-                self._size, rank=rank, world_size=world_size, entries=entries, start=start
-            )
+            self._windows = DealtWindows(self._size, entries=entries, **place)
         else:
-            self._windows = LookAhead(
-                self._size,
-                rank=rank,
-                world_size=world_size,
-                share=share if policy.looks_ahead else None,
-                start=start,
-            )
+            known = share if policy.looks_ahead else None
+            self._windows = LookAhead(self._size, share=known, **place)
         self._lending = Lending(rank=rank, has_sample=has_filler_sample)
         self._first_number = start.taken  # of those received here
         self._labels = start.labels
@@ -181,12 +125,10 @@ class RankProtocol:
         self._round: RankRound | None = None
         """The current round; None before the first."""
         self.received = len(self._buffer)
-        self.emitted = 0
-        self.dropped = 0
-        self.undelivered = 0
+        self.emitted = self.dropped = self.undelivered = 0
         self.room = 0
         """Samples that this rank has memory for in a window; 0 if unknown. See `asks_room`."""
-        self.agreed = Agreed(policy, start, accumulate, sizes)
+        self.agreed = Agreed(policy, start, options.accumulate, options.sizes)
 
     # What the driver reads
 
@@ -352,15 +294,15 @@ class RankProtocol:
         if self.finished:
             raise InvariantError("no message is expected after the end of the epoch")
         exchanged = messages if isinstance(messages, Exchanged) else Exchanged(messages)
-        if (count := len(exchanged.messages)) != self.world_size:
-            raise InvariantError(f"{count} messages for world size {self.world_size}")
+        if (count := len(exchanged.messages)) != self.options.world_size:
+            raise InvariantError(f"{count} messages for world size {self.options.world_size}")
         received = exchanged.once(
             wire.open_all,
             exchanged.messages,
             self._phase.value,
             self.rounds,
             rank=self.rank,
-            epoch=self.epoch,
+            epoch=self.options.epoch,
         )
         if self._phase is _Phase.HELLO:
             self._windows.begin(exchanged.once(bodies.compare_hellos, received))
@@ -385,19 +327,15 @@ class RankProtocol:
         start = self._windows.look(self._buffer, round=self.rounds, step=self.steps, most=most)
         # By its window, not by what has arrived: messages do not depend on timing.
         self._lending.has_sample |= bool((start.numbers >= self._first_number).any())
-        policy, start = self.agreed.begin(start, self._padded_to.samples)
+        policy, start = self.agreed.begin(start, self.options.padded_to.samples)
         self._size.suit(policy)
-        self._round = RankRound(
-            policy, start, self.world_size, padded_to=self._padded_to, sources=self._sources
-        )
+        self._round = RankRound(self.options, policy, start)
         head, message = self._round.propose(
             exhausted=self._windows.exhausted(start),
             has_filler_sample=self._lending.has_sample,
             room=self.room,
             **self.agreed.told,
             accumulate=self.agreed.updates.accumulate,
-            seed=self.seed,
-            epoch=self.epoch,
         )
         return bodies.encode_proposal(head, message)
 
@@ -411,7 +349,7 @@ class RankProtocol:
             longest=self.policy.max_length,
         )
         finished = heads.finished
-        unplannable = finished.all() or (self.exhausted == "stop" and finished.any())
+        unplannable = finished.all() or (self.options.exhausted == "stop" and finished.any())
         if unplannable and self._windows.done:
             self._stop()
             return
@@ -463,7 +401,7 @@ class RankProtocol:
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, receipts.left)
         self._lending.end(receipts.lent)
-        if self.exhausted == "stop" and len(totals) and not totals.samples.all():
+        if self.options.exhausted == "stop" and len(totals) and not totals.samples.all():
             # Some rank has no samples for these steps, so no rank may make them.
             self.emitted -= len(self._round.groups.members)
             self._stop()

@@ -8,11 +8,12 @@ from evenstep.arrays import Int64Array, rounded_up
 from evenstep.cost import GroupShapes
 from evenstep.cost.measured import Ratios
 from evenstep.errors import EvenstepError, InvariantError, described
-from evenstep.plan.groups import Groups, PaddedTo
+from evenstep.plan.groups import Groups
 from evenstep.plan.label_reading import FIRST, UNSHIFTED
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.protocol.bodies import ProposalHead, ProposalHeads
-from evenstep.protocol.own_receipt import Receipt
+from evenstep.protocol.epoch_options import EpochOptions
+from evenstep.protocol.own_receipt import Receipt, counts_by_source
 from evenstep.protocol.planned_step import PlannedStep, SettledRound
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
@@ -21,22 +22,16 @@ from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 class RankRound:
     """Call `propose`, `settle` and `planned_steps` in this order."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        start: RoundStart,
-        world_size: int,
-        *,
-        padded_to: PaddedTo,
-        sources: int = 0,
-    ) -> None:
-        self._policy, self._sources = policy, sources
+    def __init__(self, options: EpochOptions, policy: Policy, start: RoundStart) -> None:
+        """
+        Args:
+            policy: that of `options`, with what was agreed for this round.
+        """
+        self._options, self._policy = options, policy
         self.start = start
-        self._padded_to = padded_to
-        self._rooms = rounded_up(start.columns[0], padded_to.samples)
+        self._rooms = rounded_up(start.columns[0], options.padded_to.samples)
         """[samples] tokens of each as policies see them."""
         self._proposal: Proposal | None = None
-        self._world_size = world_size
         self.groups = Groups.empty()
         """This rank's groups of arrival numbers, once settled."""
         self._steps: Int64Array = np.zeros(1, np.int64)
@@ -51,8 +46,6 @@ class RankRound:
         fits: int,
         ratios: Ratios,
         accumulate: int,
-        seed: int,
-        epoch: int,
     ) -> tuple[ProposalHead, Int64Array]:
         """
         Args:
@@ -78,11 +71,11 @@ class RankRound:
             patch_pairs=patch_pairs if counts else None,
             exhausted=exhausted,
             accumulate=accumulate,
-            seed=seed,
-            epoch=epoch,
+            seed=self._options.seed,
+            epoch=self._options.epoch,
             round=start.round,
             step=start.step,
-            ranks=self._world_size,
+            ranks=self._options.world_size,
             seen_lengths=start.seen_lengths,
         )
         self._proposal = self._policy.propose(window)
@@ -139,16 +132,19 @@ class RankRound:
         counted = np.array(vision) if self._policy.counts_patches else None
         shapes = groups.shapes(self._rooms, counted)
         check_memory(self._policy, shapes)
+        of_samples = lengths[groups.members]
+        by_source = None
+        if sources := self._options.sources:
+            offsets = groups.offsets[plan.step_offsets]
+            by_source = counts_by_source(source[groups.members], sources, of_samples, offsets)
         return Receipt.of(
             shapes,
-            lengths[groups.members],
+            of_samples,
             np.add.reduceat(supervised[groups.members], begins),
             self._policy.cost,
-            packed=self._policy.packed,
-            row_multiple=self._padded_to.rows,
+            packed_to=self._options.padded_to.rows if self._policy.packed else None,
             steps=plan.step_offsets,
-            source=source[groups.members],
-            sources=self._sources,
+            by_source=by_source,
         )
 
     def planned_steps(self, totals: RoundTotals) -> list[PlannedStep]:

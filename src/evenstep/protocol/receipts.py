@@ -18,8 +18,7 @@ import numpy.typing as npt
 from evenstep.arrays import BoolArray
 from evenstep.errors import InvariantError
 from evenstep.protocol.bodies import MOST, ProposalHeads
-from evenstep.protocol.own_receipt import COLUMNS, DTYPES, TEXT, TotalsLayout, from_bits
-from evenstep.protocol.totals import Totals
+from evenstep.protocol.own_receipt import COLUMNS, DTYPES, TEXT, Totals, TotalsLayout, from_bits
 from evenstep.protocol.wire import RECEIPT, damaged
 
 
@@ -60,27 +59,8 @@ class RoundTotals(Totals):
                 cannot be.
             InvariantError: two ranks planned groups, but not equally many.
         """
-        alike: dict[bytes, list[int]] = {}  # head -> ranks
-        for rank, receipt in enumerate(receipts):
-            alike.setdefault(bytes(receipt[: layout.head.size]), []).append(rank)
-        counts = np.zeros(len(receipts), np.int64)
-        for head, ranks in alike.items():
-            if wrong := _mislaid(head, layout):
-                raise damaged(ranks[0], RECEIPT, round, wrong)
-            counts[ranks], size = _extent(head, layout)
-            for rank in ranks:
-                if counts[rank] > heads.samples[rank]:
-                    wrong = f"{counts[rank]:,} steps of {heads.samples[rank]:,} samples"
-                elif len(receipts[rank]) != size:
-                    wrong = f"its totals have {len(receipts[rank]):,} bytes, and need {size:,}"
-                if wrong:
-                    raise damaged(rank, RECEIPT, round, wrong)
+        alike, counts = _alike(receipts, heads, round, layout)
         steps = int(counts.max())
-        if (unequal := (counts > 0) & (counts < steps)).any():
-            few, many = int(unequal.argmax()), int(counts.argmax())
-            raise InvariantError(
-                f"rank {few} planned {counts[few]} steps in round {round}, and rank {many} {steps}"
-            )
         table = np.zeros((len(layout.columns), len(receipts), steps), np.int64)
         costs: list[tuple[str, list[int], npt.NDArray[np.float32]]] = []
         for head, ranks in alike.items():
@@ -188,3 +168,35 @@ def _record(head: bytes, layout: TotalsLayout) -> np.dtype[np.void]:
     columns = [(name, kind, (steps,)) for name, kind, w in zip(names, kinds, widths) if w]
     lows = ("lows", "<i8", (len(layout.columns),))
     return np.dtype([("head", f"V{layout.head.size}"), lows, *columns])
+
+
+def _alike(
+    receipts: Sequence[bytes | memoryview], heads: ProposalHeads, round: int, layout: TotalsLayout
+) -> tuple[dict[bytes, list[int]], npt.NDArray[np.int64]]:
+    """By head, the ranks of its receipts; and [ranks] the steps of each.
+
+    Raises:
+        DamagedMessageError, InvariantError: see `RoundTotals.decode`.
+    """
+    alike: dict[bytes, list[int]] = {}  # head -> ranks
+    for rank, receipt in enumerate(receipts):
+        alike.setdefault(bytes(receipt[: layout.head.size]), []).append(rank)
+    counts = np.zeros(len(receipts), np.int64)
+    for head, ranks in alike.items():
+        if wrong := _mislaid(head, layout):
+            raise damaged(ranks[0], RECEIPT, round, wrong)
+        counts[ranks], size = _extent(head, layout)
+        for rank in ranks:
+            if counts[rank] > heads.samples[rank]:
+                wrong = f"{counts[rank]:,} steps of {heads.samples[rank]:,} samples"
+            elif len(receipts[rank]) != size:
+                wrong = f"its totals have {len(receipts[rank]):,} bytes, and need {size:,}"
+            if wrong:
+                raise damaged(rank, RECEIPT, round, wrong)
+    steps = int(counts.max())
+    if (unequal := (counts > 0) & (counts < steps)).any():
+        few, many = int(unequal.argmax()), int(counts.argmax())
+        raise InvariantError(
+            f"rank {few} planned {counts[few]} steps in round {round}, and rank {many} {steps}"
+        )
+    return alike, counts

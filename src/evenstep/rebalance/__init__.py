@@ -1,8 +1,8 @@
 """Rollouts and other batches that are already there, balanced over ranks before training.
 
 ```
-rebalancer    `Rebalancer`: this rank's sequences in, the micro-batches that it trains on out
-update        `RebalancedUpdate`: micro-batches, the scales of their losses, and the way back
+rebalancer    `Rebalancer`: this rank's sequences in, the micro-batches that it trains on out;
+              `RebalancedUpdate`: these, the scales of their losses, and the way back
 all_to_all    `AllToAll`: bytes between ranks, over torch.distributed
 ```
 
@@ -11,7 +11,6 @@ more. See `evenstep.plan.rebalance`.
 """
 
 from evenstep.plan.rebalance import Rebalancing, plan_rebalance
-from evenstep.rebalance.rebalancer import Rebalancer
-from evenstep.rebalance.update import RebalancedUpdate
+from evenstep.rebalance.rebalancer import RebalancedUpdate, Rebalancer
 
 __all__ = ["RebalancedUpdate", "Rebalancer", "Rebalancing", "plan_rebalance"]

@@ -11,14 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import torch.distributed as dist
 
+from evenstep.arrays import Int64Array
 from evenstep.batch.measure import length_of
 from evenstep.cost import Cost
 from evenstep.errors import EvenstepError, MismatchError, SampleError, described
 from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
 from evenstep.plan.rebalance import plan_rebalance
-from evenstep.plan.value_checks import check_at_least
+from evenstep.plan.rebalance.rebalancing import Rebalancing, flattened
+from evenstep.plan.value_checks import check_at_least, check_one_of
 from evenstep.rebalance.all_to_all import AllToAll
-from evenstep.rebalance.update import RebalancedUpdate
+
+MEANS = ("token", "sequence")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,8 @@ class Rebalancer:
             sequences: those that this rank has, as mappings of tensors, arrays, numbers and text.
             lengths: [sequences] tokens of each; None counts ``input_ids``.
             supervised: [sequences] tokens that the loss counts; None is all.
-            costs, together, prompts: [sequences] see `evenstep.plan.rebalance.plan_rebalance`.
+            costs: [sequences] what each costs by itself, in place of `cost`.
+            together, prompts: [sequences] see `evenstep.plan.rebalance.plan_rebalance`.
 
         Raises:
             ConfigurationError, SampleError: on all ranks; see `plan_rebalance`.
@@ -72,30 +76,15 @@ class Rebalancer:
         exchange = self._exchange
         rank, ranks = exchange.rank, exchange.ranks
         summary, parts = self._summary(sequences, lengths, supervised, costs, together, prompts)
-        everybody = [unpack_plain(memoryview(each)) for each in exchange.swap([summary] * ranks)]
-        for number, each in enumerate(everybody):
-            if "problem" in each:
-                raise SampleError(f"rank {number}: {each['problem']}")
-            if each["options"] != everybody[0]["options"]:
-                raise MismatchError(
-                    f"rank 0 rebalances with {everybody[0]['options']}, and rank {number} with "
-                    f"{each['options']}; make them equal"
-                )
-        columns: dict[str, Any] = {
-            name: None
-            if everybody[0][name] is None
-            else np.concatenate([e[name] for e in everybody])
-            for name in ("lengths", "supervised", "costs", "together", "prompts")
-        }
-        counts = [len(each["lengths"]) for each in everybody]
-        first = np.cumsum([0, *counts])
+        columns, first = _joined(
+            [unpack_plain(memoryview(each)) for each in exchange.swap([summary] * ranks)]
+        )
         plan = plan_rebalance(
             columns["lengths"],
             ranks=ranks,
             max_tokens=self.max_tokens,
             packed=self.packed,
-            cost=self.cost,
-            costs=columns["costs"],
+            cost=self.cost if columns["costs"] is None else columns["costs"],
             together=columns["together"],
             prompts=columns["prompts"],
             multiple_of=self.multiple_of,
@@ -157,6 +146,28 @@ class Rebalancer:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
+def _joined(everybody: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+    """All ranks' columns one after the other, and [ranks + 1] where each rank's begin.
+
+    Raises:
+        MismatchError: ranks have different options.
+        SampleError: what a rank says is wrong.
+    """
+    for number, each in enumerate(everybody):
+        if "problem" in each:
+            raise SampleError(f"rank {number}: {each['problem']}")
+        if each["options"] != everybody[0]["options"]:
+            raise MismatchError(
+                f"rank 0 rebalances with {everybody[0]['options']}, and rank {number} with "
+                f"{each['options']}; make them equal"
+            )
+    columns = {
+        name: None if everybody[0][name] is None else np.concatenate([e[name] for e in everybody])
+        for name in ("lengths", "supervised", "costs", "together", "prompts")
+    }
+    return columns, np.cumsum([0, *(len(each["lengths"]) for each in everybody)])
+
+
 def _framed(part: bytes) -> bytes:
     return len(part).to_bytes(8, "little") + part
 
@@ -168,3 +179,74 @@ def _unframed(data: bytes) -> list[Any]:
         found.append(unpack_plain(view[at + 8 : at + 8 + size]))
         at += 8 + size
     return found
+
+
+class RebalancedUpdate:
+    """The micro-batches of one rank. Every rank has equally many."""
+
+    def __init__(
+        self,
+        plan: Rebalancing,
+        sequences: dict[int, Any],
+        *,
+        first: Int64Array,
+        supervised: Int64Array,
+        exchange: AllToAll,
+    ) -> None:
+        """
+        Args:
+            sequences: those of this rank's micro-batches, by number.
+            first: [ranks + 1] the number of the first sequence that each rank had.
+            supervised: [sequences] tokens that the loss counts.
+        """
+        self.plan = plan
+        self.numbers = plan.of_rank(exchange.rank)
+        """[micro_batches] numbers of the sequences of each. Rank 0's sequences have the first
+        numbers, then come those of rank 1, and so on."""
+        self.micro_batches = [[sequences[n] for n in own.tolist()] for own in self.numbers]
+        """[micro_batches] the sequences of each, tensors on the CPU. A micro-batch is empty only
+        where there are fewer sequences than micro-batches: run another one with a loss of 0."""
+        self._first, self._supervised = first, supervised
+        self._exchange = exchange
+
+    def loss_scales(self, mean: str) -> list[float]:
+        """[micro_batches] the factor for the loss of each, with which the gradient, averaged over
+        ranks, is that of one batch of all sequences.
+
+        Args:
+            mean: what the loss of a micro-batch is a mean over. "token": its supervised tokens, as
+                in DAPO. "sequence": its sequences, as in GRPO, where each is a mean over its own
+                tokens, and in Dr. GRPO, where each is a sum over a constant.
+        """
+        check_one_of(MEANS, mean=mean)
+        counts = self._supervised if mean == "token" else np.ones_like(self._supervised)
+        scales: list[float] = self.plan.loss_scales(counts)[self._exchange.rank].tolist()
+        return scales
+
+    def restore(self, values: Sequence[Sequence[Any]]) -> list[Any]:
+        """Sends back what was computed of each sequence. All ranks call it together.
+
+        Args:
+            values: [micro_batches, sequences] one value for each sequence: tensors, arrays,
+                numbers, text, or lists and dictionaries of these.
+
+        Returns:
+            [sequences] the values of those sequences that this rank had, in its order.
+
+        Raises:
+            ConfigurationError: there is not one value for each sequence.
+            PeerError: see `Rebalancer.rebalance`.
+        """
+        flat, numbers = flattened(values, self.numbers), np.concatenate(self.numbers)
+        owner = np.searchsorted(self._first, numbers, side="right") - 1
+        parts = []
+        for rank in range(self.plan.ranks):
+            own = np.flatnonzero(owner == rank).tolist()
+            found = {"numbers": numbers[own], "values": [flat[at] for at in own]}
+            parts.append(pack_plain(found, "the values to restore", exact=False))
+        restored: dict[int, Any] = {}
+        for part in self._exchange.swap(parts):
+            found = unpack_plain(memoryview(part))
+            restored.update(zip(found["numbers"].tolist(), found["values"]))
+        begin, end = self._first[self._exchange.rank :][:2].tolist()
+        return [restored[number] for number in range(begin, end)]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.plan.value_checks import check_at_least, check_seconds
+
+if TYPE_CHECKING:
+    from evenstep.service.job.roles import Loaders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,3 +83,16 @@ class RayOptions:
     cpus: float | None = None
     placement: Mapping[str, Any] | None = None
     init: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartOptions:
+    """Arguments of `start` that backends have in common."""
+
+    name: str = "job"
+    loaders: Loaders = 1
+    constructors: int | None = None
+    state: Mapping[str, Any] | None = None
+    store: str | os.PathLike[str] | None = None
+    faults: FaultOptions = FaultOptions()
+    logs: LogOptions = LogOptions()

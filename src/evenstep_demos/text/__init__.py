@@ -2,8 +2,7 @@
 
     command        the command line
     corpus         functions and classes of the standard library, or a Parquet file's documents
-    prepared_text  tokenizer trained on them, lengths, training and held-out documents
-    task           what the ranks are given: samples, a collate function and a model
+    prepared_text  tokenizer trained on them, and `Task`: training and held-out documents, a model
     budget         a batch size and a budget that make as many steps
     batches        the two ways of forming batches, behind one interface
     train          both runs on one rank, timed step by step

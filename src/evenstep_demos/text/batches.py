@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import evenstep
 from evenstep_demos.text.budget import ACCUMULATE
-from evenstep_demos.text.task import Task
+from evenstep_demos.text.prepared_text import Task
 
 _WORKERS = 1  # loader processes per rank
 

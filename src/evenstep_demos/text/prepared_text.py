@@ -6,9 +6,10 @@ than the limit are left out of both sets, and counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,6 @@ from evenstep.arrays import Int64Array
 from evenstep.batch import PadCollator
 from evenstep.errors import ConfigurationError
 from evenstep_demos.text.corpus import Corpus
-from evenstep_demos.text.task import Task
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -31,6 +31,23 @@ _TOKENIZER_CHARACTERS = 3_000_000
 _TOKENIZER_CHARACTERS_PER_DOCUMENT = 20_000  # so that no single document shapes the vocabulary
 _CHARACTERS_PER_TOKEN = 8  # more than nearly any text has; documents of more are too long
 _HELD_OUT_SHARE, _HELD_OUT = 10, 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Samples, and the model that learns them; picklable."""
+
+    training: Dataset[Any]
+    """Map-style, in random order."""
+    lengths: npt.NDArray[np.int64]
+    """[samples] tokens: to choose a batch size by, not to form batches by."""
+    held_out: Dataset[Any]
+    held_out_lengths: npt.NDArray[np.int64]
+    collate: Callable[[list[Any]], Mapping[str, torch.Tensor]]
+    """Samples -> the arguments of the model, ``input_ids``, ``attention_mask`` and ``labels`` among
+    them."""
+    model: Callable[[int], torch.nn.Module]
+    """Seed -> a model before training. Called, it returns the mean loss per supervised token."""
 
 
 class TokenizedDocuments(Dataset[dict[str, torch.Tensor]]):

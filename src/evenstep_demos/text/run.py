@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import Subset
@@ -14,7 +15,7 @@ from evenstep.tools.report.picture import plot_steps
 from evenstep_demos.models import PaddedGPT
 from evenstep_demos.ranks import run_ranks
 from evenstep_demos.text.budget import ACCUMULATE, TrainingOptions, choose
-from evenstep_demos.text.corpus import read_parquet, read_standard_library
+from evenstep_demos.text.corpus import Corpus, read_parquet, read_standard_library
 from evenstep_demos.text.prepared_text import describe_lengths, prepare
 from evenstep_demos.text.result import figures_of_both, panels_of, table_of
 from evenstep_demos.text.train import REPEATS, train_both
@@ -40,25 +41,11 @@ def run_demo(
         ImportError: something of ``evenstep[demo]`` is not installed.
     """
     note("reading text and training a tokenizer on it")
-    if data is None:
-        corpus = read_standard_library(options.seed)
-    else:
-        corpus = read_parquet(data, column, options.seed)
+    seed = options.seed
+    corpus = read_standard_library(seed) if data is None else read_parquet(data, column, seed)
     limit = 2 * options.max_tokens // 3
     task, too_long = prepare(corpus, limit, VOCABULARY, ranks=options.world_size, model=_model)
-    used, held_out = len(corpus.documents), len(task.held_out_lengths)
-    note(
-        f"{corpus.name}: {corpus.found:,} documents, {used:,} of them different texts that were "
-        f"read; of these {too_long:,} longer than {limit:,} tokens are left out, and {held_out:,} "
-        "held out for evaluation"
-    )
-    facts = {
-        "name": corpus.name,
-        "found": corpus.found,
-        "used": used,
-        "too_long": too_long,
-        "held_out": held_out,
-    }
+    facts = _corpus_facts(corpus, len(task.held_out_lengths), too_long, limit)
     out.mkdir(parents=True, exist_ok=True)
     ranks = options.world_size
     count = min(options.samples, len(task.lengths)) // ranks * ranks  # so that each is dealt once
@@ -92,11 +79,25 @@ def run_demo(
     title = "Processor time of every rank in every step of the first repeat"
     plot_steps(panels_of(trained, choice), picture, title=title)
     (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    if as_json:
-        print_json(result)
-    else:
-        print(table_of(result))
+    print_json(result) if as_json else print(table_of(result))
     note(f"picture: {picture}\nfigures: {out / 'result.json'}")
+
+
+def _corpus_facts(corpus: Corpus, held_out: int, too_long: int, limit: int) -> dict[str, Any]:
+    """What is known of the text, which is also noted."""
+    used = len(corpus.documents)
+    note(
+        f"{corpus.name}: {corpus.found:,} documents, {used:,} of them different texts that were "
+        f"read; of these {too_long:,} longer than {limit:,} tokens are left out, and {held_out:,} "
+        "held out for evaluation"
+    )
+    return {
+        "name": corpus.name,
+        "found": corpus.found,
+        "used": used,
+        "too_long": too_long,
+        "held_out": held_out,
+    }
 
 
 def _model(seed: int) -> PaddedGPT:

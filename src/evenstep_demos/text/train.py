@@ -22,7 +22,7 @@ from evenstep.plan.groups import token_budget_groups
 from evenstep_demos.ranks import ProgressLines
 from evenstep_demos.text.batches import RankBatch, even_batches, fixed_batches
 from evenstep_demos.text.budget import Choice
-from evenstep_demos.text.task import Task
+from evenstep_demos.text.prepared_text import Task
 
 RUNS = ("fixed", "evenstep")
 """Names of the two runs, in the order of the first repeat; the next repeat reverses it."""

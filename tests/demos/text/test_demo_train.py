@@ -21,11 +21,11 @@ from evenstep_demos.text.batches import even_batches, fixed_batches
 from evenstep_demos.text.budget import ACCUMULATE
 from evenstep_demos.text.prepared_text import (
     END,
+    Task,
     TokenizedDocuments,
     load_tokenizer,
     train_tokenizer,
 )
-from evenstep_demos.text.task import Task
 from evenstep_demos.text.train import GradientClock, held_out_loss
 
 Send = Callable[[Any], None]

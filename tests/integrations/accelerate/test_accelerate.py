@@ -31,6 +31,7 @@ from update_checks import (
 )
 
 import evenstep
+from evenstep.errors import MismatchError
 from evenstep.integrations import accelerate as even
 
 pytestmark = pytest.mark.timeout(120)
@@ -206,7 +207,7 @@ def test_a_checkpoint_without_the_loader_is_refused(
 ) -> None:
     accelerator.save_state(str(tmp_path))
     even.prepare(accelerator, loader_of())
-    with pytest.raises(evenstep.MismatchError, match=r"has no evenstep_loader_0\.json"):
+    with pytest.raises(MismatchError, match=r"has no evenstep_loader_0\.json"):
         accelerator.load_state(str(tmp_path))
 
 

@@ -16,6 +16,7 @@ from lightning_job import Module, trained, trainer_of
 from update_checks import DOCUMENTS, check_epoch, loader_of
 
 import evenstep
+from evenstep.errors import MismatchError
 from evenstep.integrations import lightning as even
 
 pytestmark = [pytest.mark.integrations, pytest.mark.timeout(60)]
@@ -207,7 +208,7 @@ def test_a_checkpoint_without_the_loader(tmp_path: Path) -> None:
         trainer, Module(), torch.utils.data.DataLoader(DOCUMENTS, collate_fn=evenstep.PadCollator())
     )
     trainer.save_checkpoint(tmp_path / "bare.ckpt")
-    with pytest.raises(evenstep.MismatchError, match="was saved without evenstep"):
+    with pytest.raises(MismatchError, match="was saved without evenstep"):
         even.fit(
             trainer_of(None, tmp_path, max_epochs=2),
             Module(),

@@ -39,7 +39,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import evenstep  # noqa: E402
 from documents import VOCABULARY, Documents  # noqa: E402
+from evenstep.batch import to_megatron  # noqa: E402
 from evenstep.integrations.megatron import MicroBatchIterator  # noqa: E402
+from evenstep.plan import Policy  # noqa: E402
 
 MAX_TOKENS = 96
 LONGEST = 64
@@ -139,7 +141,7 @@ def token_mean(weights: dict[str, Any], indices: list[int], config: Any) -> tupl
     model.load_state_dict(weights)
     total, tokens = torch.zeros(()), 0
     for index in indices:
-        fields, parameters = evenstep.to_megatron(evenstep.PackCollator()([DOCUMENTS[index]]))
+        fields, parameters = to_megatron(evenstep.PackCollator()([DOCUMENTS[index]]))
         losses = model(
             fields["tokens"],
             fields["position_ids"],
@@ -153,7 +155,7 @@ def token_mean(weights: dict[str, Any], indices: list[int], config: Any) -> tupl
     return float(total.detach() / tokens), torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def policy_of(name: str, micro_batches: int) -> evenstep.Policy:
+def policy_of(name: str, micro_batches: int) -> Policy:
     if name == "workload":
         return evenstep.WorkloadPacking(MAX_TOKENS, micro_batches=micro_batches)
     return evenstep.Even(MAX_TOKENS, packed=True)

@@ -12,6 +12,7 @@ import pytest
 from script_jobs import run_script, torchrun
 
 import evenstep
+from evenstep.batch import to_megatron
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
@@ -76,7 +77,7 @@ def test_gradient_and_loss_of_an_update_are_the_token_mean(straight: list[Any]) 
 def test_attention_is_told_of_gaps_between_documents() -> None:
     samples = [{"input_ids": [1, 2, 3]}, {"input_ids": [4]}]
     batch = evenstep.PackCollator(pad_documents_to_multiple_of=4)(samples)
-    _, parameters = evenstep.to_megatron(batch, attend_padding=False)
+    _, parameters = to_megatron(batch, attend_padding=False)
     assert parameters.cu_seqlens_q.tolist() == [0, 3, 4]
     assert parameters.cu_seqlens_q_padded.tolist() == [0, 4, 8]
     assert getattr(parameters, "pad_between_seqs", True)

@@ -17,6 +17,7 @@ parallel_state = pytest.importorskip(
 
 import evenstep  # noqa: E402
 from documents import Documents  # noqa: E402
+from evenstep.errors import CollateError, MismatchError  # noqa: E402
 from evenstep.integrations.megatron import MicroBatchIterator  # noqa: E402
 
 pytestmark = pytest.mark.integrations
@@ -69,7 +70,7 @@ def test_what_would_train_wrong_is_refused(arguments: dict[str, Any], message: s
 def test_a_pipeline_with_one_shape_refuses_another() -> None:
     of_one_shape = config(pipeline_model_parallel_size=2)
     iterator = make(of_one_shape)
-    with pytest.raises(evenstep.CollateError, match="set variable_seq_lengths, or pad"):
+    with pytest.raises(CollateError, match="set variable_seq_lengths, or pad"):
         list(islice(iterator, 20))
     iterator.close()
     iterator = make(of_one_shape, collate_fn=evenstep.PackCollator(pad_to_multiple_of=96))
@@ -96,7 +97,7 @@ def test_a_state_belongs_between_two_updates() -> None:
         iterator.save_state()
     next(iterator)
     state = iterator.save_state()
-    with pytest.raises(evenstep.MismatchError, match="saved with another data loader"):
+    with pytest.raises(MismatchError, match="saved with another data loader"):
         iterator.load_state_dict({"consumed_samples": 1})
     again = make()
     again.load_state_dict(state)

@@ -11,6 +11,7 @@ pytest.importorskip("torchtitan.config", reason="torchtitan is not installed")
 
 import evenstep
 from documents import Documents
+from evenstep.errors import CollateError, SampleError
 from evenstep.integrations.torchtitan import EvenDataLoader
 
 pytestmark = pytest.mark.integrations
@@ -47,7 +48,7 @@ def test_labels_are_those_of_the_next_tokens_of_a_document(policy: Any) -> None:
 
 def test_a_sample_without_position_is_refused_by_name() -> None:
     loader = build(longest=16, epochs=1)
-    with pytest.raises(evenstep.SampleError, match=r"sample \d+: it has \d+ tokens.* for 16"):
+    with pytest.raises(SampleError, match=r"sample \d+: it has \d+ tokens.* for 16"):
         list(loader)
     loader.close()
 
@@ -58,7 +59,7 @@ def test_padding_on_the_left_is_refused_as_torchtitan_takes_no_mask() -> None:
         return build(epochs=1, policy=evenstep.Even(128), options=options)
 
     left, right = padded("left"), padded("right")
-    with pytest.raises(evenstep.CollateError, match=r"PadCollator\(side='right'\)"):
+    with pytest.raises(CollateError, match=r"PadCollator\(side='right'\)"):
         list(left)
     assert list(right)
     left.close()

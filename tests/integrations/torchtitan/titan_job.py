@@ -33,6 +33,7 @@ from torchtitan.trainer import Trainer  # noqa: E402
 import evenstep  # noqa: E402
 from documents import Documents  # noqa: E402
 from evenstep.integrations.torchtitan import EvenDataLoader  # noqa: E402
+from evenstep.plan import Policy  # noqa: E402
 
 LONGEST = 64
 COUNT = 60
@@ -139,7 +140,7 @@ def make_config(
     )
 
 
-def policy_of(name: str) -> evenstep.Policy | None:
+def policy_of(name: str) -> Policy | None:
     return {"packed": None, "padded": evenstep.Even(2 * LONGEST)}[name]
 
 

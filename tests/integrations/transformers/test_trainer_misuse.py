@@ -11,6 +11,7 @@ from tiny_trainer import POLICY, TellingLlama, documents, make_trainer
 from transformers import Trainer
 
 import evenstep
+from evenstep.errors import CollateError
 from evenstep.integrations import transformers as even
 
 
@@ -133,7 +134,7 @@ def test_a_collate_function_whose_labels_cannot_be_counted(tmp_path) -> None:
 
     trainer = make_trainer(tmp_path)
     trainer.data_collator = masked
-    with pytest.raises(evenstep.CollateError, match="loss_scaling='sample'"):
+    with pytest.raises(CollateError, match="loss_scaling='sample'"):
         even.install(trainer, policy=POLICY).train()
     again = make_trainer(tmp_path)
     again.data_collator = masked

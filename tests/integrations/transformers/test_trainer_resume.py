@@ -24,6 +24,8 @@ from tiny_trainer import (
 )
 
 import evenstep
+from evenstep.cost import FittedCost
+from evenstep.errors import MismatchError
 from evenstep.integrations import transformers as even
 from families import FAMILIES
 
@@ -32,9 +34,7 @@ N = len(documents())
 VISION_N = 41
 SAVED = 2  # updates between checkpoints
 SIZED = {
-    "policy": evenstep.Even(
-        128, cost=evenstep.FittedCost(per_group=2.0, per_token=1.0, per_pair=0.0)
-    ),
+    "policy": evenstep.Even(128, cost=FittedCost(per_group=2.0, per_token=1.0, per_pair=0.0)),
     "update_tokens": 256,
 }
 LOST = ("Qwen2.5-VL", "LLaVA-NeXT")
@@ -151,7 +151,7 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path, caplog) -> None:
 def test_a_checkpoint_of_trainer_alone_is_refused(tmp_path) -> None:
     make_trainer(tmp_path, max_steps=2, save_strategy="steps", save_steps=2).train()
     trainer = even.install(make_trainer(tmp_path), policy=POLICY)
-    with pytest.raises(evenstep.MismatchError, match="saved without evenstep"):
+    with pytest.raises(MismatchError, match="saved without evenstep"):
         trainer.train(resume_from_checkpoint=True)
 
 
@@ -163,5 +163,5 @@ def test_other_data_is_refused(tmp_path) -> None:
     other = even.install(
         make_trainer(tmp_path, dataset=documents(40), **{**options, "max_steps": 4}), policy=POLICY
     )
-    with pytest.raises(evenstep.MismatchError, match="dataset"):
+    with pytest.raises(MismatchError, match="dataset"):
         other.train(resume_from_checkpoint=True)

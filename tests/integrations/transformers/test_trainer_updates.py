@@ -16,12 +16,13 @@ from tiny_trainer import (
 from transformers import Trainer
 
 import evenstep
+from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
 from evenstep.integrations import transformers as even
 
 pytestmark = pytest.mark.integrations
 # As measured where groups of 18 tokens keep the accelerator busy.
-COST = evenstep.FittedCost(per_group=2.0, per_token=1.0, per_pair=0.0)
+COST = FittedCost(per_group=2.0, per_token=1.0, per_pair=0.0)
 POLICY = evenstep.Even(max_tokens=128, cost=COST)
 
 

@@ -19,6 +19,7 @@ pytest.importorskip("trl")
 from rollout_trainer import LONGEST, PROMPT, make, save_model
 
 import evenstep
+from evenstep.errors import PeerError, SampleError
 from evenstep.integrations import transformers as even
 
 pytestmark = pytest.mark.integrations
@@ -111,7 +112,7 @@ def until_one_dies(rank: Rank, folder: Any) -> str:
     as_rank(rank)
     trainer = even.balance_rollouts(make("GRPO", folder), max_tokens=MAX_TOKENS)
     trainer.__class__ = type("Dying", (Dying, type(trainer)), {})
-    with pytest.raises(evenstep.PeerError) as error:
+    with pytest.raises(PeerError) as error:
         trainer.train()
     return str(error.value)
 
@@ -159,5 +160,5 @@ def test_each_function_names_the_other(tmp_path: Path) -> None:
 def test_a_rollout_over_the_limit_is_named(tmp_path: Path) -> None:
     save_model(tmp_path)
     trainer = even.balance_rollouts(make("GRPO", tmp_path), max_tokens=8)
-    with pytest.raises(evenstep.SampleError, match="over max_tokens=8"):
+    with pytest.raises(SampleError, match="over max_tokens=8"):
         trainer.train()

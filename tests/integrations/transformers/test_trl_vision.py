@@ -11,7 +11,9 @@ from tiny_trainer import Seen, trl_arguments
 from vision_trainer import Witness, check_updates, identities, telling
 
 import evenstep
+from evenstep.errors import SampleError
 from evenstep.integrations import transformers as even
+from evenstep.plan import Policy
 from families import FAMILIES, IMAGE_FAMILIES
 from families.family import Family
 
@@ -43,7 +45,7 @@ def rows_of(family: Family, kind: str) -> list[dict[str, Any]]:
     return [{"images": row["images"], "messages": row["messages"]} for row in rows]
 
 
-def sft(folder: Any, name: str, kind: str, policy: evenstep.Policy, **options: Any) -> None:
+def sft(folder: Any, name: str, kind: str, policy: Policy, **options: Any) -> None:
     family = FAMILIES[name]
     processor = family.processor()
     if kind == "assistant-only":
@@ -131,5 +133,5 @@ def test_a_length_that_cuts_the_tokens_of_an_image_is_an_error_of_the_sample() -
         family.processor(), max_length=12, completion_only_loss=True
     )
     row = rows_of(family, "prompt-completion")[1]
-    with pytest.raises(evenstep.SampleError, match=r"image tokens.* was cut; raise max_length"):
+    with pytest.raises(SampleError, match=r"image tokens.* was cut; raise max_length"):
         evenstep.PreparingCollator(collate_fn=collate_fn).prepare(row)

@@ -53,7 +53,7 @@ def random_update(rng: np.random.Generator) -> tuple[Any, dict[str, Any]]:
     options["multiple_of"] = int(rng.integers(1, 4))
     options["cost"] = (None, MODEL, PaddedTokenCost())[rng.integers(3)]
     if options["packed"] and options["cost"] is None:
-        options["costs"] = rng.integers(0, 50, len(lengths))
+        options["cost"] = rng.integers(0, 50, len(lengths))
     if rng.integers(2):
         together = np.arange(len(lengths)) // rng.integers(1, max(2, len(lengths) // ranks + 1))
         if together[-1] + 1 >= ranks:
@@ -77,9 +77,9 @@ def test_each_sequence_once_in_equally_many_micro_batches_within_the_limit(
         limits = {"ranks": plan.ranks, "max_tokens": options["max_tokens"]}
         assert plan.micro_batches >= fewest_micro_batches(lengths, packed=packed, **limits)
         if packed:
-            cost, costs = options["cost"], options.get("costs")
-            if cost is not None:
-                costs = cost(GroupShapes.of_equals(1, lengths), packed=True)
+            costs = options["cost"]
+            if callable(costs):
+                costs = costs(GroupShapes.of_equals(1, lengths), packed=True)
             assert plan.imbalance >= least_imbalance(costs, lengths, **limits) * (1 - 1e-12)
         if together is not None:
             pairs = set(zip(together.tolist(), plan.rank.tolist()))
@@ -136,7 +136,7 @@ def test_no_plan_is_more_even_than_the_longest_sequences_allow() -> None:
     lengths = np.array([8, 2, 2, 2])
     # The first takes 64 on one rank, and the others have no more than 12 for the other rank.
     assert least_imbalance(lengths**2, lengths, ranks=2, max_tokens=8) == 64 / (76 / 2)
-    assert plan_rebalance(lengths, ranks=2, max_tokens=8, costs=lengths**2).time == 64
+    assert plan_rebalance(lengths, ranks=2, max_tokens=8, cost=lengths**2).time == 64
 
 
 def test_imbalance_counts_the_slowest_rank_of_each_micro_batch() -> None:
@@ -148,7 +148,7 @@ def test_imbalance_counts_the_slowest_rank_of_each_micro_batch() -> None:
 
 
 def test_costs_decide_where_lengths_are_equal() -> None:
-    plan = plan_rebalance([4] * 4, ranks=2, max_tokens=16, costs=[5.0, 1.0, 3.0, 3.0])
+    plan = plan_rebalance([4] * 4, ranks=2, max_tokens=16, cost=[5.0, 1.0, 3.0, 3.0])
     assert plan.costs.sum(axis=1).tolist() == [6, 6]
 
 
@@ -156,14 +156,14 @@ WRONG = [
     ({"lengths": [5]}, ConfigurationError, r"1 sequences are fewer than ranks=2"),
     ({"lengths": [5, 200]}, SampleError, r"sequence 1 has 200 tokens, over max_tokens=100"),
     ({"lengths": [5, 0]}, ConfigurationError, r"lengths that are not at least 1"),
-    ({"costs": [1.0, float("nan")]}, ConfigurationError, r"costs\[1\]=nan must be finite"),
+    ({"cost": [1.0, float("nan")]}, ConfigurationError, r"costs\[1\]=nan must be finite"),
     (
-        {"costs": [1.0, -2.0]},
+        {"cost": [1.0, -2.0]},
         ConfigurationError,
         r"costs\[1\]=-2.0 must be finite and not negative",
     ),
-    ({"costs": [1.0]}, ConfigurationError, r"costs has 1 entries for 2 sequences"),
-    ({"costs": [1, 2], "packed": False}, ConfigurationError, r"costs= contradicts packed=False"),
+    ({"cost": [1.0]}, ConfigurationError, r"cost has 1 entries for 2 sequences"),
+    ({"cost": [1, 2], "packed": False}, ConfigurationError, r"contradicts packed=False"),
     ({"together": [0, 0]}, ConfigurationError, r"together has 1 ids for ranks=2"),
     ({"together": [0]}, ConfigurationError, r"together of shape \(1,\)"),
     ({"prompts": [1, 1]}, ConfigurationError, r"prompts= are for packed=False"),

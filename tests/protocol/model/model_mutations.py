@@ -136,9 +136,9 @@ def ends_the_epoch_one_round_early(right):
 @mutation("all stop with the first, last ones dropped", RankProtocol, "_conclude")
 def keeps_steps_that_some_rank_has_no_samples_for(right):
     def wrong(self, *given):
-        self.exhausted = "pad"
+        options, self.options = self.options, replace(self.options, exhausted="pad")
         steps = right(self, *given)
-        self.exhausted = "stop"
+        self.options = options
         return steps
 
     return wrong

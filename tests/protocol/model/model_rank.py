@@ -57,6 +57,7 @@ class Rank:
             padded_to=NO_MULTIPLE,
             compared={},
             sources=(),
+            iterable=False,
         )
         self.job, self.number = job, start.rank
         self.stream = start.share if isinstance(start.share, DealtOrder) else None
@@ -64,7 +65,7 @@ class Rank:
         self.measured = UNMEASURED, (0, 0)
         self.found = 0, 0
         self.protocol = make_protocol(spec, epoch)
-        self.fillers = FillerSample()
+        self.filler_sample = FillerSample()
         self.planner = RoundPlanner(
             spec,
             epoch,
@@ -72,8 +73,6 @@ class Rank:
             ports=self,
             store=self,
             checks=self,
-            filler_sample=self.fillers,
-            worker_states=None,
             feed=None if epoch.entries is None else self,
         )
         self.source: list[int] = []
@@ -115,6 +114,10 @@ class Rank:
         numbers = range(self.next_number, self.next_number + len(entries))
         self.next_number += len(entries)
         self._await(list(zip(numbers, self.stream.at(entries))))
+
+    @property
+    def first_rows(self) -> Any:
+        return self.planner.first_of_stream()
 
     def next_unplanned(self) -> Any:
         raise _Waits

@@ -10,7 +10,7 @@ import pytest
 
 from evenstep.cost import Cost, FittedCost, PaddedTokenCost
 from evenstep.plan.policies.by_name import POLICIES
-from evenstep.tools.advise import Advice, LengthSample, Prediction, advise
+from evenstep.tools.advise import Advice, LengthSample, Prediction, advise, set_up
 
 COST = FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001)
 """A sample of 100 tokens takes 110, and one of 2,000 takes 6,000."""
@@ -19,14 +19,12 @@ MARK = "take longer than a full group"
 
 
 @cache
-def advice_of(*, long: int = 20, cost: Cost = COST, **options: Any) -> Advice:
+def advice_of(*, long: int = 20, cost: Cost = COST, packed: bool = False, **options: Any) -> Advice:
     lengths = np.array([100] * (2000 - long) + [2000] * long)
     np.random.default_rng(0).shuffle(lengths)
-    return advise(
-        LengthSample(name="d", lengths=lengths, total=2000, longest=2000, how=""),
-        USED,
-        **{"world_size": 2, "cost": cost, "max_tokens": 2000, "update_tokens": 32_000, **options},
-    )
+    sample = LengthSample(name="d", lengths=lengths, total=2000, longest=2000, how="")
+    given = {"world_size": 2, "max_tokens": 2000, "update_tokens": 32_000, **options}
+    return advise(sample, USED, setup=set_up(sample, **given), cost=cost, packed=packed)
 
 
 def note_of(advice: Advice) -> str:

@@ -221,13 +221,12 @@ WARNING = "mix lengths less than random batches do"
 
 def advice_of(recommended: Build) -> Advice:
     lengths = sample_lengths("ultrachat", 800, 1)
+    sample = sample_of(lengths, len(lengths), int(lengths.max()))
     return advise(
-        sample_of(lengths, len(lengths), int(lengths.max())),
+        sample,
         {"even": recommended, "fixed-batch": lambda s: FixedBatch(s.batch_size)},
-        world_size=4,
+        setup=set_up(sample, world_size=4, batch_size=4, buffer_size=64),
         cost=PaddedTokenCost(),
-        batch_size=4,
-        buffer_size=64,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from evenstep.cost import PaddedTokenCost
 from evenstep.plan import Even, FixedBatch, Policy
 from evenstep.plan.policies.by_name import PolicyOptions
-from evenstep.tools.advise import Advice, LengthSample, advise
+from evenstep.tools.advise import Advice, LengthSample, advise, set_up
 
 __all__ = ["NAME", "made"]
 
@@ -38,6 +38,6 @@ def made(*, whole: bool = False) -> Advice:
             "fixed-batch": lambda s: FixedBatch(s.batch_size, cost=s.cost),
             "broken": _broken,
         },
-        world_size=2,
+        setup=set_up(length_sample, world_size=2),
         cost=PaddedTokenCost(),
     )

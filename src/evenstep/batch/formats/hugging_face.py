@@ -138,24 +138,7 @@ def to_hugging_face(
     config = getattr(model, "config", model)
     if is_encoder(config):
         return encoder_form(packed, config)
-    _check_causal(config)
-    if _places_images(packed.rest, config) and packed.position_ids.ndim == 2:
-        raise CollateError(
-            f"{_PLACES}. Pack with collate_fn=PreparingCollator(collate_fn=PadCollator(), "
-            "config=model.config), or use packed=False"
-        )
-    if _shifts_labels(model):
-        packed.check_aligned(
-            "causal language models of transformers shift labels themselves, so return them "
-            "unshifted from the dataset; or pass model=model, if its loss does not shift them"
-        )
-    if model is None and not copies_tokens(packed.labels, packed.input_ids):
-        raise CollateError(
-            "the labels are no copy of the tokens, so they are not for a causal language model; "
-            "call to_hugging_face(batch, model=model), or, where PreparingCollator packs, pass "
-            "config=model.config of an encoder, or packed=False"
-        )
-    check_apart(packed.position_ids, packed.bounds)
+    _check_for_causal(packed, model, config)
     form = {
         **packed.rest,
         "input_ids": packed.input_ids,
@@ -171,6 +154,28 @@ def to_hugging_face(
     if seq_idx:
         form["seq_idx"] = packed.document_ids
     return form
+
+
+def _check_for_causal(packed: PackedRow, model: Any, config: Any) -> None:
+    """Raises a `CollateError` for a row that a causal model would read in another way."""
+    _check_causal(config)
+    if _places_images(packed.rest, config) and packed.position_ids.ndim == 2:
+        raise CollateError(
+            f"{_PLACES}. Pack with collate_fn=PreparingCollator(collate_fn=PadCollator(), "
+            "config=model.config), or use packed=False"
+        )
+    if _shifts_labels(model):
+        packed.check_aligned(
+            "causal language models of transformers shift labels themselves, so return them "
+            "unshifted from the dataset; or pass model=model, if its loss does not shift them"
+        )
+    if model is None and not copies_tokens(packed.labels, packed.input_ids):
+        raise CollateError(
+            "the labels are no copy of the tokens, so they are not for a causal language model; "
+            "call evenstep.batch.to_hugging_face(batch, model=model), or, where PreparingCollator "
+            "packs, pass config=model.config of an encoder, or packed=False"
+        )
+    check_apart(packed.position_ids, packed.bounds)
 
 
 def leave_cache_out(batch: Any, *, packed: bool, first: bool = False) -> None:
@@ -197,12 +202,12 @@ def leave_cache_out(batch: Any, *, packed: bool, first: bool = False) -> None:
     check_apart(batch["position_ids"], batch.get("cu_seqlens_padded", batch["cu_seqlens"]))
     labels = batch["labels"]
     if first and _places_images(batch, None):
-        logger.warning("%s: see to_hugging_face(batch, model=model)", _PLACES)
+        logger.warning("%s: see evenstep.batch.to_hugging_face(batch, model=model)", _PLACES)
     if first and labels.shape == tokens.shape and not copies_tokens(labels, tokens):
         logger.warning(
             "the labels of packed rows are no copy of their tokens, so the model may be no causal "
-            "one. Call an encoder of transformers with to_hugging_face(batch, model=model): "
-            "model(**batch) would let documents see each other"
+            "one. Call an encoder of transformers with evenstep.batch.to_hugging_face(batch, "
+            "model=model): model(**batch) would let documents see each other"
         )
 
 

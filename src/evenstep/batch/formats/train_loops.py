@@ -69,9 +69,15 @@ def to_megatron(
             [packed.max_seqlen], dtype=torch.int32, device=packed.input_ids.device
         ),
     }
+    return fields, _attention_parameters(packed, attend_padding, context_parallel_size > 1)
+
+
+def _attention_parameters(packed: PackedRow, attend_padding: bool, context_parallel: bool) -> Any:
+    """See what `to_megatron` returns."""
+    padded = packed.cu_seqlens_padded
     lengths = packed.bounds if attend_padding else packed.cu_seqlens
     # Transformer Engine's context parallelism requires these, padded or not.
-    room = packed.bounds if context_parallel_size > 1 else padded
+    room = packed.bounds if context_parallel else padded
     parameters: dict[str, Any] = {
         "qkv_format": "thd",
         "cu_seqlens_q": lengths,
@@ -86,11 +92,11 @@ def to_megatron(
     try:
         made: Any = import_module("megatron.core.packed_seq_params").PackedSeqParams
     except ImportError:
-        return fields, parameters
+        return parameters
     # Up to 0.16 it lacks this one, which Transformer Engine then finds out by itself.
     if "pad_between_seqs" not in {each.name for each in dataclasses.fields(made)}:
         parameters.pop("pad_between_seqs", None)
-    return fields, made(**parameters)
+    return made(**parameters)
 
 
 def _check_divisible(packed: PackedRow, ranks: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -96,60 +96,14 @@ def make_step(
     if seeds:
         seed_everything(sample_seed(rank_seed(spec.seed, epoch, spec.rank), planned.index))
     where = f"step {planned.index} of epoch {epoch} on rank {spec.rank}"
-    fillers = _fillers(rows, filler_sample)
-
-    def collated(samples: list[Any]) -> Any:
-        batch = collate(samples)
-        if spec.loss_scaling != "none":
-            check_rows(batch, len(samples))
-        return without_padded_first(batch, labels)
-
-    batches: list[Any] = []
-    begin, numbers = 0, planned.members.tolist()
-    for row in rows:
-        end = begin + len(row.samples)
-        names = (
-            [f"number {n}" for n in numbers[begin:end]]
-            if spec.iterable
-            else [repr(index) for index in indices[begin:end]]
-        )
-        begin = end
-        try:
-            batches.append(collated(row.samples or fillers.pop()))
-        except BaseException as error:
-            found = misfits(collated, row.samples)
-            explained = _explained(error, found, names, f"{where}, samples [{', '.join(names)}]")
-            if explained is error:
-                raise
-            raise explained from error
-    totals = planned.totals
-    for batch, row in zip(batches, rows):
-        packed = policy.packed or len(row.samples) > 1
-        leave_cache_out(batch, packed=packed, first=epoch == planned.index == spec.rank == 0)
-        if spec.loss_scaling == "token" and row.samples:
-            check_supervised(batch, row.supervised, where, labels, len(row.samples))
-        if policy.packed and policy.limit is not None:
-            most = policy.limit.max_tokens if start.fits is None else start.fits[0].most
-            check_packed(batch, most, where)
-    supervised = [row.supervised for row in rows]
-    total = of_update.totals.counted(spec.loss_scaling)
-    scale = loss_scale(
-        totals,
-        spec.rank,
-        spec.loss_scaling,
-        total=total,
-    )
-    if policy.context_parallel > 1:
-        batches, supervised = _own_shards(spec, collate.function, batches, rows)
-        if spec.loss_scaling == "token":
-            tokens = of_update.totals.supervised_tokens
-            ranks = policy.context_parallel * spec.world_size
-            scale = shard_loss_scale(sum(supervised), tokens, ranks)
-    scales: tuple[float, ...] = ()
-    if policy.micro_batches > 1:
-        samples = [len(row.samples) for row in rows]
-        scales = micro_batch_scales(scale, spec.loss_scaling, samples, supervised)
-        scales = tuple(each if row.samples else 0.0 for each, row in zip(scales, rows))
+    names = list(map(repr, indices))
+    if spec.iterable:
+        names = [f"number {number}" for number in planned.members.tolist()]
+    collated = _checked_collate(collate, spec.loss_scaling, labels)
+    batches = _batches(collated, rows, _fillers(rows, filler_sample), names, where)
+    first = epoch == planned.index == spec.rank == 0
+    _check(spec, planned, zip(batches, rows), labels, where, first=first)
+    batches, scale, scales = _scaled(spec, of_update, collate.function, batches, rows)
     step = StepInfo(
         epoch=epoch,
         step=planned.index,
@@ -162,12 +116,101 @@ def make_step(
         loads=of_update.loads,
         filler=not any(row.samples for row in rows),
         indices=None if spec.iterable else indices,
-        totals=totals,
+        totals=planned.totals,
         loss_scale=scale,
         loss_scales=scales,
         names=spec.sources,
     )
     return step, batches if policy.micro_batches > 1 else batches[0]
+
+
+def _checked_collate(
+    collate: Callable[[list[Any]], Any], loss_scaling: str, labels: str | None
+) -> Callable[[list[Any]], Any]:
+    def collated(samples: list[Any]) -> Any:
+        batch = collate(samples)
+        if loss_scaling != "none":
+            check_rows(batch, len(samples))
+        return without_padded_first(batch, labels)
+
+    return collated
+
+
+def _check(
+    spec: LoaderSpec,
+    planned: PlannedStep,
+    batches: Iterable[tuple[Any, Row]],
+    labels: str | None,
+    where: str,
+    *,
+    first: bool,
+) -> None:
+    """Raises a `CollateError` for a batch that contradicts its row, and leaves out a cache."""
+    policy, start = spec.policy, planned.round.start
+    for batch, row in batches:
+        packed = policy.packed or len(row.samples) > 1
+        leave_cache_out(batch, packed=packed, first=first)
+        if spec.loss_scaling == "token" and row.samples:
+            check_supervised(batch, row.supervised, where, labels, len(row.samples))
+        if policy.packed and policy.limit is not None:
+            most = policy.limit.max_tokens if start.fits is None else start.fits[0].most
+            check_packed(batch, most, where)
+
+
+def _scaled(
+    spec: LoaderSpec,
+    of_update: StepOfUpdate,
+    collate_fn: Any,
+    batches: list[Any],
+    rows: list[Row],
+) -> tuple[list[Any], float, tuple[float, ...]]:
+    """What this context-parallel rank trains on of each batch, the step's loss scale, and those of
+    its micro-batches if it has several."""
+    policy = spec.policy
+    supervised = [row.supervised for row in rows]
+    total = of_update.totals.counted(spec.loss_scaling)
+    scale = loss_scale(of_update.planned.totals, spec.rank, spec.loss_scaling, total=total)
+    if policy.context_parallel > 1:
+        batches, supervised = _own_shards(spec, collate_fn, batches, rows)
+        if spec.loss_scaling == "token":
+            tokens = of_update.totals.supervised_tokens
+            ranks = policy.context_parallel * spec.world_size
+            scale = shard_loss_scale(sum(supervised), tokens, ranks)
+    scales: tuple[float, ...] = ()
+    if policy.micro_batches > 1:
+        samples = [len(row.samples) for row in rows]
+        scales = micro_batch_scales(scale, spec.loss_scaling, samples, supervised)
+        scales = tuple(each if row.samples else 0.0 for each, row in zip(scales, rows))
+    return batches, scale, scales
+
+
+def _batches(
+    collated: Callable[[list[Any]], Any],
+    rows: Sequence[Row],
+    fillers: list[Any],
+    names: Sequence[str],
+    where: str,
+) -> list[Any]:
+    """A batch of each row.
+
+    Args:
+        fillers: for rows without samples.
+        names: of all rows' samples, for errors.
+    """
+    batches: list[Any] = []
+    begin = 0
+    for row in rows:
+        own = names[begin : begin + len(row.samples)]
+        begin += len(own)
+        try:
+            batches.append(collated(row.samples or fillers.pop()))
+        except BaseException as error:
+            found = misfits(collated, row.samples)
+            explained = _explained(error, found, own, f"{where}, samples [{', '.join(own)}]")
+            if explained is error:
+                raise
+            raise explained from error
+    return batches
 
 
 def _explained(

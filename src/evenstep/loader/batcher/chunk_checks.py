@@ -75,7 +75,7 @@ class ChunkChecks:
     def __init__(self, spec: LoaderSpec, epoch: EpochSpec, filler_sample: FillerSample) -> None:
         self._spec = spec
         self._epoch = epoch
-        self._filler_sample = filler_sample
+        self.filler_sample = filler_sample
         self._may_run_fillers = spec.world_size > 1 and spec.faults.exhausted == "pad"
         self._reader = Reader()
         self._bad: deque[tuple[int, BadSample]] = deque()  # with arrival numbers, increasing
@@ -102,7 +102,7 @@ class ChunkChecks:
             samples = self._reader.unpack(payload) if isinstance(payload, PackedObject) else payload
         if samples and self._may_run_fillers:
             with _naming("pickling", numbers, indices):
-                self._filler_sample.offer(samples, columns[:, 0])
+                self.filler_sample.offer(samples, columns[:, 0])
         kept = np.flatnonzero(numbers[positions] != TRAINED)
         if len(kept) < len(samples):
             samples = [samples[i] for i in kept.tolist()]

@@ -46,7 +46,6 @@ from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.sample_store import Closed, SampleStore
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.threads import GuardedThread, Watchdog
-from evenstep.loader.workers.iterable import WorkerStateLog
 from evenstep.protocol.wire import abort_message
 
 
@@ -82,12 +81,8 @@ class EpochRun:
         # The first samples one by one, until it is known for how many there is memory.
         alone = self._protocol.has_no_window
         self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
-        self._filler_sample = FillerSample()
         self._group_collate = GroupCollate(spec, room)
-        self._checks = ChunkChecks(spec, epoch, self._filler_sample)
-        self._worker_states = (
-            WorkerStateLog(max(spec.num_workers, 1), epoch.worker_states) if spec.iterable else None
-        )
+        self._checks = ChunkChecks(spec, epoch, FillerSample())
         self._planner = RoundPlanner(
             spec,
             epoch,
@@ -95,10 +90,7 @@ class EpochRun:
             ports=ports,
             store=self._store,
             checks=self._checks,
-            filler_sample=self._filler_sample,
-            worker_states=self._worker_states,
-            feed=self._feed,
-            first_rows=None if feed is None else lambda: feed.first_rows,
+            feed=feed,
         )
         self._planned_steps: queue.SimpleQueue[StepOfUpdate | None] = queue.SimpleQueue()
         """From plan to collate; None at the end."""
@@ -189,7 +181,8 @@ class EpochRun:
 
     def _take_in(self, intake: Intake) -> None:
         try:
-            with contextlib.closing(intake.chunks(self._epoch, self._worker_states)) as chunks:
+            states = self._planner.worker_states
+            with contextlib.closing(intake.chunks(self._epoch, states)) as chunks:
                 for chunk in chunks:
                     if (ready := self._checks.ready(chunk)) is not None:
                         self._store.put(ready)
@@ -282,7 +275,7 @@ class EpochRun:
                     of_update,
                     rows,
                     indices,
-                    filler_sample=self._filler_sample.sample,
+                    filler_sample=self._checks.filler_sample.sample,
                     collate=self._group_collate,
                     seeds=self._seeds,
                 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from evenstep.loader.batcher.batcher_messages import (
     StepProgress,
 )
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
-from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
+from evenstep.loader.batcher.filler_sample import pack_sample
 from evenstep.loader.batcher.intake import IndexFeed
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.sample_store import SampleStore
@@ -30,7 +30,7 @@ from evenstep.loader.batcher.whole_updates import StepOfUpdate, WholeUpdates
 from evenstep.loader.transport.first_rows import FEW, FirstRows, RowComparison, signed
 from evenstep.loader.transport.peers import WindowChecksum
 from evenstep.loader.workers.iterable import WorkerStateLog
-from evenstep.protocol import PlannedStep, RankProtocol
+from evenstep.protocol import EpochOptions, PlannedStep, RankProtocol
 
 _FEW = 16  # items of a long list that stand for all
 _DEEPEST = 8  # containers within each other; an object may hold itself
@@ -68,9 +68,8 @@ _WEIGHED = 64  # samples of a window
 
 def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
     """The protocol of this rank for one pass."""
-    return RankProtocol(
+    options = EpochOptions(
         policy=spec.policy,
-        rank=spec.rank,
         world_size=spec.world_size,
         buffer_size=spec.memory.buffer_size,
         exhausted=spec.faults.exhausted,
@@ -78,18 +77,22 @@ def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
         sizes=spec.sizes,
         seed=spec.seed,
         epoch=epoch.epoch,
-        share=epoch.share,
-        entries=epoch.entries,
-        start=epoch.start,
         padded_to=spec.padded_to,
         sources=len(spec.sources),
-        # Samples of a resumed window that were not trained on are prepared again.
-        has_filler_sample=bool((epoch.remaining.numbers < epoch.start.taken).any()),
-        options={
+        others={
             **spec.compared,
             "steps received before": epoch.received,
             "what is left of the epoch": epoch.stream_digest,
         },
+    )
+    return RankProtocol(
+        options,
+        rank=spec.rank,
+        share=epoch.share,
+        entries=epoch.entries,
+        start=epoch.start,
+        # Samples of a resumed window that were not trained on are prepared again.
+        has_filler_sample=bool((epoch.remaining.numbers < epoch.start.taken).any()),
     )
 
 
@@ -105,32 +108,30 @@ class RoundPlanner:
         ports: PipePorts,
         store: SampleStore,
         checks: ChunkChecks,
-        filler_sample: FillerSample,
-        worker_states: WorkerStateLog | None,
         feed: IndexFeed | None,
-        first_rows: Callable[[], FirstRows | None] | None = None,
     ) -> None:
         """
         Args:
-            worker_states: of an iterable dataset.
-            feed: where samples are dealt on demand: asked for those that are dealt to this rank.
-            first_rows: those of a sampler; None for an iterable dataset.
+            feed: of a map-style dataset. Where samples are dealt on demand, it is asked for those
+                that are dealt to this rank.
         """
         self._epoch = epoch
         self._protocol = protocol
         self._ports = ports
         self._store = store
         self._checks = checks
-        self._filler_sample = filler_sample
-        self._worker_states = worker_states
+        self.worker_states = None
+        """Those of an iterable dataset."""
+        if spec.iterable:
+            self.worker_states = WorkerStateLog(max(spec.num_workers, 1), epoch.worker_states)
         self._window_bytes = spec.memory.buffer_bytes // 2  # up to two windows are held
         self._context_parallel = spec.policy.context_parallel > 1
         self._checksum = WindowChecksum()
-        self._first_rows = first_rows or self._first_of_stream
+        self._order = feed
         self._told = spec.world_size == 1
         """The other ranks know of the rows that this one begins with."""
         self._comparison = RowComparison(spec.world_size)
-        self._feed = feed
+        self._feed = None if epoch.entries is None else feed
         """None once no more samples will be asked for."""
         self._steps_to_skip = epoch.received
         self._handed = 0
@@ -188,7 +189,7 @@ class RoundPlanner:
         message, tells = self._protocol.outgoing(), self._protocol.asks_room and not self._told
         if (number := self._protocol.contradicting) is not None:
             raise _contradiction(number, self._store.index_of(number))
-        if tells and self._protocol.taken and (first := self._first_rows()) is not None:
+        if tells and self._protocol.taken and (first := self._first_rows) is not None:
             self._told, message = True, signed(message, first)
         if self._context_parallel:
             message = self._checksum.sign(message, self._protocol.taken)
@@ -196,7 +197,7 @@ class RoundPlanner:
         if not self._comparison.over:
             messages = self._comparison.read(messages)
         steps = self._protocol.incoming(messages)
-        self._filler_sample.borrow(self._protocol.borrowed)
+        self._checks.filler_sample.borrow(self._protocol.borrowed)
         whole = self._begin_round(steps) if steps else []
         if self.finished:
             whole += self._updates.end()
@@ -205,7 +206,11 @@ class RoundPlanner:
         self._store.make_room(2 * self._protocol.window_size + self._updates.samples_held)
         return whole
 
-    def _first_of_stream(self) -> FirstRows | None:
+    @property
+    def _first_rows(self) -> FirstRows | None:
+        return self.first_of_stream() if self._order is None else self._order.first_rows
+
+    def first_of_stream(self) -> FirstRows | None:
         """Of the first window that is large enough."""
         numbers = self._protocol.window_numbers()[:FEW].tolist()
         if len(numbers) < FEW:
@@ -265,9 +270,9 @@ class RoundPlanner:
                     "states, which forms new batches"
                 )
         worker_states = None
-        if self._worker_states is not None:
+        if self.worker_states is not None:
             needed = int(untrained[0]) if len(untrained) else start.taken
-            worker_states = self._worker_states.since(self._epoch.remaining.place_of(needed))
+            worker_states = self.worker_states.since(self._epoch.remaining.place_of(needed))
         bad = self._checks.take_bad_before(start.taken)
         new_round: RoundProgress | None = RoundProgress(
             start,

@@ -59,7 +59,8 @@ class DocumentCost:
         except (AttributeError, TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"cost={cost!r} has no per_token and per_pair, so the cost of a document is not "
-                "known; give a TransformerCost, a FittedCost or a DocumentCost"
+                "known; give a TransformerCost or FittedCost of evenstep.cost, or a "
+                "DocumentCost of evenstep.plan"
             ) from error
         if pair <= 0:
             return cls(linear=1, quadratic=0)

@@ -11,6 +11,7 @@ among those the first.
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,17 @@ from evenstep.plan.partition.items import Costs, largest_first
 
 _FULL = (1 << 63) - 1
 """More tokens than any bin holds: a bin that takes no more items."""
+
+
+class _Limits(NamedTuple):
+    bins: int
+    per_group: int
+    cap: int
+    most: int
+    """Items that a bin holds; and one more in `extra` of the bins."""
+    extra: int
+    reopen: int
+    leave_out: bool
 
 
 def place(
@@ -65,8 +77,8 @@ def place(
         sizes = np.zeros(count, np.int64) if tokens is None or cap is None else tokens[order]
         most, extra = divmod(count, bins) if equal_counts else (count, 0)
         reopened = bins if reopen is None else reopen
-        limits = (bins, per_group, cap or 0, most, extra, reopened, leave_out)
-        found = _fill(ordered.tolist(), sizes.tolist(), *limits)
+        limits = _Limits(bins, per_group, cap or 0, most, extra, reopened, leave_out)
+        found = _fill(ordered.tolist(), sizes.tolist(), limits)
     if len(found) < count:
         return None
     bin_of = np.full(len(costs), -1, np.int64)
@@ -111,23 +123,10 @@ def _fill_unlimited(costs: list[int], bins: int) -> list[int]:
     return placed
 
 
-def _fill(
-    costs: list[int],
-    tokens: list[int],
-    bins: int,
-    per_group: int,
-    cap: int,
-    most: int,
-    extra: int,
-    reopen: int,
-    leave_out: bool,
-) -> list[int]:
+def _fill(costs: list[int], tokens: list[int], limits: _Limits) -> list[int]:
     """The bin of each item, up to the first without room; or -1 for those, where they may be left
-    out.
-
-    Args:
-        most: items that a bin holds; and one more in `extra` of the bins.
-    """
+    out."""
+    bins, per_group, cap, most, extra, reopen, leave_out = limits
     groups = bins // per_group
     loads, used, counts = [0] * groups, [0] * bins, [0] * bins
     # [groups][bins of a group] (load, items, bin): the least of those with room takes the item.

@@ -36,8 +36,7 @@ def plan_rebalance(
     ranks: int,
     max_tokens: int,
     packed: bool = True,
-    cost: Cost | None = None,
-    costs: npt.ArrayLike | None = None,
+    cost: Cost | npt.ArrayLike | None = None,
     together: npt.ArrayLike | None = None,
     prompts: npt.ArrayLike | None = None,
     multiple_of: int = 1,
@@ -49,8 +48,8 @@ def plan_rebalance(
         ranks: data-parallel ranks, at most as many as sequences.
         max_tokens: tokens that a micro-batch holds, with its padding.
         packed: whether micro-batches are rows without padding.
-        cost: the cost of a micro-batch; None is that of an unknown model: see `UNKNOWN_MODEL`.
-        costs: [sequences] in place of `cost`, what each costs by itself; only with `packed`.
+        cost: the cost of a micro-batch; None is that of an unknown model: see `UNKNOWN_MODEL`. Or
+            [sequences] what each costs by itself; only with `packed`.
         together: [sequences] int64 ids; sequences of one id, such as the answers to one prompt, go
             to the same rank. Micro-batches are then less even.
         prompts: [sequences] tokens of each one's prompt, where prompts are padded on the left and
@@ -65,36 +64,15 @@ def plan_rebalance(
         SampleError: a sequence has more than `max_tokens`.
     """
     check_at_least(1, ranks=ranks, max_tokens=max_tokens, multiple_of=multiple_of)
-    tokens = check_lengths(lengths)
-    if prompts is not None:
-        if packed:
-            raise ConfigurationError("prompts= are for packed=False, where each is padded")
-        tokens = padded_apart(tokens, np.asarray(prompts))
-    if len(tokens) < ranks:
-        raise ConfigurationError(
-            f"{len(tokens)} sequences are fewer than ranks={ranks}, so one would have none; "
-            "generate more sequences for an update, or train on fewer ranks"
-        )
-    longest = int(tokens.argmax())
-    if tokens[longest] > max_tokens:
-        padding = "" if prompts is None else ", padded to the longest prompt and the longest answer"
-        raise SampleError(
-            f"sequence {longest} has {tokens[longest]:,} tokens{padding}, over "
-            f"max_tokens={max_tokens:,}; generate shorter ones, or raise max_tokens"
-        )
-    if costs is not None and (cost is not None or not packed):
-        what = "cost" if cost is not None else "packed=False"
-        raise ConfigurationError(f"costs= contradicts {what}; pass one of them")
-    model = UNKNOWN_MODEL if cost is None else cost
-    alone = GroupShapes.of_equals(1, tokens)
-    each: Costs = model(alone, packed=True) if costs is None else np.asarray(costs)
+    if packed and prompts is not None:
+        raise ConfigurationError("prompts= are for packed=False, where each is padded")
+    tokens = _room(lengths, prompts, ranks, max_tokens)
+    model, each = _costs(cost, tokens, packed)
     whole = whole_costs(each)
     if len(whole) != len(tokens):
-        raise ConfigurationError(f"costs has {len(whole)} entries for {len(tokens)} sequences")
-    if together is None:
-        parts = [np.arange(len(tokens))]
-    else:
-        parts = _by_rank(whole, ranks, np.asarray(together))
+        raise ConfigurationError(f"cost has {len(whole)} entries for {len(tokens)} sequences")
+    every = [np.arange(len(tokens))]
+    parts = every if together is None else _by_rank(whole, ranks, np.asarray(together))
     limits = {"ranks": ranks, "max_tokens": max_tokens}
     least = least_imbalance(whole, tokens, **limits) if packed else 1.0
     best: Rebalancing | None = None
@@ -111,6 +89,38 @@ def plan_rebalance(
             return found
         best = found
     raise AssertionError("sequences fit when each is alone")
+
+
+def _room(
+    lengths: npt.ArrayLike, prompts: npt.ArrayLike | None, ranks: int, max_tokens: int
+) -> Int64Array:
+    """[sequences] the tokens of a row that each needs at least; enough sequences, none too long."""
+    tokens = check_lengths(lengths)
+    if prompts is not None:
+        tokens = padded_apart(tokens, np.asarray(prompts))
+    if len(tokens) < ranks:
+        raise ConfigurationError(
+            f"{len(tokens)} sequences are fewer than ranks={ranks}, so one would have none; "
+            "generate more sequences for an update, or train on fewer ranks"
+        )
+    longest = int(tokens.argmax())
+    if tokens[longest] > max_tokens:
+        padding = "" if prompts is None else ", padded to the longest prompt and the longest answer"
+        raise SampleError(
+            f"sequence {longest} has {tokens[longest]:,} tokens{padding}, over "
+            f"max_tokens={max_tokens:,}; generate shorter ones, or raise max_tokens"
+        )
+    return tokens
+
+
+def _costs(cost: Any, tokens: Int64Array, packed: bool) -> tuple[Cost, Costs]:
+    """The cost of a micro-batch, and [sequences] of each alone, packed."""
+    if cost is None or callable(cost):
+        model: Cost = UNKNOWN_MODEL if cost is None else cost
+        return model, model(GroupShapes.of_equals(1, tokens), packed=True)
+    if not packed:
+        raise ConfigurationError("a cost for each sequence contradicts packed=False; pass a Cost")
+    return UNKNOWN_MODEL, np.asarray(cost)
 
 
 def _by_rank(costs: Int64Array, ranks: int, together: Int64Array) -> list[Int64Array]:

@@ -25,7 +25,7 @@ from evenstep.service.messages import Message, call, results
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobInfo, JobState, check_name
 from evenstep.service.sizing.loader_planning import LoaderScaling
-from evenstep.service.start_options import FaultOptions, LogOptions
+from evenstep.service.start_options import StartOptions
 
 _KEPT = 100  # changes of loaders
 
@@ -55,25 +55,14 @@ class OwnedLoader(Protocol):
 class ChangingJob(RunningJob):
     """A job that this process has started. See the module docstring."""
 
-    def __init__(
-        self,
-        job: Job,
-        *,
-        name: str,
-        loaders: Loaders,
-        constructors: int | None,
-        state: Mapping[str, Any] | None,
-        faults: FaultOptions | None,
-        logs: LogOptions | None,
-    ) -> None:
-        """See `start`."""
-        check_name(name)
+    def __init__(self, job: Job, options: StartOptions) -> None:
+        check_name(options.name)
         self.job = job.opened()
-        self._name, self._constructors, self._given_state = name, constructors, state
-        self._faults, self._logs = faults or FaultOptions(), logs or LogOptions()
-        self._layout = layout_of(job, loaders)
+        self._options = options
+        self._faults, self._logs = options.faults, options.logs
+        self._layout = layout_of(job, options.loaders)
         """The layout at the start."""
-        self._groups = groups_of(job, constructors)
+        self._groups = groups_of(job, options.constructors)
         self._loaders: list[Any] = []
         """Each an `OwnedLoader`, in the order of the layout."""
         self._started = 0
@@ -97,9 +86,9 @@ class ChangingJob(RunningJob):
         constructors: Constructors,
     ) -> JobState:
         """The state of a job that starts."""
-        job, state = self.job, self._given_state
+        job, state = self.job, self._options.state
         info = JobInfo(
-            name=self._name,
+            name=self._options.name,
             backend=backend,
             run_id=run_id,
             fingerprint=job.fingerprint,
@@ -268,7 +257,7 @@ class ChangingJob(RunningJob):
         self._check_open()
         with self._changing:
             job = self.job.on(mesh)
-            count = self._constructors
+            count = self._options.constructors
             groups = groups_of(job, None if count is None else min(count, job.tree.sizes["DP"]))
             before = tuple(handle for _, handle in self._info.constructors)
             step: int | None = None

@@ -148,7 +148,6 @@ class LoaderScaling:
         workers: int = 8,
         limits: ScalingLimits | None = None,
         schedule: Any = None,
-        begin: int = 0,
     ) -> None:
         """
         Args:
@@ -159,7 +158,6 @@ class LoaderScaling:
             limits: None lets up to 8 loaders share sources, looks as many steps ahead as are
                 trained in 15 seconds, and keeps what is not needed four times as long.
             schedule: of weights, if the strategy gives `mix` another one than `draws.schedule`.
-            begin: the first step.
 
         Raises:
             MismatchError: the profile does not have a source of the job.
@@ -171,7 +169,7 @@ class LoaderScaling:
         self._job, self._profiles = job, profile.of(job.names)
         self._model = LoadModel(
             self._profiles,
-            self._draws([begin]),
+            self._draws([0]),
             LoaderLimits(
                 step_seconds=step_seconds,
                 memory=memory,

@@ -20,7 +20,7 @@ from evenstep.tools.advise.advice import Advice, advise
 from evenstep.tools.advise.length_sample import LengthSample, Range, Summary, summarize
 from evenstep.tools.advise.length_sources import draw_length_sample
 from evenstep.tools.advise.predict import Prediction
-from evenstep.tools.advise.recommend import Recommendation
+from evenstep.tools.advise.recommend import Recommendation, set_up
 
 __all__ = [
     "Advice",
@@ -31,5 +31,6 @@ __all__ = [
     "Summary",
     "advise",
     "draw_length_sample",
+    "set_up",
     "summarize",
 ]

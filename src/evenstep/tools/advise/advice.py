@@ -8,7 +8,6 @@ from typing import Any
 
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.value_checks import AUTO
 from evenstep.tools.advise.length_sample import (
     LengthSample,
     Summary,
@@ -17,7 +16,7 @@ from evenstep.tools.advise.length_sample import (
 )
 from evenstep.tools.advise.notes import LearningRateHint, dear_note
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, predict
-from evenstep.tools.advise.recommend import Recommendation, Setup, code_for, set_up
+from evenstep.tools.advise.recommend import Recommendation, Setup, code_for
 
 _PADDED, _PACKED = "even", "even-packed"
 _NEAR = 0.01  # smaller differences of efficiency are not worth a note
@@ -95,12 +94,8 @@ def advise(
     length_sample: LengthSample,
     builders: Mapping[str, Build],
     *,
-    world_size: int,
+    setup: Setup,
     cost: Cost,
-    max_tokens: int | None = None,
-    buffer_size: int | str = AUTO,
-    batch_size: int | None = None,
-    update_tokens: int | None = None,
     packed: bool = False,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
@@ -109,9 +104,8 @@ def advise(
 
     Args:
         builders: all policies by name.
+        setup: see `set_up`.
         cost: the cost model of the predictions.
-        max_tokens, batch_size, update_tokens: by default set by rules; see `set_up`.
-        buffer_size: samples of a rank's window; "auto": see `DataLoader`.
         packed: the model takes padding-free batches.
         progress: called with epochs run so far and in all.
 
@@ -124,16 +118,8 @@ def advise(
         raise ConfigurationError(
             f"the policy {name} is not among the builders, so it cannot be recommended"
         )
-    setup = set_up(
-        length_sample,
-        world_size=world_size,
-        max_tokens=max_tokens,
-        buffer_size=buffer_size,
-        batch_size=batch_size,
-        update_tokens=update_tokens,
-    )
     summary = summarize(length_sample, setup.max_tokens, seed)
-    world: dict[str, Any] = {"world_size": world_size, "cost": cost, "seed": seed}
+    world: dict[str, Any] = {"world_size": setup.world_size, "cost": cost, "seed": seed}
     predictions = predict(builders, length_sample, setup=setup, progress=progress, **world)
     chosen = next(one for one in predictions if one.policy == name)
     if chosen.problem is not None:

@@ -9,6 +9,7 @@ which one is fastest.
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 
 from evenstep.cost import Cost
@@ -31,6 +32,7 @@ _DOUBLINGS, _MANY = 3, 64
 class Setup:
     """The numbers that all policies are compared with."""
 
+    world_size: int
     max_tokens: int
     """Token budget of one group on one rank."""
     target_tokens: int | None
@@ -114,6 +116,7 @@ def set_up(
     update_tokens, why_update = _update_tokens(update_tokens, theirs, full)
     batch_size, why_batch = _batch_size(batch_size, max_tokens, longest)
     return Setup(
+        world_size=world_size,
         max_tokens=max_tokens,
         target_tokens=target_tokens,
         update_tokens=update_tokens,
@@ -216,10 +219,13 @@ def code_for(policy: Policy, buffer_size: int | str, update_tokens: int) -> str:
         if f.default_factory is not dataclasses.MISSING:
             default = f.default_factory()
         if value != default:
-            given.append(f"{f.name}={_literal(value)}")
+            given.append(f"{f.name}={value!r}")
+    # What is no plain value is a cost, whose `repr` is code.
+    costs = sorted(set(re.findall(r"\b([A-Z]\w*)\(", ", ".join(given))))
     name, memory = type(policy).__name__, f"evenstep.Memory(buffer_size={buffer_size})"
     lines = [
         "import evenstep",
+        *([f"from evenstep.cost import {', '.join(costs)}"] if costs else []),
         "",
         "loader = evenstep.DataLoader(",
         "    dataset,",
@@ -232,9 +238,3 @@ def code_for(policy: Policy, buffer_size: int | str, update_tokens: int) -> str:
         ")",
     ]
     return "\n".join(lines)
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, (bool, int, float, str)) or value is None:
-        return repr(value)
-    return f"evenstep.{value!r}"  # a cost: a dataclass of plain values

@@ -116,7 +116,7 @@ _FILE = MeasuredFile(
     name="calibration",
     version=1,
     again="recreate it with evenstep profile",
-    by_hand="To change coefficients by hand, use evenstep.FittedCost",
+    by_hand="To change coefficients by hand, use evenstep.cost.FittedCost",
 )
 
 logger = logging.getLogger("evenstep")

@@ -10,8 +10,8 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.groups import Groups
 from evenstep.protocol import RankProtocol
-from evenstep.protocol.exchanged import Exchanged
 from evenstep.protocol.planned_step import PlannedStep
+from evenstep.protocol.wire import Exchanged
 
 
 class SimulatedRank:

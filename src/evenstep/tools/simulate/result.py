@@ -51,7 +51,7 @@ class SimulationResult:
     """Real tokens."""
     composition: float
     """Variance of length within updates over that of random updates of the same samples: see
-    `evenstep.Composition`. An update is ``accumulate`` steps."""
+    `evenstep.batch.Composition`. An update is ``accumulate`` steps."""
     samples_per_update: float
     tokens_per_update: float
     """Real tokens, on all ranks together."""
@@ -85,7 +85,7 @@ class SimulationResult:
     """`imbalance` of the language model's part of the cost; None for a cost of one part, as is the
     next field."""
     vision_imbalance: float | None = None
-    """`imbalance` of the vision tower's part: see `evenstep.VisionLanguageCost`."""
+    """`imbalance` of the vision tower's part: see `evenstep.cost.VisionLanguageCost`."""
     patches: int | None = None
     """None if it is not known which samples have images, as are the next two fields."""
     images: int | None = None

@@ -20,8 +20,8 @@ from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.policy import Policy, too_long
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.plan.value_checks import AUTO, check_at_least
-from evenstep.protocol import RankProtocol
-from evenstep.protocol.exchanged import Exchanged
+from evenstep.protocol import EpochOptions, RankProtocol
+from evenstep.protocol.wire import Exchanged
 from evenstep.tools.simulate.rank import SimulatedEpoch, SimulatedRank
 from evenstep.tools.simulate.result import SimulationResult, measure
 from evenstep.tools.simulate.yardsticks import Yardstick
@@ -97,22 +97,9 @@ def run_epoch(
 ) -> SimulatedEpoch:
     """Runs one epoch to its end, to look at its steps. Arguments are those of `simulate`."""
     shards = [np.atleast_2d(np.asarray(each, np.int64)) for each in lengths_per_rank]
+    identities = _identities(policy, shards, identities)
     spent: list[float] = []  # seconds in the policy
     own_policies: Sequence[Policy] = [policy] * len(shards)
-    sizes = [shard.shape[1] for shard in shards]
-    if not sum(sizes):
-        raise ConfigurationError(f"{len(shards)} ranks and no samples; give at least one sample")
-    if policy.fits_memory:
-        raise ConfigurationError(
-            'max_tokens="auto" is found while training; simulate the number of tokens that it found'
-        )
-    _check_lengths(policy, [shard[0] for shard in shards])
-    if identities is None:
-        identities = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    elif [len(shard) for shard in identities] != sizes:
-        raise ConfigurationError(
-            f"{[len(shard) for shard in identities]} identities for {sizes} lengths per rank"
-        )
     if isinstance(policy, Yardstick):
         names, first = np.unique(np.concatenate(list(identities)), return_index=True)
         rows = np.concatenate(shards, axis=1)[:, first]
@@ -124,34 +111,20 @@ def run_epoch(
         identities = [names[own.groups.members] for own in dealt]
         shards = [rows[:, own.groups.members] for own in dealt]
     total = sum(shard.shape[1] for shard in shards)
-    clocked = [_clocked(own, spent) for own in own_policies]
-    stream = None
-    if policy.deals_on_demand:
-        # The order in which fixed shares would have been dealt: first samples of all ranks first.
-        turns = np.concatenate([np.arange(size) for size in sizes])
-        order = np.argsort(turns, kind="stable")
-        pooled = np.concatenate(list(identities))[order]
-        # Without those that the sampler repeats: a shared stream needs none to be dealt out.
-        kept = np.sort(np.unique(pooled, return_index=True)[1])
-        stream, pooled = np.concatenate(shards, axis=1)[:, order[kept]], pooled[kept]
-    ranks = [
-        SimulatedRank(
-            RankProtocol(
-                policy=clocked[rank],
-                rank=rank,
-                world_size=len(shards),
-                buffer_size=buffer_size,
-                exhausted=exhausted,
-                accumulate=accumulate,
-                seed=seed,
-                share=shard.shape[1],
-                entries=None if stream is None else stream.shape[1],
-            ),
-            shard if stream is None else shard[:, :0],
-            stream,
+    stream, pooled = _stream(shards, identities) if policy.deals_on_demand else (None, None)
+    ranks = []
+    for number, (own, shard) in enumerate(zip(own_policies, shards)):
+        options = EpochOptions(
+            policy=_clocked(own, spent),
+            world_size=len(shards),
+            buffer_size=buffer_size,
+            exhausted=exhausted,
+            accumulate=accumulate,
+            seed=seed,
         )
-        for rank, shard in enumerate(shards)
-    ]
+        entries = None if stream is None else stream.shape[1]
+        protocol = RankProtocol(options, rank=number, share=shard.shape[1], entries=entries)
+        ranks.append(SimulatedRank(protocol, shard if stream is None else shard[:, :0], stream))
     sent: list[int] = []
     while not _all_finished(ranks):
         for rank in ranks:
@@ -162,11 +135,45 @@ def run_epoch(
             rank.incoming(messages)
         if progress is not None:
             progress(sum(rank.protocol.emitted for rank in ranks), total)
-    if stream is not None:
+    if pooled is not None:
         identities = [pooled[rank.entries] for rank in ranks]
     return SimulatedEpoch(
         ranks=ranks, identities=identities, sent=sum(sent[1:]), plan_seconds=sum(spent)
     )
+
+
+def _identities(
+    policy: Policy, shards: Sequence[Int64Array], given: Sequence[Int64Array] | None
+) -> Sequence[Int64Array]:
+    """For each rank, [samples] the identity of each, for shards that `policy` can be run on."""
+    sizes = [shard.shape[1] for shard in shards]
+    if not sum(sizes):
+        raise ConfigurationError(f"{len(shards)} ranks and no samples; give at least one sample")
+    if policy.fits_memory:
+        raise ConfigurationError(
+            'max_tokens="auto" is found while training; simulate the number of tokens that it found'
+        )
+    _check_lengths(policy, [shard[0] for shard in shards])
+    if given is None:
+        return np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    if [len(shard) for shard in given] != sizes:
+        raise ConfigurationError(
+            f"{[len(shard) for shard in given]} identities for {sizes} lengths per rank"
+        )
+    return given
+
+
+def _stream(
+    shards: Sequence[Int64Array], identities: Sequence[Int64Array]
+) -> tuple[Int64Array, Int64Array]:
+    """All ranks' samples as the one stream that is dealt out to them, and their identities: in the
+    order in which fixed shares would have been dealt, first samples of all ranks first."""
+    turns = np.concatenate([np.arange(shard.shape[1]) for shard in shards])
+    order = np.argsort(turns, kind="stable")
+    pooled = np.concatenate(list(identities))[order]
+    # Without those that the sampler repeats: a shared stream needs none to be dealt out.
+    kept = np.sort(np.unique(pooled, return_index=True)[1])
+    return np.concatenate(shards, axis=1)[:, order[kept]], pooled[kept]
 
 
 def _check_lengths(policy: Policy, shards: Sequence[Int64Array]) -> None:

@@ -24,7 +24,6 @@ from evenstep.service.backends.processes.loader_processes import LoaderSuccessio
 from evenstep.service.client.discovery import job_in
 from evenstep.service.job.job import Job
 from evenstep.service.job.roles import (
-    Loaders,
     constructor_name,
     constructor_threads,
     ranks_of,
@@ -38,7 +37,7 @@ from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobState
 from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
-from evenstep.service.start_options import FaultOptions, LogOptions
+from evenstep.service.start_options import StartOptions
 from evenstep.service.transport.endpoint import path_of, remove_endpoint, write_endpoint
 
 _CLOSE_SECONDS = 10.0
@@ -50,37 +49,20 @@ class ProcessService(ChangingJob):
 
     _is_open = False
 
-    def __init__(
-        self,
-        job: Job,
-        *,
-        name: str = "job",
-        loaders: Loaders = 1,
-        constructors: int | None = None,
-        state: Mapping[str, Any] | None = None,
-        store: str | os.PathLike[str] | None = None,
-        faults: FaultOptions | None = None,
-        logs: LogOptions | None = None,
-    ) -> None:
-        """See `start`.
+    def __init__(self, job: Job, **given: Any) -> None:
+        """
+        Args:
+            given: `StartOptions`.
 
         Raises:
             ConfigurationError: a running job of the same name, or what `LocalService` raises.
             MismatchError: the state is of another job.
             ImportError: pyzmq is not installed.
         """
-        super().__init__(
-            job,
-            name=name,
-            loaders=loaders,
-            constructors=constructors,
-            state=state,
-            faults=faults,
-            logs=logs,
-        )
-        job = self.job
+        super().__init__(job, options := StartOptions(**given))
+        name, job = options.name, self.job
         events = EventLog(self._logs.events)
-        self._store = new_run(store)
+        self._store = new_run(options.store)
         self._file = path_of(name)
         if job_in(self._file) is not None:
             raise ConfigurationError(
@@ -102,8 +84,8 @@ class ProcessService(ChangingJob):
             # Imports torch while the loaders start.
             import_module("evenstep.service.constructor.data_constructor")
             handles = [each.handle() for each in self._loaders]
-            given = job, self._layout, handles, state, self._logs.plans, self._store
-            planner = self._made("the Planner", 1, make_planner, *given)
+            run = job, self._layout, handles, options.state, self._logs.plans, self._store
+            planner = self._made("the Planner", 1, make_planner, *run)
             here = ThreadChannel(self._registry)
             registry = RemoteHandle.at("the registry", here, os.getpid(), _HERE)
             self._state = self._new_state(
@@ -113,23 +95,26 @@ class ProcessService(ChangingJob):
             made = self._new_constructors(job, 0, self._groups)
             self._info = replace(self._info, constructors=made)
             self._state = replace(self._state, info=self._info)
-            self._registry.open_sockets("registry")
-            opened = self._registry.open(
-                self._state,
-                standbys=self._standbys.status,
-                hung_after=self._faults.hung_after,
-                kill=self._kill,
-                events=events,
-            )
-            self._run(opened)
+            self._open_registry(events)
             write_endpoint(self._file, self._registry.endpoint)
             self._is_open = True
             atexit.register(self.close)  # in case nobody closes it
             self._standbys.begin()
-            self._begin_scaling(loaders)
+            self._begin_scaling(options.loaders)
         except BaseException:
             self.close()
             raise
+
+    def _open_registry(self, events: EventLog) -> None:
+        self._registry.open_sockets("registry")
+        opened = self._registry.open(
+            self._state,
+            standbys=self._standbys.status,
+            hung_after=self._faults.hung_after,
+            kill=self._kill,
+            events=events,
+        )
+        self._run(opened)
 
     @property
     def address(self) -> str:

@@ -5,10 +5,9 @@ The process that starts it owns the actors: they end with it, however it ends.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +18,22 @@ from evenstep.service.backends.ray.discovery import connect, find
 from evenstep.service.backends.ray.launcher import ActorLoader, Launcher
 from evenstep.service.backends.ray.locators import import_ray
 from evenstep.service.job.job import Job
-from evenstep.service.job.roles import Loaders
 from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.planner.store.run_store import new_run, own_run
 from evenstep.service.remote.channels import SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobState
-from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
+from evenstep.service.start_options import RayOptions, StartOptions
 from evenstep.service.transport.endpoint import path_of, remove_endpoint, write_endpoint
 
 
 class RayService(ChangingJob):
     """A running job. Made by `evenstep.service.start`; a context manager."""
 
-    def __init__(
-        self,
-        job: Job,
-        *,
-        name: str = "job",
-        loaders: Loaders = 1,
-        constructors: int | None = None,
-        state: Mapping[str, Any] | None = None,
-        store: str | os.PathLike[str] | None = None,
-        faults: FaultOptions | None = None,
-        logs: LogOptions | None = None,
-        ray: RayOptions | None = None,
-    ) -> None:
-        """See `start`.
+    def __init__(self, job: Job, *, ray: RayOptions | None = None, **given: Any) -> None:
+        """
+        Args:
+            given: `StartOptions`.
 
         Raises:
             ConfigurationError: no cluster, too few CPUs, a running job of the same name, or what
@@ -53,16 +41,8 @@ class RayService(ChangingJob):
             MismatchError: the state is of another job.
             ImportError: Ray is not installed.
         """
-        super().__init__(
-            job,
-            name=name,
-            loaders=loaders,
-            constructors=constructors,
-            state=state,
-            faults=faults,
-            logs=logs,
-        )
-        ray = ray or RayOptions()
+        super().__init__(job, options := StartOptions(**given))
+        ray, name, store = ray or RayOptions(), options.name, options.store
         placement = ActorPlacement(
             ray.placement or {},
             loaders=len(self._layout.shares),
@@ -97,7 +77,7 @@ class RayService(ChangingJob):
             self._file = path_of(f"{name}-{self._info.run_id}")
             self._endpoint = channel.endpoint
             write_endpoint(self._file, self._endpoint)
-            self._begin_scaling(loaders)
+            self._begin_scaling(options.loaders)
         except BaseException:
             self.close()
             raise
