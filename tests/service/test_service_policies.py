@@ -34,9 +34,10 @@ import evenstep.service as es
 from evenstep.arrays import Int64Array
 from evenstep.cost import FittedCost, VisionLanguageCost
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
-from evenstep.plan.policy import Policy
+from evenstep.plan import Policy
 from evenstep.protocol import RankProtocol
-from evenstep.protocol.exchanged import Exchanged
+from evenstep.protocol.epoch_options import EpochOptions
+from evenstep.protocol.wire import Exchanged
 from evenstep.service.planner.planner import Planner
 from evenstep.strategy import BufferedMetadata, SampleTable
 from evenstep.tools.simulate.rank import SimulatedRank
@@ -126,17 +127,12 @@ def simulated(
 ) -> list[list[list[Int64Array]]]:
     """[ranks][steps] micro-batches of entries, of ranks that know nothing of the stream's end."""
     dealt = policy.deals_on_demand
+    options = EpochOptions(
+        policy=policy, world_size=world_size, buffer_size="auto", accumulate=accumulate, seed=7
+    )
     ranks = []
     for rank in range(world_size):
-        protocol = RankProtocol(
-            policy=policy,
-            rank=rank,
-            world_size=world_size,
-            buffer_size="auto",
-            accumulate=accumulate,
-            seed=7,
-            entries=len(lengths) if dealt else None,
-        )
+        protocol = RankProtocol(options, rank=rank, entries=len(lengths) if dealt else None)
         own = lengths[:0] if dealt else lengths[rank::world_size]
         ranks.append(SimulatedRank(protocol, own, lengths if dealt else None))
     while len(ranks[0].steps) < steps:

@@ -18,12 +18,11 @@ from typing import Protocol
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.policy import Policy
-from evenstep.plan.value_checks import AUTO
-from evenstep.protocol.exchanged import Exchanged
+from evenstep.protocol.epoch_options import EpochOptions
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.rank_protocol import RankProtocol
 from evenstep.protocol.window_buffer import RoundStart
+from evenstep.protocol.wire import Exchanged
 
 ENDLESS = 1 << 48
 """Entries of a stream whose end is not known."""
@@ -95,35 +94,20 @@ class AllRanks:
     """See the module docstring."""
 
     def __init__(
-        self,
-        policy: Policy,
-        stream: SharedStream,
-        world_size: int,
-        *,
-        accumulate: int = 1,
-        seed: int = 0,
-        begin: RoundOfAll | None = None,
+        self, options: EpochOptions, stream: SharedStream, *, begin: RoundOfAll | None = None
     ) -> None:
         """
         Args:
-            accumulate: steps of an update.
+            options: with ``exhausted="stop"``.
             begin: the round to resume from.
-
-        Raises:
-            ConfigurationError: an argument is out of range.
         """
-        self._stream, self._dealt = stream, policy.deals_on_demand
+        self._stream, self._dealt = stream, options.policy.deals_on_demand
         self._total = ENDLESS if begin is None else begin.total
-        starts = (None,) * world_size if begin is None else begin.starts
+        starts = (None,) * options.world_size if begin is None else begin.starts
         self._ranks = [
             RankProtocol(
-                policy=policy,
+                options,
                 rank=rank,
-                world_size=world_size,
-                buffer_size=AUTO,
-                exhausted="stop",
-                accumulate=accumulate,
-                seed=seed,
                 entries=self._total if self._dealt else None,
                 start=start,
                 has_filler_sample=True,

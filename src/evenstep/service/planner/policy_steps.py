@@ -26,8 +26,9 @@ from evenstep.errors import SampleError
 from evenstep.mixture.mixture_options import REPEAT, stop_rule
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.policy import too_long
-from evenstep.plan.value_checks import COUNT, check_schema, require
+from evenstep.plan.value_checks import AUTO, COUNT, check_schema, require
 from evenstep.protocol.all_ranks import AllRanks, RoundOfAll, StepOfAll
+from evenstep.protocol.epoch_options import EpochOptions
 from evenstep.protocol.window_buffer import COLUMNS, RoundStart
 from evenstep.service.job.job import Job
 from evenstep.service.job.sample_measure import MEDIA, SUPERVISED
@@ -190,14 +191,15 @@ class PolicySteps:
         """The state before the next plan."""
         self.endless = stop_rule(job.draws.stop) == REPEAT
         self._accumulate = job.micro_batches // self._policy.micro_batches
-        self._ranks = AllRanks(
-            self._policy,
-            self,
-            job.tree.sizes["DP"],
+        options = EpochOptions(
+            policy=self._policy,
+            world_size=job.tree.sizes["DP"],
+            buffer_size=AUTO,
+            exhausted="stop",
             accumulate=self._accumulate,
             seed=job.seed,
-            begin=windows.begun,
         )
+        self._ranks = AllRanks(options, self, begin=windows.begun)
         self._steps: deque[StepOfAll] = deque()
         if windows.begun is not None:
             self._steps.extend(self._ranks.next_round()[windows.given :])
