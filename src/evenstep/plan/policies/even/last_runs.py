@@ -172,14 +172,14 @@ def _exchanged(
     begins, sizes = runs.T
     running = np.concatenate([[0], np.cumsum(last.times)])
     middles = 1 - (running[begins] + running[begins + sizes]) / (2 * running[-1])
-    away = pull * np.abs(middles[:, None] - wishes)
+    away = middles[:, None] - wishes
     budgets = np.bincount(parts, targets)[parts]
     chosen = np.arange(len(runs))
     for _ in range(_EXCHANGES):
         # [step, step] what one would lose with the run of the other.
         held = np.bincount(parts, costs[chosen])[parts, None]
         more = np.where(parts[:, None] == parts, 0.0, costs[chosen] - costs[chosen][:, None])
-        now = _loss(1 - (held + more) / budgets[:, None], 0, 0) + away[chosen].T
+        now = _loss(1 - (held + more) / budgets[:, None], away[chosen].T, pull)
         own = np.diagonal(now)
         gain = own[:, None] + own - now - now.T
         best = int(gain.argmax())

@@ -57,7 +57,7 @@ def budgets(dear: Float64Array, sizes: Int64Array, full: float, total: float = 0
         over += 1
         rest = int(sizes[over:].sum())
         level = max(full, (total - float(asked[:over].sum())) / max(rest, 1))
-    found = level * sizes
+    found: Float64Array = level * sizes.astype(np.float64)
     found[:over] = asked[:over]
     return found
 
