@@ -33,7 +33,8 @@ POLICIES = {
     "few steps a round": FewSteps(300, steps=2),
     "even": evenstep.Even(512),
     "even, packed": evenstep.Even(512, packed=True),
-    "even, updates": evenstep.Even(512, packed=True, sync="update"),
+    "even, updates": evenstep.Even(512, sync="update"),
+    "even, packed, updates": evenstep.Even(512, packed=True, sync="update"),
     "workload": evenstep.WorkloadPacking(250, micro_batches=2),
 }
 

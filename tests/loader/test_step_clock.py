@@ -32,6 +32,7 @@ POLICIES = {
     "padded": evenstep.Even(MAX_TOKENS),
     "packed": evenstep.Even(MAX_TOKENS, packed=True),
     "updates": evenstep.Even(MAX_TOKENS, packed=True, sync="update"),
+    "padded updates": evenstep.Even(MAX_TOKENS, sync="update"),
     "far": evenstep.Even(MAX_TOKENS, cost=FAR),
     "micro-batches": evenstep.WorkloadPacking(MAX_TOKENS, micro_batches=3, cost=FAR),
 }

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from evenstep.batch import loss_scale
 from evenstep.batch.loss_scale import LossTotals
+from evenstep.batch.step_info import RankLoads
 from evenstep.loader.batcher.batcher_messages import StepProgress
 from evenstep.loader.batcher.whole_updates import WholeUpdates
 from worlds import POLICIES, SHARDS, World
@@ -47,11 +48,11 @@ def test_loss_scales_of_all_ranks_and_steps_of_an_update_add_up(world, mode) -> 
         assert any(scales) or not counted
 
 
-@given(WORLDS, st.integers(0, 9))
+@given(WORLDS, st.integers(0, 9), st.booleans())
 def test_where_ranks_wait_at_updates_each_step_has_the_loads_of_those_handed_out(
-    world, received
+    world, received, packed
 ) -> None:
-    updates, out, accumulate = WholeUpdates(LossTotals(), "update"), [], world.accumulate
+    updates, out, accumulate = WholeUpdates(LossTotals(), "update", packed), [], world.accumulate
     for number, (step, *_) in enumerate(world.steps()):
         out += updates.add(step, None if number < received else StepProgress(step.members))
     out += updates.end()
@@ -61,3 +62,9 @@ def test_where_ranks_wait_at_updates_each_step_has_the_loads_of_those_handed_out
         of_update = costs[numbers == one.planned.index // accumulate]
         assert one.loads.cost == pytest.approx(of_update.sum(axis=0))
         assert (one.loads.groups == len(of_update)).all()
+        each = [
+            RankLoads.of(other.planned.totals, packed=packed).pairs
+            for other in out
+            if other.planned.index // accumulate == one.planned.index // accumulate
+        ]
+        assert one.loads.pairs == pytest.approx(sum(each))

@@ -152,8 +152,8 @@ def prepare(accelerator: Accelerator, *objects: Any) -> Any:
     the loader sets that number when a pass begins.) ``accelerator.backward`` then scales their
     losses, so that the gradient of an update is that of all its samples in one batch. An `Even`
     without a cost takes that of the one model with a ``config`` that is among the objects: see
-    `evenstep.DataLoader.take_cost`. Where updates have several steps, under DDP and ZeRO-1, a
-    packed one gets ``sync="update"``.
+    `evenstep.DataLoader.take_cost`. Where updates have several steps, under DDP and ZeRO-1, it
+    gets ``sync="update"``.
     ``save_state`` and ``load_state`` save and restore the position of each loader, on any number of
     ranks; several loaders are told apart by the order in which they were prepared.
 

@@ -555,12 +555,12 @@ class DataLoader(LoaderAttributes):
             self._take(replace(policy, cost=cost))
 
     def take_sync(self) -> None:
-        """Has packed `Even` make the time of updates equal: see `Even.sync`. Once a pass has begun,
-        or a state was loaded, nothing changes.
+        """Has `Even` make the time of updates equal: see `Even.sync`. Once a pass has begun, or a
+        state was loaded, nothing changes.
 
         All ranks call it. The integrations of trainers do, where ranks wait at updates alone.
         """
-        if isinstance(self.policy, Even) and self.policy.packed and not self._cursor.begun:
+        if isinstance(self.policy, Even) and not self._cursor.begun:
             self._take(replace(self.policy, sync="update"))
 
     def _take(self, policy: Even) -> None:

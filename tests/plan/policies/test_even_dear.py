@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.cost import FittedCost
+from evenstep.cost import Cost, FittedCost, VisionLanguageCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even
 from evenstep.tools.simulate import SimulationResult, deal, simulate
+from evenstep.tools.simulate.run import run_epoch
 
 CONTEXT = 32_768
 COST = FittedCost(per_group=1000.0, per_token=1.0, per_pair=1 / 17_000)
@@ -35,18 +36,20 @@ def run(
 
 def imbalance_but_for_the_end(costs: np.ndarray) -> float:
     """Ranks whose shares are fixed have unlike work left in the end, whatever is planned."""
-    most = costs[: len(costs) * 4 // 5]
+    most = costs[: len(costs) * 7 // 10]
     return float(most.max(axis=1).sum() / most.mean(axis=1).sum())
 
 
+@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("accumulate", [2, 4])
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_updates_take_as_long_on_every_rank_where_ranks_wait_at_their_end(
-    accumulate: int, ranks: int
+    ranks: int, accumulate: int, packed: bool
 ) -> None:
-    found = run("update", accumulate=accumulate, ranks=ranks)
+    found = run("update", accumulate=accumulate, ranks=ranks, packed=packed)
     assert found.missing == found.duplicates == found.undelivered == 0
-    assert found.imbalance < 1.03
+    # Two padded groups fill few of the last updates that have no long document on this rank.
+    assert found.imbalance < (1.05 if accumulate == 2 and not packed else 1.03)
     updates = np.add.reduceat(found.costs, np.arange(0, found.steps, accumulate))
     assert imbalance_but_for_the_end(updates) < 1.012
     # The steps of an update are not even, which is what makes room for long documents.
@@ -78,9 +81,16 @@ def test_padded_steps_with_long_documents_come_all_along() -> None:
     st.integers(1, 9),
     st.sampled_from(["step", "update"]),
     st.booleans(),
+    st.booleans(),
 )
 def test_each_document_is_in_one_group_that_fits_in_memory(
-    seed: int, ranks: int, buffer_size: int, accumulate: int, sync: str, images: bool
+    seed: int,
+    ranks: int,
+    buffer_size: int,
+    accumulate: int,
+    sync: str,
+    images: bool,
+    packed: bool,
 ) -> None:
     draw = np.random.default_rng(seed)
     shards = []
@@ -92,7 +102,7 @@ def test_each_document_is_in_one_group_that_fits_in_memory(
         return
     policy = Even(
         400,
-        packed=True,
+        packed=packed,
         sync=sync,
         max_patches=80 if images else None,
         cost=FittedCost(per_group=0.0, per_token=1.0, per_pair=1 / 100),
@@ -102,7 +112,43 @@ def test_each_document_is_in_one_group_that_fits_in_memory(
     assert found.missing == found.duplicates == found.undelivered == 0
 
 
-@pytest.mark.parametrize("options", [{"sync": "update"}, {"sync": "epoch", "packed": True}])
-def test_what_ranks_wait_for_is_a_step_or_an_update_of_packed_groups(options: dict) -> None:
-    with pytest.raises(ConfigurationError, match="'step', or 'update' for packed groups"):
-        Even(400, **options)
+def steps_of(policy: Even, shards: list[np.ndarray], accumulate: int) -> list[list[list[int]]]:
+    """For each rank, the samples of each step."""
+    ranks = run_epoch(policy, shards, accumulate=accumulate).ranks
+    return [[np.concatenate(step.micro_batches).tolist() for step in rank.steps] for rank in ranks]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(("ranks", "accumulate"), [(4, 1), (1, 4)])
+def test_updates_of_one_step_or_of_one_rank_are_those_of_steps(
+    ranks: int, accumulate: int, packed: bool
+) -> None:
+    if packed and ranks == 1:
+        return  # whose dear documents meet smaller groups all the same
+    shards = np.split(documents(1200), ranks)
+    one, other = (
+        steps_of(Even(CONTEXT, packed=packed, cost=COST, sync=sync), shards, accumulate)
+        for sync in ("step", "update")
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        FittedCost(per_group=1.0, per_token=0.0, per_pair=0.0),
+        VisionLanguageCost(language=COST, vision=COST),
+    ],
+)
+def test_padded_updates_that_cannot_be_shared_out_are_even_in_every_step(cost: Cost) -> None:
+    shards = np.split(documents(1200), 2)
+    one, other = (
+        steps_of(Even(CONTEXT, max_patches=9, cost=cost, sync=sync), shards, 2)
+        for sync in ("step", "update")
+    )
+    assert one == other
+
+
+def test_ranks_wait_for_a_step_or_an_update() -> None:
+    with pytest.raises(ConfigurationError, match="sync='epoch' must be 'step' or 'update'"):
+        Even(400, sync="epoch")

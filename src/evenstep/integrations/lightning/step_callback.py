@@ -223,7 +223,7 @@ def fit(
 
     The loader's `Even` takes the cost of the module's model, if one of its children has a
     ``config``: see `evenstep.DataLoader.take_cost`. Where Trainer accumulates gradients under DDP
-    or ZeRO-1, a packed one gets ``sync="update"``.
+    or ZeRO-1, it gets ``sync="update"``.
     """
     if not any(isinstance(one, StepCallback) for one in trainer.callbacks):
         trainer.callbacks.insert(0, StepCallback())

@@ -136,7 +136,7 @@ class RoundPlanner:
         self._steps_to_skip = epoch.received
         self._handed = 0
         """Steps that the trainer is to take."""
-        self._updates = WholeUpdates(epoch.update, spec.policy.sync)
+        self._updates = WholeUpdates(epoch.update, spec.policy.sync, spec.policy.packed)
 
     @property
     def finished(self) -> bool:

@@ -36,14 +36,14 @@ class StepOfUpdate:
 class WholeUpdates:
     """Takes steps one by one, and returns those of an update together."""
 
-    def __init__(self, before: LossTotals, sync: str = "step") -> None:
+    def __init__(self, before: LossTotals, sync: str = "step", packed: bool = False) -> None:
         """
         Args:
             before: what the steps of the first update count that are not handed over here, because
                 they belong to rounds before a resume.
-            sync: see `Policy.sync`; "update" is for packed groups.
+            sync, packed: see `Policy`.
         """
-        self._sync = sync
+        self._sync, self._packed = sync, packed
         self._held: list[tuple[PlannedStep, StepProgress]] = []
         self.totals = before
         """What the steps of the current update count so far."""
@@ -72,7 +72,7 @@ class WholeUpdates:
         held, self._held = self._held, []
         loads = None
         if self._sync == "update" and held:
-            each = [RankLoads.of(planned.totals, packed=True) for planned, _ in held]
+            each = [RankLoads.of(planned.totals, packed=self._packed) for planned, _ in held]
             loads = functools.reduce(RankLoads.__add__, each)
         return [
             StepOfUpdate(planned, progress, totals, ends_update=place == len(held), loads=loads)

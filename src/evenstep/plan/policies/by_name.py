@@ -45,7 +45,7 @@ class NamedPolicy:
 
 
 POLICIES: Mapping[str, NamedPolicy] = {
-    "even": NamedPolicy(Even, ("max_tokens", "target_tokens", "spread")),
+    "even": NamedPolicy(Even, ("max_tokens", "target_tokens", "spread", "sync")),
     "even-packed": NamedPolicy(partial(Even, packed=True), ("max_tokens", "sync")),
     "token-budget": NamedPolicy(TokenBudget, ("max_tokens", "spread")),
     "pool-sort": NamedPolicy(PoolSort, ("batch_size", "spread")),

@@ -23,6 +23,9 @@ A round takes an eighth of the window, so that there is always a choice. At the 
 ranks place all that they have in equally many steps: see `last_runs`. Where ranks share one stream,
 they are dealt samples on demand, so that they hold equal cost then.
 
+Where ranks wait at the end of an update alone, padded groups of an update are even together: each
+rank chooses what its groups cost, see `padded_updates`.
+
 Packed groups are formed by other means: any samples may lie in one group, so all are full and cost
 the same: see `packed_round`. A round takes half the window, and what is left at the end is packed
 at once, in as many groups as the rank with most of it needs: see `drain_packed`.
@@ -43,6 +46,8 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.fit import START
 from evenstep.plan.policies.even.packed_round import PackedRound
 from evenstep.plan.policies.even.padded_round import PaddedRound
+from evenstep.plan.policies.even.padded_updates import UpdatesRound
+from evenstep.plan.policies.even.timed import token_cost
 from evenstep.plan.policies.even.two_part_round import TwoPartRound
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
@@ -84,9 +89,10 @@ class Even(Policy):
     `max_tokens`, and cost what ``cost(shapes, packed=True)`` says."""
     sync: str = field(default="step", kw_only=True)
     """When ranks wait for each other: in every "step", as under FSDP or ZeRO-3, or at the end of an
-    "update", as under DDP with ``no_sync`` or ZeRO-1. With "update", which is for packed groups,
-    those that a rank has in an update take as long together as any other rank's: it may have
-    samples that take longer than a full group, and none waits for its like. The integrations of
+    "update", as under DDP with ``no_sync`` or ZeRO-1. With "update" the groups that a rank has in
+    an update take as long together as any other rank's: it may have samples that take longer than a
+    full group, and few wait for their like. Padded groups of a cost of two parts, or of one that
+    does not grow with their samples, are even in every step all the same. The integrations of
     Hugging Face's Trainer, Accelerate and Lightning set what their job does."""
     spread: bool = field(default=True, kw_only=True)
     """Padded groups of like cost are dealt out so that a step holds long and short samples, as a
@@ -107,10 +113,9 @@ class Even(Policy):
             max_images=self.max_images,
         )
         check_at_least(0, max_wait=self.max_wait)
-        if self.sync not in ("step", "update") or (self.sync == "update" and not self.packed):
+        if self.sync not in ("step", "update"):
             raise ConfigurationError(
-                f"sync={self.sync!r} must be 'step', or 'update' for packed groups; leave it out, "
-                "or give packed=True"
+                f"sync={self.sync!r} must be 'step' or 'update': when ranks wait for each other"
             )
         above = self.fits_memory or self.packed or (self.target_tokens or 0) > self._tokens
         if self.target_tokens is not None and above:
@@ -149,12 +154,12 @@ class Even(Policy):
         return _WINDOW * (self.target_tokens or self._tokens)
 
     def propose(self, window: Window) -> Proposal:
-        made = self._packed_round() if self.packed else self._round()
+        made = self._packed_round() if self.packed else self._round(window)
         return made.propose(window)
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
         if not self.packed:
-            return self._round().settle(proposal.window, messages, rank)
+            return self._round(proposal.window).settle(proposal.window, messages, rank)
         window = proposal.window
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
         return Plan(self._packed_round().settle(proposal, messages, draw))
@@ -168,7 +173,7 @@ class Even(Policy):
     def _packed_round(self) -> PackedRound:
         return PackedRound(cost=self.cost, limit=self.limit, max_wait=self._due, sync=self.sync)
 
-    def _round(self) -> PaddedRound:
+    def _round(self, window: Window) -> PaddedRound:
         options: dict[str, Any] = {
             "cost": self.cost,
             "max_tokens": self._tokens,
@@ -179,5 +184,7 @@ class Even(Policy):
             "spread": self.spread,
         }
         if self.max_images is None and not isinstance(self.cost, VisionLanguageCost):
-            return PaddedRound(**options)
+            waits = self.sync == "update" and min(window.accumulate, window.ranks) > 1
+            grows = token_cost(self.cost, packed=False) > 0
+            return (UpdatesRound if waits and grows else PaddedRound)(**options)
         return TwoPartRound(**options)

@@ -74,7 +74,11 @@ def targets_of(costs: Float64Array, totals: Float64Array, *, least: int, most: i
 
 
 def fill_last(
-    last: LastSamples, targets: Float64Array, wishes: Float64Array, pull: float
+    last: LastSamples,
+    targets: Float64Array,
+    wishes: Float64Array,
+    pull: float,
+    parts: Int64Array | None = None,
 ) -> Groups:
     """A group for each target, with all samples unless memory makes more groups of them.
 
@@ -86,27 +90,38 @@ def fill_last(
         wishes: [steps] where in the sorted window each run should be, as a share of its tokens, 0
             being the shortest samples.
         pull: loss of a run that is as far as can be from its wish.
+        parts: [steps] the groups of the same part count together; None is a part for each.
     """
+    alone = parts is None
+    parts = np.arange(len(targets)) if parts is None else parts
     targets = np.maximum(targets, _LEAST)
     low, high = 0.0, 2.0
-    best = _filled(last, targets * high, wishes, pull)
+    best = _filled(last, targets * high, parts, wishes, pull)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        runs = _filled(last, targets * middle, wishes, pull)
+        runs = _filled(last, targets * middle, parts, wishes, pull)
         if int(runs.sum(axis=0)[1]) == len(last.positions):
             best, high = runs, middle
         else:
             low = middle
-    begins, sizes = best[_exchanged(last, best, targets * high, wishes, pull)].T
+    begins, sizes = best.T
+    costs = last.costs[0, begins] + (sizes - 1) * last.costs[1, begins]
+    level = high if alone else float(costs.sum() / targets.sum())
+    begins, sizes = best[_exchanged(last, best, costs, targets * level, parts, wishes, pull)].T
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     places = np.repeat(begins - offsets[:-1], sizes) + np.arange(offsets[-1])
     return Groups(last.positions[places], offsets)
 
 
 def _filled(
-    last: LastSamples, targets: Float64Array, wishes: Float64Array, pull: float
+    last: LastSamples,
+    targets: Float64Array,
+    parts: Int64Array,
+    wishes: Float64Array,
+    pull: float,
 ) -> Int64Array:
     """[steps, 2] begin and size of the run of each target."""
+    targets = targets.copy()
     samples = len(last.positions)
     running = np.concatenate([[0], np.cumsum(last.times)])
     runs = np.zeros((len(targets), 2), np.int64)
@@ -125,6 +140,11 @@ def _filled(
         found = int(_loss(missing, middle - wishes[free], pull).argmin())
         runs[free[found]] = begin, sizes[found]
         begin += int(sizes[found])
+        others = parts[free] == parts[free[found]]
+        others[found] = False
+        if others.any():
+            missed = float(missing[found] * targets[free[found]]) / np.count_nonzero(others)
+            targets[free[others]] = np.maximum(targets[free[others]] + missed, _LEAST)
         free = np.delete(free, found)
     return runs
 
@@ -140,18 +160,26 @@ def _loss(missing: Float64Array, away: Float64Array, pull: float) -> Float64Arra
 
 
 def _exchanged(
-    last: LastSamples, runs: Int64Array, targets: Float64Array, wishes: Float64Array, pull: float
+    last: LastSamples,
+    runs: Int64Array,
+    costs: Float64Array,
+    targets: Float64Array,
+    parts: Int64Array,
+    wishes: Float64Array,
+    pull: float,
 ) -> Int64Array:
     """[steps] the run that each target has once no two could change places to lose less."""
     begins, sizes = runs.T
     running = np.concatenate([[0], np.cumsum(last.times)])
-    single, each = last.costs[:, begins]
     middles = 1 - (running[begins] + running[begins + sizes]) / (2 * running[-1])
-    missing = 1 - (single + (sizes - 1) * each)[:, None] / targets
-    loss = _loss(missing, middles[:, None] - wishes, pull)
+    away = middles[:, None] - wishes
+    budgets = np.bincount(parts, targets)[parts]
     chosen = np.arange(len(runs))
     for _ in range(_EXCHANGES):
-        now = loss[chosen]  # [place of the run, target]
+        # [step, step] what one would lose with the run of the other.
+        held = np.bincount(parts, costs[chosen])[parts, None]
+        more = np.where(parts[:, None] == parts, 0.0, costs[chosen] - costs[chosen][:, None])
+        now = _loss(1 - (held + more) / budgets[:, None], away[chosen].T, pull)
         own = np.diagonal(now)
         gain = own[:, None] + own - now - now.T
         best = int(gain.argmax())

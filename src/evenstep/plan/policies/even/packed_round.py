@@ -37,14 +37,13 @@ from evenstep.plan.policies.even.packed_anchors import PackedParts
 from evenstep.plan.policies.even.padded_round import updates_order
 from evenstep.plan.policies.even.sorted_window import vision_costs
 from evenstep.plan.policies.even.timed import counts
+from evenstep.plan.policies.even.update_parts import LEAST, divided
 from evenstep.plan.policy import Proposal, Window
 
 _MOST_DEAR = 32
 """Long samples that a rank tells of."""
 _UNMATCHED = 4
 """One in so many ranks may lack a dear sample in a step for these."""
-_LEAST = 8
-"""Share of a full group that is left to each of the others of an update with a dear sample."""
 _FULL, _FULL_OF_SEVERAL = 14, 13
 """Time of a full group, in sixteenths of what its tokens take in samples of all lengths; and that
 of several in an update, among which dear samples may be more, since each update has few."""
@@ -143,7 +142,10 @@ class PackedRound:
         steps = min(int(active[:, _Column.STEPS].min()), samples)
         if steps >= 2 * window.accumulate:
             steps -= (window.step + steps) % window.accumulate
-        sizes, order = self._divided(steps, window, draw)
+        if self.sync == "update" and window.accumulate > 1:
+            sizes, order = divided(steps, window, draw)
+        else:
+            sizes, order = np.ones(steps, np.int64), updates_order(steps, window, draw)
         parts = self._parts(active, sizes)
         vision = None
         if isinstance(self.cost, VisionLanguageCost):
@@ -151,22 +153,6 @@ class PackedRound:
             vision = VisionParts(vision=vision_costs(window, self.cost), wanted=each)
         filled = fill(times, window, parts, self.limit, max_wait=self.max_wait, vision=vision)
         return Groups.of(filled).take(order)
-
-    def _divided(
-        self, steps: int, window: Window, draw: np.random.Generator
-    ) -> tuple[Int64Array, Int64Array]:
-        """[parts] steps of each, the largest first; and [steps] which is emitted at each place."""
-        k = window.accumulate if self.sync == "update" else 1
-        if k == 1:
-            return np.ones(steps, np.int64), updates_order(steps, window, draw)
-        first = min(-window.step % k, steps)
-        whole, last = divmod(steps - first, k)
-        emitted = np.array([first, *[k] * whole, last], np.int64)
-        emitted = emitted[emitted > 0]
-        places = np.lexsort((draw.random(len(emitted)), -emitted))
-        sizes = emitted[places]
-        steps_of = np.split(np.arange(steps), np.cumsum(sizes)[:-1])
-        return sizes, np.concatenate([steps_of[part] for part in np.argsort(places).tolist()])
 
     def _parts(self, active: Int64Array, sizes: Int64Array) -> PackedParts:
         """What the groups of each part should count.
@@ -176,7 +162,7 @@ class PackedRound:
         """
         usual = int(active[:, _Column.FULL].sum()) // len(active)
         others = int(sizes[0]) - 1
-        least = usual // _LEAST
+        least = usual // LEAST
         above = max(usual * (others + 1) - others * least, self.limit.max_tokens)
         long = active[:, _Column.LONG : _VISION]
         dear = np.where(long > above, long, 0)

@@ -45,11 +45,12 @@ class LastSamples:
         max_tokens: int,
         max_patches: int | None,
         max_images: int | None,
+        row: int = TIME,
     ) -> LastSamples:
         numbers = samples.numbers[:, ::-1]
         count = len(samples)
         begins = np.arange(count)
-        room = np.minimum(max_tokens // numbers[TIME], count - begins)
+        room = np.minimum(max_tokens // numbers[row], count - begins)
         for row, limit in ((PATCHES, max_patches), (IMAGES, max_images)):
             if limit is None:
                 continue

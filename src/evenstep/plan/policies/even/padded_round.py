@@ -37,7 +37,7 @@ _CORRECTED = 0.2
 _TILT = 0.04
 """Loss forgiven to a run of the longest samples for each standard error."""
 _MOST_TILT = 0.2
-_STRONG_WISH = 0.4
+STRONG_WISH = 0.4
 """In place of `WISH` where an update has several steps: smaller groups fit their targets less well,
 so they would be taken from anywhere."""
 LAST_WISH = 1.0
@@ -135,8 +135,7 @@ class PaddedRound:
         """Places of the oldest of the samples that are longer than a group should be: as large a
         share of them as a round takes of the window, in the long run."""
         dear = np.flatnonzero(samples.numbers[TIME] > self.target_tokens)
-        by_age = dear[np.argsort(-samples.numbers[AGE, dear], kind="stable")]
-        return by_age[: (len(dear) + window.round % _SHARE) // _SHARE]
+        return oldest_share(dear, samples, window)
 
     def _urgency(self, samples: SortedWindow, window: Window) -> Int64Array:
         """[samples] the rounds that each has waited, in sixteenths. A sample is more urgent the
@@ -209,11 +208,16 @@ class PaddedRound:
         targets = np.sort(costs[row[first], number[first]])[::-1]
         order = updates_order(steps, window, draw)
         wishes = self._wishes(window, order, place, len(rows)) if self.spread else None
-        tilt = min(max(_TILT * drift(window), -_MOST_TILT), _MOST_TILT)
-        pull = WISH if window.accumulate == 1 else _STRONG_WISH
+        pull = WISH if window.accumulate == 1 else STRONG_WISH
         limits = self._limits(self.max_tokens, due=self.max_wait)
         runs = take_runs(
-            samples, targets, limits, oldest=False, wishes=wishes, pull=pull, tilt=tilt
+            samples,
+            targets,
+            limits,
+            oldest=False,
+            wishes=wishes,
+            pull=pull,
+            tilt=tilt_of(window),
         )
         return Groups(samples.numbers[POSITION, runs.members], runs.offsets).take(order)
 
@@ -334,6 +338,17 @@ def updates_order(steps: int, window: Window, draw: np.random.Generator) -> Int6
     order = np.empty(steps, np.int64)
     order[np.lexsort((np.where(number % 2, -drawn, drawn), number))] = np.arange(steps)
     return order
+
+
+def oldest_share(places: Int64Array, samples: SortedWindow, window: Window) -> Int64Array:
+    """The oldest of some places: as many of them as a round takes of a window, in the long run."""
+    by_age = places[np.argsort(-samples.numbers[AGE, places], kind="stable")]
+    return by_age[: (len(places) + window.round % _SHARE) // _SHARE]
+
+
+def tilt_of(window: Window) -> float:
+    """Loss forgiven to a run of the longest samples: see `take_runs`."""
+    return min(max(_TILT * drift(window), -_MOST_TILT), _MOST_TILT)
 
 
 def drift(window: Window) -> float:

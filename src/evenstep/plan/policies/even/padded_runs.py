@@ -37,6 +37,8 @@ ROUNDING = 1e-9
 """Share of a target that is forgiven, where it is the cost of just such a run."""
 UNDER = 8.0
 """How much more cost below the target counts than padding: each step has to be even."""
+UNDER_OF_SEVERAL = 0.8
+"""The same where other runs can make up for it."""
 WISH = 0.15
 """Loss of a run that is as far as can be from its place among the sorted samples."""
 _AGE_BONUS = 0.002 / 8**4
@@ -59,6 +61,7 @@ def take_runs(
     wishes: Float64Array | None = None,
     pull: float = WISH,
     tilt: float = 0.0,
+    parts: Int64Array | None = None,
 ) -> Groups:
     """Takes a run for one target after the other.
 
@@ -76,19 +79,39 @@ def take_runs(
         pull: loss of a run that is as far as can be from its wish.
         tilt: loss forgiven to a run of the longest samples, and in part to shorter ones; negative
             where short ones should go first.
+        parts: [steps] runs of the same part count together: what one misses is added to the targets
+            of those behind it.
 
     Returns:
         A run for each target: places in `samples`, ascending.
     """
+
+    targets = targets.copy()
 
     def fits(left: SortedWindow, step: int) -> BoolArray:
         alone: BoolArray = left.costs[SINGLE] <= targets[step] * (1 + ROUNDING)
         return alone
 
     def choose(left: SortedWindow, step: int, must: int, most: int) -> Int64Array:
+        chosen = best(left, step, must, most)
+        if parts is not None:
+            others = step + 1 + np.flatnonzero(parts[step + 1 :] == parts[step])
+            targets[others] += (targets[step] - left.cost_of(chosen)) / max(len(others), 1)
+        return chosen
+
+    def best(left: SortedWindow, step: int, must: int, most: int) -> Int64Array:
         wish = -1.0 if wishes is None else float(wishes[step])
+        soft = parts is not None and parts[step] in parts[step + 1 :]
         runs = Runs.of(
-            left, float(targets[step]), limits, must, most, wish=wish, pull=pull, tilt=tilt
+            left,
+            float(targets[step]),
+            limits,
+            must,
+            most,
+            wish=wish,
+            pull=pull,
+            tilt=tilt,
+            under=UNDER_OF_SEVERAL if soft else UNDER,
         )
         found = int(runs.loss.argmin())
         if must >= 0 and runs.loss[0] == np.inf:
@@ -176,6 +199,7 @@ class Runs:
         wish: float,
         pull: float = WISH,
         tilt: float = 0.0,
+        under: float = UNDER,
     ) -> Runs:
         """
         Args:
@@ -209,7 +233,7 @@ class Runs:
         missing = 1 - costs / (target or 1.0)
         flat = each == 0  # there the memory limit says how large a run should be
         missing[flat] = 1 - sizes[flat] / np.maximum(limits.max_tokens // longest[flat], 1)
-        loss = UNDER * missing + 1 - real / (sizes * longest)
+        loss = under * missing + 1 - real / (sizes * longest)
         loss -= _AGE_BONUS * ((aged[ends] - aged[begins]) / real)
         middle = (tokens[ends] + tokens[begins]) / (2 * tokens[last])
         if wish >= 0:
