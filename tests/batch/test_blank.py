@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +31,7 @@ CASES = [
     for family in CAUSAL
     for source, place in WAYS
     if (family.name, place) != ("Gemma 3", "packed")  # which `PreparingCollator` refuses
+    and ((place == "right" and source == "processor") or family in CAUSAL[:3])
 ]
 
 
@@ -88,16 +88,6 @@ def test_a_group_with_media_gets_no_blank(family):
         samples = prepared(family, media)
         added = blank.added_to(samples)
         assert all(one is other for one, other in zip(added, samples, strict=True))
-
-
-def test_a_large_blank_is_small_for_other_processes():
-    pixels = torch.ones(1, 3, 896, 896)
-    blank = Blank({"input_ids": torch.tensor([8, 9]), "pixel_values": pixels}, ("pixel_values",))
-    sent = pickle.dumps(blank)
-    assert len(sent) < 1 << 17
-    again = pickle.loads(sent)
-    assert again.media == blank.media
-    assert all(torch.equal(again.fields[name], blank.fields[name]) for name in blank.fields)
 
 
 def test_the_shortest_sample_gets_it_and_packed_the_last():

@@ -61,20 +61,6 @@ def test_no_false_alarm_for_padding(docs, kind, side, multiple, said):
     check_supervised(batch, expected, "x", labels)
 
 
-@given(documents, SAID)
-def test_left_padding_predicts_no_label(docs, said):
-    samples, _ = build(docs, "copy")
-    batch = PadCollator(side="left")(samples)
-    before = batch["labels"]
-    batch = without_padded_first(batch, "causal" if said else None)
-    for row, mask, was in zip(batch["labels"], batch["attention_mask"], before):
-        start = int(mask.argmax())
-        assert torch.equal(row[start + 1 :], was[start + 1 :])
-        assert int(row[start]) == (-100 if start else int(was[0]))
-    every = without_padded_first({**batch, "labels": before}, "every")
-    assert torch.equal(every["labels"], before)
-
-
 def test_tokens_that_are_their_own_labels_stay_as_they_are():
     tokens = torch.tensor([[0, 0, 5, 6], [1, 2, 3, 4]])
     batch = {"input_ids": tokens, "labels": tokens, "attention_mask": (tokens > 0).long()}
@@ -141,18 +127,6 @@ def test_the_error_names_the_step_both_counts_and_every_remedy():
         "in the dataset",
     ):
         assert words in str(caught.value)
-
-
-def test_unlabelled_samples_labelled_by_the_collate_function_pass():
-    transformers = pytest.importorskip("transformers")
-    samples = [{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}]
-    expected = counted(samples, "causal")
-    padded = PadCollator()(samples)
-    padded["labels"] = padded["input_ids"].masked_fill(padded["attention_mask"] == 0, -100)
-    check_supervised(padded, expected, "x")
-    check_supervised(PackCollator()(samples), expected, "x")
-    flat = transformers.DataCollatorWithFlattening(return_tensors="pt")(samples)
-    check_supervised(flat, expected, "x")
 
 
 def test_packing_that_masks_a_shifted_first_label_is_noticed():

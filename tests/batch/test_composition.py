@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import evenstep
 from evenstep import StepInfo, TokenBudget
 from evenstep.batch import Composition
 from evenstep.cost import GroupShapes, PaddedTokenCost
-from evenstep.plan.length_moments import LengthMoments
 from evenstep.protocol.own_receipt import Receipt
 from evenstep.tools.simulate import sample_lengths, simulate
 from worlds import totals_of
@@ -61,25 +56,6 @@ def test_a_run_of_random_batches_is_told_from_one_of_sorted_ones() -> None:
     by_length = np.sort(lengths).reshape(100, 8, 8).swapaxes(0, 1).tolist()
     assert composed(steps_of(mixed)).value == pytest.approx(1, abs=0.03)
     assert composed(steps_of(by_length)).value < 0.02
-
-
-def test_what_ranks_receive_gives_the_composition_of_the_samples() -> None:
-    ranks = sample_lengths("mm-mix", 2_000, 0).reshape(4, 50, 10)
-    received, exact = composed(steps_of(ranks.tolist())), Composition()
-    # The samples of a step on all ranks are one set.
-    exact.add_updates(LengthMoments.of(ranks.swapaxes(0, 1).ravel(), np.arange(51) * 40))
-    assert received.value == pytest.approx(exact.value, rel=1e-3)
-
-
-group = st.lists(st.sampled_from([1, 2, 7, 1000, 1001, 100_000]), min_size=1, max_size=4)
-
-
-@given(st.lists(group, min_size=1, max_size=30))
-def test_it_is_a_number_whatever_the_lengths(groups: list[list[int]]) -> None:
-    value = composed(steps_of([groups])).value
-    assert 0 <= value < math.inf
-    if len(groups) == 1 or all(len(one) == 1 for one in groups):
-        assert value == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -97,8 +97,14 @@ def real_places(batch: dict[str, Any]) -> torch.Tensor:
     return torch.cat([torch.arange(n) + at for at, n in zip(starts.tolist(), lengths.tolist())])
 
 
-@pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "padding"),
+    [
+        pair
+        for number, form in enumerate(FORMS)
+        for pair in ((form, list(PADDINGS)[number % 3]), (form, "both"))
+    ],
+)
 def test_logits_and_gradients_are_those_of_every_document_alone(
     form: Callable[[dict[str, Any]], Made], padding: str
 ) -> None:

@@ -18,10 +18,8 @@ from evenstep.batch import unbatch
 from families import FAMILIES, Family
 
 GROUPS = {
-    "text only": [0, 0, 0],
     "one image each": [1, 1, 1],
     "mixed": [2, 0, 1, 0, 2],
-    "text first": [0, 1],
     "alone": [2],
 }
 """Media per row. Which row of each family, and so sizes and lengths, follows from its place."""

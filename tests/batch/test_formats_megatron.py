@@ -70,20 +70,6 @@ def test_every_token_is_asked_for_the_next_one_of_its_document(docs, each, whole
     assert fields["attention_mask"] is None
 
 
-def test_the_fields_have_the_shapes_and_types_that_get_batch_broadcasts():
-    fields, _ = to_megatron(PackCollator(pad_documents_to_multiple_of=4)(SAMPLES))
-    for name in ("tokens", "labels", "position_ids"):
-        assert fields[name].shape == (1, 8)
-        assert fields[name].dtype == torch.int64
-    assert fields["loss_mask"].dtype == torch.float32
-    assert fields["cu_seqlens"].tolist() == [[0, 3, 4]]
-    assert fields["cu_seqlens_padded"].tolist() == [[0, 4, 8]]
-    assert fields["max_seqlen"].tolist() == [4]
-    for name in ("cu_seqlens", "cu_seqlens_padded", "max_seqlen"):
-        assert fields[name].dtype == torch.int32
-    assert to_megatron(PackCollator()(SAMPLES))[0]["cu_seqlens_padded"] is None
-
-
 def test_padding_is_attended_to_or_told_apart_as_asked():
     batch = PackCollator(pad_documents_to_multiple_of=4)(SAMPLES)
     _, packed = to_megatron(batch)
@@ -128,13 +114,6 @@ def test_labels_shifted_by_the_dataset_are_kept_when_told_and_refused_when_not()
     assert fields["loss_mask"].tolist() == [[1, 0, 0]]
     with pytest.raises(CollateError, match=r"\[2, -100\].*labels_shifted=True"):
         to_megatron(batch)
-
-
-def test_weights_of_the_dataset_move_with_their_labels():
-    samples = [{"input_ids": [1, 2, 3], "loss_mask": [9.0, 0.5, 0.0]}]
-    fields, _ = to_megatron(PackCollator()(samples))
-    assert fields["labels"].tolist() == [[2, 3, -100]]
-    assert fields["loss_mask"].tolist() == [[0.5, 0, 0]]
 
 
 def test_documents_that_context_parallel_ranks_cannot_share_are_refused():

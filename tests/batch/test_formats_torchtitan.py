@@ -23,15 +23,6 @@ def test_it_is_the_input_with_positions_and_the_labels_of_the_next_tokens():
     assert inputs["input"].dtype == inputs["positions"].dtype == labels.dtype == torch.int64
 
 
-def test_rows_are_kept_when_asked():
-    batch = PackCollator()(SAMPLES)
-    flat, flat_labels = to_torchtitan(batch)
-    inputs, labels = to_torchtitan(batch, rows=True)
-    assert torch.equal(labels, flat_labels[None])
-    for name, value in inputs.items():
-        assert torch.equal(value, flat[name][None])
-
-
 def test_other_fields_become_arguments_of_the_model():
     samples = [{"input_ids": [1, 2], "kinds": torch.tensor([[3], [4]]), "name": "a"}]
     inputs, _ = to_torchtitan(PackCollator()(samples))

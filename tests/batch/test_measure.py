@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from collections import UserDict, namedtuple
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -38,7 +36,6 @@ def measured(sample: Any, **options: Any) -> list[int]:
     return Measure(**options)([sample], ["sample 17"])[0].tolist()
 
 
-@pytest.mark.parametrize("make", [list, tuple, np.array, torch.tensor])
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -49,15 +46,12 @@ def measured(sample: Any, **options: Any) -> list[int]:
         lambda ids: Pair(ids, 3),
         lambda ids: (ids, 3),
         lambda ids: [ids, "a"],
+        lambda ids: ids,
     ],
 )
-def test_length_is_found_in_every_kind_of_sample(wrap, make):
-    assert length_of(wrap(make([5, 6, 7]))) == 3
-
-
-@pytest.mark.parametrize("make", [list, np.array, torch.tensor])
-def test_length_of_a_bare_sequence_is_its_number_of_tokens(make):
-    assert length_of(make([5, 6, 7, 8])) == 4
+def test_length_is_found_in_every_kind_of_sample(wrap):
+    for make in (list, np.array, torch.tensor):
+        assert length_of(wrap(make([5, 6, 7]))) == 3
 
 
 @pytest.mark.parametrize(
@@ -130,31 +124,12 @@ def test_supervised_tokens_equal_the_plain_definition(pairs):
     )
 
 
-def test_supervised_tokens_are_what_a_causal_model_averages_its_loss_over():
-    loss_utils = pytest.importorskip("transformers.loss.loss_utils")
-    tokens = torch.arange(1, 9)
-    for labels in (tokens.clone(), torch.where(tokens < 4, -100, tokens)):
-        logits = torch.randn(1, 8, 16)
-        mean = loss_utils.ForCausalLMLoss(logits, labels[None], vocab_size=16)
-        total = loss_utils.ForCausalLMLoss(
-            logits, labels[None], vocab_size=16, num_items_in_batch=torch.tensor(1)
-        )
-        count = supervised_of({"input_ids": tokens, "labels": labels}, 8).read("causal")
-        torch.testing.assert_close(mean * count, total)
-
-
 @pytest.mark.parametrize(
-    "label", [3, 0.5, True, np.int64(3), torch.tensor(3), np.array(1.5), "spam"]
+    ("name", "label"),
+    [("labels", 3), ("label", np.array(1.5)), ("label_ids", torch.tensor(3)), ("labels", "spam")],
 )
-@pytest.mark.parametrize("name", ["labels", "label", "label_ids"])
 def test_a_scalar_label_counts_once(name, label):
     assert supervised_of({"input_ids": [1, 2, 3], name: label}, 3) == (1, 0)
-
-
-def test_bfloat16_and_differentiable_labels_are_counted():
-    labels = torch.tensor([1.0, -100.0, 2.0])
-    assert supervised_of({"input_ids": [4, 5, 6], "labels": labels.bfloat16()}, 3).causal == 2
-    assert supervised_of({"input_ids": [4, 5, 6], "labels": labels.requires_grad_()}, 3).causal == 2
 
 
 @pytest.mark.parametrize(
@@ -254,12 +229,6 @@ def test_a_grid_that_holds_no_triples_is_refused():
         patches_of({"image_grid_thw": torch.ones(2, 2)})
 
 
-def test_samples_are_measured_while_another_thread_imports_torch(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # as far as it has come
-    sample = {"input_ids": np.arange(5), "labels": [-100, -100, 1, 2, 3]}
-    assert measured(sample) == [5, 3, 0, 0, 0, 0]
-
-
 def test_measure_gives_one_int64_row_per_sample():
     samples = [{"input_ids": [1] * n, "labels": [-100] * (n - 1) + [1]} for n in (4, 2, 9)]
     result = Measure()(samples, ["a", "b", "c"])
@@ -305,15 +274,6 @@ def test_media_are_counted_with_the_pairs_of_each_image(sample, patches, images,
     assert columns[2:5] == [patches, images, pairs]
 
 
-@given(st.lists(st.tuples(*[st.integers(1, 6)] * 3), max_size=5))
-def test_grids_are_counted_as_their_patches_one_by_one(grid):
-    patches = [(frame, row) for row, (t, h, w) in enumerate(grid) for frame in range(t * h * w)]
-    counts = media_of({"image_grid_thw": torch.tensor(grid).reshape(-1, 3)})
-    assert counts.patches == len(patches)
-    assert counts.images == len(grid)
-    assert counts.patch_pairs == sum((h * w) ** 2 for t, h, w in grid for _ in range(t))
-
-
 def test_a_function_may_count_the_patches_of_each_image():
     for each in ([4, 6], (4, 6), np.array([4, 6])):
         counts = measured([1, 2], patches_fn=lambda sample, each=each: each, count_patches=True)
@@ -325,9 +285,13 @@ def test_a_function_may_count_the_patches_of_each_image():
         measured([1], patches_fn=lambda s: [3, -1], count_patches=True)
 
 
-@pytest.mark.parametrize("role", ["length_fn", "supervised_fn", "patches_fn"])
 @pytest.mark.parametrize(
-    "value", [-1, 2.0, 1.5, "3", None, True, 2**31, torch.tensor([1, 2]), torch.tensor(1.0)]
+    ("role", "value"),
+    [
+        *(("length_fn", value) for value in (-1, 1.5, None, True, 2**31, torch.tensor([1, 2]))),
+        ("supervised_fn", "3"),
+        ("patches_fn", torch.tensor(1.0)),
+    ],
 )
 def test_what_is_no_count_is_refused_and_the_function_named(role, value):
     def count_it(sample):
@@ -351,11 +315,6 @@ def test_the_culprit_is_named_among_good_samples():
     samples = [{"input_ids": [1, 2]}, {"input_ids": []}, {"input_ids": [3]}]
     with pytest.raises(SampleError, match=r"sample 8 has length 0.*filter it in the dataset"):
         Measure()(samples, ["sample 7", "sample 8", "sample 9"])
-
-
-def test_a_short_text_may_have_many_labels():
-    sample = {"input_ids": [1, 2], "labels": [3, 4, 5, 6, 7]}
-    assert measured(sample) == [2, 5, 0, 0, 0, UNSHIFTED]
 
 
 def test_a_function_may_say_what_labels_show():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 
@@ -41,25 +39,6 @@ def test_large_results_lie_in_borrowed_memory_and_are_equal(dtype):
     assert stacked.dtype == joined.dtype == dtype
     assert lies_in(stacked, lender.lent[0])
     assert lies_in(joined, lender.lent[1])
-
-
-def test_small_results_and_those_that_need_gradients_are_not_borrowed():
-    lender = Lender()
-    with borrowing(lender):
-        stack(rows(ROWS - 1))
-        needs = [row.requires_grad_() for row in rows(ROWS)]
-        assert stack(needs).requires_grad
-    assert lender.lent == []
-
-
-def test_nothing_is_borrowed_outside_or_in_another_thread():
-    lender = Lender()
-    with borrowing(lender):
-        thread = threading.Thread(target=stack, args=(rows(ROWS),))
-        thread.start()
-        thread.join()
-    stack(rows(ROWS))
-    assert lender.lent == []
 
 
 def test_the_lender_is_forgotten_when_a_collator_fails():

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from itertools import pairwise
 from typing import Any
 
@@ -101,26 +100,6 @@ def test_padding_stands_behind_its_document_and_changes_nothing_else(docs, label
     check_supervised(batch, supervised, "here")
 
 
-def test_fields_as_long_as_the_tokens_are_padded_with_them():
-    samples = [
-        {
-            "input_ids": [1] * n,
-            "token_type_ids": np.full(n, n, np.int8),
-            "features": torch.full((n, 2), float(n)),
-            "position_ids": [5 + i for i in range(n)],
-            "score": n,
-        }
-        for n in (3, 2)
-    ]
-    batch = PackCollator(pad_documents_to_multiple_of=4)(samples)
-    assert batch["token_type_ids"].tolist() == [[3, 3, 3, 0, 2, 2, 0, 0]]
-    assert batch["token_type_ids"].dtype == torch.int8
-    assert batch["features"][0, :, 1].tolist() == [3, 3, 3, 0, 2, 2, 0, 0]
-    # Padding counts as it would without positions of the samples' own.
-    assert batch["position_ids"].tolist() == [[5, 6, 7, 3, 5, 6, 2, 3]]
-    assert batch["score"].tolist() == [3, 2]
-
-
 def test_labels_shifted_by_the_dataset_are_all_kept_when_told():
     samples = [{"input_ids": [1, 2, 3], "labels": [2, 3, -100]}, {"input_ids": [4], "labels": [9]}]
     assert PackCollator(mask_first_label=False)(samples)["labels"].tolist() == [[2, 3, -100, 9]]
@@ -160,34 +139,6 @@ def test_fields_that_happen_to_be_as_long_as_the_tokens_can_be_named():
     assert batch["size"].shape == (1, 4)
     assert batch["pixel_values"].shape == (2, 2, 5, 5)
     assert PackCollator(per_sample_fields=("size",))(samples)["size"].tolist() == [[3, 4]] * 2
-
-
-def test_bare_sequences_are_packed_as_tokens():
-    for make in (list, np.array, torch.tensor):
-        batch = PackCollator()([make([1, 2]), make([3])])
-        assert batch["input_ids"].tolist() == [[1, 2, 3]]
-        assert batch["labels"].tolist() == [[-100, 2, -100]]
-
-
-def test_one_label_per_document_is_stacked():
-    batch = PackCollator()([{"input_ids": [1, 2], "label": 1}, {"input_ids": [3], "label": 0}])
-    assert batch["labels"].tolist() == [1, 0]
-    assert "label" not in batch
-
-
-def test_patches_with_a_grid_are_joined():
-    batch = PackCollator()(
-        [
-            {
-                "input_ids": [1, 2],
-                "pixel_values": torch.ones(4, 3),
-                "image_grid_thw": torch.tensor([[1, 2, 2]]),
-            },
-            {"input_ids": [3]},
-        ]
-    )
-    assert batch["pixel_values"].shape == (4, 3)
-    assert batch["image_grid_thw"].tolist() == [[1, 2, 2]]
 
 
 @pytest.mark.parametrize(
@@ -237,8 +188,3 @@ def test_wrong_options_are_refused_at_construction():
         PackCollator(pad_to_multiple_of=6, pad_documents_to_multiple_of=4)
     with pytest.raises(CollateError, match="loss_mask=True needs one label per token"):
         PackCollator(loss_mask=True)([{"input_ids": [1, 2], "label": 1}])
-
-
-def test_the_collator_survives_pickling():
-    collate = PackCollator(mask_first_label=False)
-    assert pickle.loads(pickle.dumps(collate)) == collate

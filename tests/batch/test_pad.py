@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pickle
-import warnings
-from collections import UserDict, namedtuple
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,21 +100,6 @@ def test_dtypes_are_kept_and_python_numbers_become_torchs_defaults():
     }
 
 
-def test_samples_of_different_dtypes_take_the_wider_one():
-    batch = PadCollator()([{"x": torch.ones(2, dtype=torch.int32)}, {"x": [2**40]}])
-    assert batch["x"].tolist() == [[1, 1], [2**40, 0]]
-
-
-def test_arrays_that_torch_cannot_share_are_copied():
-    frozen = np.arange(4)
-    frozen.flags.writeable = False
-    backwards, swapped = np.arange(3)[::-1], np.arange(2, dtype=">i4")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch warns of memory that must not be written to
-        batch = PadCollator()([{"input_ids": x} for x in (frozen, backwards, swapped)])
-    assert batch["input_ids"].tolist() == [[0, 1, 2, 3], [2, 1, 0, 0], [0, 1, 0, 0]]
-
-
 @pytest.mark.parametrize("sizes", [[3], [3, 3], [3, 2]])
 def test_a_batch_shares_no_memory_with_its_samples(sizes):
     samples = [{"input_ids": torch.ones(n, dtype=torch.int64), "x": torch.ones(2)} for n in sizes]
@@ -161,13 +145,6 @@ def test_multiples_round_up_labels_and_fields_as_long_as_the_tokens_only():
     }
 
 
-@pytest.mark.parametrize("make", [list, np.array, torch.tensor])
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_bare_sequences_become_one_tensor(make, side):
-    batch = PadCollator(side=side, pad_token_id=9)([make([1, 2, 3]), make([4])])
-    assert batch.tolist() == [[1, 2, 3], [4, 9, 9] if side == "right" else [9, 9, 4]]
-
-
 def test_named_tuples_and_dataclasses_keep_their_type():
     named = PadCollator(pad_token_id=9)([Named([1, 2], [3, 4], 0.5), Named([5], [6], 1.5)])
     assert type(named) is Named
@@ -189,14 +166,6 @@ def test_plain_tuples_keep_their_type_and_ask_how_to_pad_unnamed_elements(kind):
     assert [part.tolist() for part in batch] == [[[1, 2], [5, 0]], [7, 8], [[3, 4], [6, -100]]]
     with pytest.raises(CollateError, match=r"element 2 of the tuples .* pad_values=\{'2': -100\}"):
         PadCollator()(samples)
-
-
-def test_mappings_of_any_kind_become_dicts():
-    transformers = pytest.importorskip("transformers")
-    for make in (UserDict, transformers.BatchEncoding):
-        batch = PadCollator()([make({"input_ids": [1, 2]}), make({"input_ids": [3]})])
-        assert type(batch) is dict
-        assert batch["input_ids"].tolist() == [[1, 2], [3, 0]]
 
 
 def test_what_is_no_number_is_listed_and_what_is_never_there_stays_none():

@@ -39,14 +39,6 @@ def test_a_row_is_a_sample_without_padding_and_stays_as_it_is():
     assert row == few_rows()[0]
 
 
-def test_again_collates_the_rows_themselves_and_holds_no_pixels():
-    made = PreparingCollator(collate_fn=Collate(multiple=4), again=True).learned(few_rows())
-    samples = [made.prepare(row) for row in few_rows()]
-    assert made(samples)["input_ids"].shape == (3, 8)
-    with pytest.raises(ConfigurationError, match="again=True"):
-        replace(made, packed=True)
-
-
 def test_packed_groups_need_the_models_rule_for_image_positions():
     pytest.importorskip("transformers")
     made = replace(PreparingCollator(collate_fn=Collate()).learned(few_rows()), packed=True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections import UserDict
 from types import MappingProxyType
 
@@ -96,14 +95,6 @@ def test_length_mean_and_variance_are_those_of_the_tokens_of_all_ranks():
     assert step.length_variance == pytest.approx(away / 80)
 
 
-def test_a_step_knows_its_place_in_its_update():
-    places = [(s.update, s.micro_step) for s in (step_info(step=n, accumulate=3) for n in range(5))]
-    assert places == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
-    shown = step_info(step=5, accumulate=3, ends_update=False).to_dict()
-    names = ("accumulate", "update", "micro_step", "ends_update")
-    assert [shown[name] for name in names] == [3, 1, 2, False]
-
-
 def test_to_dict_is_json_with_both_shares():
     values = json.loads(json.dumps(step_info().to_dict(per_rank=True)))
     assert values["indices"] == [4, 9, 1]
@@ -113,16 +104,6 @@ def test_to_dict_is_json_with_both_shares():
     assert values["per_rank"]["supervised_tokens"] == [10, 20, 0]
     assert "per_rank" not in step_info().to_dict()
     assert step_info(indices=None).to_dict()["indices"] is None
-
-
-def test_step_info_is_frozen_and_equal_after_pickling():
-    step = step_info()
-    with pytest.raises(AttributeError):
-        step.step = 8  # type: ignore[misc]
-    assert pickle.loads(pickle.dumps(step)) == step
-    assert step != step_info(step=8)
-    assert step != step_info(totals=totals(tokens=[30, 50, 1]))
-    assert step != "step"
 
 
 @pytest.mark.parametrize("make", [dict, UserDict])

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from ranks import Rank, run
 
 import evenstep
 from documents import Documents
@@ -63,15 +60,6 @@ def test_batches_are_those_of_a_policy_that_was_given_the_cost(
     given = loader_of(evenstep.Even(256, cost=evenstep.cost_of(CONFIG)))
     assert loader.policy == given.policy
     assert loader.state_dict() == given.state_dict()
-    assert rows(loader) == rows(given)
-
-
-def test_an_epoch_that_was_set_is_kept() -> None:
-    loader, given = loader_of(), loader_of(evenstep.Even(256, cost=evenstep.cost_of(CONFIG)))
-    loader.set_epoch(3)
-    given.set_epoch(3)
-    loader.take_cost(Model())
-    assert loader.epoch == 3
     assert rows(loader) == rows(given)
 
 
@@ -133,41 +121,6 @@ def test_the_vision_tower_counts_where_evenstep_counts_patches(
     loader.take_cost(Model(PICTURES))
     assert loader.policy.cost == evenstep.cost_of(PICTURES, vision=both)
     assert isinstance(loader.policy.cost, VisionLanguageCost) == both
-
-
-def test_steps_with_images_are_even_in_the_time_of_both_parts() -> None:
-    draw = np.random.default_rng(0)
-    samples = [
-        {"input_ids": [1] * int(n), "pixel_values": torch.zeros(int(k), 3, 2, 2)}
-        for n, k in zip(draw.integers(4, 64, 200), draw.integers(1, 6, 200), strict=True)
-    ]
-    loader = evenstep.DataLoader(
-        samples,
-        policy=evenstep.Even(256, max_patches=50),
-        collate_fn=lambda group: {"rows": len(group)},
-    )
-    loader.take_cost(Model(PICTURES))
-    cost: Any = evenstep.cost_of(PICTURES, vision=True)
-    for _, step in loader.steps():
-        images = sum(len(samples[i]["pixel_values"]) for i in step.indices)
-        assert step.vision_cost == pytest.approx(images * cost.vision.per_token)
-
-
-def learned(rank: Rank) -> list[Any]:
-    loader = loader_of(evenstep.Even(4096), update_tokens=4096)
-    given = loader_of(evenstep.Even(4096, cost=evenstep.cost_of(CONFIG)), update_tokens=4096)
-    loader.learn()
-    loader.take_cost(Model())
-    known = loader.learned
-    found = rows(loader)
-    assert known == loader.learned
-    assert found == rows(given)
-    return [loader.policy.fingerprint, loader.accumulate]
-
-
-def test_sizes_that_were_learned_before_are_learned_again_on_all_ranks(tmp_path: Path) -> None:
-    first, second = run(learned, 2, folder=tmp_path, within=60)
-    assert first == second
 
 
 def accelerated(kind: str, stage: int | None = None, **plugin: Any) -> Any:

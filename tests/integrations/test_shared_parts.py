@@ -16,7 +16,6 @@ from torch.nn.functional import cross_entropy
 
 import evenstep
 from documents import Documents
-from evenstep.cost import FittedCost, PaddedTokenCost, VisionLanguageCost
 from evenstep.integrations import releases
 from evenstep.integrations.handed_steps import without_loss
 from evenstep.integrations.job_facts import estimate_steps
@@ -111,34 +110,6 @@ def test_values_to_log_are_those_of_the_steps_since_the_last_log() -> None:
     assert values.take() == {}
 
 
-def test_images_are_logged_where_a_job_has_any() -> None:
-    cost = VisionLanguageCost(
-        language=PaddedTokenCost(),
-        vision=FittedCost(per_group=0, per_token=1.0, per_pair=0.5),
-    )
-    samples = [
-        {"input_ids": [1] * 20, **({"image_grid_thw": [[1, 2, n]]} if n else {})}
-        for n in (3, 0, 4, 2) * 8
-    ]
-    loader = evenstep.DataLoader(
-        samples, policy=evenstep.Even(200, cost=cost), collate_fn=lambda group: {"n": len(group)}
-    )
-    values, lines = StepValues(), []
-    for _, step in loader.steps():
-        values.add(step)
-        lines.append(step.to_line())
-    taken = values.take()
-    assert taken["images_per_step"] * len(lines) == 24
-    assert taken["patches_per_step"] * len(lines) == 8 * 2 * (3 + 4 + 2)
-    assert taken["vision_imbalance"] == taken["text_imbalance"] == 1  # of one rank
-    assert sum(line["images"] for line in lines) == 24
-    assert {"patches", "vision_imbalance", "text_imbalance"} <= set(lines[0])
-    for _, step in loader_of().steps():
-        values.add(step)
-        assert not {"images", "patches", "vision_imbalance"} & set(step.to_line())
-    assert not [name for name in values.take() if "image" in name or "vision" in name]
-
-
 def test_an_estimate_of_steps_is_close_and_says_how_close() -> None:
     loader = loader_of()
     estimate = estimate_steps(loader)
@@ -146,13 +117,6 @@ def test_an_estimate_of_steps_is_close_and_says_how_close() -> None:
     steps = sum(1 for _ in loader)
     assert abs(estimate.steps - steps) <= max(3 * estimate.spread, 0.1 * steps)
     assert 0 <= estimate.spread < 0.2 * steps
-
-
-def test_an_estimate_is_exact_where_the_number_is_known() -> None:
-    loader = loader_of(policy=evenstep.FixedBatch(7))
-    estimate = estimate_steps(loader)
-    assert estimate is not None
-    assert (estimate.steps, estimate.spread) == (len(loader), 0)
 
 
 class Stream(torch.utils.data.IterableDataset):

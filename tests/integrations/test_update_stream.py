@@ -112,10 +112,3 @@ def test_another_number_of_micro_batches_is_refused() -> None:
     policy = evenstep.WorkloadPacking(96, micro_batches=3)
     with pytest.raises(evenstep.ConfigurationError, match=r"makes 3 micro-batches .* takes 2"):
         UpdateStream(loader_of(policy), 2)
-
-
-def test_a_dataset_without_samples_ends_the_stream() -> None:
-    stream = UpdateStream(loader_of(documents=Documents(0)), 1)
-    with pytest.raises(evenstep.ConfigurationError, match="an epoch has no samples"):
-        next(iter(stream))
-    stream.loader.close()

@@ -36,27 +36,14 @@ def test_every_sample_comes_once_in_each_epoch_and_epochs_differ():
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_workers": 1},
         {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
-        {"num_workers": 2, "chunk_size": 1, "prefetch": 1},
         {"num_workers": 2, "chunk_size": 100, "prefetch": 50, "prefetch_factor": 5},
-        {"num_workers": 1, "persistent_workers": True},
         {"chunk_size": 7},
     ],
     ids=str,
 )
 def test_batches_and_their_order_do_not_depend_on_how_they_are_made(options):
     assert passes(2, **options) == passes(2)
-
-
-def test_set_epoch_chooses_the_order():
-    loader = evenstep.DataLoader(
-        Documents(COUNT), policy=BUDGET, shuffle=True, memory=evenstep.Memory(buffer_size=48)
-    )
-    natural = [[step.indices for _, step in loader.steps()] for _ in range(3)]
-    for epoch in (2, 0):
-        loader.set_epoch(epoch)
-        assert [step.indices for _, step in loader.steps()] == natural[epoch]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -91,23 +78,6 @@ def test_a_batch_is_its_samples_padded_and_its_step_says_so(workers):
         assert step.supervised_tokens == supervised
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_leaving_a_pass_early_disturbs_no_other(workers):
-    loader = evenstep.DataLoader(
-        Documents(COUNT),
-        policy=BUDGET,
-        shuffle=True,
-        num_workers=workers,
-        memory=evenstep.Memory(buffer_size=48),
-    )
-    whole = [[step.indices for _, step in loader.steps()] for _ in range(2)]
-    loader.set_epoch(0)
-    for _, step in loader.steps():
-        if step.step == 2:
-            break
-    assert [step.indices for _, step in loader.steps()] == whole[1]
-
-
 def test_a_new_pass_ends_the_one_under_way():
     loader = evenstep.DataLoader(
         Documents(COUNT), policy=BUDGET, memory=evenstep.Memory(buffer_size=48)
@@ -117,27 +87,6 @@ def test_a_new_pass_ends_the_one_under_way():
     assert len(list(loader.steps())) > 3
     with pytest.raises(LoaderDiedError, match="iterate the loader again"):
         next(first)
-
-
-def test_two_loaders_run_side_by_side():
-    def make(seed: int) -> evenstep.DataLoader:
-        return evenstep.DataLoader(
-            Documents(COUNT),
-            policy=BUDGET,
-            shuffle=True,
-            seed=seed,
-            num_workers=1,
-            memory=evenstep.Memory(buffer_size=48),
-        )
-
-    alone = [[step.indices for _, step in make(seed).steps()] for seed in (1, 2)]
-    together: list[list[tuple[int, ...]]] = [[], []]
-    one, two = make(1).steps(), make(2).steps()
-    for (_, first), (_, second) in zip(one, two):
-        together[0].append(first.indices)
-        together[1].append(second.indices)
-    for whole, seen in zip(alone, together):
-        assert whole[: len(seen)] == seen
 
 
 def test_a_loader_that_only_its_iterator_holds_lives_on():

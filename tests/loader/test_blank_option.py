@@ -33,11 +33,6 @@ def test_a_blank_is_found_where_the_collate_function_prepares_samples():
     assert loader_of(False).blank is False
 
 
-def test_without_images_in_the_first_rows_there_is_none():
-    texts = [ROWS[number] for number in range(len(ROWS)) if number not in IMAGES]
-    assert of(texts, collate_fn=FAMILY.collate).blank is None
-
-
 def test_without_a_processor_the_blank_is_a_samples():
     rows = [{"text": "abc", "images": []}, {"text": "xaby", "images": [1]}]
     blank = of(rows, collate_fn=Collate()).blank

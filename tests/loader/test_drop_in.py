@@ -3,9 +3,6 @@ order, the same attributes, errors of the same types."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -30,13 +27,7 @@ from torch.utils.data import (
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import evenstep
-from evenstep.errors import (
-    CollateError,
-    ConfigurationError,
-    EvenstepError,
-    LoaderDiedError,
-    SampleError,
-)
+from evenstep.errors import ConfigurationError, EvenstepError
 
 COUNT = 23
 Point = namedtuple("Point", ["place", "name"])
@@ -164,16 +155,6 @@ def test_samples_of_all_kinds_from_two_workers() -> None:
     with_workers.close()
 
 
-def test_batches_as_the_loop_receives_them() -> None:
-    for ours, theirs in zip(
-        evenstep.DataLoader(Mapped(nested), batch_size=5),
-        TorchDataLoader(Mapped(nested), batch_size=5),
-        strict=True,
-    ):
-        assert isinstance(evenstep.pop_step(ours), evenstep.StepInfo)
-        assert same(ours, theirs)
-
-
 def mix(samples: list[Record]) -> Record:
     """Labels as fractions, as mixed samples have them."""
     labels = torch.nn.functional.one_hot(torch.tensor([s["label"] for s in samples]), 10).float()
@@ -207,11 +188,6 @@ def test_a_sample_counts_as_one_where_nothing_is_known_of_it() -> None:
     assert [step.supervised_tokens for _, step in counted.steps()] == [4] * 12
 
 
-def test_other_policies_still_need_lengths() -> None:
-    with pytest.raises(SampleError, match="length_fn"):
-        list(evenstep.DataLoader(Mapped(picture), policy=evenstep.Even(64)))
-
-
 # Datasets
 
 
@@ -241,19 +217,8 @@ def test_every_dataset(dataset: str) -> None:
     assert_same_batches(ours, theirs)
 
 
-def test_a_dataset_that_grows() -> None:
-    dataset = list(range(4))
-    ours, theirs = (
-        evenstep.DataLoader(dataset, batch_size=2),
-        TorchDataLoader(dataset, batch_size=2),
-    )
-    dataset.append(4)
-    assert len(ours) == len(theirs) == 3
-    assert_same_batches(ours, theirs)
-
-
 class Numbers(IterableDataset):  # type: ignore[type-arg]
-    """Numbers below `count`, shared among the workers, with a state."""
+    """Numbers below `count`, shared among the workers."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -282,17 +247,8 @@ class NumbersIterator:
         self.next += self.by
         return self.next - self.by
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"next": self.next, "random": self.generator.get_state(), "by": {0: (self.by,)}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.generator.set_state(state["random"])
-        assert state["by"] == {0: (self.by,)}
-        self.next = state["next"]
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(("batch_size", "drop_last"), [(1, False), (4, True)])
 def test_an_iterable_dataset_and_its_length(batch_size: int, drop_last: bool) -> None:
     options: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last}
     for dataset in (Numbers(COUNT), ChainDataset([Numbers(5), Numbers(6)])):
@@ -427,47 +383,6 @@ def test_shuffling_is_that_of_a_distributed_sampler_and_of_a_sampler_that_is_giv
     ours.close()
 
 
-ATTRIBUTES = (
-    *("dataset", "batch_size", "num_workers", "pin_memory", "drop_last", "timeout"),
-    *("worker_init_fn", "generator", "prefetch_factor", "persistent_workers", "in_order"),
-)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 4, "drop_last": True},
-        {
-            "batch_size": 4,
-            "num_workers": 2,
-            "persistent_workers": True,
-            "timeout": 5.0,
-            "worker_init_fn": note_worker,
-            "generator": seeded(),
-        },
-        {"batch_size": 4, "num_workers": 1, "prefetch_factor": 7},
-    ],
-    ids=["alone", "two workers", "one worker"],
-)
-def test_attributes(options: dict[str, Any]) -> None:
-    dataset = Mapped(pair)
-    ours, theirs = evenstep.DataLoader(dataset, **options), TorchDataLoader(dataset, **options)
-    for name in ATTRIBUTES:
-        assert getattr(ours, name) == getattr(theirs, name), name
-
-
-def test_attributes_of_samplers_and_contexts() -> None:
-    sampler, context = range(5), multiprocessing.get_context("spawn")
-    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": context}
-    ours = evenstep.DataLoader(range(9), batch_size=2, sampler=sampler, **options)
-    theirs = TorchDataLoader(range(9), batch_size=2, sampler=sampler, **options)
-    assert ours.sampler is theirs.sampler is sampler
-    assert ours.multiprocessing_context is theirs.multiprocessing_context is context
-    batch_sampler = BatchSampler(SequentialSampler(range(9)), 2, False)
-    assert evenstep.DataLoader(range(9), batch_sampler=batch_sampler).batch_sampler is batch_sampler
-    assert evenstep.DataLoader[int] is not None  # annotations of code written for torch
-
-
 # What is refused
 
 
@@ -542,99 +457,4 @@ def test_what_an_epoch_depends_on_cannot_be_set_later(name: str) -> None:
             setattr(loader, name, 3)
 
 
-class Ends(Mapped):
-    """Ends the worker that comes to some sample, or keeps it for long."""
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 9:
-            self.make(index)
-        return index
-
-
-def end_process(index: int) -> Any:
-    os._exit(3)
-
-
-def sleep_long(index: int) -> Any:
-    time.sleep(600)
-
-
-@pytest.mark.parametrize("happens", [end_process, sleep_long], ids=lambda f: f.__name__)
-def test_a_worker_that_dies_or_hangs_is_a_runtime_error(happens: Callable[[int], Any]) -> None:
-    options: dict[str, Any] = {"batch_size": 2, "num_workers": 1, "timeout": 1}
-    with pytest.raises(RuntimeError) as error:
-        list(evenstep.DataLoader(Ends(happens), **options))
-    assert isinstance(error.value, LoaderDiedError)
-
-
 # States, as torchdata's stateful loader has them
-
-
-class Reading(IterableDataset):  # type: ignore[type-arg]
-    """Its own iterator, which has a place only once it was begun."""
-
-    place = end = 0
-
-    def __iter__(self) -> Reading:
-        info = get_worker_info()
-        self.place = 0 if info is None else 100 * info.id
-        self.end = self.place + COUNT
-        return self
-
-    def __next__(self) -> int:
-        if self.place >= self.end:
-            raise StopIteration
-        self.place += 1
-        return self.place - 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.place = state["place"]
-
-
-STATEFUL: dict[str, Callable[[], dict[str, Any]]] = {
-    "in order": lambda: {"dataset": Mapped(pair)},
-    "sampler": lambda: {
-        "dataset": Mapped(nested),
-        "sampler": RandomSampler(range(COUNT), generator=seeded()),
-    },
-    "batch_sampler": lambda: {
-        "dataset": Mapped(text),
-        "batch_size": None,
-        "batch_sampler": BatchSampler(DistributedSampler(range(COUNT), 1, 0, seed=3), 4, True),
-    },
-    "iterable": lambda: {"dataset": Numbers(COUNT)},
-    "its own iterator": lambda: {"dataset": Reading()},
-}
-
-
-@pytest.mark.parametrize(
-    ("case", "workers"),
-    [
-        *((case, 0) for case in STATEFUL),
-        *((case, 2) for case in ("batch_sampler", "iterable", "its own iterator")),
-    ],
-)
-def test_a_state_saved_in_mid_epoch_goes_on_with_the_batches_that_would_have_come(
-    case: str, workers: int
-) -> None:
-    def loader() -> evenstep.DataLoader:
-        return evenstep.DataLoader(**{"batch_size": 4, "num_workers": workers, **STATEFUL[case]()})
-
-    whole = batches(loader())
-    if not (workers and isinstance(STATEFUL[case]()["dataset"], IterableDataset)):
-        given = {"batch_size": 4, **STATEFUL[case]()}
-        given["batch_size"] = given["batch_size"] or 1  # torch's default
-        assert all(map(same, whole, batches(TorchDataLoader(**given))))
-    first, second = loader(), loader()
-    passing = iter(first)
-    for _ in range(2):
-        next(passing)
-    state = first.state_dict()
-    first.close()
-    second.load_state_dict(state)
-    made = batches(second)
-    assert len(made) == len(whole) - 2 > 0
-    assert all(map(same, made, whole[2:]))

@@ -45,29 +45,6 @@ def asked_by(feed: IndexFeed) -> Iterator[list[Any]]:
         yield list(request.indices)
 
 
-def test_an_endless_sampler_is_read_as_far_as_the_pipe_holds_and_stops_when_left(
-    pipe: Pipe,
-) -> None:
-    reader, writer = pipe
-    drawn = itertools.count()
-    feeder = feed(writer, 0, drawn)
-    chunks = asked_by(IndexFeed(reader, 10))
-    assert [next(chunks) for _ in range(3)] == [list(range(b, b + 10)) for b in (0, 10, 20)]
-    feeder.leave()
-    rest = list(chunks)  # ends, since the feeder does
-    assert rest[-1][-1] == next(drawn) - 1
-
-
-def test_a_feeder_ends_when_nobody_reads() -> None:
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    before = threading.active_count()
-    feed(writer, 0, itertools.count())
-    reader.close()
-    await_feeders()
-    assert threading.active_count() <= before
-    writer.close()
-
-
 # Samples that are dealt on demand
 
 

@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 import evenstep
-from evenstep.errors import SampleError
 
 
 def number(value: int) -> dict[str, Any]:
@@ -30,7 +29,7 @@ class Lopsided(IterableDataset):
         worker = get_worker_info()
         assert worker is not None
         if worker.id == 1:
-            time.sleep(1)
+            time.sleep(0.3)
         yield from map(number, range(100, 164) if worker.id else range(8))
 
 
@@ -56,30 +55,12 @@ def test_an_endless_dataset_may_be_left_at_any_time(workers: int) -> None:
         assert firsts == [0, 4, 8, 12, 16]
 
 
-class Failing(IterableDataset):
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        yield from map(number, range(10))
-        raise RuntimeError("DataLoader worker is fine, the shard is torn")
-
-
-SAID = "worker 0, after 10 samples: the dataset raised RuntimeError: .*shard is torn"
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_dataset_that_raises_is_at_fault_and_not_its_worker(workers: int) -> None:
-    loader = evenstep.DataLoader(
-        Failing(), batch_size=2, num_workers=workers, memory=evenstep.Memory(buffer_size=4)
-    )
-    with pytest.raises(SampleError, match=SAID):
-        numbers_of(loader)
-
-
 class Empty(IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(())
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_an_empty_dataset_makes_no_step(workers: int) -> None:
     loader = evenstep.DataLoader(Empty(), batch_size=2, num_workers=workers)
     assert list(loader) == []

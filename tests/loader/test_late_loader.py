@@ -124,8 +124,7 @@ def assert_same(ours: list[Any], theirs: list[Any]) -> None:
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["bytes", "files", "opened"])
+@pytest.mark.parametrize(("kind", "workers"), [("bytes", 0), ("files", 2), ("opened", 2)])
 def test_batches_are_those_made_at_once_bit_for_bit(
     workers: int, kind: str, tmp_path: Path
 ) -> None:
@@ -143,32 +142,6 @@ def test_batches_are_those_made_at_once_bit_for_bit(
     ours, theirs = batches(late), batches(at_once)
     assert sorted(n for batch in ours for n in batch["id"].tolist()) == list(range(N))
     assert_same(ours, theirs)
-
-
-@pytest.mark.parametrize("kind", ["bytes", "opened"])
-def test_each_image_is_decoded_once_a_pass(kind: str, tmp_path: Path, decodings: list[Any]) -> None:
-    loader = loader_of(hugging_face() if kind == "bytes" else Opening(tmp_path))
-    loader.learn()
-    decodings.clear()
-    for batch, _ in loader.steps():
-        assert len(batch["input_ids"])
-    assert len(decodings) == sum(map(count_of, range(N)))
-
-
-def test_a_resumed_epoch_goes_on_with_the_same_batches() -> None:
-    data = hugging_face()
-    loader = loader_of(data, buffer_size=8, num_workers=2)
-    whole = batches(loader)
-    loader = loader_of(data, buffer_size=8, num_workers=2)
-    steps = loader.steps()
-    for _ in range(3):
-        next(steps)
-    state = loader.state_dict()
-    steps.close()
-    loader.close()
-    resumed = loader_of(data, buffer_size=8, num_workers=1)
-    resumed.load_state_dict(state)
-    assert_same(batches(resumed), whole[3:])
 
 
 def test_windows_of_encoded_images_hold_more_than_windows_of_pixels(caplog: Any) -> None:
@@ -229,35 +202,6 @@ def test_rows_are_those_of_the_dataset_with_images_not_decoded(decodings: list[A
         for one, other in zip(mine["images"], theirs["images"], strict=True):
             assert (one.size, one.mode) == (other.size, other.mode)
             assert np.array_equal(one, other)
-
-
-@pytest.mark.parametrize("mode", ["L", "RGB", None])
-def test_columns_of_images_within_others_and_of_a_mode(mode: str | None) -> None:
-    features = datasets.Features(
-        {
-            "image": datasets.Image(mode=mode),
-            "turns": datasets.List({"who": datasets.Value("string"), "seen": datasets.Image()}),
-            "kind": datasets.ClassLabel(names=["a", "b"]),
-        }
-    )
-    one = {"bytes": file_of(1), "path": None}
-    rows = [
-        {
-            "image": one,
-            "turns": [{"who": "me", "seen": one}, {"who": "you", "seen": None}],
-            "kind": 1,
-        },
-        {"image": None, "turns": [], "kind": 0},
-    ]
-    data = datasets.Dataset.from_list(rows, features=features)
-    for mine, theirs in zip([undecoded(data)[0], undecoded(data)[1]], data):
-        assert mine["kind"] == theirs["kind"]
-        assert [t["who"] for t in mine["turns"]] == [t["who"] for t in theirs["turns"]]
-        pairs = [(mine["image"], theirs["image"])]
-        pairs += [(m["seen"], t["seen"]) for m, t in zip(mine["turns"], theirs["turns"])]
-        for a, b in pairs:
-            assert (a is None) == (b is None)
-            assert a is None or (a.mode == b.mode and np.array_equal(a, b))
 
 
 def test_a_dataset_that_changes_its_rows_is_read_as_it_is() -> None:

@@ -77,17 +77,6 @@ def test_all_ranks_learn_who_died_however_many_do(count: int, data: Any) -> None
         each.close()
 
 
-@given(st.integers(2, 40), st.data())
-def test_ranks_that_fail_for_a_death_are_not_said_to_have_died(count: int, data: Any) -> None:
-    ranks = ranks_of(count)
-    ranks[0].release()
-    order = data.draw(st.permutations(range(1, count)))
-    talk(ranks[1:])
-    for rank in order:
-        assert [(lost, loss.how) for lost, loss in ranks[rank].losses().items()] == [(0, DIED)]
-        ranks[rank].close()
-
-
 def test_a_rank_that_leaves_is_missed_only_in_a_collective(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -268,7 +257,7 @@ def test_losses_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert named({0: Loss(SILENT, 4)}) == f"rank 0 stopped answering rank 4: {why}"
 
 
-@pytest.mark.parametrize("limit", [4, 5, 61, 120, 121, 180, 3600])
+@pytest.mark.parametrize("limit", [4, 121, 3600])
 def test_a_host_has_its_whole_limit_to_answer(limit: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())

@@ -12,7 +12,6 @@ import evenstep
 from documents import Documents
 from evenstep.errors import InvariantError
 from evenstep.plan import Groups, Plan
-from evenstep.testing import assert_exact_resume
 from loader_options import grouped
 from worlds import Arbitrary
 
@@ -46,28 +45,17 @@ def test_a_batch_is_a_list_that_holds_the_samples_of_its_step(num_workers) -> No
     assert seen == Counter(range(50))
 
 
-def test_they_resume_exactly_after_every_step() -> None:
-    assert assert_exact_resume(make, epochs=2) > 10
-
-
 def take_apart(samples):
     labels = [sample.pop("labels") for sample in samples]
     batch = evenstep.PadCollator()(samples)
     return {**batch, "first": torch.tensor([int(label[0]) for label in labels])}
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("num_workers", [1])
 def test_a_collate_function_may_take_its_samples_apart(num_workers) -> None:
     loader = make(num_workers=num_workers, collate_fn=take_apart)
     fillers = sum(scale == 0 for _, step in loader.steps() for scale in step.loss_scales)
     assert fillers > 0
-
-
-def test_the_step_is_popped_from_the_list() -> None:
-    for batches in make():
-        step = evenstep.pop_step(batches)
-        assert isinstance(step, evenstep.StepInfo)
-        assert all(isinstance(value, torch.Tensor) for batch in batches for value in batch.values())
 
 
 class Overfull(Arbitrary):

@@ -111,8 +111,9 @@ def torch_sampler(count: int) -> Any:
     return DistributedSampler(Documents(count), num_replicas=2, rank=1, seed=5)
 
 
-@pytest.mark.parametrize("make_sampler", [Counted, Sized, torch_sampler])
-@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize(
+    ("make_sampler", "shard"), [(Counted, False), (Sized, True), (torch_sampler, False)]
+)
 def test_a_sampler_that_is_a_function_of_the_epoch_resumes_exactly(make_sampler, shard) -> None:
     def make() -> evenstep.DataLoader:
         return evenstep.DataLoader(
@@ -221,8 +222,9 @@ class WithIterator(Stream):
         return self.Iterator(self)
 
 
-@pytest.mark.parametrize("num_workers", [0, 3])
-@pytest.mark.parametrize("kind", [Stateful_, WithIterator, Stream])
+@pytest.mark.parametrize(
+    ("kind", "num_workers"), [(Stateful_, 0), (Stateful_, 3), (WithIterator, 3), (Stream, 0)]
+)
 def test_iterable_datasets_resume_exactly(kind, num_workers) -> None:
     def make() -> evenstep.DataLoader:
         return evenstep.DataLoader(
@@ -296,8 +298,7 @@ def test_the_number_of_workers_and_what_is_prefetched_may_change() -> None:
     assert seen + identities(loader) == identities(make_loader())
 
 
-@pytest.mark.parametrize("buffer_size", [5, 40])
-@pytest.mark.parametrize("kind", ["map", "iterable"])
+@pytest.mark.parametrize(("buffer_size", "kind"), [(5, "map"), (40, "iterable")])
 def test_with_another_buffer_size_every_remaining_sample_comes_once(buffer_size, kind) -> None:
     def make(size: int) -> evenstep.DataLoader:
         if kind == "map":
@@ -412,7 +413,6 @@ def test_set_epoch_does_not_throw_a_loaded_state_away() -> None:
     "options",
     [
         {},
-        {"dataset": WithIterator(120), "shuffle": False, "num_workers": 2},
         {
             "dataset": WithIterator(120),
             "shuffle": False,
@@ -420,7 +420,7 @@ def test_set_epoch_does_not_throw_a_loaded_state_away() -> None:
             "persistent_workers": True,
         },
     ],
-    ids=["map", "iterable", "persistent"],
+    ids=["map", "persistent"],
 )
 def test_going_back_in_one_process_makes_the_same_steps_again(options) -> None:
     loader = make_loader(**options)
@@ -445,7 +445,7 @@ class Cursor(Stateful_):
     """Resumes where it was abandoned, as datasets do that keep their own position."""
 
 
-@pytest.mark.parametrize("exhausted", ["pad", "stop"])
+@pytest.mark.parametrize("exhausted", ["stop"])
 def test_a_pass_that_was_left_does_not_shorten_the_next(exhausted) -> None:
     loader = evenstep.DataLoader(
         Cursor(40),
@@ -461,37 +461,3 @@ def test_a_pass_that_was_left_does_not_shorten_the_next(exhausted) -> None:
     next(loader.steps())
     loader.load_state_dict(state)
     assert sorted(i for batch in identities(loader) for i in batch) == whole
-
-
-def test_a_dataset_that_grew_between_epochs_is_whole_in_the_next() -> None:
-    documents = Documents(60)
-    loader = evenstep.DataLoader(documents, batch_size=4)
-    list(loader.steps())
-    documents.lengths = Documents(70).lengths
-    state = json.loads(json.dumps(loader.state_dict()))
-    resumed = evenstep.DataLoader(documents, batch_size=4)
-    resumed.load_state_dict(state)
-    assert sorted(i for batch in identities(resumed) for i in batch) == list(range(70))
-
-
-def test_numbers_of_numpy_are_as_good_as_pythons() -> None:
-    loader = evenstep.DataLoader(
-        Documents(60),
-        batch_size=np.int64(4),
-        memory=evenstep.Memory(buffer_size=np.int64(16), chunk_size=np.int64(3)),
-    )
-    next(loader.steps())
-    resumed = evenstep.DataLoader(
-        Documents(60), batch_size=4, memory=evenstep.Memory(buffer_size=16)
-    )
-    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-    assert len(identities(resumed)) == 14
-
-
-def test_set_epoch_after_a_break_begins_the_state_of_that_epoch() -> None:
-    loader = make_loader()
-    steps = loader.steps()
-    next(steps)
-    steps.close()
-    loader.set_epoch(5)
-    assert loader.state_dict()["epoch"]["number"] == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -10,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import IterableDataset
 
 import evenstep
 from documents import Documents
@@ -128,8 +128,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "workers"), zip(KINDS, itertools.cycle([0, 1])))
 def test_samples_of_any_kind_arrive_whole_and_once(kind: str, workers: int) -> None:
     make, options = KINDS[kind]
     dataset = [make(number) for number in range(COUNT)]
@@ -151,36 +150,6 @@ def test_samples_of_any_kind_arrive_whole_and_once(kind: str, workers: int) -> N
         seen += step.indices
     assert sorted(seen) == list(range(COUNT))
     loader.close()
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("kind", ["dict", "tensor"])
-def test_they_are_padded_by_default_where_they_hold_nothing_but_tokens(
-    kind: str, workers: int
-) -> None:
-    dataset: list[Any] = [tokens_of(number) for number in range(COUNT)]
-    if kind == "dict":
-        dataset = [{"input_ids": tokens} for tokens in dataset]
-    loader = evenstep.DataLoader(
-        dataset,
-        policy=evenstep.TokenBudget(LIMIT),
-        num_workers=workers,
-        memory=evenstep.Memory(buffer_size=16),
-    )
-    seen: list[int] = []
-    for batch, step in loader.steps():
-        rows = batch["input_ids"] if kind == "dict" else batch
-        for index, row in zip(step.indices, rows, strict=True):
-            tokens = tokens_of(index)
-            assert row[: len(tokens)].tolist() == tokens.tolist()
-            assert not row[len(tokens) :].any()
-        seen += step.indices
-    assert sorted(seen) == list(range(COUNT))
-
-
-class Records(IterableDataset):
-    def __iter__(self) -> Iterator[Record]:
-        return map(as_record, range(COUNT))
 
 
 class InBatches(Documents):
@@ -236,31 +205,3 @@ def test_the_number_of_steps_is_estimated_from_the_steps_so_far() -> None:
         samples += step.samples
         assert loader.estimated_steps == max(1, round(COUNT * number / samples))
     assert loader.estimated_steps == number
-
-
-def test_an_estimate_is_of_a_whole_pass_also_after_a_resume() -> None:
-    def make() -> evenstep.DataLoader:
-        return evenstep.DataLoader(
-            Documents(40), batch_size=4, memory=evenstep.Memory(buffer_size=8)
-        )
-
-    first = make()
-    steps = first.steps()
-    for _ in range(6):
-        next(steps)
-    second = make()
-    second.load_state_dict(first.state_dict())
-    first.close()
-    assert second.estimated_steps is None
-    assert len(list(second)) == 4
-    assert second.estimated_steps == 10 == len(second)
-
-
-def test_where_the_number_of_samples_is_not_known_nothing_is_estimated() -> None:
-    for options in ({"sampler": Sampler(13)}, {}):
-        dataset: Any = Documents(COUNT) if options else Records()
-        loader = evenstep.DataLoader(
-            dataset, batch_size=4, collate_fn=untouched, loss_scaling="sample", **grouped(**options)
-        )
-        assert len(list(loader.steps())) in (4, 13)
-        assert loader.estimated_steps is None

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 import evenstep
 from evenstep.batch.joining import keeping_random_state
@@ -107,13 +107,6 @@ def test_augmentation_differs_between_samples_epochs_and_seeds() -> None:
     assert len({noise for noise, _ in first.values()}) == COUNT
     for index in range(COUNT):
         assert len({drawn[index][0] for drawn in (first, second, other)}) == 3
-
-
-def test_samples_of_a_subset_draw_by_the_sample_too() -> None:
-    subset = Subset(Augmented(), range(COUNT))
-    expected = augmented(dataset=subset, chunk_size=4)
-    assert augmented(dataset=subset, chunk_size=5) == expected
-    assert augmented(dataset=subset, chunk_size=4, num_workers=2) == expected
 
 
 def test_without_workers_the_random_state_is_the_trainers() -> None:

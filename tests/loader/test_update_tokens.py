@@ -55,7 +55,7 @@ def test_an_update_has_the_tokens_asked_for_in_several_groups() -> None:
     assert composition.value > 0.95
 
 
-@pytest.mark.parametrize("options", [{}, {"policy": evenstep.Even(512)}, {"num_workers": 2}])
+@pytest.mark.parametrize("options", [{"policy": evenstep.Even(512)}, {"num_workers": 2}])
 def test_a_resume_in_an_update_goes_on_with_the_same_batches(options: dict[str, Any]) -> None:
     whole = [ids for update in updates_of(make_loader(**options)) for ids, _ in update]
     loader = make_loader(**options)
@@ -130,7 +130,6 @@ def test_updates_of_one_length_are_warned_of_once(caplog: pytest.LogCaptureFixtu
     "options",
     [
         {},
-        {"policy": evenstep.Even(2048, packed=True), "update_tokens": None},
         {"policy": evenstep.FixedBatch(8), "update_tokens": None},
     ],
 )
@@ -140,14 +139,6 @@ def test_mixed_updates_are_not_warned_of(
     with caplog.at_level(logging.WARNING, "evenstep"):
         updates_of(make_loader(**options))
     assert not [message for message in caplog.messages if "composition" in message]
-
-
-def test_lengths_that_hardly_vary_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    samples = [{"input_ids": list(range(1, 100 + i % 7))} for i in range(600)]
-    loader = evenstep.DataLoader(samples, policy=evenstep.Even(2048), shuffle=True)
-    for _ in loader:
-        pass
-    assert not caplog.messages
 
 
 class Counted(Documents):
@@ -174,22 +165,3 @@ def test_no_sample_is_read_where_lengths_change_nothing(options: dict[str, Any])
     loader = evenstep.DataLoader(dataset, **{"policy": EVEN, **options})
     assert loader.accumulate == (4 if options["update_tokens"] == 4096 else 1)
     assert dataset.reads == 0
-
-
-def test_a_number_of_steps_takes_the_place_of_tokens() -> None:
-    loader = make_loader()
-    loader.accumulate = 3
-    assert (loader.accumulate, loader.update_tokens, loader.sized_policy) == (3, None, EVEN)
-    assert {len(update) for update in updates_of(loader)[:-1]} == {3}
-
-
-class Keyed(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    def __getitem__(self, key: str) -> dict[str, Any]:
-        return Documents(N)[int(key)]
-
-
-def test_a_dataset_without_a_length_is_not_measured() -> None:
-    keys = [str(index) for index in range(40)]
-    loader = evenstep.DataLoader(Keyed(), policy=EVEN, update_tokens=2048, sampler=keys)
-    seen = [i for update in updates_of(loader) for ids, _ in update for i in ids]
-    assert sorted(seen) == list(range(40))

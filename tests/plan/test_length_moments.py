@@ -37,7 +37,7 @@ def test_sets_together_have_the_moments_of_all_their_samples(sets) -> None:
 # Samples a step, and how far the mean over shuffles may be from 1.
 @pytest.mark.parametrize(
     ("name", "size", "error"),
-    [("ultrachat", 4, 0.1), ("llava", 8, 0.06), ("sharegpt4o", 16, 0.03), ("mm-mix", 50, 0.015)],
+    [("ultrachat", 4, 0.1), ("mm-mix", 50, 0.015)],
 )
 def test_random_steps_have_a_composition_of_1(name: str, size: int, error: float) -> None:
     lengths = sample_lengths(name, 8_000, 1)

@@ -36,8 +36,9 @@ def test_groups_are_no_larger_than_memory(
     assert again == size
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64])
-@pytest.mark.parametrize("asked", [20_000, 60_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("ranks", "asked"), [(1, 20_000), (3, 60_000), (8, 1_000_000), (64, 20_000)]
+)
 def test_an_update_has_several_groups_where_they_are_large_enough(ranks: int, asked: int) -> None:
     size = UpdateSize.of(evenstep.Even(16_384), asked, ranks=ranks, lengths=LENGTHS)
     groups = size.accumulate * ranks
@@ -84,10 +85,10 @@ def test_what_cannot_be_kept_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "ranks"),
-    [("ultrachat", 1), ("llava", 2), ("mm-mix", 4), ("longtail", 2), ("all-short", 1)],
+    [("ultrachat", 1), ("llava", 2)],
 )
 def test_updates_are_as_large_as_asked_for_and_mixed(name: str, ranks: int) -> None:
-    lengths = load_lengths(name, samples=4000 * ranks, seed=0)
+    lengths = load_lengths(name, samples=3000 * ranks, seed=0)
     policy = evenstep.Even(DISTRIBUTIONS[name].max_tokens)
     asked = 2 * ranks * policy.max_tokens
     size = UpdateSize.of(policy, asked, ranks=ranks, lengths=lengths[:256])

@@ -32,27 +32,6 @@ def test_updates_are_counted_whatever_steps_they_have(sizes, lengths) -> None:
             number += 1
 
 
-def test_an_update_under_way_keeps_its_steps() -> None:
-    updates = Updates(4)
-    assert updates.of(2, 6) == updates
-    assert updates.of(2, 8) == Updates(2, 8, 2)
-
-
-def test_while_it_grows_all_ranks_that_have_samples_have_to_say() -> None:
-    fit = Fit(100)
-    assert fit.after(np.array([300, 0, 200]), 10) == Fit(100, 10)
-    assert fit.after(np.array([300, 150, 200]), 10) == Fit(150, 10)
-    assert fit.after(np.array([300, 100, 200]), 10) == Fit(100, 10, grows=False)
-    assert fit.after(np.array([300, 60]), 10) == Fit(60, 10, grows=False)
-
-
-def test_then_one_rank_that_has_less_is_enough() -> None:
-    fit = Fit(100, 10, grows=False)
-    assert fit.after(np.array([0, 0]), 20) == Fit(100, 20, grows=False)
-    assert fit.after(np.array([0, 70]), 10) == Fit(70, 10, grows=False)
-    assert fit.after(np.array([900, 0]), 10) == fit
-
-
 def _world(shards, packed, memory, accumulate=1, sizes=()) -> World:
     """Groups begin with 20 tokens, and grow to the memory of each rank, at most twofold."""
     begin = RoundStart.empty(fit=Fit(20))

@@ -53,17 +53,6 @@ def test_a_proof_on_one_rank_decides_for_all_before_anything_is_counted():
     assert rounds == [("every", [40, 38])]
 
 
-def test_copies_alone_are_read_as_causal():
-    _, rounds = run([[COPY] * 4, [MASKED] * 4])
-    assert rounds == [("causal", [36, 36])]
-
-
-def test_nothing_is_decided_before_a_count_depends_on_it():
-    machines, rounds = run([[MASKED] * 4 + [COPY] * 4, [MASKED] * 4 + [CLASSES] * 4])
-    assert rounds == [(None, [36, 36]), ("every", [40, 40])]
-    assert machines[0].contradicting is None
-
-
 def test_a_proof_after_copies_were_counted_as_causal_is_named_by_the_rank_that_has_it():
     machines, rounds = run([[COPY] * 8, [COPY] * 6 + [CLASSES, COPY]])
     assert rounds == [("causal", [36, 36])]

@@ -136,14 +136,6 @@ def test_samples_and_tokens_of_each_source_are_known_of_every_rank(data, sources
         broken._check(heads_of(heads), np.ones(len(sent), bool), 0)
 
 
-def test_a_receipt_of_text_has_no_bytes_for_images():
-    receipt = make_receipt([[5, 3], [9]], [8, 0])
-    assert len(receipt.encode()) == len(receipt.encode(VISION)) - 3 - 16
-    heads = [ProposalHead(False, False, 20, 20, 20, 0)]
-    with pytest.raises(DamagedMessageError):
-        RoundTotals.decode([receipt.encode(VISION)], heads_of(heads))
-
-
 @given(st.lists(st.lists(st.integers(1, 4_000_000), min_size=1, max_size=30), min_size=1))
 def test_moments_of_lengths_are_those_of_the_samples_to_half_precision(groups):
     moments = totals_of([make_receipt(groups, [0] * len(groups))]).moments
@@ -240,10 +232,3 @@ def test_a_receipt_whose_layout_does_not_fit_is_refused_by_name(wrong, said):
     good = receipt_of().encode()
     with pytest.raises(DamagedMessageError, match=f"rank 0 .* receipt of round 0: {said}"):
         RoundTotals.decode([wrong, good], heads_of([HEAD, HEAD]))
-
-
-def test_moments_that_are_no_numbers_are_refused():
-    infinite, wrong = 0x7C00, bytearray(receipt_of().encode())
-    wrong[-8:] = infinite.to_bytes(8, "little")
-    with pytest.raises(DamagedMessageError, match="'length_skew': inf"):
-        RoundTotals.decode([bytes(wrong)], heads_of([HEAD]))

@@ -95,7 +95,7 @@ class BufferModel(RuleBasedStateMachine):
         assert self.buffer.next_number == self.next
 
 
-BufferModel.TestCase.settings = settings(max_examples=120, stateful_step_count=30)
+BufferModel.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
 test_the_buffer_is_a_list_with_a_window_in_front = BufferModel.TestCase
 
 

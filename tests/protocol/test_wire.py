@@ -113,7 +113,7 @@ def test_hellos_that_agree_tell_what_every_rank_has_left(compared, left, random)
     assert compare_hellos(opened(HELLO, 0, hellos)).tolist() == left
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(COMPARED, st.integers(2, 16), st.text(min_size=1, max_size=8), VALUES, VALUES, st.data())
 def test_hellos_that_differ_name_the_key_and_the_ranks(compared, world, key, usual, odd, data):
     if usual == odd:
@@ -168,11 +168,6 @@ def test_an_abort_or_a_rank_that_left_is_named(bodies, round, data):
         open_all(messages, PROPOSAL, round, rank=0, epoch=3)
 
 
-def test_an_abort_may_name_a_file_whose_name_is_no_text():
-    with pytest.raises(PeerError, match=r"rank 0 failed: no file data-\\udcff"):
-        check_no_abort([abort_message("no file data-\udcff")])
-
-
 @given(BODIES, KINDS, KINDS, ROUNDS, ROUNDS, st.data())
 def test_a_rank_elsewhere_is_named_with_both_places(bodies, kind, other, round, elsewhere, data):
     if kind == other and (round == elsewhere or kind == HELLO):
@@ -187,25 +182,6 @@ def test_a_rank_elsewhere_is_named_with_both_places(bodies, kind, other, round, 
     )
     with pytest.raises(MismatchError, match=message):
         open_all(messages, kind, round, rank=5, epoch=0)
-
-
-@given(BODIES, KINDS, ROUNDS, st.data())
-def test_a_bit_a_byte_or_a_neighbour_more_or_less_is_damage(bodies, kind, round, data):
-    messages = sent(kind, round, bodies)
-    culprit = data.draw(st.integers(0, len(bodies) - 1))
-    whole = messages[culprit]
-    place = data.draw(st.integers(0, len(whole) - 1))
-    bit = 1 << data.draw(st.integers(0, 7))
-    changes = {
-        "flipped": whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :],
-        "cut off": whole[: place or 1],
-        "extended": whole + whole[:place] + b"\0",
-        "a neighbour's": encode(kind, bodies[culprit], rank=len(bodies), round=round),
-    }
-    messages[culprit] = changes[data.draw(st.sampled_from(list(changes)))]
-    said = f"rank {culprit} sent a damaged|has version {VERSION}, rank {culprit} has version"
-    with pytest.raises((DamagedMessageError, MismatchError), match=said):
-        open_all(messages, kind, round, rank=0, epoch=0)
 
 
 def test_a_message_can_be_made_from_what_the_head_says():

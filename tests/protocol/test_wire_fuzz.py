@@ -138,7 +138,7 @@ def test_damage_in_all_copies_is_one_error_on_all_ranks_that_names_the_sender(da
         assert f"rank {culprit} " in str(error)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data())
 def test_damage_in_one_copy_reaches_the_others_by_an_abort(data):
     job = data.draw(jobs())

@@ -152,19 +152,6 @@ def test_an_evenstep_loader_for_evaluation_is_refused_before_the_first_step(
     assert trainer.global_step == 0
 
 
-def test_even_loaders_that_are_tested_or_predicted_are_refused(tmp_path: Path) -> None:
-    class Every(Validated):
-        def test_step(self, batch: Any, batch_idx: int) -> None:
-            pass
-
-        predict_step = test_step
-
-    for name in ("validate", "test", "predict"):
-        trainer = trainer_of(None, tmp_path, callbacks=[even.StepCallback()])
-        with refused("for evaluation, whose fillers"):
-            getattr(trainer, name)(Every(), even.loader(loader_of()))
-
-
 def test_torchs_loader_evaluates_while_evensteps_trains(tmp_path: Path) -> None:
     module = Validated()
     trainer = trainer_of(None, tmp_path, val_check_interval=3, num_sanity_val_steps=0)
@@ -215,16 +202,3 @@ def test_a_checkpoint_without_the_loader(tmp_path: Path) -> None:
             loader_of(),
             ckpt_path=tmp_path / "bare.ckpt",
         )
-
-
-def test_a_schedule_over_samples_that_nobody_counted(tmp_path: Path) -> None:
-    loader = evenstep.DataLoader(_Stream(), policy=evenstep.Even(256))
-    with refused(r"give Trainer\(max_steps=\)"):
-        even.estimated_stepping_batches(trainer_of(None, tmp_path), loader)
-    trainer = trainer_of(None, tmp_path, max_steps=7)
-    assert even.estimated_stepping_batches(trainer, loader) == 7
-
-
-class _Stream(torch.utils.data.IterableDataset):
-    def __iter__(self) -> Any:
-        return iter(DOCUMENTS)

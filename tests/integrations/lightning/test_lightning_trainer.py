@@ -178,48 +178,6 @@ def test_a_killed_job_goes_on_where_it_saved(tmp_path: Path) -> None:
     check_killed(tmp_path, partial(whole, folder=tmp_path), hanging, resumed)
 
 
-def test_every_checkpoint_is_followed_by_what_followed_it(tmp_path: Path) -> None:
-    callbacks = [
-        ModelCheckpoint(tmp_path, "{epoch}-{step}", every_n_train_steps=1, save_top_k=-1),
-        ModelCheckpoint(tmp_path, "end-{epoch}", every_n_epochs=1, save_top_k=-1),
-    ]
-    module = Module()
-    trainer = trainer_of(
-        None, tmp_path, accumulate_grad_batches=3, max_epochs=2, callbacks=callbacks
-    )
-    even.fit(trainer, module, loader_of(3))
-    epochs = trained(module)
-    samples = [update.samples for epoch in epochs for update in epoch]
-    paths = list(tmp_path.glob("*.ckpt"))
-    assert len(paths) == len(samples) + 2
-    for path in paths:
-        steps = torch.load(path)["global_step"]
-        after = [u.samples for epoch in resumed(None, path) for u in epoch]
-        assert after == samples[steps:], path.name
-
-
-class Asking(Module):
-    """Has Trainer make its loader before a checkpoint is loaded."""
-
-    def configure_optimizers(self) -> Any:
-        assert self.trainer.estimated_stepping_batches == -1
-        return super().configure_optimizers()
-
-
-def test_a_loader_that_a_schedule_has_asked_for_resumes_too(tmp_path: Path) -> None:
-    class Saving(Module):
-        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if self.trainer.global_step == 2:
-                self.trainer.save_checkpoint(tmp_path / "2.ckpt")
-
-    saving, after = Saving(), Asking()
-    even.fit(trainer_of(None, tmp_path), saving, loader_of())
-    trainer = trainer_of(None, tmp_path)
-    even.fit(trainer, after, loader_of(), ckpt_path=tmp_path / "2.ckpt")
-    (updates,), (others,) = trained(saving), trained(after)
-    assert [u.samples for u in others] == [u.samples for u in updates[2:]]
-
-
 class Data(LightningDataModule):
     def train_dataloader(self) -> Any:
         return even.loader(loader_of(3))

@@ -100,24 +100,6 @@ def test_a_rank_that_has_nothing_left(tmp_path) -> None:
     run(fill, 2, tmp_path, folder=tmp_path, within=100)
 
 
-class Own(Trainer):
-    """A user's trainer with a loader of evenstep."""
-
-    def get_train_dataloader(self) -> Any:
-        return evenstep.DataLoader(
-            self.train_dataset, policy=POLICY, collate_fn=self.data_collator, shuffle=True
-        )
-
-
-@pytest.mark.parametrize("cls", [Trainer, Own])
-def test_the_loader_takes_the_cost_of_the_model(tmp_path, cls: type) -> None:
-    options = {} if cls is Own else {"policy": POLICY, "update_tokens": 256}
-    trainer = even.install(make_trainer(tmp_path, cls=cls, max_steps=1), **options)
-    trainer.train()
-    cost = evenstep.cost_of(trainer.model)
-    assert trainer.even.batches.loader.policy.cost == cost != POLICY.cost
-
-
 def stream(rank: Rank, folder: Any, kind: str, workers: int) -> list[int]:
     as_rank(rank)
     of_kind: dict[str, Any] = {"drawn": Drawn, "by epoch": ByEpoch}
@@ -151,7 +133,7 @@ def list_of(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "workers"),
-    [("stream", 0), ("drawn", 0), ("by epoch", 0), ("datasets", 0), ("datasets", 2)],
+    [("stream", 0), ("drawn", 0), ("by epoch", 0), ("datasets", 2)],
 )
 def test_an_iterable_dataset(tmp_path, kind: str, workers: int) -> None:
     if kind == "datasets":
@@ -211,7 +193,6 @@ class Batches:
 
 
 ORDERS: dict[str, Any] = {
-    "list": lambda accelerator: {"batch_sampler": list(Batches())},
     "class": lambda accelerator: {"batch_sampler": Batches()},
     "plain": lambda accelerator: {
         "batch_sampler": BatchSampler(RandomSampler(range(N)), 4, drop_last=False)
@@ -222,7 +203,6 @@ ORDERS: dict[str, Any] = {
     "distributed": lambda accelerator: {
         "sampler": DistributedSampler(range(N), *reversed(ranks())),
     },
-    "prepared": lambda accelerator: prepared(accelerator, batch_size=4, shuffle=True),
     "prepared, class": lambda accelerator: prepared(accelerator, batch_sampler=Batches()),
 }
 
@@ -245,27 +225,6 @@ def test_each_row_of_a_loader_of_the_users_comes_on_one_rank(tmp_path) -> None:
         # torch's own repeats rows to make shares equal.
         assert len(rows) == len(set(rows)) + (N % 2 if name == "distributed" else 0), name
         assert len(set(rows)) == (N - 5 if name == "part of the rows" else N), name
-
-
-def test_labels_that_the_collate_function_makes(tmp_path) -> None:
-    """Prompts are masked there, so that a sample alone does not show what is supervised."""
-
-    def masked(samples: list[Any]) -> Any:
-        for sample in samples:
-            sample["labels"] = sample.pop("completion")
-        return evenstep.PadCollator()(samples)
-
-    samples = [dict(documents()[index]) for index in range(N)]
-    for sample in samples:
-        sample["completion"] = sample.pop("labels")
-    model = TellingLlama()
-    trainer = make_trainer(tmp_path, model=model, dataset=samples, remove_unused_columns=False)
-    trainer.data_collator = masked
-    even.install(trainer, policy=POLICY).train()
-    updates = [update for update in model.seen.samples if update]
-    assert sorted(i for update in updates for i in update) == list(range(N))
-    mean, _ = of_one_batch(model, updates[0])
-    assert losses(trainer)[0] == pytest.approx(mean, rel=1e-5, abs=5.1e-5)
 
 
 class CustomTrainer(Trainer):

@@ -87,13 +87,6 @@ def check(trainer: Any, model: TellingLlama, accumulate: int, smoothing: float) 
         torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())
 
 
-@pytest.mark.integrations
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_one_process(tmp_path, name: str, accumulate: int) -> None:
-    train(None, tmp_path, [(name, accumulate)])
-
-
 def test_two_ranks(tmp_path) -> None:
     run(train, 2, tmp_path, [("sum", 3), ("mean", 3)], folder=tmp_path, within=120)
 

@@ -19,7 +19,6 @@ from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
     DataCollatorForSeq2Seq,
-    DataCollatorWithFlattening,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
@@ -179,15 +178,6 @@ def test_packed_on_two_ranks(tmp_path: Any) -> None:
     run(packs, 2, tmp_path, "sdpa", 3, folder=tmp_path, within=150)
 
 
-@pytest.mark.integrations
-def test_packed_with_flex_attention(tmp_path: Any, caplog: Any) -> None:
-    """It is found to keep documents apart, and then has no gradients on a CPU."""
-    caplog.set_level(logging.INFO, "evenstep")
-    with pytest.raises(NotImplementedError, match="backward on CPU"):
-        train(tmp_path, llama("flex_attention"))
-    assert "batches are packed: the model keeps the documents of a row apart" in caplog.messages
-
-
 def test_the_user_decides(tmp_path: Any, caplog: Any) -> None:
     _, told = train(tmp_path, llama("sdpa"), packed=False)
     assert any(len(row["input_ids"]) > 1 for rows in told.rows for row in rows)
@@ -246,8 +236,3 @@ def test_padded_where_it_cannot(why: str, tmp_path: Any, caplog: Any) -> None:
     assert said.startswith("batches are padded: ")
     assert reason in said
     assert told is None or any(len(row["input_ids"]) > 1 for rows in told.rows for row in rows)
-
-
-def test_a_collate_function_that_packs(tmp_path: Any) -> None:
-    model = llama("sdpa", hidden=64)
-    check(model, train(tmp_path, model, DataCollatorWithFlattening())[1])

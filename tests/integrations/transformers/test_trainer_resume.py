@@ -123,21 +123,6 @@ def test_a_checkpoint_of_the_end_of_an_epoch(tmp_path) -> None:
     assert not done["updates"]
 
 
-def test_a_checkpoint_of_the_last_step_of_an_epoch(tmp_path) -> None:
-    """Nothing is left of its epoch: the next begins, and Trainer sees no empty one."""
-    one = even.install(make_trainer(tmp_path, num_train_epochs=2), policy=POLICY)
-    one.train()
-    updates = [update for update in one.model.seen.samples if update]
-    last = next(n for n in range(len(updates)) if sum(map(len, updates[: n + 1])) == N) + 1
-
-    options: dict[str, Any] = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": last}
-    two = even.install(make_trainer(tmp_path, **options), policy=POLICY)
-    two.train()
-    three = even.install(make_trainer(tmp_path, **options), policy=POLICY)
-    three.train(resume_from_checkpoint=f"{tmp_path}/checkpoint-{last}")
-    assert [update for update in three.model.seen.samples if update] == updates[last:]
-
-
 def test_a_torn_checkpoint_is_passed_over(tmp_path, caplog) -> None:
     options: dict[str, Any] = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4}
     even.install(make_trainer(tmp_path, **options), policy=POLICY).train()

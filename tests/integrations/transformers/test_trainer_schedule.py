@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_trainer import POLICY, TellingLlama, documents, make_trainer
+from tiny_trainer import POLICY, documents, make_trainer
 
 import evenstep
 from evenstep.integrations import transformers as even
@@ -98,23 +98,6 @@ def test_saving_and_evaluating_by_steps(tmp_path) -> None:
     assert logged == list(range(5, last + 1, 5))
 
 
-def test_saving_and_evaluating_by_epochs(tmp_path) -> None:
-    trainer = trained(
-        tmp_path,
-        num_train_epochs=2,
-        save_strategy="epoch",
-        eval_strategy="epoch",
-        logging_strategy="epoch",
-        load_best_model_at_end=True,
-        extra={"eval_dataset": documents(10)},
-    )
-    last = trainer.state.global_step
-    assert len(checkpoints(tmp_path)) == len(evaluations(trainer)) == 2
-    assert checkpoints(tmp_path)[-1] == evaluations(trainer)[-1] == last
-    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [entry["epoch"] for entry in logged] == [1.0, 2.0]
-
-
 def test_what_is_logged_beside_the_loss(tmp_path) -> None:
     trainer = trained(tmp_path, max_grad_norm=1.0)
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
@@ -140,19 +123,3 @@ def test_evaluation_and_prediction_are_those_of_trainer(tmp_path) -> None:
     predicted, known = trainer.predict(documents(10)), plain.predict(documents(10))
     assert (predicted.label_ids == known.label_ids).all()
     torch.testing.assert_close(predicted.predictions, known.predictions)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_bf16_clipping_and_workers(tmp_path, workers: int) -> None:
-    model = TellingLlama()
-    trainer = trained(
-        tmp_path,
-        model=model,
-        bf16=True,
-        learning_rate=1e-2,
-        max_grad_norm=0.01,
-        dataloader_num_workers=workers,
-    )
-    assert sorted(model.seen.flat()) == list(range(N))
-    assert max(e["grad_norm"] for e in trainer.state.log_history if "grad_norm" in e) > 0.01
-    assert all(gradient.norm() <= 0.0101 for gradient in model.seen.gradients)

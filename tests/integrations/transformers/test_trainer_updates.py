@@ -13,7 +13,6 @@ from tiny_trainer import (
     make_trainer,
     of_one_batch,
 )
-from transformers import Trainer
 
 import evenstep
 from evenstep.cost import FittedCost
@@ -44,25 +43,6 @@ def test_updates_have_several_batches(tmp_path: Any, asked: int | str | None) ->
     tokens = [sum(len(documents()[i]["input_ids"]) for i in each) for each in updates]
     mean = sum(tokens[:-1]) / len(tokens[:-1])
     assert mean == pytest.approx(256 if asked == 256 else 115, rel=0.3)
-
-
-class Own(Trainer):
-    def get_train_dataloader(self) -> evenstep.DataLoader:
-        return evenstep.DataLoader(
-            self.train_dataset,
-            policy=POLICY,
-            update_tokens=256,
-            shuffle=True,
-            collate_fn=self.data_collator,
-        )
-
-
-def test_a_loader_of_ones_own_chooses_too(tmp_path: Any) -> None:
-    model = TellingLlama()
-    trainer = even.install(make_trainer(tmp_path, model=model, cls=Own))
-    trainer.train()
-    assert sorted(model.seen.flat()) == list(range(61))
-    assert min([each for each in model.seen.batches if each][:-1]) >= 4
 
 
 def test_deepspeed_keeps_its_number(tmp_path: Any) -> None:

@@ -108,12 +108,6 @@ def test_two_ranks(tmp_path: Any, accumulate: int) -> None:
     run(train, 2, tmp_path, cases, accumulate, folder=tmp_path, within=150)
 
 
-@pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen3-VL", "LLaVA-NeXT", "SmolVLM", "InternVL"])
-def test_packed_groups(tmp_path: Any, name: str) -> None:
-    policy = evenstep.Even(max_tokens=1024, packed=True)
-    sft(tmp_path, name, "prompt-completion", policy, gradient_accumulation_steps=2)
-
-
 @pytest.mark.parametrize("name", IMAGE_FAMILIES)
 @pytest.mark.parametrize("kind", ["messages", "prompt-completion"])
 def test_pixels_are_made_once_their_batch_is_planned(

@@ -73,17 +73,6 @@ def test_a_cost_that_is_not_a_sum_over_documents_is_refused() -> None:
         DocumentCost.of(opaque)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [({"linear": -1}, "linear=-1"), ({"linear": 0, "quadratic": 0}, "cost nothing")],
-)
-def test_coefficients_of_zero_are_refused_and_negative_ones_too(
-    options: dict[str, int], named: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=named):
-        DocumentCost(**options)
-
-
 def test_cost_beyond_the_range_of_an_int64_is_refused() -> None:
     DocumentCost().check_range(2**30)
     with pytest.raises(ConfigurationError, match="same ratio"):

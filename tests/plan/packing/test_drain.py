@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 from evenstep.errors import SampleError
 from evenstep.plan.packing.fill import drain
 from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
-from evenstep.plan.partition.bins import best_fit_decreasing
 
 OPTIONS = PackingOptions(context=40, micro_batches=3, cost=DocumentCost(linear=10))
 LENGTHS = st.lists(st.integers(1, 50), max_size=40).map(lambda v: np.array(v, np.int64))
@@ -29,13 +26,6 @@ def test_every_document_is_in_one_micro_batch_under_the_cap(
     for groups in made:
         assert 1 <= len(groups) <= OPTIONS.micro_batches
         assert all(lengths[groups.group(g)].sum() <= OPTIONS.cap for g in range(len(groups)))
-
-
-@settings(max_examples=50)
-@given(LENGTHS)
-def test_there_are_no_more_steps_than_best_fit_packing_needs(lengths: np.ndarray) -> None:
-    needed = math.ceil(len(best_fit_decreasing(lengths, OPTIONS.cap)) / OPTIONS.micro_batches)
-    assert len(drain(lengths, OPTIONS)) <= needed
 
 
 @settings(max_examples=50)

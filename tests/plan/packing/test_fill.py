@@ -42,16 +42,8 @@ def test_an_outlier_is_in_every_micro_batch_and_dearer_ones_get_less_beside_them
     assert filled([1, 1, 1, 12, 11], 12, released=(3, 4)) == [[12], [1, 11]]
 
 
-def test_outliers_that_are_not_released_wait() -> None:
-    assert filled([11, 4, 5, 12], 10) == [[5], [4]]
-
-
 def test_documents_that_must_not_wait_come_first_whatever_they_cost() -> None:
     assert filled([9, 9, 9, 3], 9, ages=[0, 0, 0, 5]) == [[3], [9]]
-
-
-def test_something_is_planned_in_any_case() -> None:
-    assert filled([12], 10) == [[12]]
 
 
 @given(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.cost import PaddedTokenCost, TransformerCost
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import SampleError
 from evenstep.plan.packing.step_limits import DocumentCost
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.pipeline import PipelineSchedule
@@ -16,7 +15,6 @@ from evenstep.tools.simulate import SimulationResult, deal, sample_lengths, simu
 from plan_world import play
 
 CONTEXT = 131_072
-CAP = 163_840
 
 
 def simulated(ranks: int, documents: int, *, seed: int = 0, **options: int) -> SimulationResult:
@@ -26,7 +24,7 @@ def simulated(ranks: int, documents: int, *, seed: int = 0, **options: int) -> S
     return simulate(policy, [lengths[shard] for shard in shards], identities=shards)
 
 
-@pytest.mark.parametrize(("ranks", "documents"), [(1, 12_000), (2, 12_000), (8, 9000)])
+@pytest.mark.parametrize(("ranks", "documents"), [(1, 12_000), (4, 6000)])
 def test_all_micro_batches_of_all_ranks_cost_the_same_while_documents_arrive(
     ranks: int, documents: int
 ) -> None:
@@ -38,26 +36,6 @@ def test_all_micro_batches_of_all_ranks_cost_the_same_while_documents_arrive(
     assert 0.9 * CONTEXT < tokens < 1.1 * CONTEXT
     # Documents are mixed in length: few steps are of long documents alone.
     assert result.composition > 0.25
-
-
-def test_a_message_is_as_large_for_any_window() -> None:
-    policy = WorkloadPacking(CONTEXT, micro_batches=4)
-    lengths = sample_lengths("pretrain-128k", 4000, 2)
-    sizes = {
-        len(turns[0].proposal.message)
-        for size in (1, 50, 2000)
-        for turns in play(policy, [lengths.tolist()], buffer_size=size)
-    }
-    assert sizes == {4 + 16 * 4}
-
-
-def test_a_step_without_outliers_holds_the_context_on_average() -> None:
-    rng = np.random.Generator(np.random.PCG64(0))
-    lengths = rng.integers(200, 12_000, 12_000)
-    policy = WorkloadPacking(CONTEXT, micro_batches=4)
-    result = simulate(policy, [lengths])
-    assert result.imbalance_arriving < 1.005
-    assert result.tokens_per_step / 4 == pytest.approx(CONTEXT, rel=0.03)
 
 
 def worked(policy: WorkloadPacking, sources: list[list[int]], buffer_size: int) -> list[np.ndarray]:
@@ -98,16 +76,6 @@ def test_outliers_wait_for_a_rank_that_has_none() -> None:
     assert waits[0] == 6
 
 
-def test_a_window_smaller_than_a_step_and_documents_that_run_out_are_all_planned() -> None:
-    lengths = sample_lengths("pretrain-128k", 100, 1)
-    policy = WorkloadPacking(CONTEXT, micro_batches=4)
-    for sizes in ([100], [90, 10], [98, 1, 1, 0]):
-        shards = np.split(lengths, np.cumsum(sizes)[:-1])
-        for buffer_size in (1, 5, 1000):
-            result = simulate(policy, shards, buffer_size=buffer_size)
-            assert (result.missing, result.duplicates) == (0, 0)
-
-
 def test_a_document_over_the_cap_is_named_with_the_remedy() -> None:
     policy = WorkloadPacking(100, micro_batches=2)
     with pytest.raises(SampleError, match=r"sample 1 of rank 0 has 126 tokens.*truncate"):
@@ -118,7 +86,6 @@ LENGTHS = st.lists(st.integers(1, 8) | st.integers(1, 50), max_size=80)
 SOURCES = st.lists(LENGTHS, min_size=1, max_size=4)
 
 
-@settings(max_examples=80)
 @given(
     SOURCES,
     st.integers(1, 40),
@@ -159,12 +126,3 @@ def test_micro_batches_come_in_the_order_that_suits_the_pipeline() -> None:
     one, other = (worked(p, [lengths], 500) for p in (plain, ordered))
     assert [sorted(a.tolist()) for a in one] == [sorted(b.tolist()) for b in other]
     assert any((a != b).any() for a, b in zip(one, other))
-
-
-def test_a_model_gives_the_cost() -> None:
-    model = TransformerCost(layers=32, hidden_size=4096, heads=32, ffn_size=11008)
-    policy = WorkloadPacking(CONTEXT, micro_batches=2, cost=model)
-    assert DocumentCost.of(policy.cost).linear > 10_000
-    with pytest.raises(ConfigurationError, match="per_token and per_pair"):
-        WorkloadPacking(CONTEXT, micro_batches=2, cost=lambda shapes, packed: shapes.tokens)
-    assert DocumentCost.of(PaddedTokenCost()).quadratic == 0

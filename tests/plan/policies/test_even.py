@@ -17,7 +17,7 @@ from evenstep.cost import (
     PaddedTokenCost,
     TransformerCost,
 )
-from evenstep.plan import Even, Policy, TokenBudget, Window
+from evenstep.plan import Even, Policy, TokenBudget
 from evenstep.plan.policies.even.timed import counts
 from evenstep.tools.simulate import SimulationResult, deal, sample_lengths, simulate
 from plan_world import play
@@ -28,17 +28,18 @@ LARGE_MODEL = TransformerCost(
     layers=32, hidden_size=4096, heads=32, ffn_size=14336, kv_heads=8, vocab_size=128_256
 )
 PER_GROUP = FittedCost(per_group=0.3, per_token=0.0, per_pair=0.0)
-NAMES = ["ultrachat", "llava", "sharegpt4o", "mm-mix"]
 
 
-def run(policy: Policy, name: str, *, ranks: int = 8, samples: int = 3000) -> SimulationResult:
+def run(policy: Policy, name: str, *, ranks: int = 8, samples: int = 1500) -> SimulationResult:
     lengths = np.minimum(sample_lengths(name, ranks * samples, seed=3), MAX_TOKENS)
     shards = deal(ranks * samples, ranks, seed=3)
     return simulate(policy, [lengths[s] for s in shards], identities=shards, buffer_size=512)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("cost", [PaddedTokenCost(), UNKNOWN_MODEL], ids=["tokens", "time"])
+@pytest.mark.parametrize(
+    ("name", "cost"),
+    [("ultrachat", UNKNOWN_MODEL), ("llava", PaddedTokenCost()), ("sharegpt4o", PaddedTokenCost())],
+)
 def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str, cost: Cost) -> None:
     even, budget = (run(policy(MAX_TOKENS, cost=cost), name) for policy in (Even, TokenBudget))
     assert even.missing == even.duplicates == even.undelivered == 0
@@ -46,9 +47,7 @@ def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str, co
     assert even.imbalance - 1 < 0.2 * (budget.imbalance - 1)
     assert even.padding < 1.1 * budget.padding
     assert even.efficiency > budget.efficiency
-    # In time, the longest samples of sharegpt4o take longer than any group of short ones.
-    dear = name == "sharegpt4o" and cost is UNKNOWN_MODEL
-    assert even.composition > (0.7 if dear else 0.8)
+    assert even.composition > 0.8
     if cost is UNKNOWN_MODEL:
         return  # a group that is full of time holds fewer tokens
     # Where long samples are many, steps that suit them on some ranks are smaller on all.
@@ -56,7 +55,7 @@ def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str, co
     assert even.samples_per_step > least * budget.samples_per_step
 
 
-@pytest.mark.parametrize("name", [*NAMES, "pretrain-128k"])
+@pytest.mark.parametrize("name", ["sharegpt4o", "pretrain-128k"])
 def test_packed_groups_are_full_of_time_and_cost_the_same_until_sources_end(name: str) -> None:
     budget = 131_072 if name == "pretrain-128k" else MAX_TOKENS
     lengths = np.minimum(sample_lengths(name, 8000, seed=4), budget)
@@ -79,23 +78,9 @@ def test_packed_groups_are_full_of_time_and_cost_the_same_until_sources_end(name
     assert by_step.max(axis=1).sum() / by_step.mean(axis=1).sum() < 1.01
 
 
-@pytest.mark.parametrize("name", ["llava", "sharegpt4o"])
-@pytest.mark.parametrize("cost", [PaddedTokenCost(), LARGE_MODEL])
-def test_packed_ranks_wait_hardly_more_than_their_shares_make_them(name: str, cost: Cost) -> None:
-    # The rank with the largest share sets the pace; no order of its samples can change that.
-    result = run(Even(MAX_TOKENS, packed=True, cost=cost), name, ranks=4, samples=2000)
-    assert result.missing == result.duplicates == result.filler_steps == 0
-    assert result.padding == 0.0
-    shares = result.costs.sum(axis=0)
-    assert result.imbalance < 1.005 * shares.max() / shares.mean()
-    lengths = np.minimum(sample_lengths(name, 4 * 2000, seed=3), MAX_TOKENS)
-    full = counts(cost, lengths, packed=True).sum() / (4 * MAX_TOKENS)
-    assert result.steps <= 1.02 * full * shares.max() / shares.mean() + 1
-
-
 def test_what_is_made_equal_is_the_cost_of_the_model() -> None:
-    lengths = np.minimum(sample_lengths("ultrachat", 24_000, seed=3), MAX_TOKENS)
-    shards = [lengths[shard] for shard in deal(24_000, 8, seed=3)]
+    lengths = np.minimum(sample_lengths("ultrachat", 8000, seed=3), MAX_TOKENS)
+    shards = [lengths[shard] for shard in deal(8000, 4, seed=3)]
     by_model, by_tokens, budget = (
         simulate(policy, shards, buffer_size=512, cost=MODEL).imbalance - 1
         for policy in (Even(MAX_TOKENS, cost=MODEL), Even(MAX_TOKENS), TokenBudget(MAX_TOKENS))
@@ -107,18 +92,18 @@ def test_what_is_made_equal_is_the_cost_of_the_model() -> None:
 def test_the_imbalance_hardly_grows_with_the_number_of_ranks() -> None:
     # How many tokens a rank happens to hold differs, and the last windows show it. Before that:
     def of_most(ranks: int) -> float:
-        lengths = sample_lengths("ultrachat", ranks * 1000, seed=3).reshape(ranks, -1)
+        lengths = sample_lengths("ultrachat", ranks * 600, seed=3).reshape(ranks, -1)
         costs = simulate(Even(MAX_TOKENS), list(lengths), buffer_size=256).costs
         most = costs[: len(costs) * 4 // 5]
         return float(most.max(axis=1).sum() / most.mean(axis=1).sum())
 
-    assert of_most(32) - 1 < 2 * (of_most(4) - 1)
+    assert of_most(16) - 1 < 2 * (of_most(4) - 1)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_order_of_steps_tells_nothing_of_length(packed: bool) -> None:
     policy = Even(MAX_TOKENS, packed=packed, cost=LARGE_MODEL if packed else PaddedTokenCost())
-    lengths = sample_lengths("ultrachat", 16_000, seed=5)
+    lengths = sample_lengths("ultrachat", 8000, seed=5)
     shards = [lengths[0::2], lengths[1::2]]
     means: list[float] = []
     for turns in play(policy, [s.tolist() for s in shards], buffer_size=512):
@@ -191,22 +176,11 @@ def test_no_sample_waits_longer_than_promised(
     assert max(waited, default=0) <= max_wait + buffer_size
 
 
-@pytest.mark.parametrize("name", ["ultrachat", "sharegpt4o"])
-@pytest.mark.parametrize(("packed", "max_wait"), [(False, 32), (True, 3)])
-def test_in_practice_samples_wait_hardly_longer_than_max_wait(
-    name: str, packed: bool, max_wait: int
-) -> None:
-    lengths = np.minimum(sample_lengths(name, 12_000, seed=1), MAX_TOKENS)
-    sources = [lengths[rank::4].tolist() for rank in range(4)]
-    cost = LARGE_MODEL if packed else PaddedTokenCost()
-    policy = Even(MAX_TOKENS, max_wait=max_wait, packed=packed, cost=cost)
-    waited = ages_when_emitted(policy, sources, 512)
-    assert max(waited) <= max_wait + 3
-
-
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("packed", "max_wait"), [(False, 32), (True, 3)])
-@pytest.mark.parametrize("cost", FLAT.values(), ids=FLAT)
+@pytest.mark.parametrize(
+    ("cost", "packed", "max_wait"),
+    [(PER_GROUP, False, 32), (per_longest, True, 3), (nothing, False, 32)],
+)
 def test_where_cost_does_not_grow_with_samples_groups_fill_the_budget(
     cost: Cost, packed: bool, max_wait: int
 ) -> None:
@@ -219,16 +193,6 @@ def test_where_cost_does_not_grow_with_samples_groups_fill_the_budget(
     assert made <= 1.2 * lengths[3500:].sum() / MAX_TOKENS
     equal = [lengths[rank::3].tolist() for rank in range(3)]
     assert max(ages_when_emitted(policy, equal, 512)) <= max_wait + 3
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_message_does_not_grow_with_the_buffer(packed: bool) -> None:
-    sizes = set()
-    for count in (1, 10, 1000, 5000):
-        lengths = sample_lengths("ultrachat", count, seed=0)
-        window = Window(lengths=lengths, ages=np.zeros_like(lengths))
-        sizes.add(len(Even(MAX_TOKENS, packed=packed).propose(window).message))
-    assert sizes == {38 if packed else 36}  # int64 each
 
 
 def test_groups_come_to_their_target_though_long_samples_need_a_larger_limit() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.cost import Cost, FittedCost, VisionLanguageCost
@@ -41,8 +41,7 @@ def imbalance_but_for_the_end(costs: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("accumulate", [2, 4])
-@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize(("ranks", "accumulate"), [(8, 2), (2, 4)])
 def test_updates_take_as_long_on_every_rank_where_ranks_wait_at_their_end(
     ranks: int, accumulate: int, packed: bool
 ) -> None:
@@ -66,14 +65,7 @@ def test_steps_with_long_documents_are_spread_over_updates() -> None:
     assert four.composition > 0.93
 
 
-def test_padded_steps_with_long_documents_come_all_along() -> None:
-    """They came in a few rounds, so that some updates held little else and most held none."""
-    found = run("step", accumulate=4, packed=False, ranks=2, each=8000)
-    assert found.missing == found.duplicates == found.undelivered == 0
-    assert imbalance_but_for_the_end(found.costs) < 1.02
-    assert found.composition > 0.93
-
-
+@settings(max_examples=25)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 5),
@@ -95,7 +87,7 @@ def test_each_document_is_in_one_group_that_fits_in_memory(
     draw = np.random.default_rng(seed)
     shards = []
     for _ in range(ranks):
-        length = np.exp(draw.normal(3, 1.5, draw.integers(0, 120))).astype(np.int64).clip(1, 400)
+        length = np.exp(draw.normal(3, 1.5, draw.integers(0, 80))).astype(np.int64).clip(1, 400)
         patches = draw.integers(0, 90, len(length))
         shards.append(np.stack([length, patches, patches > 0, patches**2]) if images else length)
     if not any(shard.size for shard in shards):

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import TransformerCost, VisionLanguageCost
-from evenstep.plan import Even, Window
+from evenstep.plan import Even
 from evenstep.tools.simulate import SimulationResult, deal, simulate
 from evenstep.tools.simulate.distributions import drawn_images
 from evenstep.tools.simulate.lengths import load_lengths
-from plan_world import play
 
 COST = VisionLanguageCost(
     language=TransformerCost(
@@ -39,7 +38,7 @@ def run(policy: Even, ranks: int, each: int) -> SimulationResult:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_each_part_is_even_until_samples_run_out(packed: bool) -> None:
-    result = run(Even(MAX_TOKENS, cost=COST, packed=packed), ranks=6, each=3000)
+    result = run(Even(MAX_TOKENS, cost=COST, packed=packed), ranks=4, each=2000)
     assert result.missing == result.duplicates == 0
     assert result.vision_costs is not None
     begun = slice(0, result.steps * 3 // 4)
@@ -50,40 +49,6 @@ def test_each_part_is_even_until_samples_run_out(packed: bool) -> None:
     assert result.vision_imbalance < 1.1
     assert result.steps_mixed is not None
     assert result.steps_mixed <= result.steps / 20
-
-
-def test_padding_hardly_grows() -> None:
-    both = run(Even(MAX_TOKENS, cost=COST), ranks=4, each=3000)
-    text = run(Even(MAX_TOKENS, cost=COST.language), ranks=4, each=3000)
-    assert both.padding < text.padding + 0.02
-    assert both.steps < 1.04 * text.steps
-
-
-def test_no_sample_waits_longer_than_promised() -> None:
-    draw = np.random.default_rng(0)
-    lengths = [np.exp(draw.normal(3, 1, 150)).astype(int).clip(1, 400).tolist() for _ in range(4)]
-    patches = [draw.integers(0, 60, 150).tolist() for _ in range(4)]
-    for packed in (False, True):
-        policy = Even(400, max_wait=2, packed=packed, cost=COST)
-        for turns in play(policy, lengths, buffer_size=40, patches=patches):
-            for turn in turns.values():
-                assert turn.window.ages.max() <= 2 + 40
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_message_does_not_grow_with_the_buffer(packed: bool) -> None:
-    sizes = set()
-    for count in (1, 10, 1000):
-        lengths, patches, images, pairs = samples(count)
-        window = Window(
-            lengths=lengths,
-            ages=np.zeros_like(lengths),
-            patches=patches,
-            images=images,
-            patch_pairs=pairs,
-        )
-        sizes.add(len(Even(MAX_TOKENS, packed=packed, cost=COST).propose(window).message))
-    assert sizes == {54 if packed else 68}  # int64 each
 
 
 def drawn(rng: np.random.Generator, samples: int, text_only: float = 0.3) -> Int64Array:
@@ -100,14 +65,14 @@ def drawn(rng: np.random.Generator, samples: int, text_only: float = 0.3) -> Int
 @given(
     seed=st.integers(0, 10_000),
     ranks=st.integers(1, 5),
-    samples=st.integers(1, 120),
+    samples=st.integers(1, 60),
     packed=st.booleans(),
     max_patches=st.sampled_from([None, 6_000]),
     text_only=st.sampled_from([0.0, 0.3, 1.0]),
     accumulate=st.sampled_from([1, 3]),
     max_wait=st.sampled_from([None, 1]),
 )
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_every_sample_comes_once_in_equally_many_steps(
     seed, ranks, samples, packed, max_patches, text_only, accumulate, max_wait
 ):

@@ -44,21 +44,6 @@ def test_a_policy_depends_on_the_options_it_takes_and_no_others(name: str) -> No
         assert (other != policy) == (option in named.takes), option
 
 
-@pytest.mark.parametrize("name", [name for name, one in POLICIES.items() if "spread" in one.takes])
-def test_lengths_are_spread_or_not_as_asked_and_by_default_as_the_policy_does(name: str) -> None:
-    usual = POLICIES[name](GIVEN)
-    for spread in (False, True):
-        policy = POLICIES[name](dataclasses.replace(GIVEN, spread=spread))
-        assert policy == dataclasses.replace(usual, spread=spread)  # type: ignore[type-var]
-
-
-def test_names_are_those_that_policies_give_themselves() -> None:
-    for name, named in POLICIES.items():
-        policy = named(GIVEN)
-        packed_even = isinstance(policy, Even) and policy.packed
-        assert name == policy.name + "-packed" * packed_even
-
-
 REFUSED: list[tuple[type[Policy], dict[str, Any], str]] = [
     *(
         (FixedBatch, {"batch_size": n}, f"batch_size={n!r} must be")

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from evenstep.cost import TransformerCost
 from evenstep.plan.groups import Groups
-from evenstep.plan.partition.bins import best_fit_decreasing
 from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.policy import Window
 from plan_world import play
@@ -50,14 +49,6 @@ def test_no_sample_waits_longer_than_promised(
             assert turn.window.ages.max() <= max_wait + buffer_size
 
 
-def test_a_sample_that_never_fits_well_is_emitted_after_max_wait_rounds() -> None:
-    # Every window of nine samples makes four full groups besides.
-    policy = SequencePacking(CAPACITY, max_wait=3)
-    rounds = play(policy, [[49] + [50] * 400], buffer_size=9)
-    waited = [turns[0].window.ages[0] for turns in rounds if turns[0].arrivals[0] == 0]
-    assert len(waited) == 4
-
-
 def test_the_fullest_groups_go_and_the_least_full_waits() -> None:
     # Best fit makes 90 + 10, 60 + 35 and 50.
     windows = [window([60, 50, 90, 35, 10])] * 2
@@ -66,10 +57,6 @@ def test_the_fullest_groups_go_and_the_least_full_waits() -> None:
             frozenset({2, 4}),
             frozenset({0, 3}),
         }
-
-
-def test_a_group_alone_does_not_wait() -> None:
-    assert [len(groups) for groups in settle(SequencePacking(CAPACITY), [window([50, 10])])] == [1]
 
 
 def test_overdue_samples_go_before_fuller_groups() -> None:
@@ -104,12 +91,3 @@ def test_the_order_of_a_round_depends_on_seed_epoch_and_round_alone() -> None:
     assert order(seed=1) == order(seed=1)
     orders = [order(), order(seed=1), order(epoch=1), order(round=1)]
     assert len(set(map(tuple, orders))) == 4
-
-
-def test_windows_lose_next_to_nothing_against_the_whole_set() -> None:
-    rng = np.random.default_rng(0)
-    lengths = np.exp(rng.normal(np.log(500), 0.9, 8000)).astype(np.int64).clip(1, 8192)
-    policy = SequencePacking(8192)
-    rounds = list(play(policy, [lengths.tolist()], buffer_size=512))
-    steps = sum(turns[0].steps for turns in rounds)
-    assert steps <= 1.005 * len(best_fit_decreasing(lengths, 8192))
