@@ -27,7 +27,7 @@ from torch.utils.data import (
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import evenstep
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import CollateError, ConfigurationError, EvenstepError
 
 COUNT = 23
 Point = namedtuple("Point", ["place", "name"])

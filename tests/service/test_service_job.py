@@ -17,6 +17,7 @@ from service_world import job_of, sources, tokens_of_row
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
+from evenstep.service.start_options import StartOptions
 from evenstep.strategy.mesh import ClientPlaceTree
 
 
@@ -163,7 +164,8 @@ def test_help_explains_each_field_of_a_job_and_each_option_of_a_backend() -> Non
 
     explained = pydoc.render_doc(es.start, renderer=pydoc.plaintext)
     for backend in (es.LocalService, RayService):
-        options = set(inspect.signature(backend).parameters) - {"job"}
+        options = set(inspect.signature(backend).parameters) - {"job", "given"}
+        options |= {each.name for each in fields(StartOptions)}
         assert not [name for name in options if not re.search(rf"\n +{name}: ", explained)]
     explained = pydoc.render_doc(es.Job, renderer=pydoc.plaintext).split("Method resolution")[0]
     names = [each.name for each in fields(es.Job)]

@@ -43,6 +43,27 @@ def test_the_job_of_the_page_trains(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert stored == [1000 + shard * 1024 + index for _, shard, index in ids]
 
 
+def test_the_job_of_a_policy_trains(tmp_path: Path) -> None:
+    jsonl = write_jsonl(tmp_path / "web.jsonl", rows(400, 0, 900))
+    names: dict[str, Any] = {
+        "es": es,
+        "sources": [es.Source("web", str(jsonl), transform=tokens_of_row)],
+    }
+    (page,) = blocks("service.md", "A policy")
+    exec(compile(page, "service.md", "exec"), names)
+    with es.start(names["job"], backend="local") as service:
+        micro_batches, step = next(service.client(0))
+    assert len(micro_batches) == 2
+    assert step.imbalance < 1.01
+
+
+def test_the_example_of_pretraining_resumes(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "pretraining.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"step {step}" for step in range(10)]
+    assert max(float(line.split()[-1]) for line in lines) < 1.01
+
+
 def vision(graph, mesh, step):
     encoder = graph.modality("image").distribute("WORLD").cost(squares).balance("greedy")
     backbone = graph.modality("text", "image").mix().distribute("DP").cost(squares)
