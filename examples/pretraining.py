@@ -46,7 +46,7 @@ def train(job: es.Job, steps: int, state: dict[str, Any] | None = None) -> dict[
     with es.start(job, backend="processes", loaders=2, state=state) as service:
         clients = [service.client(rank) for rank in range(len(job.tree))]
         for _ in range(steps):
-            micro_batches, step = [next(client) for client in clients][0]
+            (micro_batches, step), *_ = [next(client) for client in clients]
             shapes = [tuple(batch["input_ids"].shape) for batch in micro_batches]
             print(f"step {step.step}: rank 0 has {shapes}, imbalance {step.imbalance:.3f}")
         state = clients[0].state_dict()

@@ -53,6 +53,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "service": (
         "batch",
         "context_parallel",
+        "cost",
         "data",
         "files",
         "mixture",

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
+from evenstep.cost import GroupShapes
 from evenstep.errors import SampleError
 from evenstep.mixture.mixture_options import REPEAT, stop_rule
 from evenstep.mixture.sample_table import SampleTable
@@ -283,6 +284,11 @@ class PolicySteps:
         number = np.repeat(np.arange(len(flat)), counts)[order]
         index = np.arange(len(entries)) - np.repeat(counts.cumsum() - counts, counts)
         bucket, micro_batch = np.divmod(number, len(groups[0]))
+        # A sample's cost is its share of its rank's, by what samples would cost alone.
+        known = self.windows.columns(entries[order], self._job.measures.counted)
+        vision = known[2:5] if self._policy.counts_patches else None
+        shapes = GroupShapes.measure(known[0], np.arange(len(order) + 1), vision)
+        alone = self._policy.cost(shapes, packed=self._policy.packed)
         return LoadingPlan(
             step=step,
             samples=self.windows.table[self.windows.rows(entries[order])],
@@ -295,7 +301,7 @@ class PolicySteps:
                 buckets=len(groups),
                 micro_batches=len(groups[0]),
             ),
-            costs=(costs / np.bincount(bucket))[bucket],
+            costs=alone * (costs / np.bincount(bucket, alone))[bucket],
             modality=tuple(self._job.measures.counted),
             broadcast_at=tuple(self._job.broadcast_at),
             max_tokens=self._policy.max_length,
