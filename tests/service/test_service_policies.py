@@ -389,6 +389,7 @@ def test_a_loader_that_dies_changes_nothing(tmp_path: Path) -> None:
         ({"policy": POLICIES["workload-packing"], "micro_batches": 3}, "leave that of the job out"),
         ({"collate": "pad"}, "the policy packs its groups"),
         ({"policy": POLICIES["even"], "collate": "pack"}, "the policy pads its groups"),
+        ({"policy": evenstep.Even(256, cost=evenstep.MeasuredCost())}, "does not time steps"),
         ({"broadcast_at": ["XP"]}, "XP"),
         ({"policy": None}, "or pass policy="),
     ],

@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import count
 from typing import Any
 
+from evenstep.cost import MeasuredCost
 from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
 from evenstep.data.source_files import list_files, with_first_openings
@@ -374,6 +375,11 @@ class Job:
             raise ConfigurationError(
                 f"max_tokens={said} with policy={policy.name!r}: give the policy the number of "
                 "tokens that fit"
+            )
+        if isinstance(getattr(policy.cost, "language", policy.cost), MeasuredCost):
+            raise ConfigurationError(
+                "cost=MeasuredCost() is measured by a DataLoader's trainers, and a service does "
+                "not time steps; pass cost=evenstep.cost_of(model), or what a loader has measured"
             )
         if policy.context_parallel > 1:
             raise ConfigurationError(

@@ -24,7 +24,8 @@ class DrawOptions:
     """What a step draws from the sources. Checked by the `Job` that has them.
 
     Args:
-        samples_per_step: samples that all ranks together draw in a step.
+        samples_per_step: samples that all ranks together draw in a step; under a policy, which
+            plans steps of its own, in each draw.
         tokens_per_step: instead: as many samples as fit into that many tokens. If neither is given,
             nine tenths of what the micro-batches of all data-parallel ranks hold.
         by: what weights count: "samples" or "tokens".
