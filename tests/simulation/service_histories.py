@@ -82,6 +82,7 @@ class ServiceHistory:
             {"bad_sample": None},
             {"bad_batch": None},
             {"bad_step": None},
+            {"policy": None},
         ):
             changed = replace(self.setup, **change)
             if changed != self.setup:
@@ -116,6 +117,13 @@ def service_history_of(seed: int) -> ServiceHistory:
     if seed % 3 == 0:
         runs = [_changing(run, random.Random(f"{seed} changes {n}")) for n, run in enumerate(runs)]
     return ServiceHistory(setup, tuple(runs), seed)
+
+
+def by_policy(history: ServiceHistory, name: str) -> ServiceHistory:
+    """The same history of a job that a policy plans."""
+    packed = history.setup.packed and name != "pool-sort"
+    setup = dataclasses.replace(history.setup, policy=name, bad_step=None, packed=packed)
+    return dataclasses.replace(history, setup=setup)
 
 
 def _changing(run: ServiceRun, draw: random.Random) -> ServiceRun:

@@ -11,6 +11,7 @@ from process_faults import Fault
 
 import evenstep.service as es
 from evenstep.mixture import FeedbackSchedule
+from evenstep.plan import Even, Policy, PoolSort, WorkloadPacking
 from evenstep.plan.rng import generator
 from evenstep.plan.sharding import METHODS
 from evenstep.strategy import DGraph, LoadingPlan
@@ -23,6 +24,11 @@ MESHES: Mapping[str, Mapping[str, int]] = {
     "cut": {"DP": 2, "CP": 2},
     "stages": {"PP": 3, "DP": 2},
     "shared": {"DP": 2, "TP": 2},
+}
+POLICIES: Mapping[str, Policy] = {
+    "even": Even(40, packed=True),
+    "workload-packing": WorkloadPacking(40, micro_batches=2),
+    "pool-sort": PoolSort(2),
 }
 _ROOM = 13  # tokens for each sample that is drawn; of few, more may be long
 
@@ -44,6 +50,8 @@ class ServiceSetup:
     """A sample whose batch cannot be collated."""
     bad_step: int | None = None
     """A step that the strategy cannot plan."""
+    policy: str | None = None
+    """Of `POLICIES`, instead of the strategy."""
     error: str = "raises"
 
     @property
@@ -156,6 +164,19 @@ def job_of(setup: ServiceSetup, mesh: str, *, buffer_size: int = 4, slow: bool =
     micro_batches = 2 if buckets == 1 else 1
     names = [f"source{number}" for number in range(len(setup.sizes))]
     weights = {name: 1.0 + number for number, name in enumerate(names)}
+    if setup.policy is None:
+        room = max(_ROOM * setup.samples_per_step, 72) // 2
+        plans: dict[str, Any] = {
+            "strategy": Strategy(setup.bad_step, setup.error, setup.broadcast),
+            "micro_batches": micro_batches,
+            "max_tokens": room,
+        }
+    else:
+        plans = {
+            "policy": POLICIES[setup.policy],
+            "micro_batches": 1 if setup.policy == "workload-packing" else micro_batches,
+            "broadcast_at": ("TP",) if setup.broadcast else (),
+        }
     return es.Job(
         sources=[
             es.Source(
@@ -164,9 +185,7 @@ def job_of(setup: ServiceSetup, mesh: str, *, buffer_size: int = 4, slow: bool =
             for number, (name, size) in enumerate(zip(names, setup.sizes, strict=True))
         ],
         mesh=es.Mesh(**sizes),
-        strategy=Strategy(setup.bad_step, setup.error, setup.broadcast),
-        micro_batches=micro_batches,
-        max_tokens=max(_ROOM * setup.samples_per_step, 72) // 2,
+        **plans,
         draws=es.DrawOptions(
             samples_per_step=setup.samples_per_step,
             stop=setup.stop,

@@ -123,7 +123,12 @@ def _steps(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | No
             wanted = of_mesh.states.get(step)
             if wanted is None:
                 return f"rank {rank} saved at step {step}, which does not come undisturbed"
-            if (differs := _difference(state, wanted)) is not None:
+            differs = _difference(state, wanted)
+            if step == attempt.changed_at:  # it may be the state with which the next mesh begins
+                others = [each.states.get(step) for each in expected if each is not of_mesh]
+                same = [_difference(state, each) is None for each in others if each is not None]
+                differs = None if any(same) else differs
+            if differs is not None:
                 return f"rank {rank} saved another state at step {step}: {differs}"
         if report.finished and rank in attempt.taking[report.mesh]:
             last = report.steps[-1].step + 1 if report.steps else of_mesh.end

@@ -17,8 +17,9 @@ import pytest
 pytest.importorskip("greenlet")
 
 from endurance import SOAK_SECONDS, check, run_for_long
-from service_histories import service_history_of, service_reference
+from service_histories import by_policy, service_history_of, service_reference
 from service_mutations import SERVICE_MUTATIONS
+from service_settings import POLICIES
 from simulated_modules import simulated_cluster
 from simulated_mutations import Mutation
 
@@ -51,6 +52,12 @@ def test_no_history_hangs_loses_or_repeats_a_sample_or_ends_in_silence() -> None
     # The histories are worth something: what may happen happens in them.
     assert {"kill", "stop", "delay", "cut", "repeat"} <= faults.keys()
     assert {"SampleError", "CollateError", "EvenstepError"} <= errors.keys()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_history_of_a_job_that_a_policy_plans_does_either(policy: str) -> None:
+    for seed in range(3000, 3006):
+        check(by_policy(service_history_of(seed), policy))
 
 
 def test_one_seed_is_one_history() -> None:

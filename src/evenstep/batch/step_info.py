@@ -198,6 +198,10 @@ class StepInfo:
         return int(self.totals.images.sum())
 
     @property
+    def global_text_cost(self) -> float:
+        return float(self.totals.text_cost.sum())
+
+    @property
     def global_vision_cost(self) -> float:
         return float(self.totals.vision_cost.sum())
 
