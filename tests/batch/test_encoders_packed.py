@@ -117,9 +117,7 @@ def test_labels_that_are_no_copy_of_the_tokens_need_the_model():
     with pytest.raises(CollateError, match=r"pass model=model, if its loss does not shift them"):
         to_hugging_face(row)
     masked = PackCollator()(documents(LENGTHS))
-    with pytest.raises(CollateError, match=r"evenstep.batch.to_hugging_face\(batch, model=model\)"):
-        CollateError, match=r"call evenstep.batch.to_hugging_face\(batch, model=model\)"
-    ):
+    with pytest.raises(CollateError, match=r"batch.to_hugging_face\(batch, model=model\)"):
         to_hugging_face(masked)
     with pytest.raises(CollateError, match="first labels of documents"):
         to_hugging_face(row, model=transformers.LlamaConfig())
