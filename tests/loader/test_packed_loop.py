@@ -9,14 +9,92 @@ import pytest
 import torch
 
 import evenstep
-from evenstep.batch import PackCollator, to_hugging_face
+from evenstep.batch import PackCollator, attention_mask, to_hugging_face, to_megatron, to_torchtitan
 from evenstep.errors import CollateError
-from tiny_causal import documents
+from tiny_causal import documents, gradient, tiny_qwen
 
 transformers = pytest.importorskip("transformers")
 
 SAMPLES = documents([2 + 5 * i % 23 for i in range(40)])
 SAMPLES = [s for s in SAMPLES if (s["labels"][1:] != -100).any()]
+FLATTENING = transformers.DataCollatorWithFlattening(return_tensors="pt")
+LISTS = [{name: value.tolist() for name, value in sample.items()} for sample in SAMPLES]
+
+LOADERS: dict[str, dict[str, Any]] = {
+    "even": {"policy": evenstep.Even(max_tokens=64, packed=True)},
+    "sequence-packing": {"policy": evenstep.SequencePacking(64)},
+    "padded": {
+        "policy": evenstep.Even(max_tokens=64, packed=True),
+        "collate_fn": PackCollator(pad_documents_to_multiple_of=4, pad_to_multiple_of=16),
+    },
+    "flattening": {
+        "policy": evenstep.Even(max_tokens=64, packed=True),
+        "collate_fn": FLATTENING,
+    },
+    "flattening-fixed": {"batch_size": 4, "collate_fn": FLATTENING},
+}
+
+
+def truth_of(model: Any, samples: list[Any]) -> torch.Tensor:
+    """The gradient of the mean loss of documents one by one."""
+    total = sum(int((s["labels"][1:] != -100).sum()) for s in samples)
+    for sample in samples:
+        one = {name: value[None] for name, value in sample.items()}
+        count = int((sample["labels"][1:] != -100).sum())
+        (model(**one).loss * count / total).backward()
+    return gradient(model)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", list(LOADERS))
+def test_documents_do_not_see_each_other(name, attention):
+    model = tiny_qwen(attn_implementation=attention).double()
+    assert model.config.use_cache
+    seen = 0
+    data = LISTS if name.startswith("flattening") else SAMPLES
+    for batch, step in evenstep.DataLoader(data, **LOADERS[name]).steps():
+        (model(**batch).loss * step.loss_scale).backward()
+        found, wanted = gradient(model), truth_of(model, [SAMPLES[i] for i in step.indices])
+        assert (found - wanted).norm() / wanted.norm() < 1e-6
+        seen += step.samples
+    assert seen == len(SAMPLES)
+
+
+def test_micro_batches_do_not_either():
+    model = tiny_qwen(attn_implementation="sdpa").double()
+    policy = evenstep.WorkloadPacking(48, micro_batches=2)
+    for batches, step in evenstep.DataLoader(SAMPLES, policy=policy).steps():
+        for batch, scale in zip(batches, step.loss_scales):
+            (model(**batch).loss * scale).backward()
+        found, wanted = gradient(model), truth_of(model, [SAMPLES[i] for i in step.indices])
+        assert (found - wanted).norm() / wanted.norm() < 1e-6
+
+
+def test_padded_batches_and_masks_of_the_users_own_stay_as_they_are():
+    policy = evenstep.Even(max_tokens=64)
+    assert all("use_cache" not in batch for batch in evenstep.DataLoader(SAMPLES, policy=policy))
+
+    def masked(samples: list[Any]) -> Any:
+        row = PackCollator()(samples)
+        return {**row, "attention_mask": attention_mask(row)}
+
+    packed = evenstep.Even(max_tokens=64, packed=True)
+    loader = evenstep.DataLoader(SAMPLES, policy=packed, collate_fn=masked)
+    assert all("use_cache" not in batch for batch in loader)
+
+
+@pytest.mark.parametrize("form", [to_hugging_face, to_megatron, to_torchtitan])
+def test_forms_of_what_a_loader_yields_are_those_of_the_collator(form):
+    policy = evenstep.Even(max_tokens=64, packed=True)
+    for batch, step in evenstep.DataLoader(SAMPLES, policy=policy).steps():
+        row = PackCollator()([SAMPLES[i] for i in step.indices])
+        theirs = [fields.keys() for fields in parts(form(batch)) if isinstance(fields, dict)]
+        assert theirs == [f.keys() for f in parts(form(row)) if isinstance(f, dict)]
+    assert "use_cache" not in to_hugging_face(batch, use_cache=True)
+
+
+def parts(form: Any) -> tuple[Any, ...]:
+    return form if isinstance(form, tuple) else (form,)
 
 
 def positions_of(sample: Any, first: int) -> dict[str, Any]:
@@ -52,6 +130,36 @@ def test_the_first_batch_says_what_to_call_for_an_encoder(caplog):
             list(evenstep.DataLoader(data, policy=policy, **options))
             found = [r for r in caplog.messages if "to_hugging_face(batch, model=model)" in r]
             assert len(found) == said
+
+
+FLOATS = [{"input_ids": s["input_ids"], "labels": s["input_ids"] / 7} for s in SAMPLES]
+
+
+def test_numbers_to_predict_stay_as_they_are():
+    policy = evenstep.Even(max_tokens=64, packed=True)
+    for batch, step in evenstep.DataLoader(FLOATS, policy=policy).steps():
+        wanted = torch.cat([FLOATS[i]["labels"] for i in step.indices])
+        assert torch.equal(batch["labels"][0], wanted)
+        assert step.supervised_tokens == wanted.numel()
+
+
+def test_several_labels_for_a_token_stay_as_they_are():
+    labels = [torch.stack([s["input_ids"] % 2, s["input_ids"] % 3], 1) for s in SAMPLES]
+    samples = [{"input_ids": s["input_ids"], "labels": each} for s, each in zip(SAMPLES, labels)]
+    row = PackCollator()(samples)
+    assert torch.equal(row["labels"][0], torch.cat(labels))
+    with pytest.raises(CollateError, match="one label per token"):
+        to_hugging_face(row)
+    with pytest.raises(CollateError, match="leave loss_mask out"):
+        PackCollator(loss_mask=True)(samples)
+
+
+def test_one_label_for_each_sample_stays_as_it_is():
+    samples = [{"input_ids": s["input_ids"], "labels": i % 5} for i, s in enumerate(SAMPLES)]
+    policy = evenstep.Even(max_tokens=64, packed=True)
+    for batch, step in evenstep.DataLoader(samples, policy=policy).steps():
+        assert batch["labels"].tolist() == [i % 5 for i in step.indices]
+        assert step.supervised_tokens == step.samples
 
 
 def test_several_labels_for_a_sample_are_refused():

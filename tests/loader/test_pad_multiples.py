@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 import evenstep
 from evenstep.batch.pad import padded_multiple
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import ConfigurationError, MismatchError, SampleError
+from evenstep.plan.groups import PaddedTo
+from evenstep.protocol import EpochOptions, RankProtocol
 
 COUNT, MULTIPLE = 120, 16
 LENGTHS = [1 + (7 * i) % 40 for i in range(COUNT)]
@@ -125,7 +128,8 @@ class Preparing(Collator):
         return super().__call__(samples)
 
 
-@pytest.mark.parametrize(("again", "given"), [(False, False), (False, True), (True, True)])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("given", [False, True])
 def test_groups_of_prepared_samples_are_padded_as_the_collate_function_does(again, given):
     collate: Any = Preparing(MULTIPLE)
     if given or again:
@@ -157,3 +161,40 @@ def test_rows_longer_than_the_limit_by_their_padding_are_refused():
     with pytest.raises(ConfigurationError, match="use max_tokens=256, or another multiple"):
         loader(250)
     assert max(batch["input_ids"].numel() for batch, _ in loader(256).steps()) == 256
+
+
+def test_ranks_compare_it():
+    def protocol(rank: int, multiple: int) -> RankProtocol:
+        return RankProtocol(
+            EpochOptions(
+                policy=evenstep.Even(max_tokens=64),
+                world_size=2,
+                buffer_size=8,
+                padded_to=PaddedTo(samples=multiple),
+            ),
+            rank=rank,
+        )
+
+    ranks = [protocol(0, 8), protocol(1, 16)]
+    hellos = [rank.outgoing() for rank in ranks]
+    with pytest.raises(MismatchError, match="ranks differ in pad_to_multiple_of"):
+        ranks[0].incoming(hellos)
+
+
+def test_a_resumed_epoch_plans_the_same_groups():
+    collate = evenstep.PadCollator(pad_to_multiple_of=MULTIPLE)
+
+    def loader() -> evenstep.DataLoader:
+        memory = evenstep.Memory(buffer_size=32)
+        policy = evenstep.Even(max_tokens=250)
+        return evenstep.DataLoader(SAMPLES, policy=policy, collate_fn=collate, memory=memory)
+
+    first = loader()
+    steps = iter(first.steps())
+    before = [next(steps)[1].indices for _ in range(7)]
+    state = first.state_dict()
+    rest = [step.indices for _, step in steps]
+    second = loader()
+    second.load_state_dict(state)
+    assert [step.indices for _, step in second.steps()] == rest
+    assert np.sort(np.concatenate([*before, *rest])).tolist() == list(range(COUNT))

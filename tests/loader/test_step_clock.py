@@ -16,6 +16,7 @@ import torch
 import evenstep
 from evenstep.batch.step_info import RankLoads, StepInfo
 from evenstep.cost import FittedCost, VisionLanguageCost
+from evenstep.cost.measured import RATIO_UNIT, at_ratios
 from evenstep.loader import step_clock
 from evenstep.loader.step_clock import StepClock
 from evenstep.plan.policy import Policy
@@ -38,6 +39,7 @@ POLICIES = {
 TOWER = FittedCost(per_group=0.0, per_token=3.0, per_pair=3.0 / 2_000)
 """Whose attention takes as long as all else in images of 2,000 patches."""
 IMAGES = {
+    "of one part": evenstep.Even(MAX_TOKENS, max_patches=16_384),
     "of two": evenstep.Even(
         MAX_TOKENS,
         max_patches=16_384,
@@ -146,10 +148,15 @@ def train(
 
 CASES = {
     "padded": (POLICIES["padded"], RANKS, 1, 30_000),
+    "packed": (POLICIES["packed"], RANKS, 1, 30_000),
     "updates": (POLICIES["updates"], RANKS, 4, 60_000),
+    "far": (POLICIES["far"], RANKS, 1, 30_000),
     "micro-batches": (POLICIES["micro-batches"], RANKS, 1, 60_000),
+    "images, of one part": (IMAGES["of one part"], RANKS, 1, 20_000),
     "images, of two": (IMAGES["of two"], RANKS, 1, 12_000),
     "images, packed": (IMAGES["packed"], RANKS, 1, 30_000),
+    "one rank": (POLICIES["far"], 1, 1, 10_000),
+    "one rank, updates": (POLICIES["packed"], 1, 4, 40_000),
     "one rank, images": (IMAGES["of two"], 1, 1, 6_000),
 }
 """Policy, ranks, steps of an update, samples."""
@@ -189,6 +196,39 @@ def test_one_warning_names_a_cost_that_makes_steps_more_even(
     assert "% uneven in time: attention takes as long as all else at" in record.getMessage()
     cost: Any = record.args[-1]  # type: ignore[index]
     assert cost.per_pair / cost.per_token == pytest.approx(PAIR, rel=0.2)
+
+
+def test_on_one_rank_a_warning_says_what_is_off_and_none_what_is_right(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = IMAGES["of two"]
+    right = at_ratios(IMAGES["packed"].cost, (round(PAIR / RATIO_UNIT), round(PATCH / RATIO_UNIT)))
+    for given in (policy, evenstep.Even(MAX_TOKENS, max_patches=16_384, cost=right)):
+        with caplog.at_level(logging.WARNING, "evenstep"):
+            steps = planned(given, count=6_000, ranks=1)
+            list(train(clock, StepClock(given, rank=0), steps, given))
+    (record,) = caplog.records
+    assert "steps take another time than was predicted: attention" in record.getMessage()
+    cost: Any = record.args[-1]  # type: ignore[index]
+    language, vision = cost.language, cost.vision
+    assert language.per_pair / language.per_token == pytest.approx(PAIR, rel=0.2)
+    assert vision.per_token / language.per_token == pytest.approx(PATCH, rel=0.1)
+    assert vision.per_pair / vision.per_token == pytest.approx(1 / 2_000, rel=0.02)
+
+
+def test_a_measured_cost_of_both_parts_is_told_as_two_integers(clock: Clock) -> None:
+    cost = VisionLanguageCost(language=evenstep.MeasuredCost(), vision=TOWER)
+    policy = evenstep.Even(MAX_TOKENS, max_patches=16_384, cost=cost)
+    told = StepClock(policy, rank=0)
+    list(train(clock, told, planned(policy, count=12_000), policy))
+    pair, patch = told.ratios
+    assert pair * RATIO_UNIT == pytest.approx(PAIR, rel=0.15)
+    assert patch * RATIO_UNIT == pytest.approx(PATCH, rel=0.1)
+    used: Any = at_ratios(cost, told.ratios)
+    assert used.vision == TOWER  # so that steps before can be compared
+    assert TOWER.per_token / used.language.per_token == pytest.approx(patch * RATIO_UNIT)
+    assert used.language.per_pair / used.language.per_token == pytest.approx(pair * RATIO_UNIT)
+    assert at_ratios(used, told.ratios) == used
 
 
 def test_the_right_cost_is_not_warned_of(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

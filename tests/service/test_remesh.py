@@ -59,7 +59,7 @@ def test_any_meshes_at_any_steps_train_on_each_sample_once(
             planner.report(step, 0, {"loss": {NAMES[step % 3]: 1.0}})
             step += 1
         state, job = planner.state_dict(step), job.on(mesh)
-        assert planner.remesh(mesh, step) == state
+        assert {**planner.remesh(mesh, step), "job": state["job"]} == state
         fresh = Planner(job, epoch)
         fresh.load_state_dict(state)
         for ahead in range(2):

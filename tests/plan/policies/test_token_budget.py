@@ -41,6 +41,18 @@ STARVING = st.tuples(
 )
 
 
+@given(STARVING, st.integers(1, 4))
+def test_every_sample_is_emitted_within_max_wait_and_window_size_rounds(
+    case: tuple[int, int, int, int], ranks: int
+) -> None:
+    max_wait, steps, buffer_size, seed = case
+    policy = FewSteps(600, steps=steps, max_wait=max_wait)
+    sources = [lognormal(80, seed + rank, spread=1.5) for rank in range(ranks)]
+    for rank, rounds_of in enumerate(waits(policy, sources, buffer_size)):
+        assert set(rounds_of) == set(range(len(sources[rank])))
+        assert max(rounds_of.values()) <= max_wait + buffer_size
+
+
 def overdue_groups(turn: Turn, max_wait: int) -> int:
     groups, ages = turn.proposal.groups, turn.window.ages
     return sum(bool((ages[groups.group(g)] >= max_wait).any()) for g in range(len(groups)))
@@ -52,7 +64,7 @@ def test_overdue_samples_go_first_and_all_of_them_where_their_groups_fit(
 ) -> None:
     max_wait, steps, buffer_size, seed = case
     policy = FewSteps(600, steps=steps, max_wait=max_wait)
-    sources = [lognormal(50, seed + rank, spread=1.5) for rank in range(ranks)]
+    sources = [lognormal(80, seed + rank, spread=1.5) for rank in range(ranks)]
     for turns in play(policy, sources, buffer_size=buffer_size):
         for turn in turns.values():
             planned = np.zeros(len(turn.window), bool)
@@ -112,6 +124,15 @@ def test_aligned_order_is_shuffled_and_anew_each_round_seed_and_epoch() -> None:
     assert tuple(range(30)) not in drawn.values()
 
 
+def test_like_lengths_meet_when_aligned() -> None:
+    # Ranks draw from one distribution, so places are quantiles: at equal places, lengths are near.
+    sources = [lognormal(512, seed) for seed in range(8)]
+
+    (turns,) = play(TokenBudget(8192, spread=False), sources, buffer_size=512)
+    longest = np.stack([t.plan.groups.shapes(t.window.lengths).longest for t in turns.values()])
+    assert float((longest.max(0) / longest.mean(0)).mean()) < 1.3
+
+
 def test_spread_groups_are_the_same_and_lengths_mix_while_costs_meet() -> None:
     sources = [lognormal(512, seed) for seed in range(8)]
 
@@ -134,6 +155,11 @@ def test_spread_groups_are_the_same_and_lengths_mix_while_costs_meet() -> None:
 
 
 # Options
+
+
+def test_patches_are_counted_only_where_they_are_limited() -> None:
+    assert TokenBudget(100).counts_patches is False
+    assert TokenBudget(100, max_patches=8).counts_patches is True
 
 
 def test_a_limit_on_patches_refuses_a_window_without_them() -> None:

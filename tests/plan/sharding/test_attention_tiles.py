@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding.sharding import causal_tiles, check_tile
 
-FRAGMENTS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 15)), min_size=1, max_size=5)
+FRAGMENTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=5)
 
 
 def met(start: int, end: int) -> np.ndarray:

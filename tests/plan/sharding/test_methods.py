@@ -23,11 +23,22 @@ from evenstep.plan.sharding.sharding import causal_pairs
 from sharded_sequences import CONTEXT, LENGTHS, RANKS, Int64Array, pretraining
 
 
-@pytest.mark.parametrize("ranks", [1, 4, 16])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
 def test_the_cost_of_one_document_is_equal_on_all_ranks(ranks: int) -> None:
     sharding = shard_per_sequence([CONTEXT], ranks)
     assert np.ptp(sharding.pairs) == 0
     assert sharding.fragments.tolist() == [2] * (ranks - 1) + [1]
+
+
+@pytest.mark.parametrize(("ranks", "times"), [(2, 2.000), (4, 3.999), (8, 7.99), (16, 15.9)])
+def test_at_worst_one_rank_has_all_the_cost(ranks: int, times: float) -> None:
+    # One document lies on both middle chunks, and all others are of one token.
+    middle = CONTEXT // ranks
+    around = np.ones((CONTEXT - middle) // 2, np.int64)
+    sharding = shard_per_sequence(np.concatenate((around, [middle], around)), ranks)
+    imbalance = sharding.pairs.max() / sharding.pairs.mean()
+    assert sharding.pairs.argmax() == ranks - 1
+    assert times - 5e-4 <= imbalance < ranks
 
 
 def test_chunks_of_a_length_that_does_not_divide_differ_by_one() -> None:
@@ -36,6 +47,15 @@ def test_chunks_of_a_length_that_does_not_divide_differ_by_one() -> None:
     assert sharding.start.tolist() == [0, 11, 3, 9, 5]
     assert sharding.end.tolist() == [3, 13, 5, 11, 9]
     assert sharding.tokens.tolist() == [5, 4, 4]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+def test_pairs_are_equal_to_a_thousandth_with_no_padding(ranks: int) -> None:
+    shardings = [shard_per_document(lengths, ranks) for lengths in pretraining(40)]
+    imbalance = [sharding.pairs.max() / sharding.pairs.mean() for sharding in shardings]
+    assert max(imbalance) <= 1.002
+    assert np.mean(imbalance) <= 1.001
+    assert all(sharding.tokens.tolist() == [CONTEXT // ranks] * ranks for sharding in shardings)
 
 
 @given(lengths=LENGTHS, ranks=RANKS)
@@ -67,7 +87,9 @@ def test_it_is_never_worse_by_any_measure(lengths: Int64Array, ranks: int, launc
 
 
 # What per-document sharding has: 1.09, 1.14 and 1.26, with 58 fragments a rank.
-@pytest.mark.parametrize(("ranks", "tiles", "fragments"), [(8, 1.05, 8)])
+@pytest.mark.parametrize(
+    ("ranks", "tiles", "fragments"), [(4, 1.04, 12), (8, 1.05, 8), (16, 1.07, 6)]
+)
 def test_the_slowest_rank_of_pretraining_sequences_computes_little_in_vain(
     ranks: int, tiles: float, fragments: float
 ) -> None:

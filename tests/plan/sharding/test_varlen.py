@@ -37,6 +37,22 @@ def test_a_kernel_lets_each_token_meet_what_precedes_it_in_its_document_once(sha
 
 
 @given(shardings())
+def test_boundaries_are_what_kernels_take(sharding):
+    for rank in range(sharding.ranks):
+        arguments = varlen_arguments(sharding, rank)
+        for bounds, longest in (
+            (arguments.cu_seqlens_q, arguments.max_seqlen_q),
+            (arguments.cu_seqlens_k, arguments.max_seqlen_k),
+        ):
+            assert bounds.dtype == np.int32
+            assert bounds[0] == 0
+            assert longest == np.diff(bounds).max(initial=0)
+        assert arguments.cu_seqlens_q[-1] == sharding.tokens[rank]
+        assert arguments.keys.dtype == np.int64
+        assert len(arguments.keys) == arguments.cu_seqlens_k[-1]
+
+
+@given(shardings())
 def test_keys_can_be_taken_from_gathered_shards_as_they_come(sharding):
     sequence = np.random.default_rng(0).permutation(int(sharding.begins[-1]))
     gathered = sequence[sharding.permutation]
