@@ -32,9 +32,9 @@ SERVICE_MUTATIONS = (
     Mutation(
         "carried samples are forgotten",
         Planner,
-        "_plan_next",
-        "self._carried, self._step = plan.carried,",
-        "self._carried, self._step = plan.carried[:0],",
+        "_by_strategy",
+        "Windows.of(plan.carried)",
+        "Windows.of(plan.carried[:0])",
         near=40,
     ),
     Mutation(
