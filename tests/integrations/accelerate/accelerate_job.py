@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from launched_rank import as_rank
 from ranks import Rank
 from tiny_model import TinyModel, flat
@@ -18,6 +19,8 @@ from evenstep.integrations import accelerate as even
 def accelerator_of(rank: Rank | None, **options: Any) -> Accelerator:
     if rank is not None:
         as_rank(rank)
+        # A rank is forked, perhaps from a process in which another test has made one.
+        AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(cpu=True, **options)
     assert accelerator.num_processes == (rank.world_size if rank is not None else 1)
     return accelerator
