@@ -94,7 +94,7 @@ for _ in range(8):
     time.sleep(0.4)
 print("connected")
 sys.stdin.readline()  # the network is there again
-time.sleep(2)
+time.sleep(3)
 print([each.wait(0) for each in waiting])
 """
 

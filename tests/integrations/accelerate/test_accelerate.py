@@ -42,7 +42,12 @@ def test_every_update_on_two_ranks_is_that_of_one_batch(
 ) -> None:
     job = partial(train, sized=accumulate is None)  # then the loader chooses
     ranks = run(job, 2, accumulate or 1, folder=tmp_path, within=60)
-    losses = check_epoch([updates for (updates,) in ranks], accumulate or 4, max_norm=1.0)
+    losses = check_epoch(
+        [updates for (updates,) in ranks],
+        accumulate or 4,
+        max_norm=1.0,
+        waits_at_updates=accumulate is not None,
+    )
     for (updates,) in ranks:
         assert [update.loss for update in updates] == pytest.approx(losses, rel=1e-5)
 

@@ -71,7 +71,7 @@ def test_two_ranks_train_as_one_and_resume_on_any_number(tmp_path: Path) -> None
         folder.mkdir()
     path = tmp_path / "checkpoint"
     ranks = run(saving, 2, path, folder=folders[0], within=90)
-    check_epoch(ranks, 3)
+    check_epoch(ranks, 3, waits_at_updates=True)
     two = run(train, 2, path, folder=folders[1], within=90)
     (one,) = run(train, 1, path, folder=folders[2], within=90)
     check_resumed(ranks, two, one, after=2)

@@ -73,7 +73,7 @@ def test_the_loader_takes_the_cost_of_the_modules_model(tmp_path: Path, made: bo
 def check_updates(
     ranks: list[list[Update]], accumulate: int, logged: list[dict[str, float]]
 ) -> None:
-    losses = check_epoch(ranks, accumulate)
+    losses = check_epoch(ranks, accumulate, waits_at_updates=True)
     assert [values["evenstep/loss"] for values in logged] == pytest.approx(losses, rel=1e-5)
     assert all(0 <= values["evenstep/padding"] < 1 for values in logged)
 

@@ -34,14 +34,16 @@ def run(
     return simulate(policy, shards, accumulate=accumulate)
 
 
-def imbalance_but_for_the_end(costs: np.ndarray) -> float:
-    """Ranks whose shares are fixed have unlike work left in the end, whatever is planned."""
-    most = costs[: len(costs) * 7 // 10]
+def imbalance_but_for_the_end(costs: np.ndarray, packed: bool = True) -> float:
+    """Ranks whose shares are fixed have unlike work left in the end, whatever is planned: a fifth
+    of these epochs, and three tenths where groups are padded, as windows then hold more."""
+    most = costs[: int(len(costs) * (0.8 if packed else 0.7))]
     return float(most.max(axis=1).sum() / most.mean(axis=1).sum())
 
 
 @pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize(("ranks", "accumulate"), [(8, 2), (2, 4)])
+@pytest.mark.parametrize("accumulate", [2, 4])
+@pytest.mark.parametrize("ranks", [2, 8])
 def test_updates_take_as_long_on_every_rank_where_ranks_wait_at_their_end(
     ranks: int, accumulate: int, packed: bool
 ) -> None:
@@ -50,7 +52,7 @@ def test_updates_take_as_long_on_every_rank_where_ranks_wait_at_their_end(
     # Two padded groups fill few of the last updates that have no long document on this rank.
     assert found.imbalance < (1.05 if accumulate == 2 and not packed else 1.03)
     updates = np.add.reduceat(found.costs, np.arange(0, found.steps, accumulate))
-    assert imbalance_but_for_the_end(updates) < 1.012
+    assert imbalance_but_for_the_end(updates, packed) < 1.012
     # The steps of an update are not even, which is what makes room for long documents.
     assert imbalance_but_for_the_end(found.costs) > 1.05
     if accumulate == 4:  # of two steps, the longest documents still fill most of one update
@@ -63,6 +65,14 @@ def test_steps_with_long_documents_are_spread_over_updates() -> None:
     assert imbalance_but_for_the_end(four.costs) < 1.06
     assert one.composition < 0.5
     assert four.composition > 0.93
+
+
+def test_padded_steps_with_long_documents_come_all_along() -> None:
+    """They came in a few rounds, so that some updates held little else and most held none."""
+    found = run("step", accumulate=4, packed=False, ranks=2, each=8000)
+    assert found.missing == found.duplicates == found.undelivered == 0
+    assert imbalance_but_for_the_end(found.costs) < 1.02
+    assert found.composition > 0.93
 
 
 @settings(max_examples=25)
