@@ -29,7 +29,7 @@ class Agreed:
         """
         Args:
             start: the round to resume from.
-            accumulate, sizes: see `RankProtocol`.
+            accumulate, sizes: see `EpochOptions`.
         """
         self.ratios = UNMEASURED
         """What pairs of tokens and patches were measured to cost, for rank 0 to tell."""
