@@ -225,8 +225,11 @@ class Planner:
         """
         if at_step > self._step:
             self.plan(at_step - 1)
-        state, reported = self.state_dict(min(at_step, self._step)), self._signals
-        self._resume(state, self._job.on(mesh))
+        return self._move(self.state_dict(min(at_step, self._step)), self._job.on(mesh))
+
+    def _move(self, state: Mapping[str, Any], job: Job) -> dict[str, Any]:
+        reported = self._signals
+        self._resume(state, job)
         self._signals.recall(reported, self._step)
         self._log.clear(self._step)
         return Planner.state_dict(self)

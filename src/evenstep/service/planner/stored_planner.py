@@ -177,12 +177,9 @@ class StoredPlanner(Planner):
             self._store.save_meeting(step)
         return state
 
-    def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
+    def _move(self, state: Mapping[str, Any], job: Job) -> dict[str, Any]:
         """See `Planner.remesh`. Removes the states of later steps from the store. A planner that
-        restarts before that is done continues with the old mesh; call this again."""
-        if at_step > self._step:
-            self.plan(at_step - 1)
-        state, job = self.state_dict(min(at_step, self._step)), self._job.on(mesh)
+        restarts before that is done continues with the old mesh; `remesh` is to be called again."""
         step = state["step"]
         assert self._writer is not None
         self._writer.close()
@@ -190,12 +187,11 @@ class StoredPlanner(Planner):
             written = {**state, "job": job.fingerprint, "mesh": job.tree.to_dict()}
             self._store.save_state(step, written)
             self._store.drop_after(step)
-            resumed = super().remesh(mesh, step)
             self._started, self._first, self._past = step, min(self._first, step), None
             self._checkpoints = {each for each in self._checkpoints if each <= step}
+            return super()._move(state, job)
         finally:
             self._writer = StateWriter(self._store, self._written_out)
-        return resumed
 
     def close(self) -> None:
         """Writes the last state. Idempotent."""
