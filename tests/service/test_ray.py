@@ -89,10 +89,10 @@ def test_two_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path) -
         assert taken == in_one_process(job)
         assert [to_json(plan) for plan in plans_of(service)] == plans
         assert len(plans) > 3
+        until(lambda: service.status()["ended"], "clients say that they have ended")
         status = service.status()
         assert len(status["loaders"]) == 2
         assert all(loader["prepared"] for loader in status["loaders"])
-        assert status["ended"]
         assert status["steps"]["exposed_seconds"]["mean"] > 0
         assert {"plan", "fetch", "build"} <= status["steps"]["stage_seconds"].keys()
         assert status["bytes"]["loader_to_constructor"] > 0
