@@ -20,6 +20,7 @@ def _few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "QUICK", dict.fromkeys(data.QUICK, SAMPLES))
 
 
+@pytest.mark.soak
 def test_two_ranks_see_every_sample_once_and_give_all_figures() -> None:
     found = measure.speed("torch", "padded", 2, True)
     assert (found["samples"], found["missed"]) == (SAMPLES, 0)

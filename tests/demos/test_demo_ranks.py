@@ -13,27 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 import torch.distributed as dist
 
 from evenstep_demos.ranks import RankFailedError, run_ranks
 
 Send = Callable[[Any], None]
-
-
-def sum_of_ranks(send: Send, offset: int) -> tuple[int, float]:
-    total = torch.tensor(float(dist.get_rank() + offset))
-    dist.all_reduce(total)
-    send(os.getpid())
-    return dist.get_rank(), total.item()
-
-
-def one_raises(send: Send, culprit: int) -> None:
-    send(os.getpid())
-    dist.barrier()
-    if dist.get_rank() == culprit:
-        raise ValueError("the text is upside down")
-    dist.barrier()
 
 
 def one_is_killed(send: Send, culprit: int) -> None:
@@ -59,27 +43,10 @@ def _gone(pids: list[int]) -> bool:
     return False
 
 
-def test_ranks_share_a_process_group_send_and_return() -> None:
+def test_a_killed_rank_is_named_and_its_peer_does_not_wait_for_it() -> None:
     pids: list[int] = []
-    assert run_ranks(sum_of_ranks, 2, (10,), pids.append) == [(0, 21.0), (1, 21.0)]
-    assert len(pids) == 2
-    assert _gone(pids)
-
-
-@pytest.mark.parametrize(
-    ("job", "words"),
-    [
-        (one_raises, "rank 1 failed: ValueError: the text is upside down"),
-        (one_is_killed, "rank 1 failed: killed by SIGKILL"),
-    ],
-)
-def test_the_rank_that_failed_is_named_and_its_peer_does_not_wait_for_it(
-    job: Callable[..., None], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pids: list[int] = []
-    with pytest.raises(RankFailedError, match=words):
-        run_ranks(job, 2, (1,), pids.append)
-    assert ("in one_raises" in capsys.readouterr().err) == (job is one_raises)
+    with pytest.raises(RankFailedError, match="rank 1 failed: killed by SIGKILL"):
+        run_ranks(one_is_killed, 2, (1,), pids.append)
     assert len(pids) == 2
     assert _gone(pids)
 
@@ -98,6 +65,7 @@ def test_an_interrupt_of_the_parent_ends_the_ranks() -> None:
     assert _gone(pids)
 
 
+@pytest.mark.soak
 def test_the_death_of_the_parent_ends_the_ranks() -> None:
     program = (
         "from test_demo_ranks import wait_for_ever\n"

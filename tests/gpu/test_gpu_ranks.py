@@ -19,7 +19,7 @@ from update_checks import Update, check_epoch
     ("device", "backend"),
     [
         pytest.param("cpu", "gloo", marks=pytest.mark.soak),  # other tests train by it
-        ("cpu", "cpu:gloo"),
+        pytest.param("cpu", "cpu:gloo", marks=pytest.mark.soak),
         pytest.param("cuda", "nccl", marks=GPU),
         pytest.param("cuda", "cpu:gloo,cuda:nccl", marks=GPU),
         pytest.param("cuda", "gloo", marks=GPU),

@@ -37,7 +37,6 @@ def test_every_sample_comes_once_in_each_epoch_and_epochs_differ():
     "options",
     [
         {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
-        {"num_workers": 2, "chunk_size": 100, "prefetch": 50, "prefetch_factor": 5},
         {"chunk_size": 7},
     ],
     ids=str,

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
-    DistributedSampler,
     IterableDataset,
     RandomSampler,
     get_worker_info,
@@ -43,15 +42,15 @@ POLICIES = {
 def test_every_policy_resumes_exactly_after_every_step(policy) -> None:
     def make() -> evenstep.DataLoader:
         return evenstep.DataLoader(
-            Documents(50, prompts=True),
+            Documents(30, prompts=True),
             policy=policy,
             accumulate=3 if policy.sync == "update" else 1,
             shuffle=True,
             seed=7,
-            memory=evenstep.Memory(buffer_size=20),
+            memory=evenstep.Memory(buffer_size=12),
         )
 
-    assert assert_exact_resume(make, epochs=2) > 10
+    assert assert_exact_resume(make, epochs=1) > 4
 
 
 class Augmented(Documents):
@@ -107,24 +106,18 @@ class Sized(Counted):
         return self.count
 
 
-def torch_sampler(count: int) -> Any:
-    return DistributedSampler(Documents(count), num_replicas=2, rank=1, seed=5)
-
-
-@pytest.mark.parametrize(
-    ("make_sampler", "shard"), [(Counted, False), (Sized, True), (torch_sampler, False)]
-)
+@pytest.mark.parametrize(("make_sampler", "shard"), [(Counted, False), (Sized, True)])
 def test_a_sampler_that_is_a_function_of_the_epoch_resumes_exactly(make_sampler, shard) -> None:
     def make() -> evenstep.DataLoader:
         return evenstep.DataLoader(
-            Documents(40),
+            Documents(24),
             policy=evenstep.TokenBudget(400),
-            sampler=make_sampler(40),
+            sampler=make_sampler(24),
             shard_sampler=shard,
             memory=evenstep.Memory(buffer_size=16),
         )
 
-    assert assert_exact_resume(make, epochs=2) > 8
+    assert assert_exact_resume(make, epochs=2) > 5
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -222,20 +215,18 @@ class WithIterator(Stream):
         return self.Iterator(self)
 
 
-@pytest.mark.parametrize(
-    ("kind", "num_workers"), [(Stateful_, 0), (Stateful_, 3), (WithIterator, 3), (Stream, 0)]
-)
+@pytest.mark.parametrize(("kind", "num_workers"), [(Stateful_, 0), (WithIterator, 2), (Stream, 0)])
 def test_iterable_datasets_resume_exactly(kind, num_workers) -> None:
     def make() -> evenstep.DataLoader:
         return evenstep.DataLoader(
-            kind(50),
+            kind(30),
             policy=evenstep.TokenBudget(400),
             num_workers=num_workers,
             memory=evenstep.Memory(buffer_size=12, chunk_size=2),
             faults=evenstep.Faults(replay=kind is Stream),
         )
 
-    assert assert_exact_resume(make, epochs=2, every=1 if not num_workers else 9) >= 2
+    assert assert_exact_resume(make, epochs=2, every=1 if not num_workers else 5) >= 2
 
 
 def test_a_stateless_dataset_is_refused_where_replay_is_not_allowed() -> None:

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from evenstep.plan import Even, FixedBatch
 from evenstep_demos.text.budget import TrainingOptions, _simulate, choose
 
 
-@pytest.mark.parametrize("max_tokens", [1000, 1536, 3072])
-def test_both_runs_take_about_as_many_steps(max_tokens: int) -> None:
+def test_both_runs_take_about_as_many_steps() -> None:
+    max_tokens = 1536
     lengths = np.random.default_rng(2).lognormal(5, 1, 800).astype(np.int64).clip(2, 600)
     options = TrainingOptions(max_tokens=max_tokens)
     choice = choose(lengths, options)

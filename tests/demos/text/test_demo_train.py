@@ -28,6 +28,7 @@ from evenstep_demos.text.prepared_text import (
 )
 from evenstep_demos.text.train import GradientClock, held_out_loss
 
+pytestmark = pytest.mark.soak  # `test_demo_run` trains, too
 Send = Callable[[Any], None]
 TEXTS = tuple(f"{i}:" + "ab" * (1 + 7 * i % 29) for i in range(50))
 

@@ -71,6 +71,7 @@ def test_a_sound_machine_runs_the_trial_job() -> None:
     assert trial["found"].startswith("two ranks trained in ")
 
 
+@pytest.mark.soak
 def test_what_no_other_check_thinks_of_fails_the_trial_job() -> None:
     ran = tell("ulimit -f 2;", "-B", *DOCTOR)  # files of 1 KiB, as anonymous memory is, too
     assert ran.returncode == 1, ran.stdout

@@ -66,11 +66,17 @@ def dear_note(
         found = told(own, replace(setup, max_tokens=larger))
         helps.append(f"max_tokens={larger:,}, if memory allows ({found})")
     helps.append(f"update_tokens={longer.update_tokens:,} ({told(own, longer)})")
+
+    def waits_less(build: Build, said: str) -> str:
+        found = told(lambda options: build(replace(options, sync="update")), longer)
+        return f"{said} and sync='update', under DDP or ZeRO-1 ({found})"
+
+    if chosen.policy == "even":
+        helps.append(waits_less(own, "those updates"))
     if pack := builders.get("even-packed"):
         if not packed:
             helps.append(f"packing ({told(pack, setup)})")
-        found = told(lambda options: pack(replace(options, sync="update")), longer)
-        helps.append(f"packing, those updates and sync='update', under DDP or ZeRO-1 ({found})")
+        helps.append(waits_less(pack, "packing, those updates"))
     now = _FIGURES.format(**{name: figure.value for name, figure in chosen.figures.items()})
     yield (
         f"{int(dear.sum()):,} of the {len(lengths):,} samples, those longer than "
