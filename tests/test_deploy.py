@@ -169,7 +169,7 @@ def test_the_job_of_the_manifest_runs(tmp_path: Path) -> None:
     with es.start(job_of_the_config_map(tmp_path), backend="local") as service:
         batches, step = next(service.client(DP=3, TP=0))
         assert len(batches) == 4
-        assert step.bucket == 3
+        assert step.rank == 3
         assert not service.client(DP=3, TP=1).fetches
 
 

@@ -42,7 +42,7 @@ def test_a_loader_writes_a_line_for_each_step_of_each_pass(tmp_path: Path) -> No
             time.sleep(0.02)
     loader.close()
     first, *lines = lines_of(path)
-    assert (first["run"], first["ranks"], first["counted"]) == ("loader", 1, "all ranks")
+    assert (first["run"], first["ranks"]) == ("loader", 1)
     second = next(n for n, line in enumerate(lines) if "started" in line)
     passes = lines[:second], lines[second + 1 :]
     for taken, written in zip(seen, passes):
@@ -92,21 +92,42 @@ def test_a_client_writes_a_line_for_each_step(tmp_path: Path) -> None:
     )
     path = tmp_path / "run.jsonl"
     with es.start(job, backend="local") as service:
-        client = service.client(1)
-        client.log_steps(path)
-        taken = [next(client) for _ in range(4)]
+        clients = [service.client(rank) for rank in range(2)]
+        clients[1].log_steps(path)
+        taken = [[next(client) for client in clients] for _ in range(4)]
     first, *lines = lines_of(path)
-    assert (first["run"], first["ranks"], first["counted"]) == ("service", 2, "rank 1")
+    assert (first["run"], first["ranks"]) == ("service", 2)
     assert [line["step"] for line in lines] == [0, 1, 2]
-    for (batches, step), line in zip(taken, lines):
-        real = sum(int(batch["attention_mask"].sum()) for batch in batches)
-        assert line["tokens"] == step.tokens["text"] == sum(step.tokens.values()) == real
-        assert line["tokens"] <= line["padded_tokens"]
-        assert line["padded_tokens"] == sum(batch["input_ids"].numel() for batch in batches)
-        assert line["imbalance"] == step.imbalance
-        lengths = np.concatenate([table.lengths["text"] for table in step.samples])
+    for ranks, line in zip(taken, lines):
+        for number, (batches, step) in enumerate(ranks):
+            assert (step.rank, step.world_size, step.client) == (number, 2, number)
+            masks = [batch["attention_mask"] for batch in batches]
+            assert step.samples == len(step.indices) == sum(map(len, masks))
+            assert step.tokens == sum(int(mask.sum()) for mask in masks)
+            assert step.padded_tokens == sum(mask.numel() for mask in masks)
+            supervised = [int((batch["labels"][:, 1:] != -100).sum()) for batch in batches]
+            assert step.supervised_tokens == sum(supervised)
+            total = step.global_supervised_tokens
+            assert step.loss_scales == pytest.approx([2 * each / total for each in supervised])
+            assert step.loss_scale == pytest.approx(sum(step.loss_scales))
+            assert step.sources == {"a": (step.samples, step.tokens)}
+            assert step.global_sources == {"a": (step.global_samples, step.global_tokens)}
+            json.dumps(step.to_dict(per_rank=True))
+        steps = [step for _, step in ranks]
+        assert steps[0].to_line() == steps[1].to_line()
+        for name in ("samples", "tokens", "padded_tokens", "cost", "supervised_tokens"):
+            total = sum(getattr(step, name) for step in steps)
+            assert getattr(steps[0], f"global_{name}") == pytest.approx(total)
+        names = ("samples", "tokens", "padded_tokens")
+        assert [line[name] for name in names] == [
+            getattr(steps[0], f"global_{name}") for name in names
+        ]
+        costs = [step.cost for step in steps]
+        assert line["imbalance"] == pytest.approx(max(costs) / (sum(costs) / 2))
+        lengths = np.array(
+            [int(row.sum()) for batches, _ in ranks for b in batches for row in b["attention_mask"]]
+        )
         assert line["moments"]["mean"] == pytest.approx((lengths**2).sum() / lengths.sum())
-        assert line["samples"] == len(lengths)
 
 
 def test_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """`RunLog`: a line of JSON for each step of a run, written in the process that trains.
 
-The first line of a pass says what is counted; each further one is a step:
+The first line of a pass says what runs; each further one is a step, of all ranks:
 
-    {"started": 1731000000.0, "run": "loader", "ranks": 8, "counted": "all ranks"}
+    {"started": 1731000000.0, "run": "loader", "ranks": 8}
     {"at": 12.5, "wait": 0.01, "train": 0.48, "step": 24, "epoch": 0, "samples": 310, ...}
 
 `at` is when the step was delivered, in seconds since the first line of the pass; `wait` is how long

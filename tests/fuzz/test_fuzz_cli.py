@@ -37,7 +37,7 @@ dataset = [{{"input_ids": [1, 2, 3]}}] * 5
 """
 
 MOMENTS = '{"samples": 1, "tokens": 3, "mean": 3, "second": 0, "third": 0}'
-STEPS = '{"started": 1, "ranks": 2, "counted": "all ranks"}\n' + 2 * (
+STEPS = '{"started": 1, "ranks": 2}\n' + 2 * (
     '{"at": 1, "wait": 1, "train": 1, "tokens": 3, "padded_tokens": 4, "imbalance": 1, '
     f'"moments": {MOMENTS}}}\n'
 )

@@ -156,7 +156,7 @@ def comparable(taken: Batches) -> list[Any]:
     return [
         (
             step.step,
-            step.bucket,
+            step.rank,
             step.loss_scales,
             step.sample_ids,
             step.imbalance,

@@ -63,12 +63,12 @@ def test_each_drawn_sample_is_delivered_once_to_the_ranks_that_the_mesh_says(
                 if not client.fetches:
                     continue
                 batches, step = steps_of(client, number + 1)[number]
-                assert step.bucket == tree.bucket(place, axis)
-                fetched = {step.bucket: batches, **step.peers}
+                assert step.rank == tree.bucket(place, axis)
+                fetched = {step.rank: batches, **step.peers}
                 assert tuple(sorted(fetched)) == delivery.buckets_of(rank)
                 names = [[str(i) for i in ids] for ids in step.sample_ids]
-                per_bucket.setdefault(step.bucket, names)
-                assert per_bucket[step.bucket] == names
+                per_bucket.setdefault(step.rank, names)
+                assert per_bucket[step.rank] == names
                 for ids, batch in zip(names, batches):
                     assert len(ids_of(batch)) == len(ids)
                 for bucket, others in step.peers.items():
@@ -152,7 +152,8 @@ def test_padded_and_own_batches_are_made_of_the_same_samples(tmp_path: Path, sta
             *(steps_of(service.client(1), 3) for service in (a, b, c))
         ):
             assert s.sample_ids == t.sample_ids == u.sample_ids
-            assert s.supervised == t.supervised == u.supervised
+            assert s.supervised_tokens == t.supervised_tokens == u.supervised_tokens > 0
+            assert s.loss_scales == t.loss_scales == u.loss_scales
             for row, rectangle, samples in zip(rows, rectangles, lists):
                 assert ids_of(row) == rectangle["input_ids"][:, 0].tolist()
                 assert ids_of(row) == [sample["input_ids"][0] for sample in samples]

@@ -70,7 +70,7 @@ def test_clients_that_ask_at_the_same_time_share_one_plan_and_one_fetch(world: W
         deliveries = [each.result(PATIENCE) for each in asked]
     assert world.planner.sent == [[("plan", (0,))]]
     assert all(len(loader.sent) == 1 for loader in world.loaders)
-    assert [delivery.about.rank for delivery in deliveries] == [0, 1] * 3
+    assert [delivery.about.client for delivery in deliveries] == [0, 1] * 3
     for rank in (0, 1):
         one, *others = [plain(delivery.micro_batches) for delivery in deliveries[rank::2]]
         assert all(other == one for other in others)

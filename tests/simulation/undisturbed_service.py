@@ -33,11 +33,11 @@ class Taken:
         about = step.loss_scales, step.sample_ids, dict(step.weights), step.carried, step.fetched_by
         positions = (
             zip(table.source.tolist(), table.position.tolist(), strict=True)
-            for table in step.samples
+            for table in step.tables
         )
         return cls(
             step.step,
-            step.bucket,
+            step.rank,
             repr(plain(micro_batches)),
             tuple(pair for each in positions for pair in each),
             repr(about),

@@ -330,7 +330,7 @@ class DataLoader(LoaderAttributes):
     def _log_of_pass(self, place: GroupPlace) -> RunLog | None:
         if self._run_log is None or place.rank or place.context_rank:
             return None
-        about = {"run": "loader", "ranks": place.world_size, "counted": "all ranks"}
+        about = {"run": "loader", "ranks": place.world_size}
         return RunLog(self._run_log, {**about, "policy": self.policy.fingerprint})
 
     def _clock_of(self, place: GroupPlace) -> StepClock | None:

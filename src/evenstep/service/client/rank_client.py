@@ -75,13 +75,13 @@ class RankClient:
         return bool(call(self._constructor, "fetches", self._next, self.rank))
 
     def log_steps(self, path: str | os.PathLike[str]) -> None:
-        """Writes a line for each step that this rank takes from now on: what it took and held.
-        ``evenstep report`` shows the file.
+        """Writes a line for each step that this rank takes from now on: how long it took, and what
+        all ranks held. ``evenstep report`` shows the file.
 
         Raises:
             ConfigurationError: the file cannot be written.
         """
-        about = {"run": "service", "ranks": len(self._tree), "counted": f"rank {self.rank}"}
+        about = {"run": "service", "ranks": len(self._tree)}
         self._run_log = RunLog(path, about)
 
     def __iter__(self) -> Iterator[tuple[list[Any], ServiceStep]]:
@@ -122,7 +122,7 @@ class RankClient:
         self._request_steps()
         self.wait_seconds += waited
         if self._run_log is not None:
-            self._run_log.handed_out(delivery.about.to_line(delivery.micro_batches))
+            self._run_log.handed_out(delivery.about.to_line())
         return delivery.micro_batches, replace(delivery.about, wait_seconds=waited)
 
     def report(self, **signals: Any) -> None:

@@ -135,7 +135,7 @@ class RemoteClient(RankClient):
             self._stages,
             step.imbalance,
             step.imbalance_before,
-            sum(step.tokens.values()),
+            step.tokens,
         )
         with self._taken_lock:
             self._taken.append(record)

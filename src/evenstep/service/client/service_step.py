@@ -5,17 +5,13 @@ Subplans are the plans of other modules, such as an encoder, over the same sampl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from evenstep.arrays import Int64Array
-from evenstep.batch.labels import is_tensor
+from evenstep.batch.step_info import SourceCounts, StepInfo
 from evenstep.mixture.sample_table import SampleId, SampleTable
-from evenstep.plan.length_moments import LengthMoments
-from evenstep.service.job.sample_measure import SUPERVISED
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,35 +36,22 @@ class SubplanStep:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ServiceStep:
-    """One step on one rank."""
+class ServiceStep(StepInfo):
+    """A `StepInfo` of the service: `rank` is the bucket with the client's samples, `world_size` the
+    number of buckets, and `indices` are (source, shard, index)."""
 
-    step: int
-    rank: int
+    client: int
     """Global rank of the client."""
-    bucket: int
-    """The bucket with its samples."""
     axis: str
     """The mesh axis at which samples are distributed."""
     fetched_by: int
-    """Rank that fetches this rank's micro-batches: itself, a peer that broadcasts them, or -1 if
-    this rank needs none (it then fetches only its subplan, and its micro-batches are an empty
+    """Rank that fetches this client's micro-batches: itself, a peer that broadcasts them, or -1 if
+    this client needs none (it then fetches only its subplan, and its micro-batches are an empty
     list)."""
-    loss_scales: tuple[float, ...]
-    """[micro_batches] Factor of each one's loss before the backward pass: gradients, averaged over
-    the ranks that have different data, are then those of one big batch. See
-    `evenstep.batch.loss_scale`."""
-    ranks: int
-    """Number of ranks that have different data: data-parallel ones, times context-parallel ones if
-    these share rows."""
-    samples: tuple[SampleTable, ...]
+    tables: tuple[SampleTable, ...]
     """[micro_batches] metadata, in the order of the micro-batch."""
-    supervised: tuple[int, ...]
-    """[micro_batches] supervised tokens in this rank's share."""
-    total_supervised: int
-    """Supervised tokens on all ranks and in all micro-batches."""
-    imbalance: float
-    """Costliest bucket of the step over the mean: 1.0 is perfect."""
+    by_source: Int64Array
+    """[2, 2 x sources] samples of each source, then tokens of each: of this rank, and of all."""
     imbalance_before: float
     """The imbalance if samples were assigned in the order of arrival."""
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -85,38 +68,23 @@ class ServiceStep:
 
     @property
     def sample_ids(self) -> tuple[tuple[SampleId, ...], ...]:
-        """[micro_batches] (source, shard, index) of each sample, in order."""
-        return tuple(
-            tuple(table.identity(row) for row in range(len(table))) for table in self.samples
-        )
+        """[micro_batches] (source, shard, index) of each sample, in order: `indices`, cut."""
+        return tuple(map(_identities, self.tables))
 
     @property
-    def tokens(self) -> dict[str, int]:
-        """Tokens of this rank's samples, by modality."""
-        names = [n for t in self.samples[:1] for n in t.lengths if n != SUPERVISED]
-        return {n: sum(int(table.lengths[n].sum()) for table in self.samples) for n in names}
+    def sources(self) -> dict[str, SourceCounts]:
+        return self._by_source(self.by_source[0])
 
-    def to_line(self, micro_batches: Sequence[Any]) -> dict[str, Any]:
-        """What `evenstep.run_log` writes of the step: this rank's part, JSON-able."""
-        name = "text" if "text" in self.tokens else next(iter(self.tokens), "")
-        tokens = np.concatenate([[], *(table.lengths[name] for table in self.samples)])
-        moments = LengthMoments.of(tokens, [0, len(tokens)]).together()
-        return {
-            "step": self.step,
-            "samples": len(tokens),
-            "tokens": int(tokens.sum()),
-            "padded_tokens": _padded_tokens(micro_batches, int(tokens.sum())),
-            "imbalance": self.imbalance,
-            "imbalance_before": self.imbalance_before,
-            "moments": {each.name: float(getattr(moments, each.name)) for each in fields(moments)},
-        }
+    @property
+    def global_sources(self) -> dict[str, SourceCounts]:
+        return self._by_source(self.by_source[1])
+
+    def to_line(self) -> dict[str, Any]:
+        return {**super().to_line(), "imbalance_before": self.imbalance_before}
 
 
-def _padded_tokens(micro_batches: Sequence[Any], tokens: int) -> int | None:
-    """Of all micro-batches; None where they hold a shard of their rows, or no tokens."""
-    found: list[Any] = [b.get("input_ids") for b in micro_batches if isinstance(b, Mapping)]
-    held = sum(int(ids.numel()) for ids in found if is_tensor(ids))
-    return held if held >= tokens else None
+def _identities(table: SampleTable) -> tuple[SampleId, ...]:
+    return tuple(table.identity(row) for row in range(len(table)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

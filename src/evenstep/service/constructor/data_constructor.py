@@ -15,10 +15,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from evenstep.batch.loss_scale import shard_loss_scale
 from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.protocol.receipts import StepTotals
 from evenstep.service.client.rank_client import mesh_changed
 from evenstep.service.client.service_step import ServiceStep, StepDelivery, SubplanStep
 from evenstep.service.constructor.batch_builder import (
@@ -29,9 +33,9 @@ from evenstep.service.constructor.batch_builder import (
     subplan_batches,
     subplan_step,
 )
+from evenstep.service.constructor.plan_totals import step_totals
 from evenstep.service.constructor.step_fetcher import Samples, StepFetcher
 from evenstep.service.job.job import Job
-from evenstep.service.job.sample_measure import SUPERVISED
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle, call
 from evenstep.strategy import LoadingPlan
@@ -94,8 +98,9 @@ class DataConstructor:
         self._building = threading.Lock()
         self._warned = False
         self._most_held = _WINDOWS * (job.memory.prefetch + 1)
-        self._recent: dict[int, None] = {}
-        """Steps whose samples or batches are here; that asked for last comes last."""
+        self._recent: dict[int, StepTotals | None] = {}
+        """Steps whose samples or batches are here, and what was counted of them; that asked for
+        last comes last."""
 
     # Messages of clients
 
@@ -220,8 +225,7 @@ class DataConstructor:
         """Notes that a step is asked for. If clients are so far apart that many steps are held,
         drops the samples and batches of those asked for longest ago."""
         with self._taken_lock:
-            self._recent.pop(step, None)
-            self._recent[step] = None
+            self._recent[step] = self._recent.pop(step, None)
             for number in list(self._recent)[: -self._most_held]:
                 self._fetcher.drop_samples(number)
                 del self._recent[number]
@@ -238,30 +242,32 @@ class DataConstructor:
         if own in built:
             micro_batches, supervised = built[own].for_rank(self._job.tree.place(rank).CP)
         peers = {bucket: each.batches for bucket, each in built.items() if bucket != own}
-        ranks = plan.buckets * shards
-        total = int(plan.samples.lengths[SUPERVISED][plan.assignment.placed].sum())
-        if not total and not self._warned:
-            self._warned = True
-            logger.warning(
-                "step %d has no supervised token on any rank, so nothing is learned from it: all "
-                "labels of its samples are -100; see what the transforms of its sources mask",
-                plan.step,
+        totals = self._totals(plan)
+        place, total = self._job.tree.place(rank), int(totals.supervised_tokens.sum())
+        loss_scales = tuple(
+            shard_loss_scale(
+                count, total, plan.buckets * shards, reduction=self._job.measures.loss_reduction
             )
+            for count in supervised
+        )
+        tables = tuple(plan.members(own, k) for k in range(plan.micro_batches))
         about = ServiceStep(
+            epoch=0,
             step=plan.step,
-            rank=rank,
-            bucket=own,
+            rank=own,
+            world_size=plan.buckets,
+            context_rank=place.CP if shards > 1 else 0,
+            filler=False,
+            indices=tuple(table.identity(row) for table in tables for row in range(len(table))),
+            totals=replace(totals, by_source=totals.by_source[:, :0]),
+            by_source=np.stack([totals.by_source[own], totals.by_source.sum(axis=0)]),
+            names=plan.samples.sources,
+            loss_scale=sum(loss_scales),
+            loss_scales=loss_scales,
+            client=rank,
             axis=plan.axis,
-            loss_scales=tuple(
-                shard_loss_scale(count, total, ranks, reduction=self._job.measures.loss_reduction)
-                for count in supervised
-            ),
-            ranks=ranks,
-            samples=tuple(plan.members(own, k) for k in range(plan.micro_batches)),
+            tables=tables,
             fetched_by=fetched_by,
-            supervised=supervised,
-            total_supervised=total,
-            imbalance=plan.imbalance,
             imbalance_before=plan.imbalance_before,
             weights=dict(plan.weights),
             carried=len(plan.carried),
@@ -277,6 +283,20 @@ class DataConstructor:
             micro_batches=own_copy(micro_batches),
             about=about,
         )
+
+    def _totals(self, plan: LoadingPlan) -> StepTotals:
+        totals = self._recent.get(plan.step)
+        if totals is None:
+            totals = self._recent[plan.step] = step_totals(self._job, plan)
+            if not totals.supervised_tokens.any() and not self._warned:
+                self._warned = True
+                logger.warning(
+                    "step %d has no supervised token on any rank, so nothing is learned from it: "
+                    "all labels of its samples are -100; see what the transforms of its sources "
+                    "mask",
+                    plan.step,
+                )
+        return totals
 
     def _built(self, plan: LoadingPlan, samples: Samples, bucket: int, shards: int) -> BuiltBucket:
         held = samples[None, bucket]

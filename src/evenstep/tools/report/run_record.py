@@ -39,14 +39,12 @@ class RunRecord:
 
     name: str
     """Name of the file."""
-    counted: str
-    """Whose samples and tokens are counted: "all ranks", or one rank's."""
     ranks: int
     steps: Mapping[str, Float64Array]
     """[steps] of each figure: ``wait`` and ``train`` in seconds, on the rank that wrote the log;
     ``imbalance``, ``text_imbalance`` and ``vision_imbalance``; ``imbalance_measured``, 0 where it
     is unknown; ``images``, ``tokens``, and
-    ``padding``, the share of padded tokens that are padding, 0 if unknown."""
+    ``padding``, the share of padded tokens that are padding."""
     first_waits: tuple[float, ...]
     """[passes] seconds to the first step."""
     composition: float
@@ -110,7 +108,7 @@ class RunRecord:
             "ranks": f"{self.ranks:,}",
             "to the first step": f"{max(self.first_waits, default=0.0):.2f} s",
             "time of a step": f"{mean['wait'] + mean['train']:.3f} s",
-            "tokens per second": f"{self.tokens_per_second:,.0f} ({self.counted})",
+            "tokens per second": f"{self.tokens_per_second:,.0f}",
         }
         for name, share in self.shares.items():
             found[f"time: {LOSSES[name]}"] = f"{share:.1%}"
@@ -160,7 +158,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
             value = json.loads(line)
             if "started" in value:
                 started = begins = True
-                ranks, counted = int(value["ranks"]), str(value["counted"])
+                ranks = int(value["ranks"])
                 continue
             figures = _figures_of(value)
             if begins:
@@ -178,7 +176,6 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         raise _damaged(path, 1, "there is none" if not text else "it does not begin a run")
     return RunRecord(
         name=Path(path).name,
-        counted=counted,
         ranks=ranks,
         steps={name: np.array([step[name] for step in steps], np.float64) for name in _NAMES},
         first_waits=tuple(first_waits),
@@ -187,7 +184,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
 
 
 def _figures_of(line: dict[str, Any]) -> dict[str, float]:
-    tokens, padded = float(line["tokens"]), float(line["padded_tokens"] or 0)
+    tokens, padded = float(line["tokens"]), float(line["padded_tokens"])
     return {
         "wait": float(line["wait"]),
         "train": float(line["train"]),
