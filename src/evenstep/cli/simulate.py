@@ -192,18 +192,6 @@ Examples:
   evenstep simulate {policy} --lengths ultrachat --world-size 8 --json
   evenstep simulate {policy} --lengths lengths.npy --world-size 64 {option}
 """
-_SUMMARIES = {
-    "even": "Groups of equal cost on all ranks, padded.",
-    "even-packed": "Groups of equal cost on all ranks, not padded.",
-    "token-budget": "Groups of like length in a token budget (ODB).",
-    "pool-sort": "Fixed-size batches of like length on all ranks.",
-    "fixed-batch": "Fixed-size batches in the sampler's order.",
-    "sequence-packing": "Groups packed best-fit decreasing, not padded.",
-    "sorted": "Yardstick: fixed-size batches, by length.",
-    "length-grouped": "Yardstick: group_by_length of Hugging Face.",
-    "max-tokens": "Yardstick: full batches, shortest first (GMT).",
-    "bucketed-max-tokens": "Yardstick: full batches of like length (BMT).",
-}
 
 
 class _Policies(TyperGroup):
@@ -228,7 +216,7 @@ def register(app: typer.Typer) -> None:
     )
     for policy, named in COMPARED.items():
         option = "--batch-size 16" if "batch_size" in named.takes else "--max-tokens 32768"
-        text = _POLICY_HELP.format(summary=_SUMMARIES[policy], policy=policy, option=option)
+        text = _POLICY_HELP.format(summary=named.summary, policy=policy, option=option)
         group.command(policy, help=text)(_command(policy))
     group.command("workload-packing")(pack_documents)
     app.add_typer(group, name="simulate")

@@ -36,6 +36,8 @@ class NamedPolicy:
     """Builds a policy from options; what is None there is the policy's default."""
 
     make: Callable[..., Policy]
+    summary: str
+    """For the help of commands."""
     takes: tuple[str, ...]
     """The fields of `PolicyOptions` that it is built from; all policies take `cost` too."""
 
@@ -45,10 +47,30 @@ class NamedPolicy:
 
 
 POLICIES: Mapping[str, NamedPolicy] = {
-    "even": NamedPolicy(Even, ("max_tokens", "target_tokens", "spread", "sync")),
-    "even-packed": NamedPolicy(partial(Even, packed=True), ("max_tokens", "sync")),
-    "token-budget": NamedPolicy(TokenBudget, ("max_tokens", "spread")),
-    "pool-sort": NamedPolicy(PoolSort, ("batch_size", "spread")),
-    "fixed-batch": NamedPolicy(FixedBatch, ("batch_size",)),
-    "sequence-packing": NamedPolicy(SequencePacking, ("max_tokens",)),
+    "even": NamedPolicy(
+        Even,
+        "Groups of equal cost on all ranks, padded.",
+        ("max_tokens", "target_tokens", "spread", "sync"),
+    ),
+    "even-packed": NamedPolicy(
+        partial(Even, packed=True),
+        "Groups of equal cost on all ranks, not padded.",
+        ("max_tokens", "sync"),
+    ),
+    "token-budget": NamedPolicy(
+        TokenBudget,
+        "Groups of like length in a token budget (ODB).",
+        ("max_tokens", "spread"),
+    ),
+    "pool-sort": NamedPolicy(
+        PoolSort,
+        "Fixed-size batches of like length on all ranks.",
+        ("batch_size", "spread"),
+    ),
+    "fixed-batch": NamedPolicy(
+        FixedBatch, "Fixed-size batches in the sampler's order.", ("batch_size",)
+    ),
+    "sequence-packing": NamedPolicy(
+        SequencePacking, "Groups packed best-fit decreasing, not padded.", ("max_tokens",)
+    ),
 }

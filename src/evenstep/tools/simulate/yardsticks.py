@@ -109,10 +109,10 @@ def _turns(count: int, ranks: int) -> list[Int64Array]:
 
 
 _FORMS = {
-    "sorted": by_length,
-    "length-grouped": length_grouped,
-    "max-tokens": max_tokens,
-    "bucketed-max-tokens": bucketed_max_tokens,
+    "sorted": (by_length, "fixed-size batches, by length."),
+    "length-grouped": (length_grouped, "group_by_length of Hugging Face."),
+    "max-tokens": (max_tokens, "full batches, shortest first (GMT)."),
+    "bucketed-max-tokens": (bucketed_max_tokens, "full batches of like length (BMT)."),
 }
 
 
@@ -140,7 +140,8 @@ class Yardstick(Policy):
     def dealt(self, lengths: Int64Array, ranks: int, seed: int) -> list[Yardstick]:
         """For each rank the policy that makes steps of its groups."""
         size = self.batch_size or self.max_tokens or 1
-        formed = _FORMS[self.kind](lengths, ranks, seed, size)
+        form, _ = _FORMS[self.kind]
+        formed = form(lengths, ranks, seed, size)
         largest = max(int(groups.sizes.max()) for groups in formed)
         return [replace(self, groups=groups, largest=largest) for groups in formed]
 
@@ -176,9 +177,11 @@ class Yardstick(Policy):
 
 YARDSTICKS: Mapping[str, NamedPolicy] = {
     kind: NamedPolicy(
-        partial(Yardstick, kind=kind), ("max_tokens" if "tokens" in kind else "batch_size",)
+        partial(Yardstick, kind=kind),
+        f"Yardstick: {summary}",
+        ("max_tokens" if "tokens" in kind else "batch_size",),
     )
-    for kind in _FORMS
+    for kind, (_, summary) in _FORMS.items()
 }
 COMPARED: Mapping[str, NamedPolicy] = {**POLICIES, **YARDSTICKS}
 """All that ``evenstep simulate`` and ``evenstep advise`` run over lengths."""

@@ -1,0 +1,97 @@
+"""A policy is one file, and a line in `POLICIES` for commands: nothing else has to know of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import evenstep
+import evenstep.service as es
+from documents import Documents
+from evenstep.arrays import Int64Array
+from evenstep.cli import main
+from evenstep.cost import UNKNOWN_MODEL, Cost
+from evenstep.errors import MismatchError
+from evenstep.plan import Groups, Plan, Policy, Proposal, Window
+from evenstep.plan.policies.by_name import NamedPolicy
+from evenstep.testing import assert_exact_resume
+from evenstep.tools.simulate import simulate
+from evenstep.tools.simulate.yardsticks import COMPARED
+
+
+@dataclass(frozen=True)
+class LastFirst(Policy):
+    """Groups of the same number of samples, the last to arrive first."""
+
+    batch_size: int
+    cost: Cost = UNKNOWN_MODEL
+
+    def propose(self, window: Window) -> Proposal:
+        ends = np.append(np.arange(0, len(window), self.batch_size), len(window))
+        groups = Groups(np.arange(len(window))[::-1].copy(), ends)
+        return Proposal(np.array([len(groups)]), groups, window)
+
+    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
+        counts = messages[:, 0]
+        return Plan(proposal.groups.take(np.arange(counts[counts > 0].min())))
+
+
+POLICY = LastFirst(4)
+
+
+def loader(policy: Policy = POLICY, workers: int = 0) -> evenstep.DataLoader:
+    memory = evenstep.Memory(buffer_size=16)
+    return evenstep.DataLoader(Documents(50), policy=policy, num_workers=workers, memory=memory)
+
+
+def test_a_loader_trains_by_it_and_resumes_exactly() -> None:
+    batches = [step.indices for _, step in loader().steps()]
+    assert batches[0] == (12, 11, 10, 9)
+    assert sorted(index for batch in batches for index in batch) == list(range(50))
+    assert [step.indices for _, step in loader(workers=1).steps()] == batches
+    assert assert_exact_resume(loader, every=4) > 2
+
+
+def test_a_state_knows_it_by_its_options() -> None:
+    state = loader().state_dict()
+    with pytest.raises(MismatchError, match="saved with another policy"):
+        loader(LastFirst(5)).load_state_dict(state)
+
+
+def test_the_service_plans_by_it(tmp_path: Path) -> None:
+    rows = [json.dumps({"input_ids": [1] * (1 + n % 9)}) for n in range(96)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    draws = es.DrawOptions(samples_per_step=16)
+    source = es.Source("a", tmp_path / "a.jsonl", shuffle=False)
+    job = es.Job(sources=[source], mesh={"DP": 2}, policy=POLICY, collate="pad", draws=draws)
+    with es.start(job, backend="local") as service:
+        taken = [next(service.client(rank)) for rank in range(2)]
+    for batches, step in taken:
+        of_batch = [int(mask.sum()) for batch in batches for mask in batch["attention_mask"]]
+        assert of_batch == [1 + index % 9 for _, _, index in step.indices]
+        indices = [index for _, _, index in step.indices]
+        assert indices == sorted(indices, reverse=True)
+        assert step.samples == 4
+
+
+def test_commands_know_it_by_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = NamedPolicy(LastFirst, "The last to arrive first.", ("batch_size",))
+    monkeypatch.setitem(COMPARED, "last-first", made)  # type: ignore[index]
+    shape = ["--lengths", "ultrachat", "--samples", "400", "--world-size", "2", "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "last-first", "--batch-size", "4", *shape])
+    assert not ended.value.code
+    told = json.loads(capsys.readouterr().out)
+    assert told["policy"] == "LastFirst"
+    assert told["samples"] == 400
+
+
+def test_ranks_agree_by_it() -> None:
+    result = simulate(POLICY, [np.full(30, 5), np.full(23, 7)])
+    assert result.samples == 53
