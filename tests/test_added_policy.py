@@ -88,7 +88,7 @@ def test_commands_know_it_by_its_line(
         main(["simulate", "last-first", "--batch-size", "4", *shape])
     assert not ended.value.code
     told = json.loads(capsys.readouterr().out)
-    assert told["policy"] == "LastFirst"
+    assert told["policy"] == "last-first"
     assert told["samples"] == 400
 
 
