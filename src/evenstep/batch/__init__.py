@@ -17,8 +17,8 @@
     blank           `Blank`: the smallest image, for groups without one
     smallest_media  the smallest blank, of a processor or of a few samples
     check           whether a collated batch is what was planned
-    loss_scale      the factors that make averaged gradients those of one big batch; called by the
-                    loader's `batcher/batch_assembly` and the service's `constructor/batch_builder`
+    loss_scale      the factors that make averaged gradients those of one big batch: of the loader's
+                    `batcher/batch_assembly`, and the service's `constructor/data_constructor`
     step_info       `StepInfo`: what a step reports about itself; `RankLoads`: what each rank
                     computes before it waits for the others
     composition     `Composition`: how like random batches the steps of a run are

@@ -2,7 +2,8 @@
 
 A source of a mixture, from its description to its samples, in reading order:
 
-    source           `Source`: where the data lies and how a sample is prepared; read it first
+    source           `Source`: where the data lies and how a sample is prepared; read it first;
+                     add a format of files to its `FORMATS`
     pickling         checks that a description can be sent to other processes
     code_digest      tells whether a transform still does what it did
     shard_order      `ShardOrder`: position -> (pass, shard, index)
@@ -11,8 +12,7 @@ A source of a mixture, from its description to its samples, in reading order:
     storage          reads a file whole or not at all, and retries what may pass
     parquet, jsonl, webdataset, dataset_readers    a reader for each kind
     row_groups       rows of a Parquet row group that come next, as many as there is room for
-    reader_kinds     `open_reader`: from a `Source` to its reader; `open_readers`: of many;
-                     add a kind of source here
+    reader_kinds     `open_reader`: from a `Source` to its reader; `open_readers`: of many
 
 `Source.weight` is the mixing weight of a source where no schedule says otherwise; schedules and the
 draws by them are in `evenstep.mixture`.

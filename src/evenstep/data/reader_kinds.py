@@ -10,15 +10,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from evenstep.data.reader import SourceReader
-from evenstep.data.source import Source
+from evenstep.data.source import FORMATS, Source
 from evenstep.data.source_files import in_threads
 from evenstep.errors import ConfigurationError, described
-
-_FILE_READERS = {
-    "parquet": ("evenstep.data.parquet", "ParquetReader"),
-    "jsonl": ("evenstep.data.jsonl", "JsonLinesReader"),
-    "webdataset": ("evenstep.data.webdataset", "WebDatasetReader"),
-}
 
 
 def open_reader(source: Source, *, seed: int = 0, repeat: bool = True) -> SourceReader:
@@ -38,7 +32,7 @@ def open_reader(source: Source, *, seed: int = 0, repeat: bool = True) -> Source
     if source.kind == "dataset":
         reader = _open_dataset(source, seed)
     else:
-        module, name = _FILE_READERS[source.kind]
+        module, _, name = FORMATS[source.kind][0].partition(":")
         reader = getattr(import_module(module), name)(source, seed)
     reader.repeat = repeat
     return reader

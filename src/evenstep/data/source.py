@@ -17,17 +17,12 @@ from evenstep.data.pickling import check_picklable
 from evenstep.errors import ConfigurationError, SampleError, described
 from evenstep.plan.value_checks import check_at_least, check_given, check_seconds, stable_repr
 
-FORMATS = ("parquet", "jsonl", "webdataset")
-
-_SUFFIXES = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".tar": "webdataset",
-    ".tar.gz": "webdataset",
-    ".tgz": "webdataset",
+FORMATS = {
+    "parquet": ("evenstep.data.parquet:ParquetReader", (".parquet", ".pq")),
+    "jsonl": ("evenstep.data.jsonl:JsonLinesReader", (".jsonl", ".ndjson")),
+    "webdataset": ("evenstep.data.webdataset:WebDatasetReader", (".tar", ".tar.gz", ".tgz")),
 }
+"""Of files: their reader, and how their names end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,8 +202,8 @@ class Source:
 
 
 def _format_of(path: str) -> str | None:
-    for suffix, kind in _SUFFIXES.items():
-        if path.lower().endswith(suffix):
+    for kind, (_, suffixes) in FORMATS.items():
+        if path.lower().endswith(suffixes):
             return kind
     for packed in (".gz", ".zst", ".bz2", ".xz"):
         if path.lower().endswith(packed) and _format_of(path[: -len(packed)]) == "jsonl":

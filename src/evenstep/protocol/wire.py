@@ -1,8 +1,8 @@
 """Every message between ranks as bytes: a head, and a body that `bodies` takes apart.
 
 The head says which version of the protocol a message is of, what kind it is, of which rank and
-round, how long it is, and a checksum of all the rest. All ranks see the same bytes, so a damaged
-message is the same error on all of them.
+round, how long it is, and a checksum of all the rest. A rank that gets a damaged message says so to
+all others.
 
 The first three bytes are the same in every version: so ranks of different versions can say so.
 """

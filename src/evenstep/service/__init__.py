@@ -16,7 +16,7 @@ folders, in reading order, are named after the process in which their code runs:
     planner/         Planner: one process; its states and its log
     constructor/     Data Constructor: one process for some data-parallel groups
     client/          the client in each trainer process
-    registry/        the registry of a running job: finds, watches and restarts roles
+    registry/        the registry of a running job: finds and watches roles
     remote/          what all processes of a job share: handles, hosts of roles, the job's state
     messages.py      messages and replies between roles
     transport/       sockets between processes
