@@ -15,7 +15,6 @@ import torch
 from ranks import Rank, run
 from service_world import (
     Rows,
-    comparable,
     in_one_process,
     job_of,
     new_job,
@@ -264,9 +263,7 @@ def test_a_resumed_job_makes_the_steps_that_would_have_followed(name: str, tmp_p
         assert resumed == [own[step:] for own in whole], step
 
 
-@pytest.mark.parametrize(
-    ("name", "dp"), [("even", 3), ("workload-packing", 1), ("pool-sort", 3)]
-)
+@pytest.mark.parametrize(("name", "dp"), [("even", 3), ("workload-packing", 1), ("pool-sort", 3)])
 def test_other_ranks_get_each_remaining_sample_once(name: str, dp: int, tmp_path: Path) -> None:
     job = policy_job(tmp_path, name)
     found: Counter[int] = Counter()
