@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from ray_cluster import HERE, processes, until
+from ray_cluster import PATIENCE, until
 from service_world import steps_of
 
 pytest.importorskip("ray", reason="ray is not installed")
@@ -126,11 +127,20 @@ def test_the_trainer_of_the_page_runs(service: RayService, monkeypatch: pytest.M
     }
     monkeypatch.setenv("RANK", "1")
     (code,) = blocks(PAGE, "In the trainer")
-    with pytest.raises(Enough):
-        exec(compile(code.replace("1_000", "2"), PAGE, "exec"), names)
+
+    def other_rank() -> None:
+        client = service.client(0)
+        for _ in range(2):
+            steps_of(client, 2)
+            client.common_state()
+
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(other_rank)
+        with pytest.raises(Enough):
+            exec(compile(code.replace("1_000", "2"), PAGE, "exec"), names)
+        other.result(PATIENCE)
     assert names["step"].rank == 1
-    first = names["step"].step - 3
-    assert saved == [first + 2, first + 4]
+    assert saved == [2, 4]
 
 
 def test_names(service: RayService, job: es.Job) -> None:
@@ -172,15 +182,3 @@ def test_trainers_get_what_one_process_gives_though_one_process_after_another_is
 
 def plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
-
-
-@pytest.mark.soak
-def test_functions_of_a_script_and_within_functions_travel(tmp_path: Path) -> None:
-    import ray
-
-    address = ray.get_runtime_context().gcs_address
-    command = [str(HERE / "ray_main_script.py"), str(tmp_path), address, "0"]
-    with processes([command], [{}]) as (script,):
-        said = script.json()
-    assert said["same"]
-    assert {len(ids) for ids in said["first"][0]} <= {2, 3, 4}
