@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import zlib
 from pathlib import Path
 from typing import Any
 
+from service_world import comparable
+
 import evenstep.service as es
+from evenstep.service.transport import endpoint
 
 
 def line_of(step: es.ServiceStep, micro_batches: list[Any]) -> dict[str, Any]:
     """What a rank was given in a step."""
-    bits = [tensor.numpy().tobytes() for batch in micro_batches for tensor in tensors(batch)]
+    given = repr(comparable([(micro_batches, step)]))
     return {
         "step": step.step,
         "samples": repr(step.sample_ids),
-        "checksum": zlib.crc32(b"".join(bits)),
+        "checksum": zlib.crc32(given.encode()),
     }
 
 
-def tensors(batch: Any) -> list[Any]:
-    return [batch[name] for name in sorted(batch) if hasattr(batch[name], "numpy")]
-
-
 def main(address: str, job: str, steps: str, seconds: str, file: str) -> None:
+    if away := "ELSEWHERE" in os.environ:
+        endpoint.machine = lambda: "another host"  # whose trainers reach roles by TCP alone
     path = Path(file)
     done = path.read_text().splitlines() if path.exists() else []
     if len(done) == int(steps):  # killed between its last line and its end
@@ -40,7 +42,8 @@ def main(address: str, job: str, steps: str, seconds: str, file: str) -> None:
             log.flush()
             time.sleep(float(seconds))  # of training
             if step.step + 1 == int(steps):
-                return
+                break
+    assert not away or "ray" not in sys.modules
 
 
 if __name__ == "__main__":

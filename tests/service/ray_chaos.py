@@ -45,16 +45,15 @@ class Chaos:
         self.happened: list[tuple[str, float, bool]] = []
         """What, when, and whether all went well before."""
         self._calm = True
-        self.promoted = 0
-        """Standbys that have followed loaders."""
 
     def _trainer(self, rank: int) -> Process:
         # Of two nodes on one host, Ray would connect a trainer to any.
         by_file = rank % 2 == 0 or self._far is not None
+        more = {"ELSEWHERE": "1"} if rank == 0 else {}
         address = str(self._service.file) if by_file else self._service.address
         given = [address, self._service.name, str(self._steps), str(self._step_seconds)]
         script = str(HERE / "chaos_trainer.py")
-        return Process([script, *given, str(self.files[rank])], RANK=str(rank))
+        return Process([script, *given, str(self.files[rank])], RANK=str(rank), **more)
 
     def victims(self, kind: str, draw: random.Random) -> list[int]:
         """Processes that die or stop together."""
@@ -199,37 +198,47 @@ def run(
         alone: the share of events that the service has got over when the next comes.
         ray: of the service.
     """
-    job, draw = chaos_job(folder, prefetch, steps, mesh), random.Random(prefetch)
-    waits = random.Random(steps)
+    job = chaos_job(folder, prefetch, steps, mesh)
     expected = undisturbed(job, steps)
     name = f"chaos-{prefetch}-{standbys}"
-    log = folder / "events.jsonl"
     faults = es.FaultOptions(standbys=standbys)
-    logs = es.LogOptions(events=log)
+    logs = es.LogOptions(events=folder / "events.jsonl")
     with RayService(job, name=name, loaders=2, faults=faults, logs=logs, ray=ray) as service:
-        chaos = Chaos(service, folder, steps, step_seconds, far)
-        try:
-            while not all(file.exists() and file.read_text() for file in chaos.files):
-                assert chaos.go_on()
-                time.sleep(0.1)
-            for kind, how, pause in events:
-                time.sleep(pause)
-                if not chaos.go_on():
-                    break
-                chaos.happen(kind, how, draw)
-                if waits.random() < alone:
-                    chaos.settle()
-            deadline = time.monotonic() + PATIENCE + steps * step_seconds
-            while chaos.go_on():
-                assert time.monotonic() < deadline, "the trainers do not come to their end"
-                time.sleep(0.1)
-        finally:
-            for trainer in chaos.trainers:
-                trainer.end()
-        status = service.status()
-        assert status["failed"] is None
-        happened = [json.loads(line)["event"] for line in log.read_text().splitlines()]
-        chaos.promoted = happened.count("promoted")
+        return play(service, folder, events, expected, step_seconds, far, alone)
+
+
+def play(
+    service: RayService,
+    folder: Path,
+    events: Iterator[tuple[str, str, float]],
+    expected: list[list[Any]],
+    step_seconds: float,
+    far: FarNode | None = None,
+    alone: float = 0.0,
+) -> Chaos:
+    """See `run`."""
+    steps = len(expected[0])
+    draw, waits = random.Random(len(expected)), random.Random(steps)
+    chaos = Chaos(service, folder, steps, step_seconds, far)
+    try:
+        while not all(file.exists() and file.read_text() for file in chaos.files):
+            assert chaos.go_on()
+            time.sleep(0.1)
+        for kind, how, pause in events:
+            time.sleep(pause)
+            if not chaos.go_on():
+                break
+            chaos.happen(kind, how, draw)
+            if waits.random() < alone:
+                chaos.settle()
+        deadline = time.monotonic() + PATIENCE + steps * step_seconds
+        while chaos.go_on():
+            assert time.monotonic() < deadline, "the trainers do not come to their end"
+            time.sleep(0.1)
+    finally:
+        for trainer in chaos.trainers:
+            trainer.end()
+    assert service.status()["failed"] is None
     for lines, wanted in zip(chaos.lines(), expected):
         assert [{name: line[name] for name in wanted[0]} for line in lines] == wanted
     return chaos

@@ -147,7 +147,7 @@ def test_without_a_step_time_all_cores_are_used(tmp_path: Path) -> None:
 
 
 def test_a_job_starts_without_saying_how_many_loaders_it_needs(tmp_path: Path) -> None:
-    job = job_with(tmp_path, web=slow)
+    job = job_of(tmp_path)
     expected = in_one_process(job, 3)[0]
     with es.start(job, backend="local", loaders="auto") as service:
         assert comparable(steps_of(service.client(0), 3)) == expected

@@ -133,7 +133,7 @@ def test_samples_in_s3_are_those_of_files_and_credentials_are_nowhere(
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     log, job = tmp_path / "plans.jsonl", job_in(bucket, **options)
-    more: dict[str, Any] = {} if backend == "local" else {"name": "s3", "loaders": 2}
+    more: dict[str, Any] = {} if backend == "local" else {"name": "s3"}
     with es.start(job, backend=backend, logs=es.LogOptions(plans=log), **more) as service:
         taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
         shown = [repr(service), repr(service.status()), json.dumps(service.state_dict())]
@@ -187,8 +187,6 @@ def test_a_file_that_is_taken_away_is_an_error_without_credentials(bucket: str) 
     ("name", "guarded"),
     [
         ("code/0.parquet", True),
-        ("code/1.parquet", False),
-        ("web.jsonl", True),
         ("web.jsonl", False),
         ("shown/1.tar", False),
     ],
@@ -202,8 +200,7 @@ def test_an_object_that_is_replaced_is_an_error_before_any_of_its_new_content(
     options = {"listings_expiry_time": None} if guarded else {"local_expiry_check": True}
     content = (folder / name).read_bytes()
     if name.endswith("parquet"):
-        begin = 0 if "0" in name else 25
-        new = write_parquet(tmp_path / "new", rows(COUNTS[0], 7000, 60)[begin:]).read_bytes()
+        new = write_parquet(tmp_path / "new", rows(COUNTS[0], 7000, 60)).read_bytes()
     else:
         new = content.replace(b'"id": 2', b'"id": 7').replace(b'"id": 3', b'"id": 7')
         assert new != content

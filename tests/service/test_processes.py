@@ -135,17 +135,6 @@ def test_trainers_in_other_processes_join_by_the_printed_address_alone(
     assert taken == [expected[3]]
 
 
-def test_a_trainer_that_was_idle_is_told_that_the_service_was_closed(tmp_path: Path) -> None:
-    service = ProcessService(job_of(tmp_path, mesh=es.Mesh(DP=1)), name=own("closed"))
-    command = [str(HERE / "ray_trainer.py"), service.address, own("closed")]
-    with processes([command], [{"RANK": "0"}]) as (trainer,):
-        trainer.json()
-        service.close()
-        trainer.tell("continue")
-        kind, text = trainer.json()
-    assert (kind, text) == ("EvenstepError", f"the service of job {own('closed')!r} was closed")
-
-
 def test_names_that_run_already_are_refused(service: ProcessService, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"'shared-.*' is already running"):
         ProcessService(job_of(tmp_path), name=own("shared"))
@@ -199,9 +188,10 @@ def test_a_plan_that_was_sent_is_not_sent_to_others_after_a_failure() -> None:
 
 def test_nothing_changes_when_loaders_die(tmp_path: Path) -> None:
     """While clients wait for them."""
-    given = sources(tmp_path, transform=unhurriedly)
-    job = job_of(tmp_path, sources=given, stop="first_exhausted")
-    expected = in_one_process(job, 3)
+    expected = in_one_process(
+        job_of(tmp_path, sources=sources(tmp_path, transform=tokens_of_row)), 3
+    )
+    job = job_of(tmp_path, sources=sources(tmp_path, transform=unhurriedly))
     with (
         ProcessService(job, name=own("mortal"), loaders=2) as service,
         ThreadPoolExecutor(2) as threads,
@@ -336,8 +326,15 @@ def test_a_service_leaves_nothing_behind(tmp_path: Path) -> None:
     channels = [each.channel for each in (info.registry, *info.roles)]
     sockets = [pickle.loads(pickle.dumps(channel)).endpoint.path for channel in channels]
     assert all(map(os.path.exists, sockets))
-    service.close()
-    service.close()
+    command = [str(HERE / "ray_trainer.py"), service.address, own("tidy")]
+    with processes([command], [{"RANK": "1"}]) as (trainer,):
+        trainer.json()
+        service.close()
+        service.close()
+        trainer.tell("continue")  # it was idle
+        kind, text = trainer.json()
+    assert (kind, text) == ("EvenstepError", f"the service of job {own('tidy')!r} was closed")
+    del trainer  # and its pipes
     assert not any(map(psutil.pid_exists, pids))
     assert not os.path.exists(service.address)
     assert not [path for path in sockets if os.path.exists(os.path.dirname(path))]
@@ -366,7 +363,7 @@ def strategy(graph, mesh, step):
 job = es.Job(sources=[es.Source("a", sys.argv[1], transform=tokens)], mesh=es.Mesh(DP=1),
              strategy=strategy, max_tokens=256)
 service = es.start(job, backend="processes", name=f"script-{os.getpid()}")
-next(service.client(0))
+assert service.plan(0) is not None
 print("loader", service.status()["loaders"][0]["process"]["process"], flush=True)
 if sys.argv[2] == "wait":
     sys.stdin.read()

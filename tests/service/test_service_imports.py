@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from service_world import write_parquet
 
 HEAVY = ("torch", "ray", "pandas", "scipy", "matplotlib", "rich", "typer", "transformers")
@@ -59,24 +58,10 @@ def job_of(**options):
 """
 
 
-@pytest.fixture
-def setup(tmp_path: Path) -> str:
-    path = write_parquet(tmp_path / "a.parquet", [{"length": 3 + k % 5} for k in range(40)])
-    return SETUP.replace("PATH", repr(str(path)))
-
-
-def test_a_job_is_built_sent_and_received_without_torch(setup: str) -> None:
-    code = """
+WORK = """
 for collate in ("pack", "pad", list):
     pickle.loads(pickle.dumps(job_of(collate=collate))).measure
-"""
-    assert loaded_by(setup + code) == []
 
-
-def test_loaders_and_the_planner_work_without_torch_and_constructors_load_it(setup: str) -> None:
-    code = (
-        setup
-        + """
 from evenstep.service.messages import LocalHandle
 from evenstep.service.job.source_layout import loader_tasks
 
@@ -90,7 +75,13 @@ loader._buffers["a"].fill_chunk()
 loader.stage(task)
 assert loader.fetch(0, 0).samples and loader.fetch(0, 1).samples
 """
-    )
-    assert loaded_by(code) == []
+
+
+def test_loaders_and_the_planner_work_without_torch_and_constructors_load_it(
+    tmp_path: Path,
+) -> None:
+    """And jobs are built, sent and received without it."""
+    path = write_parquet(tmp_path / "a.parquet", [{"length": 3 + k % 5} for k in range(40)])
+    code = SETUP.replace("PATH", repr(str(path))) + WORK + "print('worked', end=' ')" + TELL
     code += "\nwith es.start(job, backend='local') as service:\n    next(service.client(0))"
-    assert loaded_by(code) == ["torch"]
+    assert loaded_by(code) == ["worked", "torch"]

@@ -42,11 +42,10 @@ def alone(job: es.Job) -> dict[int, Any]:
     return steps
 
 
-@pytest.mark.parametrize("loaders", [1, 8])
 def test_plans_and_batches_are_the_same_with_any_number_of_loaders(
-    job: es.Job, alone: dict[int, Any], loaders: int, start: Any
+    job: es.Job, alone: dict[int, Any], start: Any
 ) -> None:
-    with start(job, loaders=striped(job, loaders, 4), constructors=1) as service:
+    with start(job, loaders=striped(job, 8, 4), constructors=1) as service:
         assert {rank: comparable(steps_of(service.client(rank))) for rank in range(8)} == alone
         plans = [to_json(service.plan(step)) for step in range(len(alone[0]))]
     with start(job) as service:
@@ -72,15 +71,6 @@ def test_steps_do_not_depend_on_the_order_in_which_clients_ask(
                 taken[rank] += comparable([each])
         for rank, steps in taken.items():
             assert steps == alone[rank][: len(steps)]
-
-
-def test_a_client_that_is_restarted_gets_the_same_steps_again(
-    job: es.Job, alone: dict[int, Any], start: Any
-) -> None:
-    with start(job, loaders=3) as service:
-        for rank in (0, 1, 4):
-            steps_of(service.client(rank), 5)
-        assert comparable(steps_of(service.client(0), 6)) == alone[0][:6]
 
 
 def test_all_ranks_end_at_the_same_step_under_every_stop_rule(tmp_path: Path, start: Any) -> None:
@@ -143,25 +133,6 @@ def test_state_goes_on_as_if_nothing_had_happened(tmp_path: Path, start: Any) ->
             for rank in range(4):
                 rest = comparable(steps_of(service.client(rank), 9 - stopped))
                 assert rest == whole[rank][stopped:]
-
-
-@pytest.mark.backends("local", "processes")
-def test_a_state_goes_on_with_another_mesh_and_loses_no_sample(tmp_path: Path, start: Any) -> None:
-    given = sources(tmp_path, counts=(50, 40, 30))
-    options = {"sources": given, "stop": "all_exhausted", "max_tokens": 80, "samples_per_step": 14}
-
-    def ids(service: Any, ranks: int, count: int | None = None) -> list[Any]:
-        steps = [s for r in range(ranks) for _, s in steps_of(service.client(r), count)]
-        return [each for step in steps for found in step.sample_ids for each in found]
-
-    with start(job_of(tmp_path, mesh=es.Mesh(DP=4), **options)) as service:
-        first = ids(service, 4, 3)
-        state = service.state_dict()
-    with start(job_of(tmp_path, mesh=es.Mesh(DP=2), **options), state=state) as service:
-        rest = ids(service, 2)
-        left = service.status()["planner"]["left_over"]
-    assert len(set(first + rest)) == len(first + rest) == 120 - left
-    assert left < 2
 
 
 def test_a_state_of_other_data_is_refused(tmp_path: Path, start: Any) -> None:

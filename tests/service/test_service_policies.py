@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, pairwise
@@ -17,14 +15,12 @@ import torch
 from ranks import Rank, run
 from service_world import (
     Rows,
-    comparable,
     in_one_process,
     job_of,
     new_job,
     rows,
     sources,
     steps_of,
-    striped,
     tokens_of_row,
 )
 from torch.utils.data import Dataset
@@ -52,13 +48,15 @@ POLICIES = {
     "token-budget": evenstep.TokenBudget(256),
     "fixed-batch": evenstep.FixedBatch(8),
 }
+COUNTS = (120, 90, 100)
+SAMPLES = sum(COUNTS)
 each_policy = pytest.mark.parametrize("name", POLICIES)
 
 
 def policy_job(folder: Path, name: str = "even-packed", **options: Any) -> es.Job:
     policy = POLICIES[name]
     given = {
-        "sources": None if "sources" in options else sources(folder, counts=(240, 180, 200)),
+        "sources": None if "sources" in options else sources(folder, counts=COUNTS),
         "micro_batches": 1 if policy.micro_batches > 1 else 2,
         "stop": "all_exhausted",
         **options,
@@ -149,14 +147,10 @@ def simulated(
     ]
 
 
-ON_MANY = ["even-packed", "workload-packing", "pool-sort"]
-
-
 @pytest.mark.parametrize(
     ("name", "world_size", "steps"),
-    [(name, world_size, 12) for name in POLICIES for world_size in (1, 2, 8)]
-    + [(name, 64, 3) for name in ON_MANY]
-    + [("even-packed", 512, 1)],
+    [(name, world_size, 12) for name in POLICIES for world_size in (1, 8)]
+    + [("even-packed", 64, 3)],
 )
 def test_steps_are_those_of_a_simulation_of_the_same_stream(
     name: str, world_size: int, steps: int
@@ -198,7 +192,7 @@ def loaded(rank: Rank, name: str, lengths: list[int], steps: int) -> list[list[i
     return found
 
 
-@pytest.mark.parametrize("name", ["even", "even-packed-updates", "workload-packing", "pool-sort"])
+@pytest.mark.parametrize("name", ["even-packed-updates", "pool-sort"])
 def test_steps_are_those_of_a_loader_on_as_many_ranks(name: str, tmp_path: Path) -> None:
     job, table = planned_job(name, 2), table_of([9000, 9000])
     accumulate = job.micro_batches // POLICIES[name].micro_batches
@@ -232,11 +226,11 @@ def first_tokens(batches: Sequence[Any]) -> Counter[int]:
 
 
 @each_policy
-@pytest.mark.parametrize("dp", [1, 3])
 def test_each_sample_comes_once_in_batches_that_fit_on_every_rank(
-    name: str, dp: int, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
-    job = policy_job(tmp_path, name, mesh=es.Mesh(DP=dp))
+    dp, given = 3, sources(tmp_path, counts=(240, 180, 200))
+    job = policy_job(tmp_path, name, mesh=es.Mesh(DP=dp), sources=given)
     with es.start(job, backend="local") as service:
         taken = [steps_of(service.client(rank)) for rank in range(dp)]
         left = service.status()["planner"]["left_over"]
@@ -264,13 +258,12 @@ def test_a_resumed_job_makes_the_steps_that_would_have_followed(name: str, tmp_p
         for _ in whole[0]:
             next(client)
             states.append(json.dumps(client.state_dict()))
-    for step in (1, 2, 3, len(whole[0]) // 2, len(whole[0]) - 2):
+    for step in (1, len(whole[0]) // 2, len(whole[0]) - 2):
         resumed = in_one_process(job, state=json.loads(states[step - 1]))
         assert resumed == [own[step:] for own in whole], step
 
 
-@pytest.mark.parametrize("name", ["even", "workload-packing", "pool-sort"])
-@pytest.mark.parametrize("dp", [1, 3])
+@pytest.mark.parametrize(("name", "dp"), [("even", 3), ("workload-packing", 1), ("pool-sort", 3)])
 def test_other_ranks_get_each_remaining_sample_once(name: str, dp: int, tmp_path: Path) -> None:
     job = policy_job(tmp_path, name)
     found: Counter[int] = Counter()
@@ -287,7 +280,7 @@ def test_other_ranks_get_each_remaining_sample_once(name: str, dp: int, tmp_path
                 found += first_tokens(batches)
         left = service.status()["planner"]["left_over"]
     assert set(found.values()) == {1}
-    assert found.total() == 620 - left
+    assert found.total() == SAMPLES - left
 
 
 def test_a_job_goes_over_to_a_policy_and_not_back(tmp_path: Path) -> None:
@@ -304,7 +297,7 @@ def test_a_job_goes_over_to_a_policy_and_not_back(tmp_path: Path) -> None:
             state = json.loads(json.dumps(clients[0].state_dict()))
             left = service.status()["planner"]["left_over"]
     assert set(found.values()) == {1}
-    assert found.total() == 620 - left
+    assert found.total() == SAMPLES - left
     with pytest.raises(MismatchError, match="resume with a policy"):
         es.start(by_strategy, backend="local", state=state).close()
 
@@ -354,22 +347,6 @@ def test_images_are_limited_and_count(tmp_path: Path) -> None:
     assert max(map(max, patches)) <= 80
     seen = Counter(s["id"] for own in taken for batches, _ in own for b in batches for s in b)
     assert set(seen.values()) == {1}
-
-
-# Roles that die
-
-
-def test_a_loader_that_dies_changes_nothing(tmp_path: Path) -> None:
-    job = policy_job(tmp_path, stop="repeat")
-    expected = in_one_process(job, 14)
-    with es.start(job, backend="processes", loaders=striped(job, 2, 8)) as service:
-        clients = [service.client(rank) for rank in range(2)]
-        taken = [comparable(steps_of(client, 5)) for client in clients]
-        (loader, _) = (each.place.known.process for each in service._info.loaders)
-        os.kill(loader, signal.SIGKILL)
-        for own, client in zip(taken, clients):
-            own += comparable(steps_of(client, 9))
-    assert taken == expected
 
 
 # Errors
