@@ -44,13 +44,15 @@ class Shard(IterableDataset):  # type: ignore[type-arg]
 
 
 def make_loader(kind: str, rank: int, ranks: int) -> evenstep.DataLoader:
-    workers = 2 if kind.endswith("workers") else 0
+    workers: dict[str, Any] = {}
+    if kind.endswith("workers"):
+        workers = {"num_workers": 2, "multiprocessing_context": "fork"}
     if kind.startswith("stream"):
         shards = {name: Shard(name, rank, ranks) for name in DATASETS}
         mixture = evenstep.Mixture(shards, WEIGHTS, samples_per_epoch=200, samples_per_step=32)
-        return evenstep.DataLoader(mixture, num_workers=workers, **OPTIONS)
+        return evenstep.DataLoader(mixture, **workers, **OPTIONS)
     mixture = evenstep.Mixture(DATASETS, WEIGHTS, samples_per_epoch=120, samples_per_step=32)
-    return evenstep.DataLoader(mixture, shuffle=True, num_workers=workers, **OPTIONS)
+    return evenstep.DataLoader(mixture, shuffle=True, **workers, **OPTIONS)
 
 
 def identity(loader: evenstep.DataLoader, index: int) -> tuple[str, int]:

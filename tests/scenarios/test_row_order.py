@@ -150,15 +150,15 @@ def through(way: str, rank: Rank, make: Callable[[Rank], Any]) -> evenstep.DataL
     if way == "argument":
         return evenstep.DataLoader(ByInt(ROWS), batch_sampler=samplers, policy=EVEN)
     theirs = TorchDataLoader(ByInt(ROWS), batch_sampler=samplers)
-    return evenstep.wrap(theirs, policy=EVEN if way == "wrap" else evenstep.FixedBatch(4))
+    return evenstep.wrap(theirs, policy=evenstep.FixedBatch(4))
 
 
 def all_rows(rank: Rank) -> dict[Any, Any]:
     log = listen()
     found: dict[Any, Any] = {}
     for name, make in BATCH_SAMPLERS.items():
-        for way in ("argument", "wrap", "wrap, in batches"):
-            found[name, way] = rows_of(through(way, rank, make), epochs=2)
+        for way in ("argument", "wrap"):
+            (found[name, way],) = rows_of(through(way, rank, make))
     return {"rows": found, "log": log}
 
 
@@ -175,9 +175,9 @@ def test_each_row_of_a_batch_sampler_comes_on_one_rank(tmp_path) -> None:
     pytest.importorskip("accelerate")
     ranks = run(all_rows, 2, folder=tmp_path, within=150)
     for key in ranks[0]["rows"]:
-        for epoch, parts in enumerate(zip(*(found["rows"][key] for found in ranks))):
-            assert sorted(chain(parts)) == list(range(ROWS)), (key, epoch)
-            assert min(map(len, parts)) > ROWS // 4, key
+        parts = [found["rows"][key] for found in ranks]
+        assert sorted(chain(parts)) == list(range(ROWS)), key
+        assert min(map(len, parts)) > ROWS // 4, key
     assert not [line for found in ranks for line in found["log"] if "same rows" in line]
 
 
@@ -390,7 +390,7 @@ SAME: dict[str, tuple[Callable[[Rank], dict[str, Any]], str]] = {
     "class": (stock(lambda rank: Shuffled()), "Shuffled"),
     "stream": (stream(lambda rank: range(ROWS)), "Stream"),
     "stream, workers": (
-        lambda rank: {"dataset": Split(), "num_workers": 2},
+        lambda rank: {"dataset": Split(), "num_workers": 2, "multiprocessing_context": "fork"},
         "Split",
     ),
     "duplicates, too": (stream(lambda rank: [i % 11 for i in range(ROWS)]), "Stream"),
