@@ -139,9 +139,9 @@ def test_a_server_or_its_process_that_is_lost_at_any_moment_is_replaced(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     (tmp_path / "job").mkdir()
-    assert run(
-        lost_at_every_moment, 1, tmp_path, number, folder=tmp_path / "job", within=150
-    ) == [True]
+    assert run(lost_at_every_moment, 1, tmp_path, number, folder=tmp_path / "job", within=150) == [
+        True
+    ]
 
 
 SLOW = """

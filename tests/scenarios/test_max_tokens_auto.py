@@ -53,7 +53,7 @@ class Device:
         self.peak = max(self.peak, RESTING + int(self.scale * step.padded_tokens**self.power))
 
 
-def loader_of(device: Device, packed: bool = False, count: int = COUNT, **options: Any) -> evenstep.DataLoader:
+def loader_of(device: Device, packed: bool = False, count: int = COUNT, **options: Any) -> Any:
     MemoryWatch._usage = lambda watch: device.usage()  # type: ignore[method-assign]
     return evenstep.DataLoader(
         Texts(count),
@@ -173,7 +173,7 @@ def test_a_resumed_job_makes_the_same_update_and_goes_on_with_what_was_found(sto
 
 def train(rank: Rank) -> Any:
     device = Device(scale=1.0 + rank.rank)
-    loader = loader_of(device, num_workers=1
+    loader = loader_of(device, num_workers=1)
     indices, most = [], []
     for _, step in loader.steps():
         device.trains(step)

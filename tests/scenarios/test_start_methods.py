@@ -125,21 +125,18 @@ def soak(*values: str) -> Any:
         "ranks of a fork server",
     ],
 )
-def test_any_script_works_and_runs_once(
-    tmp_path: Path, script: str, how: str, runs: str, command: tuple[str, ...] = ("script.py",)
-) -> None:
+def test_any_script_works_and_runs_once(tmp_path: Path, script: str, how: str, runs: str) -> None:
     (tmp_path / "telling.py").write_text(TELLING)
     (tmp_path / "script.py").write_text(script)
-    assert said_by([sys.executable, *command], tmp_path) == how
+    assert said_by([sys.executable, "script.py"], tmp_path) == how
     log = tmp_path / "runs"
     assert (log.read_text().split() if log.exists() else []) == runs.split()
 
 
 @pytest.mark.soak
 def test_a_script_may_be_run_as_a_module(tmp_path: Path) -> None:
-    test_any_script_works_and_runs_once(
-        tmp_path, TELLING + MAIN + GUARD, "served", "", ("-m", "script")
-    )
+    (tmp_path / "script.py").write_text(TELLING + MAIN + GUARD)
+    assert said_by([sys.executable, "-m", "script"], tmp_path) == "served"
 
 
 def said_by(command: list[str], folder: Path | None = None) -> str:
