@@ -60,7 +60,8 @@ def loader_of(device: Device, packed: bool = False, count: int = COUNT, **option
         policy=evenstep.Even("auto", packed=packed),
         shuffle=True,
         seed=1,
-        **{"num_workers": 0, "multiprocessing_context": "fork", **options},
+        multiprocessing_context="fork" if options.get("num_workers") else None,
+        **{"num_workers": 0, **options},
     )
 
 
