@@ -73,8 +73,7 @@ def train(rank: Rank, way: str, loaders: Loaders) -> tuple[list[list[int]], torc
     return rows, flat(whole)
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp2"])
-@pytest.mark.parametrize("loaders", [found, found_again])
+@pytest.mark.parametrize(("way", "loaders"), [("ddp", found), ("fsdp2", found_again)])
 def test_a_blank_lets_a_rank_without_an_image_train(tmp_path, way: str, loaders: Loaders) -> None:
     check(run(train, 2, way, loaders, folder=tmp_path, within=60))
 
@@ -189,7 +188,7 @@ def job(rank: Rank, form: str, blank: Any, num_workers: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("form", "num_workers"), [("rows", 1), ("again", 1), ("again", 0), ("tokens", 0), ("packed", 0)]
+    ("form", "num_workers"), [("rows", 1), ("again", 1), ("tokens", 0), ("packed", 0)]
 )
 def test_every_group_has_an_image_and_nothing_counts_the_blanks(tmp_path, form, num_workers):
     folders = [tmp_path / name for name in ("with", "without")]

@@ -49,7 +49,7 @@ def go_through(rank: Rank) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, policy in POLICIES.items():
         loader = make(policy)
-        made[name] = seen(loader), assert_exact_resume(lambda p=policy: make(p), every=5)
+        made[name] = seen(loader), assert_exact_resume(lambda p=policy: make(p), every=6)
     return made
 
 

@@ -44,13 +44,15 @@ class Shard(IterableDataset):  # type: ignore[type-arg]
 
 
 def make_loader(kind: str, rank: int, ranks: int) -> evenstep.DataLoader:
-    workers = 2 if kind.endswith("workers") else 0
+    workers: dict[str, Any] = {}
+    if kind.endswith("workers"):
+        workers = {"num_workers": 2, "multiprocessing_context": "fork"}
     if kind.startswith("stream"):
         shards = {name: Shard(name, rank, ranks) for name in DATASETS}
         mixture = evenstep.Mixture(shards, WEIGHTS, samples_per_epoch=200, samples_per_step=32)
-        return evenstep.DataLoader(mixture, num_workers=workers, **OPTIONS)
+        return evenstep.DataLoader(mixture, **workers, **OPTIONS)
     mixture = evenstep.Mixture(DATASETS, WEIGHTS, samples_per_epoch=120, samples_per_step=32)
-    return evenstep.DataLoader(mixture, shuffle=True, num_workers=workers, **OPTIONS)
+    return evenstep.DataLoader(mixture, shuffle=True, **workers, **OPTIONS)
 
 
 def identity(loader: evenstep.DataLoader, index: int) -> tuple[str, int]:
@@ -81,7 +83,7 @@ def trained(loader: evenstep.DataLoader, steps: int | None = None) -> list[Any]:
 
 
 def check_exact(rank: Rank) -> dict[str, int]:
-    kinds = {"rows": 5, "rows, workers": 20, "stream": 5, "stream, workers": 20}
+    kinds = {"rows": 11, "stream, workers": 27}
     return {
         kind: assert_exact_resume(
             lambda kind=kind: make_loader(kind, rank.rank, rank.world_size), epochs=2, every=every
@@ -118,22 +120,21 @@ def drawn(ranks: list[list[Any]]) -> Counter[int]:
     return Counter(index for seen in ranks for step in seen for index in step["indices"])
 
 
-@pytest.mark.parametrize("ranks", [4, 1])
-def test_another_number_of_ranks_draws_what_is_left_once(tmp_path: Path, ranks: int) -> None:
+def test_another_number_of_ranks_draws_what_is_left_once(tmp_path: Path) -> None:
     states = tmp_path / "states"
-    for name in ("states", "one", "two", "three"):
+    for name in ("states", "one", "two"):
         (tmp_path / name).mkdir()
     before = run(begin, 2, states, folder=tmp_path / "one", within=60)
-    after = run(resume, ranks, states, folder=tmp_path / "two", within=60)
+    after = run(resume, 4, states, folder=tmp_path / "two", within=60)
     assert [step["of_all"] for step in before[0]] == [step["of_all"] for step in before[1]]
     # One rank that was never interrupted draws the same samples in the same three epochs.
-    (whole,) = run(uninterrupted, 1, folder=tmp_path / "three", within=60)
+    whole = uninterrupted()
     assert drawn(before) + drawn(after) == drawn([whole])
     counts = Counter(index >= SIZES["code"] for index in drawn([whole]).elements())
     assert counts == {False: 252, True: 108}  # 0.7 and 0.3 of three times 120
 
 
-def uninterrupted(rank: Rank) -> list[Any]:
+def uninterrupted() -> list[Any]:
     loader = make_loader("rows", 0, 1)
     seen = [step for _ in range(3) for step in trained(loader)]
     loader.close()

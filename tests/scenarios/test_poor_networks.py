@@ -23,7 +23,7 @@ from documents import Documents
 from evenstep.errors import PeerError
 from hosts import Hosts
 
-COUNT, RANKS, LIMIT = 600, 4, 5
+COUNT, RANKS, LIMIT = 300, 4, 4
 POOR = {"delay": 0.05, "loss": 0.01}
 WITHIN = LIMIT + 8.0  # seconds from the cut to the end of every rank
 WAYS = ["both", *(pytest.param(way, marks=pytest.mark.soak) for way in ("there", "back"))]
@@ -77,17 +77,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     return batches
 
 
-def test_a_slow_network_that_loses_frames_changes_no_batch(
-    tmp_path: Path, hosts: Hosts, expected: list[list[Any]]
-) -> None:
-    hosts.cable.change(**POOR)
-    begin = time.monotonic()
-    trained = run(train, RANKS, None, [], folder=tmp_path, within=60, prepare=hosts.each(2))
-    print(f"slow: {time.monotonic() - begin:.1f} s")
-    assert [each.batches for each in trained] == expected
-    assert all(lost for _, lost in hosts.cable.change())
-
-
 @contextmanager
 def training(hosts: Hosts, folder: Path) -> Iterator[Job]:
     """A job over a poor network whose ranks have taken three steps, and rest until `go_on`."""
@@ -124,6 +113,7 @@ def test_a_cut_shorter_than_the_limit_changes_no_batch(
     longest = max(outcome.value.longest for outcome in outcomes)
     print(f"{way}: a batch came {longest - (LIMIT - 2):.1f} s after the network was there again")
     assert longest > 1, "no rank has needed the network"
+    assert all(lost for _, lost in hosts.cable.change())
 
 
 def resumed(outcomes: list[Outcome], folder: Path) -> None:

@@ -17,7 +17,6 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    SubsetRandomSampler,
     WeightedRandomSampler,
 )
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -56,10 +55,6 @@ class Pairs(BatchSampler):
         rows = iter(self.sampler)
         while pair := [*itertools.islice(rows, 2)]:
             yield pair
-
-
-class PlainSubclass(BatchSampler):
-    """Adds nothing to the order."""
 
 
 class Unsized:
@@ -110,29 +105,19 @@ def distributed(rank: Rank) -> Any:
 
 BATCH_SAMPLERS: dict[str, Callable[[Rank], Any]] = {
     "list": lambda rank: LISTS,
-    "tuples": lambda rank: tuple(tuple(batch) for batch in LISTS),
     "tensors": lambda rank: Tensors(LISTS),
     "class": lambda rank: Batches(),
     "without a length": lambda rank: Unsized(LISTS),
     "plain": plain,
-    "plain, part of the rows": lambda rank: BatchSampler(SubsetRandomSampler(SEEDED), 4, False),
     "plain over an unsized sampler": lambda rank: BatchSampler(Unsized(range(ROWS)), 4, False),
-    "subclass": lambda rank: PlainSubclass(SequentialSampler(range(ROWS)), 4, False),
     "subclass with an order": lambda rank: Pairs(SequentialSampler(range(ROWS)), 4, True),
     "distributed inside": lambda rank: BatchSampler(distributed(rank), 4, False),
     "distributed inside a subclass": lambda rank: Pairs(distributed(rank), 4, True),
-    "distributed, of one rank": lambda rank: BatchSampler(
-        DistributedSampler(range(ROWS), 1, 0), 4, False
-    ),
     "accelerate": lambda rank: shard(rank, plain(rank)),
     "accelerate, of lists": lambda rank: shard(rank, LISTS),
     "accelerate, twice": lambda rank: shard(rank, shard(rank, Batches())),
-    "accelerate, distributed inside": lambda rank: shard(
-        rank, BatchSampler(distributed(rank), 4, False)
-    ),
     "accelerate, a shard inside": lambda rank: skipping(shard(rank, LISTS)),
 }
-SEEDED: Any = range(ROWS)
 
 
 def rows_of(loader: evenstep.DataLoader, epochs: int = 1) -> list[list[int]]:
@@ -150,15 +135,15 @@ def through(way: str, rank: Rank, make: Callable[[Rank], Any]) -> evenstep.DataL
     if way == "argument":
         return evenstep.DataLoader(ByInt(ROWS), batch_sampler=samplers, policy=EVEN)
     theirs = TorchDataLoader(ByInt(ROWS), batch_sampler=samplers)
-    return evenstep.wrap(theirs, policy=EVEN if way == "wrap" else evenstep.FixedBatch(4))
+    return evenstep.wrap(theirs, policy=evenstep.FixedBatch(4))
 
 
 def all_rows(rank: Rank) -> dict[Any, Any]:
     log = listen()
     found: dict[Any, Any] = {}
     for name, make in BATCH_SAMPLERS.items():
-        for way in ("argument", "wrap", "wrap, in batches"):
-            found[name, way] = rows_of(through(way, rank, make), epochs=2)
+        for way in ("argument", "wrap"):
+            (found[name, way],) = rows_of(through(way, rank, make))
     return {"rows": found, "log": log}
 
 
@@ -175,9 +160,9 @@ def test_each_row_of_a_batch_sampler_comes_on_one_rank(tmp_path) -> None:
     pytest.importorskip("accelerate")
     ranks = run(all_rows, 2, folder=tmp_path, within=150)
     for key in ranks[0]["rows"]:
-        for epoch, parts in enumerate(zip(*(found["rows"][key] for found in ranks))):
-            assert sorted(chain(parts)) == list(range(ROWS)), (key, epoch)
-            assert min(map(len, parts)) > ROWS // 4, key
+        parts = [found["rows"][key] for found in ranks]
+        assert sorted(chain(parts)) == list(range(ROWS)), key
+        assert min(map(len, parts)) > ROWS // 4, key
     assert not [line for found in ranks for line in found["log"] if "same rows" in line]
 
 
@@ -270,8 +255,6 @@ def test_ranks_that_share_an_order_have_the_same_one(tmp_path) -> None:
     ("make", "here"),
     [
         (lambda data: evenstep.DataLoader(data, sampler=LISTS, policy=EVEN), r"\[0, 1, 2\]"),
-        (lambda data: evenstep.DataLoader(data, sampler=Unsized(LISTS), policy=EVEN), r"\[0, 1"),
-        (lambda data: evenstep.DataLoader(data, sampler=Tensors(LISTS), policy=EVEN), r"tensor\("),
         (lambda data: evenstep.DataLoader(data, batch_sampler=[LISTS], policy=EVEN), r"\[0, 1, 2"),
         (
             lambda data: evenstep.wrap(
@@ -301,7 +284,7 @@ def test_ranks_that_share_an_order_have_the_same_one(tmp_path) -> None:
             "a BatchSampler",
         ),
     ],
-    ids=["lists", "unsized", "tensors", "nested lists", "sampler=", "class as sampler=", "nested"],
+    ids=["lists", "nested lists", "sampler=", "class as sampler=", "nested"],
 )
 def test_lists_as_single_indices_are_refused(make: Any, here: str) -> None:
     with pytest.raises(ConfigurationError, match=f"here is {here}.*as batch_sampler=, and a pol"):
@@ -367,20 +350,12 @@ SAME: dict[str, tuple[Callable[[Rank], dict[str, Any]], str]] = {
         stock(lambda rank: RandomSampler(range(ROWS), generator=seeded(1))),
         "RandomSampler",
     ),
-    "random, seeds of ranks": (
-        stock(lambda rank: RandomSampler(range(ROWS), generator=seeded(rank.rank))),
-        "RandomSampler",
-    ),
     "random over many rows, seeds of ranks": (
         lambda rank: {
             "dataset": Documents(20_000),
             "sampler": RandomSampler(range(20_000), generator=seeded(rank.rank)),
         },
         "RandomSampler",
-    ),
-    "subset": (
-        stock(lambda rank: SubsetRandomSampler(range(40), generator=seeded(1))),
-        "SubsetRandomSampler",
     ),
     "weighted": (
         stock(lambda rank: WeightedRandomSampler([1.0] * ROWS, 90, generator=seeded(1))),
@@ -390,7 +365,7 @@ SAME: dict[str, tuple[Callable[[Rank], dict[str, Any]], str]] = {
     "class": (stock(lambda rank: Shuffled()), "Shuffled"),
     "stream": (stream(lambda rank: range(ROWS)), "Stream"),
     "stream, workers": (
-        lambda rank: {"dataset": Split(), "num_workers": 2},
+        lambda rank: {"dataset": Split(), "num_workers": 2, "multiprocessing_context": "fork"},
         "Split",
     ),
     "duplicates, too": (stream(lambda rank: [i % 11 for i in range(ROWS)]), "Stream"),

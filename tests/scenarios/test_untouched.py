@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from open_handles import KINDS, NEEDS, Handle, Socket
+from open_handles import KINDS, Descriptor, Handle, Unmarked
 from ranks import Rank, run
 from torch.utils.data import DataLoader, Dataset
 
@@ -53,74 +53,40 @@ def check(dataset: Handle, loader: evenstep.DataLoader, collate_fn: Rows | None 
     assert collate_fn is None or collate_fn.calls == 0
 
 
-def made(kind: str, folder: Path, size: int) -> Handle:
-    if kind in NEEDS:
-        pytest.importorskip(NEEDS[kind])
-    return KINDS[kind](folder, size)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_handle_is_opened_by_the_workers_alone(kind: str, tmp_path: Path) -> None:
-    server = Socket.serve(tmp_path) if kind == "socket" else None
-    try:
-        dataset, collate_fn = made(kind, tmp_path, 2000), Rows()
-        loader = evenstep.DataLoader(
-            dataset, **UPDATE, collate_fn=collate_fn, num_workers=2, shuffle=True
-        )
-        check(dataset, loader, collate_fn)
-    finally:
-        if server is not None:
-            server.shutdown()
-            server.server_close()
+    dataset, collate_fn = KINDS[kind](tmp_path, 600), Rows()
+    loader = evenstep.DataLoader(
+        dataset, **UPDATE, collate_fn=collate_fn, num_workers=2, shuffle=True
+    )
+    check(dataset, loader, collate_fn)
 
 
-OPTIONS = [
-    {"policy": POLICY},
-    {"policy": POLICY, "collate_fn": Rows()},
-    UPDATE,
-    {**UPDATE, "collate_fn": Rows()},
-    {"batch_size": 32},
-]
-
-
-def check_all(options: dict[str, Any], method: str | None, folder: Path, size: int) -> None:
-    dataset = made("unmarked", folder, size)
+def check_all(method: str | None, folder: Path, size: int) -> None:
+    dataset = Unmarked(folder, size)
     loader = evenstep.DataLoader(
         dataset,
         num_workers=1 if method == "spawn" else 4,  # slow to start
         shuffle=True,
         multiprocessing_context=method,
-        **options,
+        **UPDATE,
+        collate_fn=Rows(),
     )
     check(dataset, loader)
 
 
-@pytest.mark.parametrize(
-    ("options", "method", "size"),
-    [
-        (OPTIONS[1], None, 10_000),
-        (OPTIONS[3], None, 10_000),
-        (OPTIONS[3], "fork", 10_000),
-        (OPTIONS[3], "spawn", 500),
-    ],
-)
-def test_ten_thousand_samples_hold_their_own_bytes(
-    options: dict[str, Any], method: str | None, size: int, tmp_path: Path
-) -> None:
-    check_all(options, method, tmp_path, size)
+def test_thousands_of_samples_hold_their_own_bytes(tmp_path: Path) -> None:
+    check_all("fork", tmp_path, 4000)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("method", [None, "fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("options", OPTIONS)
-def test_forty_thousand_do_however_they_are_read(
-    options: dict[str, Any], method: str | None, tmp_path: Path
-) -> None:
-    check_all(options, method, tmp_path, 40_000)
+def test_forty_thousand_do_however_they_are_read(method: str | None, tmp_path: Path) -> None:
+    check_all(method, tmp_path, 40_000)
 
 
 def test_through_wrap(tmp_path: Path) -> None:
-    dataset, collate_fn = made("descriptor", tmp_path, 4000), Rows()
+    dataset, collate_fn = Descriptor(tmp_path, 1000), Rows()
     theirs = DataLoader(dataset, batch_size=8, num_workers=2, shuffle=True, collate_fn=collate_fn)
     check(dataset, evenstep.wrap(theirs, **UPDATE), collate_fn)
 
@@ -190,9 +156,9 @@ class Hanging(Slow):
 def test_a_sample_that_hangs_is_an_error_and_no_process_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "PATIENCE", 2.0)
+    monkeypatch.setattr(probe, "PATIENCE", 1.0)
     loader = evenstep.DataLoader(Hanging(tmp_path), **UPDATE, num_workers=1)
-    with pytest.raises(LoaderDiedError, match=r"within 2 seconds; .* raise timeout=0"):
+    with pytest.raises(LoaderDiedError, match=r"within 1 seconds; .* raise timeout=0"):
         loader.steps()
     (reader,) = (int(path.name) for path in tmp_path.iterdir())
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -238,7 +204,7 @@ class Augmented(Dataset):  # type: ignore[type-arg]
 def augmented(workers: int) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         Augmented(), policy=evenstep.Even(512), update_tokens=2000, shuffle=True,
-        num_workers=workers,
+        num_workers=workers, multiprocessing_context="fork" if workers else None,
     )  # fmt: skip
 
 
@@ -287,7 +253,9 @@ class FirstRankOnly(Slow):
 
 def learn(rank: Rank, folder: Path, bad: bool) -> Any:
     dataset: Any = Deadly(folder) if bad else FirstRankOnly(folder, rank.rank)
-    loader = evenstep.DataLoader(dataset, **UPDATE, collate_fn=Rows(), num_workers=1)
+    loader = evenstep.DataLoader(
+        dataset, **UPDATE, collate_fn=Rows(), num_workers=1, multiprocessing_context="fork"
+    )
     if rank.rank:
         with pytest.raises(evenstep.ConfigurationError, match=r"loader\.learn\(\) on all ranks"):
             _ = loader.accumulate
@@ -295,19 +263,16 @@ def learn(rank: Rank, folder: Path, bad: bool) -> Any:
     return loader.accumulate, loader.sized_policy
 
 
-def test_the_first_rank_learns_for_all(tmp_path: Path) -> None:
+def learn_and_fail(rank: Rank, folder: Path) -> tuple[Any, str]:
+    learned = learn(rank, folder, False)
+    with pytest.raises(evenstep.EvenstepError) as caught:
+        learn(rank, folder, True)
+    return learned, str(caught.value)
+
+
+def test_the_first_rank_learns_for_all_and_fails_for_all(tmp_path: Path) -> None:
     (folder := tmp_path / "read").mkdir()
-    first, second = run(learn, 2, folder, False, folder=tmp_path, within=60)
+    (first, failed), (second, told) = run(learn_and_fail, 2, folder, folder=tmp_path, within=60)
     assert first == second
-
-
-def test_a_first_rank_that_fails_is_an_error_on_all(tmp_path: Path) -> None:
-    def failing(rank: Rank, folder: Path) -> str:
-        with pytest.raises(evenstep.EvenstepError) as caught:
-            learn(rank, folder, True)
-        return str(caught.value)
-
-    (folder := tmp_path / "read").mkdir()
-    first, second = run(failing, 2, folder, folder=tmp_path, within=60)
-    assert "before the first step" in first
-    assert second == f"rank 0 failed: LoaderDiedError: {first}"
+    assert "before the first step" in failed
+    assert told == f"rank 0 failed: LoaderDiedError: {failed}"
