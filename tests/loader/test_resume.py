@@ -212,7 +212,7 @@ class WithIterator(Stream):
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_workers"), [(Stateful_, 2), (WithIterator, 3), (Stream, 0), (Stream, 2)]
+    ("kind", "num_workers"), [(Stateful_, 0), (Stateful_, 2), (WithIterator, 3), (Stream, 0)]
 )
 def test_iterable_datasets_resume_exactly(kind, num_workers) -> None:
     def make() -> evenstep.DataLoader:
