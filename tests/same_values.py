@@ -20,7 +20,7 @@ def same(one: Any, other: Any) -> bool:
     if dataclasses.is_dataclass(one):
         return same(vars(one), vars(other))
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
