@@ -68,7 +68,7 @@ def test_groups_are_those_made_at_once_bit_for_bit(name: str) -> None:
     rows = rows_of(family)
     samples = [pickle.loads(pickle.dumps(late.prepare(row))) for row in rows]
     assert sum(LATE in sample for sample in samples) >= 3
-    for group in ([0], [1], [2, 5], [0, 3], list(range(7)), [4, 0, 1]):
+    for group in ([0], [1], [0, 3], list(range(7)), [4, 0, 1]):
         ours = late([samples[i] for i in group])
         assert_equal(ours, at_once([at_once.prepare(rows_of(family)[i]) for i in group]))
 
@@ -180,19 +180,6 @@ def test_one_that_is_not_found_can_be_given(given: bool, caplog: Any) -> None:
     if not given:
         with pytest.raises(ConfigurationError, match=r"late=True: .*pass .*processor="):
             replace(made, late=True).learned(rows_of(QWEN))
-
-
-def test_a_function_that_uses_another_processor_than_it_shows_is_run_at_once(caplog: Any) -> None:
-    class Other:
-        def __init__(self) -> None:
-            self.processor, self._own = QWEN.processor(), [QWEN.collate]
-
-        def __call__(self, rows: list[Any]) -> Any:
-            return self._own[0](rows)
-
-    caplog.set_level("INFO", "evenstep")
-    assert not evenstep.PreparingCollator(collate_fn=Other()).learned(rows_of(QWEN)).late
-    assert "does not call the image processor" in caplog.text
 
 
 def test_an_unknown_image_processor_says_why(caplog: Any) -> None:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 from torch.utils.data import IterableDataset
@@ -83,8 +82,7 @@ def shares(samples: list[tuple[str, int]]) -> Counter[str]:
 # Shares and orders
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 5])
-@pytest.mark.parametrize("samples", [100, 64, 7])
+@pytest.mark.parametrize(("epochs", "samples"), [(2, 100), (5, 7)])
 def test_each_source_has_its_share_within_a_sample_however_many_epochs(
     epochs: int, samples: int
 ) -> None:
@@ -153,9 +151,8 @@ def test_steps_of_a_schedule_count_on_from_epoch_to_epoch() -> None:
     assert Counter(names[50:]) == {"code": 6, "chat": 3, "web": 1}
 
 
-@pytest.mark.parametrize("steps", [1, 16])
-def test_by_tokens_a_weight_is_a_share_of_tokens(steps: int) -> None:
-    made = order(by="tokens", lengths=LENGTHS, samples_per_step=400 // steps, samples_per_epoch=400)
+def test_by_tokens_a_weight_is_a_share_of_tokens() -> None:
+    made = order(by="tokens", lengths=LENGTHS, samples_per_step=25, samples_per_epoch=400)
     tokens: Counter[str] = Counter()
     for epoch in range(3):
         for name, row in drawn(made, epoch):
@@ -163,14 +160,6 @@ def test_by_tokens_a_weight_is_a_share_of_tokens(steps: int) -> None:
     for name, weight in WEIGHTS.items():
         longest = max(int(lengths.max()) for lengths in LENGTHS.values())
         assert abs(tokens[name] - weight * tokens.total()) <= 2 * longest
-
-
-def test_a_curriculum_draws_short_samples_first() -> None:
-    curriculum = LengthCurriculum({0: 10, 6: None}, linear=False)
-    made = order(curriculum=curriculum, lengths=LENGTHS, samples_per_step=10, stop="all_exhausted")
-    samples = drawn(made)
-    assert max(int(LENGTHS[name][row]) for name, row in samples[:60]) <= 10
-    assert len(set(samples)) == len(samples) == sum(SIZES.values())
 
 
 def test_reports_count_from_the_next_epoch_on_and_are_in_the_state() -> None:
@@ -224,11 +213,6 @@ def test_an_index_is_that_of_a_source_and_a_row() -> None:
     assert Counter(map(mixture.source_of, mixture.typical(50, 0).tolist()))["code"] > 20
 
 
-def test_datasets_of_hugging_face_are_mixed() -> None:
-    given = {name: datasets.Dataset.from_list(each) for name, each in ROWS.items()}
-    assert drawn(order(datasets=given)) == drawn(order())
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -269,26 +253,22 @@ def identities(samples: Iterator[Any]) -> list[tuple[str, int]]:
     return [(sample["of"], sample["row"]) for sample in samples]
 
 
-@pytest.mark.parametrize("kind", [Streamed, Stateful])
-def test_a_stream_has_its_shares_and_each_source_in_its_own_order(kind: type[Streamed]) -> None:
-    samples = identities(stream(kind))
+def test_a_stream_has_its_shares_and_each_source_in_its_own_order() -> None:
+    samples = identities(stream())
     for name, size in SIZES.items():
         assert [row for of, row in samples if of == name] == list(range(size))
     early = shares(samples[:160])
     assert all(abs(early[name] - 160 * weight) <= 1.0 for name, weight in WEIGHTS.items())
 
 
-@pytest.mark.parametrize("kind", [Streamed, Stateful])
 @pytest.mark.parametrize(
-    "options",
+    ("kind", "options"),
     [
-        {"stop": "all_exhausted"},
-        {"stop": "first_exhausted"},
-        {"stop": "all_exhausted", "passes": {"web": 2}},
-        {"stop": "repeat", "samples_per_epoch": 500},
-        {"stop": "repeat", "samples_per_epoch": 200, "by": "tokens"},
+        (Streamed, {"stop": "first_exhausted"}),
+        (Stateful, {"stop": "all_exhausted", "passes": {"web": 2}}),
+        (Streamed, {"stop": "repeat", "samples_per_epoch": 500}),
+        (Stateful, {"stop": "repeat", "samples_per_epoch": 200, "by": "tokens"}),
     ],
-    ids=str,
 )
 def test_a_stream_resumes_after_any_sample(kind: type[Streamed], options: dict[str, Any]) -> None:
     reading = iter(stream(kind, **options))
@@ -297,21 +277,12 @@ def test_a_stream_resumes_after_any_sample(kind: type[Streamed], options: dict[s
         whole.append((sample["of"], sample["row"]))
         states.append(json.loads(json.dumps(reading.state_dict())))
     assert len(whole) > 100
-    for count in range(0, len(states), 31):
+    for count in range(0, len(states), 61):
         resumed = iter(stream(kind, **options))
         resumed.load_state_dict(states[count])
         again = iter(stream(kind, **options))
         again.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
         assert identities(resumed) == identities(again) == whole[count:]
-
-
-def test_a_stream_by_tokens_has_its_shares_of_tokens() -> None:
-    mixed = stream(stop="repeat", by="tokens", samples_per_epoch=400)
-    tokens: Counter[str] = Counter()
-    for sample in mixed:
-        tokens[sample["of"]] += len(sample["input_ids"])
-    for name, weight in WEIGHTS.items():
-        assert abs(tokens[name] - weight * tokens.total()) <= 2 * 160
 
 
 def test_ranks_of_a_stream_draw_differently_and_share_an_epoch() -> None:

@@ -42,17 +42,15 @@ def check_updates(steps, accumulate, *, begun=0) -> None:
             assert step.ends_update == (step is update[-1])
 
 
-@pytest.mark.parametrize(("accumulate", "num_workers"), [(11, 1), (1000, 0)])
-def test_an_update_of_more_steps_than_a_round_has_comes_whole(accumulate, num_workers) -> None:
+def test_an_update_of_more_steps_than_a_round_has_comes_whole() -> None:
     # Windows of 2 samples: an update needs far more than the store holds of them.
-    options = {"buffer_size": 2, "num_workers": num_workers, "prefetch": 1}
-    with_workers = {"multiprocessing_context": "fork"} if num_workers else {}
-    loader = make(accumulate, **options, **with_workers)
+    options = {"num_workers": 1, "multiprocessing_context": "fork", "prefetch": 1}
+    loader = make(11, buffer_size=2, **options)
     for _ in range(2):
         steps = [step for _, step in loader.steps()]
         assert len(steps) > 14
         assert Counter(i for step in steps for i in step.indices) == Counter(range(COUNT))
-        check_updates(steps, accumulate)
+        check_updates(steps, 11)
     loader.close()
 
 
@@ -66,7 +64,7 @@ def test_micro_batches_of_all_steps_of_an_update_are_weighed_together() -> None:
 @pytest.mark.parametrize(("mode", "buffer_size"), [("sample", 9), ("token", 40)])
 def test_epochs_resume_exactly_at_and_inside_updates(mode, buffer_size) -> None:
     options = {"buffer_size": buffer_size, "loss_scaling": mode}
-    assert assert_exact_resume(lambda: make(4, **options), epochs=1) > 10
+    assert assert_exact_resume(lambda: make(4, **options), every=3) > 3
 
 
 @pytest.mark.parametrize("how", ["merged", "accumulate", "buffer_size"])

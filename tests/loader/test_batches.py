@@ -33,16 +33,9 @@ def test_every_sample_comes_once_in_each_epoch_and_epochs_differ():
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
-        {"chunk_size": 7},
-    ],
-    ids=str,
-)
-def test_batches_and_their_order_do_not_depend_on_how_they_are_made(options):
-    assert passes(2, **options) == passes(2)
+def test_batches_and_their_order_do_not_depend_on_how_they_are_made():
+    workers = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"}
+    assert passes(2, **workers, chunk_size=7) == passes(2)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

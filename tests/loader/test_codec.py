@@ -15,14 +15,8 @@ def round_trip(obj: Any) -> Any:
 
 DTYPES = (
     torch.bool,
-    torch.uint8,
-    torch.int16,
-    torch.int32,
     torch.int64,
-    torch.float16,
     torch.bfloat16,
-    torch.float32,
-    torch.float64,
     torch.complex64,
     torch.float8_e4m3fn,
 )
@@ -51,17 +45,6 @@ def test_tensors_of_every_dtype_come_back_from_their_buffer(dtype):
         torch.complex(torch.ones(2), torch.ones(2)).conj(),
         torch.eye(3).to_sparse(),
         torch.ones(3, requires_grad=True),
-    ],
-    ids=[
-        "empty",
-        "no-extent",
-        "scalar",
-        "transposed",
-        "strided",
-        "expanded",
-        "conj",
-        "sparse",
-        "grad",
     ],
 )
 def test_tensors_of_every_shape_come_back_equal(tensor):

@@ -4,7 +4,7 @@ order, the same attributes, errors of the same types."""
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import evenstep
 from evenstep.errors import CollateError, ConfigurationError, EvenstepError
+from same_values import same
 
 COUNT = 23
 Point = namedtuple("Point", ["place", "name"])
@@ -84,18 +85,13 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "tensor": picture,
     "empty tensor": lambda index: torch.empty(0),
     "scalar tensor": lambda index: torch.tensor(index, dtype=torch.int16),
-    "vector": lambda index: torch.arange(5) * index,
     "array": lambda index: np.ones((2, 3)) * index,
-    "unsigned array": lambda index: np.full(4, index, np.uint16),
     "NumPy scalar": np.float16,
     "integer": integer,
     "fraction": lambda index: index / 7,
-    "truth": lambda index: index % 3 == 0,
     "text": text,
     "bytes": lambda index: bytes([index]),
     "pair": pair,
-    "pair of texts": lambda index: (str(index), "even" if index % 2 == 0 else "odd"),
-    "numbers": lambda index: [index, index + 1, index + 2],
     "nested": nested,
     "labelled": labelled,
     "masked": masked,
@@ -106,19 +102,6 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "namedtuple": lambda index: Point(place=(index, -index), name=str(index)),
     "own mapping": lambda index: Keyed(a=index, b=picture(index)),
 }
-
-
-def same(ours: Any, theirs: Any) -> bool:
-    """Equal in value and in type, all the way down."""
-    if type(ours) is not type(theirs):
-        return False
-    if isinstance(theirs, torch.Tensor):
-        return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
-    if isinstance(theirs, Mapping):
-        return list(ours) == list(theirs) and all(same(ours[k], theirs[k]) for k in theirs)
-    if isinstance(theirs, (list, tuple)):
-        return len(ours) == len(theirs) and all(map(same, ours, theirs))
-    return bool(ours == theirs)
 
 
 def batches(loader: Any) -> list[Any]:
@@ -218,34 +201,14 @@ def test_every_dataset(dataset: str) -> None:
 
 
 class Numbers(IterableDataset):  # type: ignore[type-arg]
-    """Numbers below `count`, shared among the workers."""
-
     def __init__(self, count: int) -> None:
         self.count = count
-        self.resumes = 0
 
     def __iter__(self) -> Iterator[int]:
-        return NumbersIterator(self)
+        return iter(range(self.count))
 
     def __len__(self) -> int:
         return self.count
-
-
-class NumbersIterator:
-    def __init__(self, dataset: Numbers) -> None:
-        info = get_worker_info()
-        self.next, self.by = (info.id, info.num_workers) if info else (0, 1)
-        self.end = dataset.count
-        self.generator = torch.Generator()
-
-    def __iter__(self) -> NumbersIterator:
-        return self
-
-    def __next__(self) -> int:
-        if self.next >= self.end:
-            raise StopIteration
-        self.next += self.by
-        return self.next - self.by
 
 
 @pytest.mark.parametrize(("batch_size", "drop_last"), [(1, False), (4, True)])
@@ -257,21 +220,12 @@ def test_an_iterable_dataset_and_its_length(batch_size: int, drop_last: bool) ->
         assert len(ours) == len(theirs)
 
 
-def test_an_iterable_dataset_in_two_workers_yields_each_sample_once() -> None:
-    """Batches are formed from the samples of all workers, where each of torch's is of one."""
-    ours = evenstep.DataLoader(Numbers(COUNT), batch_size=4, num_workers=2)
-    made = batches(ours)
-    assert sorted(torch.cat(made).tolist()) == list(range(COUNT))
-    assert [len(batch) for batch in made] == [4, 4, 4, 4, 4, 3]
-
-
 # Arguments
 
 
 ARGUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
     "one by one": lambda: {"batch_size": 1},
     "drop_last": lambda: {"batch_size": 4, "drop_last": True},
-    "larger than the dataset": lambda: {"batch_size": 50},
     "larger, dropped": lambda: {"batch_size": 50, "drop_last": True},
     "shuffle=None": lambda: {"batch_size": 4, "shuffle": None},
     "any iterable as sampler": lambda: {"batch_size": 4, "sampler": range(2, 12)},
@@ -288,20 +242,6 @@ ARGUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "batch_sampler, dropping": lambda: {
         "batch_sampler": BatchSampler(RandomSampler(range(10), generator=seeded()), 3, True)
-    },
-    "defaults given": lambda: {
-        "batch_size": 4,
-        "sampler": None,
-        "batch_sampler": None,
-        "collate_fn": None,
-        "pin_memory": False,
-        "timeout": 0,
-        "worker_init_fn": None,
-        "multiprocessing_context": None,
-        "generator": None,
-        "prefetch_factor": None,
-        "persistent_workers": False,
-        "in_order": True,
     },
 }
 
@@ -364,18 +304,13 @@ def test_arguments_of_workers() -> None:
     assert get_worker_info() is None
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_shuffling_is_that_of_a_distributed_sampler_and_of_a_sampler_that_is_given(
-    workers: int,
-) -> None:
+def test_shuffling_is_that_of_a_distributed_sampler() -> None:
     sampler = DistributedSampler(range(COUNT), 1, 0, seed=9)
     ours = evenstep.DataLoader(
         range(COUNT),
         batch_size=4,
         shuffle=True,
         generator=torch.Generator().manual_seed(9),
-        num_workers=workers,
-        persistent_workers=workers > 0,
     )
     for epoch in range(2):
         sampler.set_epoch(epoch)
@@ -402,7 +337,6 @@ REFUSED: list[dict[str, Any]] = [
     {"multiprocessing_context": object(), "num_workers": 1},
     {"sampler": range(3), "shuffle": True},
     {"batch_size": 0},
-    {"batch_size": -3},
     {"batch_size": 2.5},
     {"batch_size": True},
     {"batch_size": None, "drop_last": True},
@@ -455,6 +389,3 @@ def test_what_an_epoch_depends_on_cannot_be_set_later(name: str) -> None:
     ):
         with pytest.raises(ValueError, match=name):
             setattr(loader, name, 3)
-
-
-# States, as torchdata's stateful loader has them

@@ -124,15 +124,11 @@ def assert_same(ours: list[Any], theirs: list[Any]) -> None:
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("bytes", 0), ("files", 2), ("opened", 2)])
+@pytest.mark.parametrize(("kind", "workers"), [("files", 0), ("opened", 2)])
 def test_batches_are_those_made_at_once_bit_for_bit(
     workers: int, kind: str, tmp_path: Path
 ) -> None:
-    data = {
-        "bytes": hugging_face,
-        "files": lambda: hugging_face(tmp_path),
-        "opened": lambda: Opening(tmp_path),
-    }[kind]()
+    data = {"files": hugging_face, "opened": Opening}[kind](tmp_path)
     late = loader_of(data, num_workers=workers)
     late.learn()
     assert late.learned is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -45,8 +46,7 @@ def truth_of(model: Any, samples: list[Any]) -> torch.Tensor:
     return gradient(model)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", list(LOADERS))
+@pytest.mark.parametrize(("name", "attention"), zip(LOADERS, cycle(["sdpa", "eager"])))
 def test_documents_do_not_see_each_other(name, attention):
     model = tiny_qwen(attn_implementation=attention).double()
     assert model.config.use_cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 import evenstep
@@ -19,11 +18,9 @@ LENGTHS = [1 + (7 * i) % 40 for i in range(COUNT)]
 SAMPLES = [{"input_ids": list(range(1, n + 1)), "labels": list(range(1, n + 1))} for n in LENGTHS]
 
 POLICIES = [
-    evenstep.Even(max_tokens=256),
     evenstep.Even(max_tokens=250),
     evenstep.TokenBudget(max_tokens=250),
     evenstep.FixedBatch(6),
-    evenstep.PoolSort(6),
 ]
 
 
@@ -47,15 +44,8 @@ def test_groups_are_planned_by_what_lies_in_memory(policy):
     check(loader, policy.limit and policy.limit.max_tokens)
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        evenstep.Even(max_tokens=256, packed=True),
-        evenstep.SequencePacking(256),
-    ],
-    ids=lambda policy: policy.name,
-)
-def test_packed_rows_are_planned_with_the_padding_of_their_documents(policy):
+def test_packed_rows_are_planned_with_the_padding_of_their_documents():
+    policy = evenstep.Even(max_tokens=256, packed=True)
     collate = evenstep.PackCollator(pad_documents_to_multiple_of=8, pad_to_multiple_of=MULTIPLE)
     check(evenstep.DataLoader(SAMPLES, policy=policy, collate_fn=collate), 256)
 
@@ -179,22 +169,3 @@ def test_ranks_compare_it():
     hellos = [rank.outgoing() for rank in ranks]
     with pytest.raises(MismatchError, match="ranks differ in pad_to_multiple_of"):
         ranks[0].incoming(hellos)
-
-
-def test_a_resumed_epoch_plans_the_same_groups():
-    collate = evenstep.PadCollator(pad_to_multiple_of=MULTIPLE)
-
-    def loader() -> evenstep.DataLoader:
-        memory = evenstep.Memory(buffer_size=32)
-        policy = evenstep.Even(max_tokens=250)
-        return evenstep.DataLoader(SAMPLES, policy=policy, collate_fn=collate, memory=memory)
-
-    first = loader()
-    steps = iter(first.steps())
-    before = [next(steps)[1].indices for _ in range(7)]
-    state = first.state_dict()
-    rest = [step.indices for _, step in steps]
-    second = loader()
-    second.load_state_dict(state)
-    assert [step.indices for _, step in second.steps()] == rest
-    assert np.sort(np.concatenate([*before, *rest])).tolist() == list(range(COUNT))

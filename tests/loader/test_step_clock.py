@@ -69,7 +69,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @functools.cache
 def planned(
-    policy: Policy, accumulate: int = 1, count: int = 30_000, ranks: int = RANKS
+    policy: Policy, accumulate: int = 1, count: int = 15_000, ranks: int = RANKS
 ) -> list[StepInfo]:
     """Steps of an epoch whose samples are of 20 to 8,000 tokens, two in three with an image of 64
     to 4,000 patches where those count, which add a quarter as many tokens."""
@@ -145,12 +145,10 @@ def train(
 
 
 CASES = {
-    "padded": (POLICIES["padded"], RANKS, 1, 30_000),
-    "packed": (POLICIES["packed"], RANKS, 1, 30_000),
+    "padded": (POLICIES["padded"], RANKS, 1, 15_000),
     "updates": (POLICIES["updates"], RANKS, 4, 60_000),
     "micro-batches": (POLICIES["micro-batches"], RANKS, 1, 60_000),
     "images, packed": (IMAGES["packed"], RANKS, 1, 30_000),
-    "one rank": (POLICIES["far"], 1, 1, 10_000),
     "one rank, images": (IMAGES["of two"], 1, 1, 6_000),
 }
 """Policy, ranks, steps of an update, samples."""

@@ -16,18 +16,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
-import evenstep
-from evenstep.errors import SampleError
 from evenstep.loader.threads import Watchdog
 from evenstep.loader.workers import iterable
 from evenstep.loader.workers.chunks import Chunk, Preparation, RawChunk
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog, WorkerStates
-from loader_options import grouped
 
 
 def worker_number() -> int:
@@ -165,44 +161,3 @@ def test_from_every_place_on_the_same_samples_come_again(
         assert rest == whole[states.place :]
         if not found:
             break
-
-
-class Torn(Plain):
-    def __iter__(self) -> Iterator[Any]:
-        yield from range(7)
-        raise EOFError("torn")
-
-
-def test_an_error_says_after_how_many_samples_also_when_resumed() -> None:
-    said = r"worker 0, after 7 samples: the dataset raised EOFError: torn; fix"
-    log = WorkerStateLog(1)
-    with pytest.raises(SampleError, match=said):
-        [log.add(as_chunk(raw)) for raw in raw_chunks(Torn([]), 1, 3, replays=True)]
-    states = log.since(6)
-    assert states is not None
-    assert states.place == 6
-    with pytest.raises(SampleError, match=said):
-        list(raw_chunks(Torn([]), 1, 3, replays=True, states=states))
-
-
-class Uneven(IterableDataset):
-    """Worker 0 has few samples, worker 1 none, worker 2 many."""
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        info = get_worker_info()
-        worker = info.id if info is not None else 0
-        for number in range((5, 0, 23)[worker]):
-            yield {"input_ids": torch.full((1 + number % 4,), 100 * worker + number)}
-
-
-def test_real_workers_take_the_same_turns() -> None:
-    def order(**options: Any) -> list[int]:
-        loader = evenstep.DataLoader(
-            Uneven(), batch_size=4, num_workers=3, **grouped(chunk_size=2, buffer_size=8, **options)
-        )
-        return [int(row[0]) for batch, _ in loader.steps() for row in batch["input_ids"]]
-
-    by_turns = [[0, 1], [200, 201], [2, 3], [202, 203], [4], [*range(204, 223)]]
-    expected = list(itertools.chain(*by_turns))
-    assert order() == expected
-    assert order(prefetch_factor=5, prefetch=1) == expected

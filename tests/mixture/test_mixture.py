@@ -94,6 +94,7 @@ def made(draw: st.DrawFn) -> Made:
     return Made(world, draw(options(list(world))), draw(st.booleans()))
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(made())
 def test_resuming_at_any_step_draws_what_would_have_come(one):
     tables, records, states = one.run(8)
@@ -108,6 +109,7 @@ def test_resuming_at_any_step_draws_what_would_have_come(one):
         assert through_json(mixture.state_dict()) == states[-1]
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(made())
 def test_draws_come_again_from_records_and_however_they_are_asked_for(one):
     tables, records, states = one.run(8)
@@ -196,7 +198,7 @@ def test_a_source_that_a_curriculum_held_back_does_not_make_up_for_it():
     assert drawn == [[10, 0]] * 21 + [[5, 5]] * 14
 
 
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(
     st.integers(0, 2**32),
     st.lists(st.integers(1, 20), min_size=2, max_size=4),
@@ -446,16 +448,12 @@ def test_a_signal_that_cannot_be_recorded_is_refused():
 # Misuse
 
 
-def bad_weights(bad):
-    return [
-        lambda: Mixer(["a", "b"], bad, samples_per_step=1),
-        lambda: Mixer(["a", "b"], Staged({0: {"a": 1}, 9: bad}), samples_per_step=1),
-        lambda: Mixer(["a", "b"], WarmUp(start={"a": 1}, end=bad, steps=9), samples_per_step=1),
-        lambda: Mixer(["a", "b"], PerStep(lambda step: bad), samples_per_step=1),
-        lambda: Mixer(
-            ["a", "b"], FeedbackSchedule(initial=bad, function=lambda w, s: w), samples_per_step=1
-        ),
-    ]
+def schedules_of(bad):
+    yield lambda: bad
+    yield lambda: Staged({0: {"a": 1}, 9: bad})
+    yield lambda: WarmUp(start={"a": 1}, end=bad, steps=9)
+    yield lambda: PerStep(lambda step: bad)
+    yield lambda: FeedbackSchedule(initial=bad, function=lambda w, s: w)
 
 
 @pytest.mark.parametrize(
@@ -473,9 +471,9 @@ def bad_weights(bad):
     ],
 )
 def test_bad_weights_are_refused_where_the_mixture_is_built(bad, says):
-    for build in bad_weights(bad):
+    for schedule in schedules_of(bad):
         with pytest.raises(ConfigurationError, match=says):
-            build()
+            Mixer(["a", "b"], schedule(), samples_per_step=1)
 
 
 @pytest.mark.parametrize("bad", [{"a": -1}, {"a": 0}, {"c": 1}, None, {"a": float("nan")}])
