@@ -182,6 +182,19 @@ def test_one_that_is_not_found_can_be_given(given: bool, caplog: Any) -> None:
             replace(made, late=True).learned(rows_of(QWEN))
 
 
+def test_a_function_that_uses_another_processor_than_it_shows_is_run_at_once(caplog: Any) -> None:
+    class Other:
+        def __init__(self) -> None:
+            self.processor, self._own = QWEN.processor(), [QWEN.collate]
+
+        def __call__(self, rows: list[Any]) -> Any:
+            return self._own[0](rows)
+
+    caplog.set_level("INFO", "evenstep")
+    assert not evenstep.PreparingCollator(collate_fn=Other()).learned(rows_of(QWEN)).late
+    assert "does not call the image processor" in caplog.text
+
+
 def test_an_unknown_image_processor_says_why(caplog: Any) -> None:
     class Mine(transformers.Qwen2VLImageProcessorPil):
         pass

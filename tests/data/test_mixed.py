@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 from torch.utils.data import IterableDataset
@@ -162,6 +163,14 @@ def test_by_tokens_a_weight_is_a_share_of_tokens() -> None:
         assert abs(tokens[name] - weight * tokens.total()) <= 2 * longest
 
 
+def test_a_curriculum_draws_short_samples_first() -> None:
+    curriculum = LengthCurriculum({0: 10, 6: None}, linear=False)
+    made = order(curriculum=curriculum, lengths=LENGTHS, samples_per_step=10, stop="all_exhausted")
+    samples = drawn(made)
+    assert max(int(LENGTHS[name][row]) for name, row in samples[:60]) <= 10
+    assert len(set(samples)) == len(samples) == sum(SIZES.values())
+
+
 def test_reports_count_from_the_next_epoch_on_and_are_in_the_state() -> None:
     def by_loss(last: Any, signals: Any) -> dict[str, float]:
         return dict(signals["loss_by_source"])
@@ -211,6 +220,11 @@ def test_an_index_is_that_of_a_source_and_a_row() -> None:
     with pytest.raises(IndexError, match="460"):
         mixture[460]
     assert Counter(map(mixture.source_of, mixture.typical(50, 0).tolist()))["code"] > 20
+
+
+def test_datasets_of_hugging_face_are_mixed() -> None:
+    given = {name: datasets.Dataset.from_list(each) for name, each in ROWS.items()}
+    assert drawn(order(datasets=given)) == drawn(order())
 
 
 @pytest.mark.parametrize(
@@ -283,6 +297,15 @@ def test_a_stream_resumes_after_any_sample(kind: type[Streamed], options: dict[s
         again = iter(stream(kind, **options))
         again.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
         assert identities(resumed) == identities(again) == whole[count:]
+
+
+def test_a_stream_by_tokens_has_its_shares_of_tokens() -> None:
+    mixed = stream(stop="repeat", by="tokens", samples_per_epoch=400)
+    tokens: Counter[str] = Counter()
+    for sample in mixed:
+        tokens[sample["of"]] += len(sample["input_ids"])
+    for name, weight in WEIGHTS.items():
+        assert abs(tokens[name] - weight * tokens.total()) <= 2 * 160
 
 
 def test_ranks_of_a_stream_draw_differently_and_share_an_epoch() -> None:
