@@ -11,16 +11,19 @@ import torch
 import torch.distributed as dist
 from launched_rank import as_rank
 from ranks import Rank, run
-from tiny_trainer import arguments
+from tiny_trainer import arguments, losses
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertForTokenClassification,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
     T5Config,
     T5ForConditionalGeneration,
     Trainer,
     TrainerCallback,
+    TrainingArguments,
     Wav2Vec2ForCTC,
 )
 
@@ -106,6 +109,10 @@ def multi_hot(index: int) -> dict[str, Any]:
     }
 
 
+def one_class(index: int) -> dict[str, Any]:
+    return {"input_ids": tokens_of(index), "labels": index % CLASSES}
+
+
 def spoken(index: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(index)
     sound = torch.randn(160 + 40 * (index % 7), generator=generator)
@@ -139,6 +146,7 @@ class Kind:
 KINDS = {
     "encoder-decoder": Kind(T5ForConditionalGeneration, T5, copied, all_labels),
     "token classes": Kind(BertForTokenClassification, BERT, tagged, all_labels),
+    "one class": Kind(BertForSequenceClassification, BERT, one_class, lambda row: 1),
     "several classes": Kind(
         BertForSequenceClassification,
         {**BERT, "problem_type": "multi_label_classification"},
@@ -216,6 +224,8 @@ class Compared(TrainerCallback):
         self.model, self.kind = model, kind
         self.samples: list[Any] = []
         self.apart: list[float] = []
+        self.losses: list[float] = []
+        """Of each update, as one batch."""
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         found = gradient_of(self.model)
@@ -230,9 +240,13 @@ class Compared(TrainerCallback):
         self.model.eval()
         self.model.zero_grad()
         weights = [self.kind.weight(row) for row in rows]
+        whole = 0.0
         for row, weight in zip(rows, weights):
             alone = {name: value[None] for name, value in row.items()}
-            (self.model(**alone).loss * weight / sum(weights)).backward()
+            loss = self.model(**alone).loss * weight / sum(weights)
+            loss.backward()
+            whole += float(loss)
+        self.losses.append(whole)
         expected = gradient_of(self.model)
         self.apart.append(float((found - expected).norm() / expected.norm()))
         self.model.train()
@@ -242,15 +256,21 @@ class Compared(TrainerCallback):
         return bool((labels != -100).any()) and labels.numel() > 0
 
 
-def train(rank: Rank | None, folder: Any, name: str, accumulate: int) -> None:
-    if rank is not None:
-        as_rank(rank)
+def train(rank: Rank, folder: Any, name: str, across: bool) -> None:
+    as_rank(rank)
     kind = KINDS[name]
     model = made(kind)
     compared = Compared(model, kind)
-    trainer = Trainer(
+    of_pairs = name == "encoder-decoder"
+    trainer = (Seq2SeqTrainer if of_pairs else Trainer)(
         model=model,
-        args=arguments(folder, gradient_accumulation_steps=accumulate, remove_unused_columns=False),
+        args=arguments(
+            folder,
+            kind=Seq2SeqTrainingArguments if of_pairs else TrainingArguments,
+            gradient_accumulation_steps=2,
+            average_tokens_across_devices=across,
+            remove_unused_columns=False,
+        ),
         train_dataset=Samples(kind.sample),
         data_collator=evenstep.PadCollator() if kind.collate is None else kind.collate(),
     )
@@ -258,14 +278,16 @@ def train(rank: Rank | None, folder: Any, name: str, accumulate: int) -> None:
     even.install(trainer, policy=evenstep.Even(max_tokens=64), **(kind.options or {})).train()
     assert len(compared.apart) > 2
     assert max(compared.apart) < 1e-5, compared.apart
+    assert losses(trainer) == pytest.approx(compared.losses, rel=1e-5, abs=5.1e-5)
     wanted = [kind.sample(i) for i in range(COUNT)]
     inputs = [s.get("input_ids", s.get("input_values")).tolist() for s in wanted]
     assert sorted(s.tolist() for s in compared.samples) == sorted(inputs)
 
 
+@pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize("name", KINDS)
-def test_two_ranks(tmp_path, name: str) -> None:
-    run(train, 2, tmp_path, name, 2, folder=tmp_path, within=150)
+def test_two_ranks(tmp_path, name: str, across: bool) -> None:
+    run(train, 2, tmp_path, name, across, folder=tmp_path, within=150)
 
 
 def test_a_loss_that_is_a_sum_is_refused_and_the_remedy_trains(tmp_path) -> None:

@@ -4,36 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
 from evenstep.plan.packing.fill import drain
 from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
 
 OPTIONS = PackingOptions(context=40, micro_batches=3, cost=DocumentCost(linear=10))
-LENGTHS = st.lists(st.integers(1, 50), max_size=40).map(lambda v: np.array(v, np.int64))
-
-
-@settings(max_examples=50)
-@given(LENGTHS, st.none() | st.integers(1, 8))
-def test_every_document_is_in_one_micro_batch_under_the_cap(
-    lengths: np.ndarray, wanted: int | None
-) -> None:
-    made = drain(lengths, OPTIONS, steps=wanted)
-    members = [p for groups in made for p in groups.members.tolist()]
-    assert sorted(members) == list(range(len(lengths)))
-    for groups in made:
-        assert 1 <= len(groups) <= OPTIONS.micro_batches
-        assert all(lengths[groups.group(g)].sum() <= OPTIONS.cap for g in range(len(groups)))
-
-
-@settings(max_examples=50)
-@given(LENGTHS, st.integers(1, 8))
-def test_ranks_that_agreed_on_a_number_make_as_many_steps(lengths: np.ndarray, wanted: int) -> None:
-    least = len(drain(lengths, OPTIONS))
-    made = len(drain(lengths, OPTIONS, steps=wanted))
-    assert made == min(max(wanted, least), len(lengths))
 
 
 @pytest.mark.parametrize(
