@@ -95,6 +95,11 @@ def copied(index: int) -> dict[str, Any]:
     return {"input_ids": tokens, "labels": tokens if index % 3 else labels}
 
 
+def translated(index: int) -> dict[str, Any]:
+    """Labels of another length than the tokens."""
+    return {"input_ids": tokens_of(index), "labels": tokens_of((index + 7) % COUNT)}
+
+
 def tagged(index: int) -> dict[str, Any]:
     tokens = tokens_of(index)
     labels = tokens % CLASSES
@@ -145,6 +150,13 @@ class Kind:
 
 KINDS = {
     "encoder-decoder": Kind(T5ForConditionalGeneration, T5, copied, all_labels),
+    "translations": Kind(
+        T5ForConditionalGeneration,
+        T5,
+        translated,
+        all_labels,
+        options={"length_fn": lambda sample: len(sample["input_ids"]) + len(sample["labels"])},
+    ),
     "token classes": Kind(BertForTokenClassification, BERT, tagged, all_labels),
     "one class": Kind(BertForSequenceClassification, BERT, one_class, lambda row: 1),
     "several classes": Kind(
@@ -194,8 +206,12 @@ def made(kind: Kind) -> Any:
     return model
 
 
-def rows_of(batch: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """The samples of a batch, without padding."""
+def rows_of(batch: dict[str, torch.Tensor], tagged: bool) -> list[dict[str, torch.Tensor]]:
+    """The samples of a batch, without padding.
+
+    Args:
+        tagged: whether labels are those of tokens, of which some are masked.
+    """
     batch = {k: v for k, v in batch.items() if torch.is_tensor(v) and v.ndim}
     mask = batch.pop("attention_mask")
     rows = []
@@ -203,10 +219,10 @@ def rows_of(batch: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
         row = {}
         for name, values in batch.items():
             value = values[number]
-            if value.shape == real.shape:
-                value = value[real]
-            elif name == "labels" and value.ndim and not value.is_floating_point():
+            if name == "labels" and not tagged and value.ndim and not value.is_floating_point():
                 value = value[value != -100]
+            elif value.shape == real.shape:
+                value = value[real]
             row[name] = value
         rows.append(row)
     return rows
@@ -229,7 +245,8 @@ class Compared(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         found = gradient_of(self.model)
-        own = [row for batch in self.model.noted for row in rows_of(batch)]
+        tags = self.kind.sample is tagged
+        own = [row for batch in self.model.noted for row in rows_of(batch, tags)]
         self.model.noted.clear()
         everyone = [own]
         if dist.is_initialized():
@@ -261,7 +278,7 @@ def train(rank: Rank, folder: Any, name: str, across: bool) -> None:
     kind = KINDS[name]
     model = made(kind)
     compared = Compared(model, kind)
-    of_pairs = name == "encoder-decoder"
+    of_pairs = kind.model is T5ForConditionalGeneration
     trainer = (Seq2SeqTrainer if of_pairs else Trainer)(
         model=model,
         args=arguments(

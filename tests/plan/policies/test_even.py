@@ -30,7 +30,7 @@ LARGE_MODEL = TransformerCost(
 PER_GROUP = FittedCost(per_group=0.3, per_token=0.0, per_pair=0.0)
 
 
-def run(policy: Policy, name: str, *, ranks: int = 8, samples: int = 1500) -> SimulationResult:
+def run(policy: Policy, name: str, *, ranks: int = 4, samples: int = 1500) -> SimulationResult:
     lengths = np.minimum(sample_lengths(name, ranks * samples, seed=3), MAX_TOKENS)
     shards = deal(ranks * samples, ranks, seed=3)
     return simulate(policy, [lengths[s] for s in shards], identities=shards, buffer_size=512)

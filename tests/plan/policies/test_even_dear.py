@@ -75,7 +75,7 @@ def test_padded_steps_with_long_documents_come_all_along() -> None:
     assert found.composition > 0.93
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 5),
