@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
 from evenstep.plan.packing.fill import drain
 from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
 
 OPTIONS = PackingOptions(context=40, micro_batches=3, cost=DocumentCost(linear=10))
+LENGTHS = st.lists(st.integers(1, 50), max_size=40).map(lambda v: np.array(v, np.int64))
+
+
+@settings(max_examples=50)
+@given(LENGTHS, st.integers(1, 8))
+def test_ranks_that_agreed_on_a_number_make_as_many_steps(lengths: np.ndarray, wanted: int) -> None:
+    least = len(drain(lengths, OPTIONS))
+    made = len(drain(lengths, OPTIONS, steps=wanted))
+    assert made == min(max(wanted, least), len(lengths))
 
 
 @pytest.mark.parametrize(
