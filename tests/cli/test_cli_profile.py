@@ -66,20 +66,8 @@ def test_too_little_time_writes_nothing_and_says_what_to_do(
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--kv-heads", "3"), "kv_heads=3 must divide"),
-        (("--dtype", "int8"), "dtype='int8'"),
-        (("--device", "tpu"), "device='tpu'"),
-        (("--max-length", "64"), "max_length=64 must be at least 128"),
-        (("--seconds", "0"), "seconds=0"),
-    ],
-)
-def test_wrong_options_are_refused_in_one_line(
-    capsys: Capture, tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
+def test_wrong_options_are_refused_in_one_line(capsys: Capture, tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "calibration.json"))
-    code, printed, err = run(capsys, "profile", *SMALL, *arguments, *out)
+    code, printed, err = run(capsys, "profile", *SMALL, "--kv-heads", "3", *out)
     assert (code, printed, err.count("\n")) == (2, "", 1)
-    assert message in err
+    assert "kv_heads=3 must divide" in err

@@ -19,7 +19,15 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from evenstep.context_parallel import PreparedSharding, attention
 from evenstep.context_parallel.collectives import OneRank
-from evenstep.context_parallel.kernels import Kernel, check_backend, flash, flex, pick_backend, sdpa
+from evenstep.context_parallel.kernels import (
+    Kernel,
+    check_backend,
+    flash,
+    flex,
+    pick_backend,
+    sdpa,
+    varlen_arguments,
+)
 from evenstep.context_parallel.kernels.flash import FlashKernel
 from evenstep.context_parallel.kernels.flex import FlexKernel
 from evenstep.context_parallel.kernels.sdpa import SdpaKernel
@@ -321,3 +329,19 @@ def test_flash_refuses_what_its_kernel_does_not_take() -> None:
     with pytest.raises(ConfigurationError, match=r"not torch\.float32; run the model under"):
         pick_backend("flash", CUDA, torch.float32, trains=True)
     assert pick_backend("flash", CUDA, torch.bfloat16, trains=True) == "flash"
+
+
+def test_what_cannot_be_attended_to_is_refused() -> None:
+    sharding = shard_per_document([5], 2)
+    with pytest.raises(ConfigurationError, match="rank=2 must be from 0 to 1"):
+        varlen_arguments(sharding, 2)
+    huge = Sharding(
+        lengths=np.array([2**31]),
+        document=np.array([0]),
+        start=np.array([0]),
+        end=np.array([2**31]),
+        offsets=np.array([0, 1]),
+        method="any",
+    )
+    with pytest.raises(ConfigurationError, match=r"2,147,483,648 keys .* over the 2,147,483,647"):
+        varlen_arguments(huge, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
@@ -71,8 +70,7 @@ def test_models_of_transformers():
         torch.testing.assert_close(outputs["outputs"].loss, expected / 19)
 
 
-@pytest.mark.parametrize("make", [shard_per_document, shard_per_sequence])
-def test_variable_length_kernels(make):
+def test_variable_length_kernels():
     def varlen_attention(q, k, v, cu_q, cu_k, longest_q, longest_k, *, causal):
         """What FlashAttention's documentation says: aligned bottom right."""
         assert causal
@@ -89,7 +87,7 @@ def test_variable_length_kernels(make):
         return torch.cat(outputs)
 
     batch = PackCollator()(SAMPLES)
-    sharding = make(document_lengths(batch), RANKS)
+    sharding = shard_per_sequence(document_lengths(batch), RANKS)
     q, k, v = torch.randn(3, batch["input_ids"].shape[1], 2, 8)
     heads = (x.transpose(0, 1)[None] for x in (q, k, v))
     truth = by_mask(attention_mask(batch))(*heads)[0].transpose(0, 1)

@@ -49,7 +49,7 @@ def dealt_shards(draw):
     return [[lengths[position] for position in share] for share in shares]
 
 
-@settings(max_examples=20)
+@settings(max_examples=25)
 @given(
     POLICIES,
     SHARDS | dealt_shards(),
@@ -58,14 +58,22 @@ def dealt_shards(draw):
     RANDOMS,
     st.sampled_from(["pad", "stop"]),
     st.booleans(),
+    st.sampled_from([0.0, 0.2]),
 )
 def test_exact_resume_makes_the_very_steps_of_the_uninterrupted_run(
-    policy, shards, buffer_size, kills, random, exhausted, known
+    policy, shards, buffer_size, kills, random, exhausted, known, bad_share
 ):
+    missing = [{n for n in range(len(shard)) if random.random() < bad_share} for shard in shards]
+    sizes = shares_of(shards, known)
     first = World(
-        policy, shards, buffer_size, exhausted, shares_of(shards, known), **arrivals(random)
+        policy, shards, buffer_size, exhausted, sizes, missing=missing, **arrivals(random)
     )
     whole = [[visible(step) for step in steps] for steps in first.steps()]
+    for rank, (shard, bad) in enumerate(zip(shards, missing)):
+        trained = {number for steps in whole for number in steps[rank][1]}
+        assert not trained & bad
+        if exhausted == "pad" and not getattr(policy, "drop_last", False):
+            assert trained | bad == set(range(len(shard)))
     assert resumed_often(first, kills, random) == whole
 
 
@@ -88,26 +96,6 @@ def resumed_often(first, kills, random):
             skip = checkpoints[0].received
             assert {one.step for one in checkpoints} == {last[0].index + 1}
     return resumed
-
-
-@settings(max_examples=20)
-@given(POLICIES, SHARDS, BUFFERS, KILLS, RANDOMS, KNOWN)
-def test_exact_resume_of_an_epoch_in_which_bad_samples_are_skipped(
-    policy, shards, buffer_size, kills, random, known
-):
-    missing = [{n for n in range(len(shard)) if random.random() < 0.2} for shard in shards]
-    sizes = shares_of(shards, known)
-    first = World(policy, shards, buffer_size, shares=sizes, missing=missing, **arrivals(random))
-    whole = [[visible(step) for step in steps] for steps in first.steps()]
-    for rank, (shard, bad) in enumerate(zip(shards, missing)):
-        trained = {number for steps in whole for number in steps[rank][1]}
-        assert not trained & bad
-        if not getattr(policy, "drop_last", False):
-            assert trained | bad == set(range(len(shard)))
-    assert resumed_often(first, kills, random) == whole
-
-
-"""33 samples are three windows of at most 16, but the 32 good ones are two."""
 
 
 LEGS = st.lists(

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.papers.wlb.algorithm_1 import run_algorithm_1
 from benchmarks.papers.wlb.packing_run import (
     ArrivingDocuments,
     Trained,
@@ -55,17 +54,6 @@ def test_evenstep_trains_on_every_document_once_or_leaves_it(
     check_covered(arrivals, trained, 50, planned)
     # No step is left out.
     assert set(trained.step.tolist()) == set(range(trained.step.max(initial=-1) + 1))
-
-
-@settings(max_examples=30)
-@given(LENGTHS, st.booleans())
-def test_algorithm_1_trains_on_no_document_before_it_came_or_twice(
-    lengths: np.ndarray, whole: bool
-) -> None:
-    arrivals = arrive(np.append(np.ones(9, np.int64), lengths), whole)
-    trained = run_algorithm_1(arrivals, thresholds=(200,), cost=WORK)
-    check_covered(arrivals, trained, 50, set(trained.piece.tolist()))
-    assert (trained.step >= arrivals.batch[trained.piece]).all()
 
 
 @settings(max_examples=50)

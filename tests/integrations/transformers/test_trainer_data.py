@@ -27,7 +27,6 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
-    WeightedRandomSampler,
 )
 from transformers import Trainer
 
@@ -60,15 +59,6 @@ class Drawn(Stream):
 class ByEpoch(Drawn):
     def set_epoch(self, epoch: int) -> None:
         self.generator.manual_seed(100 + epoch)
-
-
-class Sampled(Trainer):
-    """A user's trainer with a sampler, as Trainer's documentation says."""
-
-    def get_train_dataloader(self) -> Any:
-        sampler = WeightedRandomSampler([1.0] * N, N // 2, replacement=False)
-        loader = DataLoader(self.train_dataset, sampler=sampler, collate_fn=self.data_collator)
-        return self.accelerator.prepare(loader)
 
 
 def fill(rank: Rank, folder: Any) -> None:
@@ -144,19 +134,6 @@ def test_an_iterable_dataset(tmp_path, kind: str, workers: int) -> None:
     assert len(seen) > N
     if kind in ("drawn", "by epoch"):
         assert seen[N:] != seen[: len(seen) - N], "the second epoch has the order of the first"
-
-
-def sampled(rank: Rank, folder: Any) -> list[int]:
-    as_rank(rank)
-    trainer = even.install(make_trainer(folder, cls=Sampled), policy=POLICY)
-    torch.manual_seed(0)  # samplers of a whole job are the same on all ranks
-    trainer.train()
-    return [i for update in together(gathered(trainer.model.seen)) for i in update]
-
-
-def test_a_sampler_of_the_users(tmp_path) -> None:
-    seen = run(sampled, 2, tmp_path, folder=tmp_path, within=150)[0]
-    assert len(set(seen)) == len(seen) == N // 2
 
 
 class GivenOrder(Trainer):

@@ -11,16 +11,19 @@ import torch
 import torch.distributed as dist
 from launched_rank import as_rank
 from ranks import Rank, run
-from tiny_trainer import arguments
+from tiny_trainer import arguments, losses
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertForTokenClassification,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
     T5Config,
     T5ForConditionalGeneration,
     Trainer,
     TrainerCallback,
+    TrainingArguments,
     Wav2Vec2ForCTC,
 )
 
@@ -92,6 +95,11 @@ def copied(index: int) -> dict[str, Any]:
     return {"input_ids": tokens, "labels": tokens if index % 3 else labels}
 
 
+def translated(index: int) -> dict[str, Any]:
+    """Labels of another length than the tokens."""
+    return {"input_ids": tokens_of(index), "labels": tokens_of((index + 7) % COUNT)}
+
+
 def tagged(index: int) -> dict[str, Any]:
     tokens = tokens_of(index)
     labels = tokens % CLASSES
@@ -104,6 +112,10 @@ def multi_hot(index: int) -> dict[str, Any]:
         "input_ids": tokens_of(index),
         "labels": [float(index >> k & 1) for k in range(CLASSES)],
     }
+
+
+def one_class(index: int) -> dict[str, Any]:
+    return {"input_ids": tokens_of(index), "labels": index % CLASSES}
 
 
 def spoken(index: int) -> dict[str, Any]:
@@ -138,7 +150,15 @@ class Kind:
 
 KINDS = {
     "encoder-decoder": Kind(T5ForConditionalGeneration, T5, copied, all_labels),
+    "translations": Kind(
+        T5ForConditionalGeneration,
+        T5,
+        translated,
+        all_labels,
+        options={"length_fn": lambda sample: len(sample["input_ids"]) + len(sample["labels"])},
+    ),
     "token classes": Kind(BertForTokenClassification, BERT, tagged, all_labels),
+    "one class": Kind(BertForSequenceClassification, BERT, one_class, lambda row: 1),
     "several classes": Kind(
         BertForSequenceClassification,
         {**BERT, "problem_type": "multi_label_classification"},
@@ -186,8 +206,12 @@ def made(kind: Kind) -> Any:
     return model
 
 
-def rows_of(batch: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """The samples of a batch, without padding."""
+def rows_of(batch: dict[str, torch.Tensor], tagged: bool) -> list[dict[str, torch.Tensor]]:
+    """The samples of a batch, without padding.
+
+    Args:
+        tagged: whether labels are those of tokens, of which some are masked.
+    """
     batch = {k: v for k, v in batch.items() if torch.is_tensor(v) and v.ndim}
     mask = batch.pop("attention_mask")
     rows = []
@@ -195,10 +219,10 @@ def rows_of(batch: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
         row = {}
         for name, values in batch.items():
             value = values[number]
-            if value.shape == real.shape:
-                value = value[real]
-            elif name == "labels" and value.ndim and not value.is_floating_point():
+            if name == "labels" and not tagged and value.ndim and not value.is_floating_point():
                 value = value[value != -100]
+            elif value.shape == real.shape:
+                value = value[real]
             row[name] = value
         rows.append(row)
     return rows
@@ -216,10 +240,13 @@ class Compared(TrainerCallback):
         self.model, self.kind = model, kind
         self.samples: list[Any] = []
         self.apart: list[float] = []
+        self.losses: list[float] = []
+        """Of each update, as one batch."""
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         found = gradient_of(self.model)
-        own = [row for batch in self.model.noted for row in rows_of(batch)]
+        tags = self.kind.sample is tagged
+        own = [row for batch in self.model.noted for row in rows_of(batch, tags)]
         self.model.noted.clear()
         everyone = [own]
         if dist.is_initialized():
@@ -230,9 +257,13 @@ class Compared(TrainerCallback):
         self.model.eval()
         self.model.zero_grad()
         weights = [self.kind.weight(row) for row in rows]
+        whole = 0.0
         for row, weight in zip(rows, weights):
             alone = {name: value[None] for name, value in row.items()}
-            (self.model(**alone).loss * weight / sum(weights)).backward()
+            loss = self.model(**alone).loss * weight / sum(weights)
+            loss.backward()
+            whole += float(loss)
+        self.losses.append(whole)
         expected = gradient_of(self.model)
         self.apart.append(float((found - expected).norm() / expected.norm()))
         self.model.train()
@@ -242,15 +273,21 @@ class Compared(TrainerCallback):
         return bool((labels != -100).any()) and labels.numel() > 0
 
 
-def train(rank: Rank | None, folder: Any, name: str, accumulate: int) -> None:
-    if rank is not None:
-        as_rank(rank)
+def train(rank: Rank, folder: Any, name: str, across: bool) -> None:
+    as_rank(rank)
     kind = KINDS[name]
     model = made(kind)
     compared = Compared(model, kind)
-    trainer = Trainer(
+    of_pairs = kind.model is T5ForConditionalGeneration
+    trainer = (Seq2SeqTrainer if of_pairs else Trainer)(
         model=model,
-        args=arguments(folder, gradient_accumulation_steps=accumulate, remove_unused_columns=False),
+        args=arguments(
+            folder,
+            kind=Seq2SeqTrainingArguments if of_pairs else TrainingArguments,
+            gradient_accumulation_steps=2,
+            average_tokens_across_devices=across,
+            remove_unused_columns=False,
+        ),
         train_dataset=Samples(kind.sample),
         data_collator=evenstep.PadCollator() if kind.collate is None else kind.collate(),
     )
@@ -258,14 +295,16 @@ def train(rank: Rank | None, folder: Any, name: str, accumulate: int) -> None:
     even.install(trainer, policy=evenstep.Even(max_tokens=64), **(kind.options or {})).train()
     assert len(compared.apart) > 2
     assert max(compared.apart) < 1e-5, compared.apart
+    assert losses(trainer) == pytest.approx(compared.losses, rel=1e-5, abs=5.1e-5)
     wanted = [kind.sample(i) for i in range(COUNT)]
     inputs = [s.get("input_ids", s.get("input_values")).tolist() for s in wanted]
     assert sorted(s.tolist() for s in compared.samples) == sorted(inputs)
 
 
+@pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize("name", KINDS)
-def test_two_ranks(tmp_path, name: str) -> None:
-    run(train, 2, tmp_path, name, 2, folder=tmp_path, within=150)
+def test_two_ranks(tmp_path, name: str, across: bool) -> None:
+    run(train, 2, tmp_path, name, across, folder=tmp_path, within=150)
 
 
 def test_a_loss_that_is_a_sum_is_refused_and_the_remedy_trains(tmp_path) -> None:

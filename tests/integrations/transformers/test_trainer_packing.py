@@ -21,8 +21,6 @@ from transformers import (
     DataCollatorForSeq2Seq,
     LlamaConfig,
     LlamaForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
     Trainer,
     TrainerCallback,
 )
@@ -163,7 +161,7 @@ def packs(rank: Rank | None, folder: Any, attention: str, accumulate: int = 1) -
     check(model, told)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager", "by_boundaries"])
+@pytest.mark.parametrize("attention", ["sdpa", "by_boundaries"])
 def test_packed_where_the_model_can(attention: str, tmp_path: Any, caplog: Any) -> None:
     with caplog.at_level(logging.INFO, "evenstep"):
         packs(None, tmp_path, attention)
@@ -205,16 +203,9 @@ class Swallowing(LlamaForCausalLM):
         return super().forward(input_ids=input_ids, labels=labels)
 
 
-def mamba() -> Any:
-    torch.manual_seed(0)
-    config = MambaConfig(vocab_size=VOCABULARY, hidden_size=256, num_hidden_layers=1, state_size=4)
-    return MambaForCausalLM(config)
-
-
 PADDED = {
     "mask": (lambda: llama("sdpa", 64), None, "by a mask over all pairs of its tokens"),
     "sees": (lambda: Swallowing(llama("sdpa").config), None, "see each other"),
-    "state": (mamba, None, "see each other"),
     "fields": (
         lambda: llama("sdpa"),
         lambda rows: {**evenstep.PadCollator()(rows), "weight": torch.ones(len(rows))},

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM, Trainer
 import evenstep
 from evenstep.integrations import transformers as even
 
-N = 800
+N = 200
 
 
 def noting(kind: Any) -> Any:
@@ -56,7 +56,7 @@ def settings(folder: Path) -> Any:
     )
 
 
-@pytest.mark.parametrize("options", [{"packed": False, "update_tokens": 8000}])
+@pytest.mark.parametrize("options", [{"packed": False, "update_tokens": 6000}])
 def test_trainer(options: dict[str, Any], tmp_path: Path) -> None:
     dataset: Handle = Unmarked(tmp_path, N)
     before, collate_fn = copy.copy(vars(dataset)), Pad()

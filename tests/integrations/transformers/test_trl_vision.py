@@ -83,9 +83,8 @@ def placeholder(processor: Any) -> str:
     return after[before.index("!") : after.index("!")]
 
 
-def train(rank: Rank | None, folder: Any, cases: list[tuple[str, str]], accumulate: int) -> None:
-    if rank is not None:
-        as_rank(rank)
+def train(rank: Rank, folder: Any, cases: list[tuple[str, str]], accumulate: int) -> None:
+    as_rank(rank)
     for name, kind in cases:
         policy = evenstep.Even(max_tokens=1024)
         sft(folder, name, kind, policy, gradient_accumulation_steps=accumulate)
@@ -93,12 +92,19 @@ def train(rank: Rank | None, folder: Any, cases: list[tuple[str, str]], accumula
 
 @pytest.mark.parametrize("name", IMAGE_FAMILIES)
 @pytest.mark.parametrize("kind", ["messages", "prompt-completion", "assistant-only"])
-def test_every_row_once_and_the_gradient_of_one_batch(tmp_path: Any, name: str, kind: str) -> None:
+def test_every_row_once_the_gradient_of_one_batch_and_pixels_once_a_batch_is_planned(
+    tmp_path: Any, name: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     if kind == "assistant-only" and name in ("Idefics3", "SmolVLM", "InternVL"):
         pytest.skip(
             "TRL alone fails for some groups: the processor returns dictionaries among tensors"
         )
-    train(None, tmp_path, [(name, kind)], 2)
+    caplog.set_level("INFO", "evenstep")
+    workers = {"dataloader_num_workers": 1} if name == "Qwen2-VL" else {}
+    options = {"gradient_accumulation_steps": 2, **workers}
+    sft(tmp_path, name, kind, evenstep.Even(max_tokens=1024), **options)
+    if kind != "assistant-only":
+        assert "pixels are made once their batch is planned" in caplog.text
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -106,17 +112,6 @@ def test_two_ranks(tmp_path: Any, accumulate: int) -> None:
     names = ["Qwen2.5-VL", "LLaVA-NeXT", "Idefics3", "Gemma 3"]
     cases = [(name, kind) for name in names for kind in ("messages", "prompt-completion")]
     run(train, 2, tmp_path, cases, accumulate, folder=tmp_path, within=150)
-
-
-@pytest.mark.parametrize("name", IMAGE_FAMILIES)
-@pytest.mark.parametrize("kind", ["messages", "prompt-completion"])
-def test_pixels_are_made_once_their_batch_is_planned(
-    tmp_path: Any, name: str, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "evenstep")
-    workers = {"dataloader_num_workers": 1} if name == "Qwen2-VL" else {}
-    sft(tmp_path, name, kind, evenstep.Even(max_tokens=1024), **workers)
-    assert "pixels are made once their batch is planned" in caplog.text
 
 
 def test_a_length_that_cuts_the_tokens_of_an_image_is_an_error_of_the_sample() -> None:

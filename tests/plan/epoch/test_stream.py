@@ -81,15 +81,6 @@ def test_even_shares_are_equal_and_repeat_only_what_makes_them_so(total, chain, 
         assert uses.sum() - len(uses) == -len(stream) % world
 
 
-@given(TOTALS, CHAINS, SEEDS)
-def test_after_leaves_exactly_what_has_not_been_trained_on(total, chain, seed):
-    for stream, trained in streams(total, chain, seed):
-        assert len(np.unique(trained)) == len(trained)
-        expected = np.setdiff1d(np.arange(total), trained)
-        assert remaining(stream).tolist() == expected.tolist()
-        assert len(stream) == len(expected)
-
-
 @given(TOTALS, CHAINS, SEEDS, st.integers(0, 20))
 def test_leftover_is_never_more_than_was_outstanding(total, chain, seed, depth):
     """So a state grows with what ranks hold, and with how far they are apart, not with the epoch or

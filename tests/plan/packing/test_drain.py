@@ -16,19 +16,6 @@ LENGTHS = st.lists(st.integers(1, 50), max_size=40).map(lambda v: np.array(v, np
 
 
 @settings(max_examples=50)
-@given(LENGTHS, st.none() | st.integers(1, 8))
-def test_every_document_is_in_one_micro_batch_under_the_cap(
-    lengths: np.ndarray, wanted: int | None
-) -> None:
-    made = drain(lengths, OPTIONS, steps=wanted)
-    members = [p for groups in made for p in groups.members.tolist()]
-    assert sorted(members) == list(range(len(lengths)))
-    for groups in made:
-        assert 1 <= len(groups) <= OPTIONS.micro_batches
-        assert all(lengths[groups.group(g)].sum() <= OPTIONS.cap for g in range(len(groups)))
-
-
-@settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 8))
 def test_ranks_that_agreed_on_a_number_make_as_many_steps(lengths: np.ndarray, wanted: int) -> None:
     least = len(drain(lengths, OPTIONS))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evenstep.plan.packing.fill import fill
 from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
@@ -44,19 +42,3 @@ def test_an_outlier_is_in_every_micro_batch_and_dearer_ones_get_less_beside_them
 
 def test_documents_that_must_not_wait_come_first_whatever_they_cost() -> None:
     assert filled([9, 9, 9, 3], 9, ages=[0, 0, 0, 5]) == [[3], [9]]
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 12), st.integers(0, 6)), min_size=1, max_size=40),
-    st.integers(10, 12),
-)
-def test_no_micro_batch_is_over_the_cap_and_none_dearer_than_agreed_but_for_late_documents(
-    documents: list[tuple[int, int]], cost: int
-) -> None:
-    lengths, ages = (list(column) for column in zip(*documents))
-    made = filled(lengths, cost, ages=ages)
-    assert made
-    for group in made:
-        assert sum(group) <= 12
-    if max(ages) < 5 and min(lengths) <= 10:
-        assert max(map(sum, made)) <= cost

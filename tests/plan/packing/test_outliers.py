@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evenstep.plan.packing.outliers import Aim, agree, listed, named
 from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
@@ -77,30 +75,6 @@ def test_a_cost_without_attention_makes_documents_over_the_context_outliers() ->
     )
     made = agree(4 + 30, 4 + 30, named(np.array([4, 30]), np.zeros(2, int), options)[None], options)
     assert (made.level, made.cost, made.released.tolist()) == (10, 30, [[0]])
-
-
-@given(
-    st.lists(
-        st.lists(st.tuples(st.integers(1, 30), st.integers(0, 8)), min_size=1, max_size=60),
-        min_size=1,
-        max_size=5,
-    )
-)
-def test_no_rank_plans_more_than_one_outlier_for_each_micro_batch_and_none_is_cheap(
-    ranks: list[list[tuple[int, int]]],
-) -> None:
-    made = aim(ranks)
-    given_ = released(ranks)
-    waiting = [[length for length, _ in rank if length**2 > made.level] for rank in ranks]
-    for own, wait in zip(given_, waiting):
-        assert len(own) <= 2
-        assert all(wait.count(length) >= own.count(length) for length in own)
-    dearest = max([length**2 for own in given_ for length in own], default=made.level)
-    assert made.cost == dearest
-    late = any(a >= 5 and n**2 > made.level for rank in ranks for n, a in rank)
-    if not late and any(given_):
-        assert all(len(own) == 2 for own in given_)
-    assert not late or any(given_)
 
 
 @pytest.mark.parametrize("age", [0, 2**20 - 1, 2**40])

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import TransformerCost, VisionLanguageCost
@@ -49,41 +44,3 @@ def test_each_part_is_even_until_samples_run_out(packed: bool) -> None:
     assert result.vision_imbalance < 1.1
     assert result.steps_mixed is not None
     assert result.steps_mixed <= result.steps / 20
-
-
-def drawn(rng: np.random.Generator, samples: int, text_only: float = 0.3) -> Int64Array:
-    """[4, samples] lengths, patches, images and patch pairs: up to three images each, whose tokens
-    are a quarter of their patches."""
-    images = rng.integers(1, 4, samples) * (rng.random(samples) > text_only)
-    sizes = np.minimum(rng.lognormal(5.5, 1.0, (samples, 3)).astype(np.int64) * 4 + 16, 4096)
-    sizes *= np.arange(3) < images[:, None]
-    text = np.minimum(rng.lognormal(5, 0.8, samples).astype(np.int64) + 8, 2000)
-    lengths = text + sizes.sum(axis=1) // 4
-    return np.array([lengths, sizes.sum(axis=1), images, (sizes**2).sum(axis=1)], np.int64)
-
-
-@given(
-    seed=st.integers(0, 10_000),
-    ranks=st.integers(1, 5),
-    samples=st.integers(1, 60),
-    packed=st.booleans(),
-    max_patches=st.sampled_from([None, 6_000]),
-    text_only=st.sampled_from([0.0, 0.3, 1.0]),
-    accumulate=st.sampled_from([1, 3]),
-    max_wait=st.sampled_from([None, 1]),
-)
-@settings(max_examples=15)
-def test_every_sample_comes_once_in_equally_many_steps(
-    seed, ranks, samples, packed, max_patches, text_only, accumulate, max_wait
-):
-    rng = np.random.default_rng(seed)
-    policy = Even(8_192, packed=packed, max_patches=max_patches, max_wait=max_wait, cost=COST)
-    rows = [drawn(rng, samples, text_only) for _ in range(ranks)]
-    # Limits and equal steps are checked in every round.
-    runs = [
-        simulate(policy, rows, seed=seed, buffer_size=32, accumulate=accumulate) for _ in range(2)
-    ]
-    for run in runs:
-        assert (run.emitted, run.missing, run.duplicates) == (ranks * samples, 0, 0)
-    first, again = (replace(r, plan_us_per_sample=0.0) for r in runs)
-    assert first == again

@@ -177,7 +177,7 @@ def check_memory(policy: Policy, turn: Turn) -> None:
 
 
 @given(POLICIES, worlds())
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_equal_arguments_give_equal_plans_and_stay_as_they_are(
     policy: Policy, world: World
 ) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
@@ -41,6 +41,7 @@ STARVING = st.tuples(
 )
 
 
+@settings(max_examples=20)
 @given(STARVING, st.integers(1, 4))
 def test_every_sample_is_emitted_within_max_wait_and_window_size_rounds(
     case: tuple[int, int, int, int], ranks: int
@@ -58,6 +59,7 @@ def overdue_groups(turn: Turn, max_wait: int) -> int:
     return sum(bool((ages[groups.group(g)] >= max_wait).any()) for g in range(len(groups)))
 
 
+@settings(max_examples=20)
 @given(STARVING, st.integers(1, 4))
 def test_overdue_samples_go_first_and_all_of_them_where_their_groups_fit(
     case: tuple[int, int, int, int], ranks: int

@@ -23,6 +23,10 @@ RESHARED = ("updates of 2 steps", "even, dealt")
 are."""
 OF_THE_SOAK = (
     "sorted pools",
+    "all stop with the first",
+    "a step a round, shares unknown",
+    "even, windows shrink to what memory allows",
+    "three ranks",
     "fixed windows of what memory allows",
     "three ranks, own samplers",
     "even, dealt one by one",

@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 import json
+import re
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from reader import Reader
 
 from evenstep.cli.app import run as evenstep
 from evenstep.errors import ConfigurationError
 from evenstep.tools.report.run_record import read_run, run_page
 
 HEAD = {"started": 1.0, "run": "loader", "ranks": 4}
+VOID = {"meta", "link", "hr"}
+
+
+class Reader(HTMLParser):
+    """Asserts that elements close in order and that the page requests nothing."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.heights: list[float] = []
+        """Of the pieces of all charts."""
+        assert "@import" not in page
+        assert "url(" not in page
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attributes}
+        assert "src" not in given
+        assert given.get("href", "data:,") == "data:,"
+        if tag == "i" and "style" in given:
+            (height,) = re.findall(r"height:([\d.]+)%", given["style"])
+            self.heights.append(float(height) / 100)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
 
 
 def step_of(number: int, **given: Any) -> dict[str, Any]:

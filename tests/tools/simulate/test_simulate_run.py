@@ -37,32 +37,6 @@ def test_dealing_covers_every_sample_and_pads_only_to_equal_shards(
 
 @settings(max_examples=30, deadline=None)
 @given(
-    lengths=st.lists(st.integers(1, 64), min_size=1, max_size=120),
-    world_size=st.integers(1, 5),
-    buffer_size=st.integers(1, 20),
-    policy=st.sampled_from(POLICIES),
-    seed=st.integers(0, 1000),
-)
-def test_every_sample_is_emitted_once_beyond_the_sampler_padding(
-    lengths: list[int], world_size: int, buffer_size: int, policy: Policy, seed: int
-) -> None:
-    shards = deal(len(lengths), world_size, seed)
-    result = simulate(
-        policy,
-        [np.array(lengths)[shard] for shard in shards],
-        buffer_size=buffer_size,
-        seed=seed,
-        identities=shards,
-    )
-    even = world_size * -(-len(lengths) // world_size)
-    assert (result.samples, result.emitted) == (len(lengths), even)
-    assert (result.missing, result.duplicates) == (0, 0)
-    assert result.sampler_padding == even - len(lengths)
-    assert (result.dropped, result.undelivered) == (0, 0)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
     shards=st.lists(lengths_lists, min_size=1, max_size=4).filter(any),
     policy=st.sampled_from(POLICIES),
     exhausted=st.sampled_from(["pad", "stop"]),

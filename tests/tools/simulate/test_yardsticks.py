@@ -98,15 +98,6 @@ def test_batches_by_length_run_from_the_shortest_to_the_longest(
     assert (lengths[np.concatenate(in_turn[:batches])] == np.sort(lengths)).all()
 
 
-@few
-@given(LENGTHS, st.integers(1, 9), RANKS, SEEDS)
-def test_length_grouped_batches_are_full_but_the_last(
-    lengths: np.ndarray, batch_size: int, ranks: int, seed: int
-) -> None:
-    for share in length_grouped(lengths, ranks, seed, batch_size):
-        assert (share.sizes[:-1] == batch_size).all()
-
-
 def test_length_grouped_draws_another_order_for_another_seed() -> None:
     lengths = np.random.default_rng(0).integers(1, 1000, 480)
     orders = [length_grouped(lengths, 1, seed, 4)[0].members.tolist() for seed in range(3)]
@@ -179,13 +170,6 @@ def test_batches_under_a_limit_by_hand() -> None:
     lengths = np.array([9, 3, 5, 2, 8, 3])
     (groups,) = max_tokens(lengths, 1, 0, 9)
     assert [lengths[group].tolist() for group in listed(groups)] == [[2, 3, 3], [5], [8], [9]]
-
-
-@few
-@given(LENGTHS, st.integers(1, 3000))
-def test_max_tokens_runs_from_the_shortest_to_the_longest(lengths: np.ndarray, limit: int) -> None:
-    order = max_tokens(lengths, 1, 0, limit)[0].members
-    assert (lengths[order] == np.sort(lengths)).all()
 
 
 def test_bucketed_batches_and_their_order_differ_between_seeds() -> None:
