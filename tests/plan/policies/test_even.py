@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cost import (
@@ -30,7 +30,7 @@ LARGE_MODEL = TransformerCost(
 PER_GROUP = FittedCost(per_group=0.3, per_token=0.0, per_pair=0.0)
 
 
-def run(policy: Policy, name: str, *, ranks: int = 4, samples: int = 1500) -> SimulationResult:
+def run(policy: Policy, name: str, *, ranks: int = 8, samples: int = 1500) -> SimulationResult:
     lengths = np.minimum(sample_lengths(name, ranks * samples, seed=3), MAX_TOKENS)
     shards = deal(ranks * samples, ranks, seed=3)
     return simulate(policy, [lengths[s] for s in shards], identities=shards, buffer_size=512)
@@ -38,7 +38,7 @@ def run(policy: Policy, name: str, *, ranks: int = 4, samples: int = 1500) -> Si
 
 @pytest.mark.parametrize(
     ("name", "cost"),
-    [("ultrachat", UNKNOWN_MODEL), ("sharegpt4o", PaddedTokenCost())],
+    [("ultrachat", UNKNOWN_MODEL), ("llava", PaddedTokenCost()), ("sharegpt4o", PaddedTokenCost())],
 )
 def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str, cost: Cost) -> None:
     even, budget = (run(policy(MAX_TOKENS, cost=cost), name) for policy in (Even, TokenBudget))
@@ -51,7 +51,8 @@ def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str, co
     if cost is UNKNOWN_MODEL:
         return  # a group that is full of time holds fewer tokens
     # Where long samples are many, steps that suit them on some ranks are smaller on all.
-    assert even.samples_per_step > 0.85 * budget.samples_per_step
+    least = 0.85 if name == "sharegpt4o" else 0.95
+    assert even.samples_per_step > least * budget.samples_per_step
 
 
 @pytest.mark.parametrize("name", ["sharegpt4o", "pretrain-128k"])
@@ -142,7 +143,6 @@ FLAT = {"per-group": PER_GROUP, "per-longest": per_longest, "nothing": nothing}
 
 
 @pytest.mark.filterwarnings("error")
-@settings(max_examples=25)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 6),
@@ -179,7 +179,7 @@ def test_no_sample_waits_longer_than_promised(
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("cost", "packed", "max_wait"),
-    [(PER_GROUP, False, 32), (per_longest, True, 3)],
+    [(PER_GROUP, False, 32), (per_longest, True, 3), (nothing, False, 32)],
 )
 def test_where_cost_does_not_grow_with_samples_groups_fill_the_budget(
     cost: Cost, packed: bool, max_wait: int

@@ -12,14 +12,17 @@ import evenstep.protocol.bodies as bodies
 import evenstep.protocol.dealt_windows as dealt_windows
 import evenstep.protocol.wire as wire
 from evenstep.errors import PeerError
+from evenstep.loader.batcher.round_planner import RoundPlanner
 from evenstep.loader.batcher.whole_updates import WholeUpdates
 from evenstep.loader.resume.epoch_progress import EpochProgress
-from evenstep.plan.epoch import Stream
+from evenstep.plan.epoch import Progress, Remaining, Stream
 from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.lending import Lending
 from evenstep.protocol.look_ahead import LookAhead
 from evenstep.protocol.rank_protocol import RankProtocol
+from evenstep.protocol.rank_round import RankRound
 from evenstep.protocol.window_buffer import WindowBuffer
+from evenstep.protocol.window_size import WindowSize
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,20 @@ def looks_ahead_by_its_own_share_only(right):
     return wrong
 
 
+@mutation("shares known, all run out together", LookAhead, "samples_left")
+def counts_samples_as_taken_that_have_only_arrived(right):
+    return lambda self, buffer, start: max(self._share - buffer.next_number, 0) + buffer.seen
+
+
+@mutation("a step a round, shares unknown", LookAhead, "look")
+def takes_the_end_of_its_source_for_that_of_its_window(right):
+    def wrong(self, buffer, *, round, step):
+        start = right(self, buffer, round=round, step=step)
+        return replace(start, quota=99) if buffer.ended else start
+
+    return wrong
+
+
 @mutation("no sample waits for ever", WindowBuffer, "remove")
 def counts_no_round_of_waiting(right):
     def wrong(self, positions):
@@ -74,7 +91,25 @@ def counts_no_round_of_waiting(right):
     return wrong
 
 
+@mutation("even, windows grow", RankProtocol, "window_numbers")
+def counts_the_memory_of_all_that_has_arrived(right):
+    def wrong(self):
+        self._buffer.gather()
+        return self._buffer.numbers
+
+    return wrong
+
+
 # Rounds
+
+
+@mutation("even, own samplers", RankRound, "propose")
+def forgets_to_say_that_it_has_finished(right):
+    def wrong(self, **options):
+        head, message = right(self, **options)
+        return head._replace(finished=False), message
+
+    return wrong
 
 
 @mutation("even, own samplers", bodies, "decode_proposals")
@@ -93,6 +128,17 @@ def ends_the_epoch_one_round_early(right):
         steps = right(self, *given)
         if self.rounds == 2:
             self._stop()
+        return steps
+
+    return wrong
+
+
+@mutation("all stop with the first, last ones dropped", RankProtocol, "_conclude")
+def keeps_steps_that_some_rank_has_no_samples_for(right):
+    def wrong(self, *given):
+        options, self.options = self.options, replace(self.options, exhausted="pad")
+        steps = right(self, *given)
+        self.options = options
         return steps
 
     return wrong
@@ -117,8 +163,18 @@ def hands_out_a_step_before_its_update_is_whole(right):
 
 
 @mutation("even, dealt", dealt_windows, "dealt_entries")
+def deals_an_entry_twice(right):
+    return lambda counts, rank, begin: right(counts, rank, max(begin - 1, 0))
+
+
+@mutation("even, dealt", dealt_windows, "dealt_entries")
 def deals_by_the_count_of_its_own_rank(right):
     return lambda counts, rank, begin: begin + rank + len(counts) * np.arange(counts[rank])
+
+
+@mutation("even, dealt, most samples bad", DealtWindows, "done")
+def finishes_while_samples_are_queued(right):
+    return property(lambda self: True)
 
 
 @mutation("even, dealt", DealtWindows, "missing")
@@ -134,6 +190,26 @@ def nobody_lends(right):
     def wrong(self, heads):
         right(self, heads)
         self.lender = None
+
+    return wrong
+
+
+@mutation("a rank without samples", Lending, "begin")
+def the_rank_lends_that_has_none(right):
+    def wrong(self, heads):
+        right(self, heads)
+        if self.lender is not None:
+            self.lender = 0
+
+    return wrong
+
+
+@mutation("three ranks, one without samples", Lending, "begin")
+def every_rank_lends(right):
+    def wrong(self, heads):
+        right(self, heads)
+        if self.lender is not None and not heads[self._rank].finished:
+            self.lender = self._rank
 
     return wrong
 
@@ -181,9 +257,63 @@ def drops_the_youngest_of_its_window_on_resume(right):
     return wrong
 
 
+@mutation("no sample waits for ever", WindowBuffer, "__init__")
+def forgets_on_resume_how_long_samples_have_waited(right):
+    def wrong(self, start=None):
+        right(self, start if start is None else replace(start, ages=start.ages * 0))
+
+    return wrong
+
+
+@mutation("even, windows grow", LookAhead, "end_round")
+def keeps_the_window_of_the_resumed_round(right):
+    def wrong(self, heads, totals, left):
+        self._left = list(left)
+
+    return wrong
+
+
+@mutation("even, windows grow", WindowSize, "__init__")
+def forgets_on_resume_how_far_windows_had_grown(right):
+    return lambda self, policy, buffer_size, start: right(self, policy, buffer_size, None)
+
+
+@mutation("even, dealt", DealtWindows, "begin")
+def deals_once_more_on_resume(right):
+    def wrong(self, left):
+        self._resumes_round = False
+        right(self, left)
+
+    return wrong
+
+
+@mutation("fixed batches", RoundPlanner, "__init__")
+def makes_the_last_step_again_on_resume(right):
+    def wrong(self, spec, epoch, protocol, **options):
+        received = max(epoch.received - 1, 0)
+        right(self, spec, replace(epoch, received=received), protocol, **options)
+
+    return wrong
+
+
+@mutation("even, own samplers", Remaining, "of")
+def receives_nothing_of_its_window_again(right):
+    none = np.empty(0, np.int64)
+    return lambda share, progress: right(share, Progress(progress.taken, none))
+
+
 @mutation("updates of 2 steps", EpochProgress, "rank_dict")
 def saves_the_round_but_not_its_steps(right):
     return lambda self: {**right(self), "trained": []}
+
+
+@mutation("updates of 2 steps", Stream, "after")
+def shares_out_only_what_no_window_has_held(right):
+    def wrong(self, progress):
+        none = np.empty(0, np.int64)
+        return right(self, [Progress(one.taken, none) for one in progress])
+
+    return wrong
 
 
 @mutation("even, dealt", Stream, "rest")
