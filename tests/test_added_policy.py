@@ -89,7 +89,7 @@ def test_commands_know_it_by_its_line(
     assert not ended.value.code
     told = json.loads(capsys.readouterr().out)
     assert told["policy"] == "last-first"
-    assert told["samples"] == 400
+    assert told["samples"] == 2 * 400  # of each rank
 
 
 def test_ranks_agree_by_it() -> None:

@@ -157,5 +157,5 @@ def test_one_rank_learns_what_pairs_and_patches_take_and_resumes_with_it(
     assert pair == pytest.approx(2**36 / 1_500, rel=0.1)
     assert patch == pytest.approx(2**36 * PATCH, rel=0.1)
     before, after = np.array(seconds[:40]), np.array(seconds[300:-100])
-    assert after.std() / after.mean() < 0.7 * before.std() / before.mean()
+    assert after.std() / after.mean() < 0.8 * before.std() / before.mean()
     assert train_alone(monkeypatch, state)[0] == indices[SAVED + 1 :][:RESUMED]

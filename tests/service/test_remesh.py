@@ -32,7 +32,7 @@ def samples_of(table: Any) -> Iterator[tuple[int, int]]:
 
 
 def trained_by(steps: Any) -> list[Any]:
-    return [each for _, about in steps for t in about.samples for each in samples_of(t)]
+    return [each for _, about in steps for t in about.tables for each in samples_of(t)]
 
 
 @settings(max_examples=25, deadline=None)

@@ -25,7 +25,7 @@ NAME = f"stored-{os.getpid()}"
 
 def samples_of(steps: list[Any]) -> list[Any]:
     """Identities of what was trained on."""
-    return [tuple(row) for _, about in steps for t in about.samples for row in identities(t)]
+    return [tuple(row) for _, about in steps for t in about.tables for row in identities(t)]
 
 
 def identities(table: Any) -> Iterator[Any]:

@@ -54,7 +54,7 @@ def test_every_image_is_worked_on_once_and_finds_its_way_to_the_backbone(
         taken = [steps_of(service.client(rank), 3) for rank in range(4)]
         for number in range(3):
             plan = service.plan(number)
-            made = {s.bucket: batches for batches, s in (t[number] for t in taken) if batches}
+            made = {s.rank: batches for batches, s in (t[number] for t in taken) if batches}
             worked: list[str] = []
             for batches, about in (t[number] for t in taken):
                 part = about.subplans["encoder"]
@@ -78,8 +78,8 @@ def _check_routes(part: Any, about: Any, backbone: Any, batches: Any) -> None:
         for own, (bucket, micro_batch, place) in zip(patches, goes_to.tolist()):
             assert backbone[bucket][micro_batch][place] == int(own[0])
     assert part.imbalance <= part.imbalance_before + 1e-9
-    assert [len(batch) for batch in batches] in ([], [len(table) for table in about.samples])
-    for table, comes_from in zip(about.samples, part.comes_from):
+    assert [len(batch) for batch in batches] in ([], [len(table) for table in about.tables])
+    for table, comes_from in zip(about.tables, part.comes_from):
         assert len(table) == len(comes_from)
         has = table.lengths["image"] > 0
         assert ((comes_from[:, 0] >= 0) == has).all()
