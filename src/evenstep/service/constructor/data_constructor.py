@@ -287,7 +287,10 @@ class DataConstructor:
     def _totals(self, plan: LoadingPlan) -> StepTotals:
         totals = self._recent.get(plan.step)
         if totals is None:
-            totals = self._recent[plan.step] = step_totals(self._job, plan)
+            totals = step_totals(self._job, plan)
+            with self._taken_lock:
+                if plan.step in self._recent:  # else it has just been dropped
+                    self._recent[plan.step] = totals
             if not totals.supervised_tokens.any() and not self._warned:
                 self._warned = True
                 logger.warning(
