@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from evenstep.arrays import Int64Array
@@ -69,7 +70,8 @@ class ServiceStep(StepInfo):
     @property
     def sample_ids(self) -> tuple[tuple[SampleId, ...], ...]:
         """[micro_batches] (source, shard, index) of each sample, in order: `indices`, cut."""
-        return tuple(map(_identities, self.tables))
+        identities = iter(self.indices or ())
+        return tuple(tuple(islice(identities, len(table))) for table in self.tables)
 
     @property
     def sources(self) -> dict[str, SourceCounts]:
@@ -81,10 +83,6 @@ class ServiceStep(StepInfo):
 
     def to_line(self) -> dict[str, Any]:
         return {**super().to_line(), "imbalance_before": self.imbalance_before}
-
-
-def _identities(table: SampleTable) -> tuple[SampleId, ...]:
-    return tuple(table.identity(row) for row in range(len(table)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
