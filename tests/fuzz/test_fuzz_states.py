@@ -114,7 +114,7 @@ def merged_from(ranks: int) -> list[dict[str, Any]]:
         del state["dp_rank_0"]
         columns = {name: part[name][:2] for name in ("lengths", "supervised", "patches", "ages")}
         state[f"dp_rank_{rank}"] = {**part, **columns, "numbers": [0, 1], "taken": 2}
-        state[f"dp_rank_{rank}"] |= {"trained": [0], "witness": {"places": [], "digest": 0}}
+        state[f"dp_rank_{rank}"] |= {"trained": [0], "checksum": {"places": [], "digest": 0}}
         states.append(state)
     return states
 

@@ -382,11 +382,21 @@ def test_a_value_of_the_wrong_kind_is_refused(wrong: Any) -> None:
         {},
         {"epoch": 3, "global_step": 100},
         {"version": "3"},
-        {"version": 4, "job": {}, "epoch": {}},
+        {"version": 5, "of": "DataLoader", "job": {}, "epoch": {}},
+        {**MIDDLE, "of": "service"},
         {**MIDDLE, "dp_rank_x": MIDDLE["dp_rank_0"]},
         {key: value for key, value in MIDDLE.items() if key != "dp_rank_0"},
     ],
-    ids=["None", "empty", "a trainer's", "text version", "hollow", "odd rank", "no rank"],
+    ids=[
+        "None",
+        "empty",
+        "a trainer's",
+        "text version",
+        "hollow",
+        "a service's",
+        "odd rank",
+        "no rank",
+    ],
 )
 def test_a_foreign_state_is_refused(state: Any) -> None:
     with pytest.raises(MismatchError):
@@ -395,8 +405,8 @@ def test_a_foreign_state_is_refused(state: Any) -> None:
         merge_states([state])
 
 
-@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize("version", [4, 6])
 def test_another_version_says_which_is_understood(version: int) -> None:
-    match = rf"version 4 was expected.*version={version}.*wrote it"
+    match = rf"version=5, of='DataLoader' was expected.*version={version}.*wrote it"
     with pytest.raises(MismatchError, match=match):
         load({**MIDDLE, "version": version})

@@ -140,7 +140,6 @@ def test_worker_processes_prepare_the_same_samples_and_the_same_errors(tmp_path:
 
 
 def test_worker_processes_are_sent_functions_that_have_no_name(tmp_path: Path) -> None:
-    pytest.importorskip("cloudpickle")
     more = 3
 
     def longer(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,23 +174,16 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["script", "command", "command without cloudpickle"])
+@pytest.mark.parametrize("how", ["script", "command"])
 def test_functions_of_the_main_module_reach_worker_processes(tmp_path: Path, how: str) -> None:
     path = write_parquet(tmp_path / "a.parquet", [{"length": 7}] * 3)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    code = SCRIPT
-    if how.endswith("without cloudpickle"):
-        code = SCRIPT.replace("sys\n", "sys\nsys.modules['cloudpickle'] = None\n", 1)
-        code = code.replace("None\n", "None\nsys.modules['ray.cloudpickle'] = None\n", 1)
-    command = [str(script)] if how == "script" else ["-c", code]
+    command = [str(script)] if how == "script" else ["-c", SCRIPT]
     ran = subprocess.run(
         [sys.executable, *command, str(path)], capture_output=True, text=True, timeout=60
     )
-    if how.endswith("without cloudpickle"):
-        assert "source 'a' cannot be read in a worker process" in ran.stderr
-    else:
-        assert ran.stdout.split() == ["7"] * 3, ran.stderr
+    assert ran.stdout.split() == ["7"] * 3, ran.stderr
 
 
 def comparable_step(step: Any) -> Any:

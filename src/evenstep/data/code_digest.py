@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.data.pickling import contents_of
 from evenstep.plan.value_checks import stable_repr
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
@@ -108,7 +107,7 @@ class _Digests:
         return stable_repr(value)
 
     def _function(self, function: FunctionType) -> Any:
-        cells = [contents_of(cell) for cell in function.__closure__ or ()]
+        cells = [_contents_of(cell) for cell in function.__closure__ or ()]
         used = sorted(_globals_of(function.__code__) & function.__globals__.keys())
         held = {name: function.__globals__[name] for name in used}
         return [
@@ -137,6 +136,14 @@ class _Digests:
                 members[name] = self.of(held)
         bases = [self.of(base) for base in given.__bases__ if base is not object]
         return bases, members
+
+
+def _contents_of(cell: Any) -> Any:
+    """What a function closes over in a cell; None if it is not assigned yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def _own_fingerprint(value: Any) -> str | None:

@@ -1,141 +1,49 @@
-"""Checks and pickles objects that are sent to other processes, such as the functions of a job.
+"""Objects that are sent to other processes, such as the functions of a job: by cloudpickle.
 
 Functions and classes without an importable name (lambdas, functions within functions, those of a
-notebook) are sent by value, by cloudpickle; so the objects that they close over must be picklable.
-Both are checked where a job is built.
+script or notebook) are sent by value, so the objects that they close over must be picklable. Both
+are checked where a job is built.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
-import sys
-from importlib import import_module
-from types import FunctionType, ModuleType
 from typing import Any
 
 from evenstep.errors import ConfigurationError, described
 
-_CLOUDPICKLES = ("cloudpickle", "ray.cloudpickle")
+try:
+    import cloudpickle  # type: ignore[import-untyped]
+except ImportError:  # then nothing is sent: all runs in one process
+    cloudpickle = None
 
 
 def check_picklable(what: str, value: Any) -> None:
-    """
+    """As `pickled`, as far as that is possible here."""
+    if cloudpickle is not None:
+        pickled(what, value)
+
+
+def pickled(what: str, value: Any) -> bytes:
+    """Bytes that any process reads by `pickle.loads`.
+
     Args:
         what: the name of the value in an error.
 
     Raises:
-        ConfigurationError: it holds something that belongs to this process.
+        ConfigurationError: it holds something that belongs to this process, or cloudpickle is not
+            installed.
     """
+    if cloudpickle is None:
+        raise ConfigurationError(
+            f"{what} is sent to other processes by cloudpickle: pip install 'evenstep[processes]', "
+            "or choose workers=0"
+        )
     try:
-        _PickleCheck(io.BytesIO()).dump(value)
-    except Exception as error:
+        sent: bytes = cloudpickle.dumps(value)
+        return sent
+    except Exception as error:  # whatever pickling it raises
         raise ConfigurationError(
             f"{what} cannot be sent to other processes ({described(error)}); keep "
             "open files, locks, connections and generators out of it, and open them where they are "
             "used"
         ) from error
-
-
-def pickled(what: str, value: Any) -> bytes:
-    """Bytes that a spawned process reads by `pickle.loads`.
-
-    Args:
-        what: the name of the value in an error.
-
-    Raises:
-        ConfigurationError: it cannot be pickled, or only by value and cloudpickle is not installed.
-    """
-    try:
-        by_name = pickle.dumps(value)
-    except Exception as error:
-        by_value = _pickled_by_value(value)
-        if by_value is None:
-            raise ConfigurationError(
-                f"{what} cannot be sent to worker processes ({described(error)}); "
-                "define what it holds at the top level of a module, install cloudpickle, which "
-                "also comes with Ray, or choose workers=0"
-            ) from error
-        return by_value
-    # A spawned process runs the script again and so finds its names; a notebook is not a script.
-    if hasattr(sys.modules["__main__"], "__file__") or b"__main__" not in by_name:
-        return by_name
-    return _pickled_by_value(value) or by_name
-
-
-def pickled_by_value(what: str, value: Any) -> bytes:
-    """As `pickled`, for a process that does not run this one's script.
-
-    Raises:
-        ConfigurationError: it cannot be pickled, or only by value and cloudpickle is not installed.
-    """
-    by_value = _pickled_by_value(value)
-    if by_value is not None:
-        return by_value
-    try:
-        by_name = pickle.dumps(value)
-    except Exception as error:
-        raise ConfigurationError(
-            f"{what} cannot be sent to other processes ({described(error)}); define what it holds "
-            "at the top level of a module, or install cloudpickle, which also comes with Ray"
-        ) from error
-    if b"__main__" in by_name:
-        raise ConfigurationError(
-            f"{what} is defined in this script, where other processes do not find it; put it into "
-            "a module, or install cloudpickle, which also comes with Ray"
-        )
-    return by_name
-
-
-def _pickled_by_value(value: Any) -> bytes | None:
-    """Pickled by cloudpickle; None if that fails too."""
-    for name in _CLOUDPICKLES:
-        try:
-            sent: bytes = import_module(name).dumps(value)
-            return sent
-        except Exception:  # not installed, or whatever pickling it raises
-            continue
-    return None
-
-
-class _PickleCheck(pickle.Pickler):
-    """Pickles as cloudpickle would, with a stand-in for each function and class sent by value."""
-
-    def __init__(self, file: Any) -> None:
-        super().__init__(file)
-        self._started: set[int] = set()
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, ModuleType):
-            return _ByValue, (value.__name__,)
-        if not isinstance(value, (FunctionType, type)) or _importable(value):
-            return NotImplemented
-        if id(value) in self._started:  # it refers to itself, as a recursive function does
-            return _ByValue, ()
-        self._started.add(id(value))
-        if isinstance(value, type):
-            own = [held for held in vars(value).values() if isinstance(held, FunctionType)]
-            return _ByValue, (value.__name__, value.__bases__, own)
-        cells = [contents_of(cell) for cell in value.__closure__ or ()]
-        return _ByValue, (value.__name__, cells, value.__defaults__, value.__kwdefaults__)
-
-
-class _ByValue:
-    """Stands for an object that is sent by value, and holds what it refers to."""
-
-    def __init__(self, *_: Any) -> None: ...
-
-
-def contents_of(cell: Any) -> Any:
-    """What a function closes over in a cell; None if it is not assigned yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def _importable(value: FunctionType | type) -> bool:
-    found: Any = sys.modules.get(value.__module__)
-    for part in value.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is value

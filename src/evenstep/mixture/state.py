@@ -15,22 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
-from evenstep.errors import MismatchError, parsing
+from evenstep.errors import MismatchError
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.mixture.source_queues import Taken
-from evenstep.plan.value_checks import COUNT, check_schema, increasing, require
+from evenstep.plan.saved_state import headed, reading
+from evenstep.plan.value_checks import COUNT, increasing, require
 
 _MOST_OWED = 2.0**53
 """Samples or tokens: above it a float does not count one by one."""
-_VERSION = 2
 _SAVED = ("position", "shard", "index", "lengths")
 """Columns of the samples that wait."""
 _SOURCE_SCHEMA = {
     "cursor": COUNT,
     "samples": COUNT,
     "tokens": COUNT,
-    "balance": float,
-    "over": bool,
+    "deficit": float,
+    "exhausted": bool,
     "waiting": Mapping,
     "bad": COUNT,
 }
@@ -122,23 +122,22 @@ class MixtureState:
             "cursor": self.cursors.tolist(),
             "samples": self.counts.tolist(),
             "tokens": self.tokens.tolist(),
-            "balance": self.deficit.tolist(),
-            "over": self.exhausted.tolist(),
+            "deficit": self.deficit.tolist(),
+            "exhausted": self.exhausted.tolist(),
             "waiting": _rows(self.waiting),
             "bad": self.bad.tolist(),
         }
-        return {
-            "version": _VERSION,
-            "seed": seed,
-            "unit": by,
-            "step": self.step,
-            "ended": self.ended,
-            "weights": None if self.weights is None else dict(self.weights),
-            "signals": copy.deepcopy(self.signals),
-            "sources": {
-                name: dict(zip(columns, row)) for name, row in zip(sources, zip(*columns.values()))
-            },
-        }
+        rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+        return headed(
+            "mixture",
+            seed=seed,
+            by=by,
+            step=self.step,
+            ended=self.ended,
+            weights=None if self.weights is None else dict(self.weights),
+            signals=copy.deepcopy(self.signals),
+            sources=dict(zip(sources, rows)),
+        )
 
     @classmethod
     def from_dict(
@@ -149,22 +148,19 @@ class MixtureState:
         Raises:
             MismatchError: the state is of another mixture, or damaged.
         """
-        remedy = "load it as state_dict() returned it"
-        with parsing("the mixture's state", remedy=remedy, error=MismatchError):
+        with reading(given, "mixture", _SCHEMA):
             return cls._checked(given, sources, seed=seed, by=by)
 
     @classmethod
     def _checked(
         cls, given: Mapping[str, Any], sources: Sequence[str], *, seed: int, by: str
     ) -> MixtureState:
-        wanted = (("version", "version", _VERSION), ("seed", "seed", seed), ("by", "unit", by))
-        for name, key, value in wanted:
-            if given.get(key) != value:
+        for name, value in (("seed", seed), ("by", by)):
+            if given.get(name) != value:
                 raise MismatchError(
-                    f"the state was saved with {name}={given.get(key)!r}, and this mixture has "
+                    f"the state was saved with {name}={given.get(name)!r}, and this mixture has "
                     f"{value!r}; load it into a mixture with the same {name}"
                 )
-        check_schema(given, _SCHEMA)
         saved = given["sources"]
         missing = [name for name in saved if name not in sources]
         if missing:
@@ -174,14 +170,14 @@ class MixtureState:
             )
         fresh = cls.fresh(sources)
         numbers = dict.fromkeys(("cursor", "samples", "tokens", "bad"), 0)
-        new = {**numbers, "balance": 0.0, "over": False, "waiting": {}}
+        new = {**numbers, "deficit": 0.0, "exhausted": False, "waiting": {}}
         rows = [saved.get(name, new) for name in sources]
         for row in rows:
             positions = row["waiting"].get("position", [])
             require(increasing(positions, row["cursor"]), "waiting.position", positions)
             drawn = row["cursor"] - len(positions) - row["bad"]
             require(row["samples"] == drawn, "samples", row["samples"])
-            require(abs(row["balance"]) < _MOST_OWED, "balance", row["balance"])
+            require(abs(row["deficit"]) < _MOST_OWED, "deficit", row["deficit"])
 
         def column(name: str, dtype: Any) -> npt.NDArray[Any]:
             return np.array([row[name] for row in rows], dtype)
@@ -192,8 +188,8 @@ class MixtureState:
             cursors=column("cursor", np.int64),
             counts=column("samples", np.int64),
             tokens=column("tokens", np.int64),
-            deficit=column("balance", np.float64),
-            exhausted=column("over", np.bool_),
+            deficit=column("deficit", np.float64),
+            exhausted=column("exhausted", np.bool_),
             waiting=_table([row["waiting"] for row in rows], sources),
             bad=column("bad", np.int64),
             weights=given["weights"],

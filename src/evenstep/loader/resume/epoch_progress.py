@@ -194,8 +194,8 @@ class EpochProgress:
             "entries": self.start.entries.tolist(),
             "trained": np.searchsorted(window, self.trained).tolist(),
             "share": {"tail": self.share.tail, "leftover": self.share.leftover.tolist()},
-            "witness": self.checksum.to_dict(),
-            "sources": self.worker_states.to_json() if self.worker_states else None,
+            "checksum": self.checksum.to_dict(),
+            "workers": self.worker_states.to_json() if self.worker_states else None,
             "skipped": [[plain_value(bad.index), bad.reason] for bad in self.skipped],
         }
 
@@ -230,7 +230,7 @@ class EpochProgress:
         none = [0] * len(numbers)
         columns = [rank.get(name, none) for name in ("lengths", "supervised", "patches", *MEDIA)]
         columns += [none, rank.get("source", none)]
-        share, states, seen = rank["share"], rank["sources"], rank["seen_lengths"]
+        share, states, seen = rank["share"], rank["workers"], rank["seen_lengths"]
         return replace(
             merged,
             share=Stream(UNSIZED, share["tail"], np.array(share["leftover"], np.int64)),
@@ -255,7 +255,7 @@ class EpochProgress:
             received=shared["received"],
             trained=numbers[np.array(rank["trained"], np.int64)],
             update=LossTotals(**shared["update"]),
-            checksum=OrderChecksum.from_dict(rank["witness"]),
+            checksum=OrderChecksum.from_dict(rank["checksum"]),
             worker_states=WorkerStates.from_json(states) if states is not None else None,
             skipped=tuple(BadSample(merged.epoch, index, why) for index, why in rank["skipped"]),
         )

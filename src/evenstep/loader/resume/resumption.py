@@ -11,8 +11,9 @@ from evenstep.loader.learning.learned import Learned
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.epochs import Epochs
-from evenstep.loader.resume.state import REMEDY, LoaderState
+from evenstep.loader.resume.state import LoaderState
 from evenstep.loader.resume.state_schema import LEARNED_SCHEMA
+from evenstep.plan.saved_state import REMEDY
 from evenstep.plan.value_checks import shorten
 from evenstep.protocol.window_size import same_windows
 

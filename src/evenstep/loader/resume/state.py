@@ -1,6 +1,6 @@
 """A loader's state as JSON-able values: what is saved with a model, and what is loaded.
 
-    {"version": 4,
+    {"version": 5, "of": "DataLoader",
      "job":   how the loader is built: policy, dataset, order, seed, ranks, buffer
      "epoch": how far the epoch is: the same on all ranks, if all were saved at the same step
      "dp_rank_3": what only rank 3 knows: its window, and which of it has been trained on}
@@ -40,13 +40,12 @@ from evenstep.loader.resume.state_schema import (
     check_rank,
 )
 from evenstep.plan.epoch import Stream
+from evenstep.plan.saved_state import REMEDY, headed, reading
 from evenstep.plan.value_checks import AT_LEAST_1, check_schema, shorten
 
-VERSION = 4
-
+_OF = "DataLoader"
 _RANK_PREFIX = "dp_rank_"
 _NAMED = 16  # ranks in an error
-REMEDY = "load states as DataLoader.state_dict() returned them"
 
 
 def rank_key(rank: int) -> str:
@@ -55,12 +54,8 @@ def rank_key(rank: int) -> str:
 
 def to_dict(job: Mapping[str, Any], progress: EpochProgress, rank: int) -> dict[str, Any]:
     """The state of one rank."""
-    return {
-        "version": VERSION,
-        "job": dict(job),
-        "epoch": progress.shared_dict(),
-        rank_key(rank): progress.rank_dict(),
-    }
+    parts = {rank_key(rank): progress.rank_dict()}
+    return headed(_OF, job=dict(job), epoch=progress.shared_dict(), **parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +75,9 @@ class LoaderState:
         Raises:
             MismatchError: this is not a loader's state, is damaged, or has another version.
         """
-        _check_version(state)
-        with parsing("the loader's state", remedy=REMEDY, error=MismatchError):
+        with reading(state, _OF, {"job": JOB_SCHEMA, "epoch": EPOCH_SCHEMA}):
             job, epoch = state["job"], state["epoch"]
-            check_schema(epoch, EPOCH_SCHEMA, "epoch")
             check_epoch(epoch)
-            check_schema(job, JOB_SCHEMA, "job")
             if "learned" in job:
                 check_schema(job["learned"], LEARNED_SCHEMA, "job learned")
                 check_schema(job["learned"].get("sizes", []), [[AT_LEAST_1]], "job learned sizes")
@@ -193,16 +185,6 @@ class LoaderState:
         return None
 
 
-def _check_version(state: Any) -> None:
-    version = state.get("version") if isinstance(state, Mapping) else None
-    if version != VERSION:
-        raise MismatchError(
-            f"a loader's state of version {VERSION} was expected, and this one has "
-            f"version={version!r}; load what evenstep.DataLoader.state_dict() returned, with the "
-            "evenstep that wrote it"
-        )
-
-
 def _rank_of(key: str, world_size: int | None) -> int:
     rank = int(key.removeprefix(_RANK_PREFIX))
     if key != rank_key(rank) or rank not in range(world_size or 0):
@@ -240,11 +222,8 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                     )
     ranks = {rank: progress for one in read for rank, progress in one.ranks.items()}
     whole = LoaderState(job=read[0].job, epoch=read[0].epoch, ranks=ranks, merged=read[0].merged)
-    return {
-        "version": VERSION,
-        "job": {**whole.job, "world_size": None},
-        "epoch": (whole.merged or whole.resharded()).shared_dict(),
-    }
+    progress = whole.merged or whole.resharded()
+    return headed(_OF, job={**whole.job, "world_size": None}, epoch=progress.shared_dict())
 
 
 def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict[str, Any]:

@@ -71,8 +71,8 @@ RANK_SCHEMA = {
     "taken": COUNT,
     "quota": (COUNT, None),
     "share": {"tail": COUNT, "leftover": [COUNT]},
-    "witness": _CHECKSUM,
-    "sources": (str, None),
+    "checksum": _CHECKSUM,
+    "workers": (str, None),
     "skipped": list,
 }
 
@@ -126,17 +126,17 @@ def check_rank(part: Mapping[str, Any], epoch: Mapping[str, Any], job: Mapping[s
     if next_entry is not None:
         require(len(entries) >= len(numbers), "entries", entries)
         require(part["taken"] <= next_entry, "taken", part["taken"])
-    places = part["witness"]["places"]
-    require(increasing(places, next_entry or COUNT.stop), "witness.places", places)
+    places = part["checksum"]["places"]
+    require(increasing(places, next_entry or COUNT.stop), "checksum.places", places)
     for skipped in part["skipped"]:
         index, reason = skipped
         require(isinstance(reason, str), "skipped", skipped)
         require(index is None or isinstance(index, (int, float, str)), "skipped", skipped)
-    sources, started = part["sources"], epoch["step"] or epoch["received"]
-    if sources is None:
-        require(job["iterable"] is None or not started, "sources", sources)
+    saved, started = part["workers"], epoch["step"] or epoch["received"]
+    if saved is None:
+        require(job["iterable"] is None or not started, "workers", saved)
         return
-    states = WorkerStates.from_json(sources)
+    states = WorkerStates.from_json(saved)
     workers = job["iterable"] and max(job["iterable"]["num_workers"], 1)
-    require(len(states.workers) == workers, "sources", sources)
-    require(states.place <= part["share"]["tail"] + part["taken"], "sources", sources)
+    require(len(states.workers) == workers, "workers", saved)
+    require(states.place <= part["share"]["tail"] + part["taken"], "workers", saved)

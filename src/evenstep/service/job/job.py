@@ -437,5 +437,3 @@ class Job:
                 )
         if self.memory.workers:
             pickled("what samples of the job are measured by", self.measure)
-            for source in self.sources:
-                pickled(f"source {source.name!r}", source)

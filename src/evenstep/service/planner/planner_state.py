@@ -18,10 +18,11 @@ from typing import Any
 
 from evenstep.data.code_digest import same_code
 from evenstep.data.source import Source
-from evenstep.errors import MismatchError, SampleError, parsing
+from evenstep.errors import MismatchError, SampleError
 from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.mixture.state import MixtureState
+from evenstep.plan.saved_state import headed, reading
 from evenstep.plan.value_checks import COUNT, check_schema, require
 from evenstep.service.job.job import Job
 from evenstep.service.planner.policy_steps import Windows
@@ -99,7 +100,6 @@ def _too_many(source: str, limit: int, last: PrepareFailure) -> SampleError:
     )
 
 
-_VERSION = 3
 _SCHEMA = {
     "contents": {str: {str: str}},
     "columns": [str],
@@ -147,32 +147,19 @@ def state_to_dict(
     state: PlannerState, *, job: Job, contents: Contents, mixture: Mixer
 ) -> dict[str, Any]:
     """JSON-able."""
-    return {
-        "version": _VERSION,
-        "job": job.fingerprint,
-        "contents": {name: dict(parts) for name, parts in contents.items()},
-        "columns": list(job.columns),
-        "step": state.step,
-        "mixture": mixture.state_dict(state.mixture),
-        "carried": state.windows.table.to_dict(),
-        "windows": state.windows.to_dict(job),
-        "bad": {name: [list(where) for where in found] for name, found in state.bad.items()},
-        "signals": copy.deepcopy(state.signals),
-        "drawn": dict(zip(job.names, state.mixture.counts.tolist())),
-    }
-
-
-def _check_version(state: Mapping[str, Any]) -> None:
-    """
-    Raises:
-        MismatchError: another release of evenstep wrote the state.
-    """
-    version = state.get("version") if isinstance(state, Mapping) else None
-    if version != _VERSION:
-        raise MismatchError(
-            f"a planner's state of version {version!r} cannot be read; this release reads version "
-            f"{_VERSION}"
-        )
+    return headed(
+        "service",
+        job=job.fingerprint,
+        contents={name: dict(parts) for name, parts in contents.items()},
+        columns=list(job.columns),
+        step=state.step,
+        mixture=mixture.state_dict(state.mixture),
+        carried=state.windows.table.to_dict(),
+        windows=state.windows.to_dict(job),
+        bad={name: [list(where) for where in found] for name, found in state.bad.items()},
+        signals=copy.deepcopy(state.signals),
+        drawn=dict(zip(job.names, state.mixture.counts.tolist())),
+    )
 
 
 def loaded_state(
@@ -191,10 +178,7 @@ def loaded_state(
         MismatchError: the state is of another release, job or data, or damaged. A state has no
             digest: a number that was replaced by another possible one is not noticed.
     """
-    _check_version(state)
-    remedy = "load it as state_dict() returned it"
-    with parsing("the service's state", remedy=remedy, error=MismatchError):
-        check_schema(state, _SCHEMA)
+    with reading(state, "service", _SCHEMA):
         mixture.load_state_dict(state["mixture"])
         if job.policy is None and mixture.step != state["step"]:
             raise MismatchError(

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.data.pickling import pickled_by_value
+from evenstep.data.pickling import pickled
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError
 from evenstep.files import MeasuredFile
 from evenstep.plan.value_checks import check_at_least
@@ -172,7 +172,7 @@ def _measurements(
     """Answers of `measuring_main`, whose process ends with the context."""
     counted = tuple(map(job.columns.index, job.measures.counted))
     measuring = Measuring(job.measure, counted, job.seed, samples, seconds)
-    sent = pickled_by_value("what is measured of the job", (tuple(job.sources), measuring))
+    sent = pickled("what is measured of the job", (tuple(job.sources), measuring))
     paths = [os.path.abspath(path) for path in sys.path]
     process = subprocess.Popen(
         [sys.executable, "-m", _MODULE],

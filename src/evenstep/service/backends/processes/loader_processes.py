@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from evenstep.data.pickling import pickled_by_value
+from evenstep.data.pickling import pickled
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
 from evenstep.processes import signal_that_killed
 from evenstep.service.job.source_layout import LoaderJob
@@ -166,7 +166,7 @@ class LoaderProcess:
 
 
 def _sent(job: LoaderJob) -> bytes:
-    return pickled_by_value(f"what {job.role} reads", job)
+    return pickled(f"what {job.role} reads", job)
 
 
 _LOGGER = logging.getLogger("evenstep")
