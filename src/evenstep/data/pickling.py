@@ -7,6 +7,7 @@ are checked where a job is built.
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 from evenstep.errors import ConfigurationError, described
@@ -15,6 +16,13 @@ try:
     import cloudpickle  # type: ignore[import-untyped]
 except ImportError:  # then nothing is sent: all runs in one process
     cloudpickle = None
+else:
+
+    class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, io.IOBase):  # or all that the file holds would be sent
+                raise TypeError(f"cannot pickle {obj!r}")
+            return super().reducer_override(obj)
 
 
 def check_picklable(what: str, value: Any) -> None:
@@ -38,9 +46,10 @@ def pickled(what: str, value: Any) -> bytes:
             f"{what} is sent to other processes by cloudpickle: pip install 'evenstep[processes]', "
             "or choose workers=0"
         )
+    sent = io.BytesIO()
     try:
-        sent: bytes = cloudpickle.dumps(value)
-        return sent
+        _Pickler(sent).dump(value)
+        return sent.getvalue()
     except Exception as error:  # whatever pickling it raises
         raise ConfigurationError(
             f"{what} cannot be sent to other processes ({described(error)}); keep "
