@@ -16,7 +16,6 @@ import numpy as np
 from benchmarks.lib.report import Table, parser, show
 from benchmarks.service.layout_baselines import fewest_loaders, three_steps
 from evenstep.strategy.loaders import (
-    LoaderLayout,
     LoaderLimits,
     LoadModel,
     SourceProfile,
@@ -61,16 +60,6 @@ def model_of(seed: int) -> LoadModel:
     return LoadModel(made, SAMPLES * weights[None] / weights.sum(), LIMITS)
 
 
-def _with_less_room(model: LoadModel) -> LoaderLayout:
-    """By the paper's rule, with as much room left for processes as they need."""
-    room = float(model.limits.memory)
-    while True:
-        layout = three_steps(model, room)
-        if room < 0.3 * model.limits.memory or not layout.shortages:
-            return layout
-        room *= 0.99
-
-
 def rows_of(seed: int) -> Iterator[list[str]]:
     """A row for each layout of a mixture."""
     model = model_of(seed)
@@ -80,7 +69,6 @@ def rows_of(seed: int) -> Iterator[list[str]]:
     layouts = {
         "packed": best,
         "three_steps": three_steps(model),
-        "three_steps, less room": _with_less_room(model),
     }
     for name, layout in layouts.items():
         over = [each for each in layout.loaders if each.memory > LIMITS.memory]
