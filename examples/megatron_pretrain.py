@@ -2,8 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/megatron_pretrain.py checkpoint
 
-Run it again, on any number of ranks, and it goes on where it stopped. Packed rows need Transformer
-Engine.
+Run it again, on any number of ranks, and it goes on. Packed rows need Transformer Engine.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ epoch     figures of the groups of an epoch
 corpus    tokenized samples
 methods   four ways to form batches, behind one interface
 train     an epoch of data-parallel training, timed
-memory    of this process and those that it has started
-processor time of those that a process has started
+usage     memory and processor time of processes
 ranks     rank processes, new ones for every measurement
 """

@@ -31,9 +31,7 @@ RUNS = {
     "wlb/figures-12-13": "figures:figures_12_13",
     "wlb/ranks": "table2:by_ranks",
     "wlb/figure-15": "sharded_layer:figure_15",
-    "overlord/table-1": "end_to_end:table_1",
     "overlord/figure-12": "end_to_end:figure_12",
-    "overlord/figure-14": "constructors:figure_14",
     "pool_sort/sort-and-shuffle": "tables:sort_and_shuffle",
     "pool_sort/pool-size": "tables:pool_sizes",
     "pool_sort/workers": "tables:workers",
@@ -47,7 +45,6 @@ SLOW = {
     "odb/tables-13-14",
     "wlb/ranks",
     "wlb/figure-15",
-    "overlord/figure-14",
 }
 """Those that take minutes, or want a quiet machine."""
 

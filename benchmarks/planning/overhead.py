@@ -26,7 +26,7 @@ import time
 import numpy as np
 import torch
 
-from benchmarks.lib.report import Table, in_turn, parser, require_peer, show, spreads
+from benchmarks.lib.report import Table, in_turn, parser, show, spreads
 from evenstep.plan import Groups, TokenBudget, Window
 from evenstep.protocol import EpochOptions, RankProtocol
 from evenstep.tools.simulate import sample_lengths
@@ -164,7 +164,6 @@ def measure(buffer: int, repeats: int, seed: int) -> list[str]:
 def main() -> None:
     example = "python -m benchmarks.planning.overhead --repeats 5"
     options = parser(__doc__ or "", example, repeats=15).parse_args()
-    require_peer()
     torch.set_num_threads(1)
     gc.disable()
     rows = [measure(buffer, options.repeats, options.seed) for buffer in BUFFERS]

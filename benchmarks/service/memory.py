@@ -37,8 +37,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.lib.memory import memory
 from benchmarks.lib.report import Spread, Table, in_turn, parser, show
+from benchmarks.lib.usage import memory
 
 PROCESSES = multiprocessing.get_context("spawn")
 RANKS, WORKERS = 4, 2  # trainers, and reading processes for each

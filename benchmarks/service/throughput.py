@@ -38,8 +38,8 @@ from typing import Any
 import numpy as np
 
 import evenstep.service as es
-from benchmarks.lib.processor import processor_seconds
 from benchmarks.lib.report import Spread, Table, in_turn, parser, show, spreads
+from benchmarks.lib.usage import processor_seconds
 
 SETTINGS = {"small": (64, 0.1, 200), "realistic": (192, 2.0, 20)}
 """Samples of a step, milliseconds of a sample's transform, and steps that are measured."""
@@ -54,6 +54,7 @@ COLUMNS = {
     "first step s": ("first_seconds", 1),
     "Ray s": ("ray_seconds", 1),
 }
+HEADER = ["", "x torch", "x torch's CPU ms", *COLUMNS]
 Figures = dict[str, float]
 
 
@@ -228,7 +229,9 @@ def main() -> None:
             )
             runs = in_turn(options.sides, options.repeats, measure)
             title = f"{samples} samples of {milliseconds:g} ms a step, {loaders} reading processes"
-            tables.append(Table(["", "x torch", "x torch's CPU ms", *COLUMNS], rows_of(runs), title))
+            tables.append(
+                Table(["", "x torch", "x torch's CPU ms", *COLUMNS], rows_of(runs), title)
+            )
     show(*tables, as_json=options.json)
 
 
