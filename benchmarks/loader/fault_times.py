@@ -191,9 +191,10 @@ def survivors(sessions: set[int]) -> list[int]:
 def shared_files() -> set[str]:
     """Files in /dev/shm that no living process has mapped: those belong to some other job."""
     names = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
-    for process in psutil.process_iter() if names else ():
-        with suppress(psutil.Error):
-            names -= {mapped.path for mapped in process.memory_maps()}
+    for pid in psutil.pids() if names else ():
+        with suppress(OSError):
+            maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            names -= {line.split()[-1] for line in maps if line}
     return names
 
 

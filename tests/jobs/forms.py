@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,17 +30,6 @@ class Sample:
 
 @dataclass
 class MaskedSample:
-    input_ids: Any
-    attention_mask: Any
-    labels: Any
-
-
-class NamedSample(NamedTuple):
-    input_ids: Any
-    labels: Any
-
-
-class NamedMaskedSample(NamedTuple):
     input_ids: Any
     attention_mask: Any
     labels: Any
@@ -118,9 +107,7 @@ def _contained(form: str, fields: dict[str, Any]) -> Any:
     if form == "tuple":
         return tuple(fields.values())
     masked = "attention_mask" in fields
-    if form == "dataclass":
-        return (MaskedSample if masked else Sample)(**fields)
-    return (NamedMaskedSample if masked else NamedSample)(**fields)
+    return (MaskedSample if masked else Sample)(**fields)
 
 
 class Mapped(Dataset[Any]):
