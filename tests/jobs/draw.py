@@ -60,7 +60,6 @@ def draw(seed: int, *, seeds: int = 1, **given: Any) -> Job:
     )
     pick("label", ("labels", "label", "label_ids") if _renames(job) else ("labels",))
     pick("data", ("list", "map", *["iterable"] * (by_itself and job["form"] != "row")))
-    pick("bad", _bad(job))
     unsized = job["policy"] in ("fixed batch", "pool sort")
     pick("update", ("one step", "three steps") if unsized else tuple(UPDATES))
     pick("resumed", (False, False, True) if by_itself else (False,))
@@ -157,14 +156,6 @@ def _renames(job: dict[str, Any]) -> bool:
     suits = kind.labeled == "sample" and kind.padded and job["form"] in MAPPINGS
     suits &= job["collate"] not in ("own", "hf default")  # which take one name, or numbers only
     return suits and (job["entry"] != "trainer" or job["collate"] == "hf padding")
-
-
-def _bad(job: dict[str, Any]) -> tuple[str, ...]:
-    if job["kind"] == "perceptron":
-        return ("none",)
-    if job["collate"] == "pack prepared":  # of which PadCollator takes anything
-        return ("none",)
-    return (*["none"] * 6, "None", "empty", *["raise"] * (job["data"] == "map"))
 
 
 def pairs_of(job: Job) -> set[tuple[Any, ...]]:

@@ -56,8 +56,6 @@ class Job:
     update: str
     resumed: bool
     """Whether another loader goes on after the first update, from the state of this one."""
-    bad: str
-    """What two more samples are, which are skipped: "none", "None", "empty" or "raise"."""
     ranks: int
     workers: int
     shuffle: bool

@@ -53,10 +53,9 @@ def options_of(job: Job) -> dict[str, Any]:
         options["length_fn"] = length_of_both
     if job.told:
         options["labels"] = job.reads
-    faults = {"skip_bad_samples": 2} if job.bad != "none" else {}
     if job.resumed and job.data == "iterable":
-        faults["replay"] = True
-    return options | {"faults": evenstep.Faults(**faults)}
+        options["faults"] = evenstep.Faults(replay=True)
+    return options
 
 
 def policy_of(job: Job) -> Policy:
