@@ -67,7 +67,7 @@ demo: $(VENV)/.installed-demo
 
 # Several files with a space between them; finished runs are kept in out/learning.
 learning: $(VENV)/.installed-demo
-	$(BIN)/python -m benchmarks.learning.heldout_loss $(addprefix --data ,$(DATA)) --plot out/learning/loss.png
+	$(BIN)/python -m benchmarks.learning.heldout_loss $(addprefix --data ,$(DATA))
 
 # Hundreds of processes import the package. Where Python is told to write no bytecode, each would
 # compile it again.

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 4 examples/broadcast.py
 
 Two data-parallel groups of two peers each. Where TP is 0, a rank is a client of the service; it
-sends each step on to its peers, by two broadcasts in their process group: what the step consists
-of, and its tensors. A trainer that has Megatron-LM's or another `broadcast_data` uses that instead.
+sends each step on to its peers, by a broadcast in their process group. A trainer that has
+Megatron-LM's or another `broadcast_data` uses that instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -29,7 +28,7 @@ from evenstep.strategy.mesh import ClientPlaceTree
 DP, TP, STEPS = 2, 2, 12
 NAME = f"broadcast-{os.environ.get('MASTER_PORT', '')}"  # one name for one job of this machine
 
-Step = tuple[list[dict[str, torch.Tensor]], list[float]]
+Step = tuple[list[dict[str, Any]], list[float]]
 """Micro-batches, and the factor of each one's loss."""
 
 
@@ -48,51 +47,16 @@ def steps_of(group: dist.ProcessGroup) -> Iterator[Step]:
     if dist.get_rank() == first:
         with es.Client(job_name=NAME) as client:
             for batches, step in client:
-                tensors = [
-                    {name: t for name, t in batch.items() if isinstance(t, torch.Tensor)}
-                    for batch in batches
-                ]
-                send((tensors, step.loss_scales), first, group)
-                yield tensors, step.loss_scales
+                dist.broadcast_object_list([batches, step.loss_scales], first, group)
+                yield batches, step.loss_scales
     else:
         while True:
-            yield receive(first, group)
+            received: Any = [None, None]
+            dist.broadcast_object_list(received, first, group)
+            yield tuple(received)
 
 
-def send(step: Step, first: int, group: dist.ProcessGroup) -> None:
-    batches, scales = step
-    kinds = [{n: [str(t.dtype), list(t.shape)] for n, t in batch.items()} for batch in batches]
-    header = torch.frombuffer(bytearray(json.dumps([kinds, scales]).encode()), dtype=torch.uint8)
-    body = torch.cat([bytes_of(t) for batch in batches for t in batch.values()])
-    dist.broadcast(torch.tensor([header.numel(), body.numel()]), first, group)
-    dist.broadcast(torch.cat([header, body]), first, group)
-
-
-def receive(first: int, group: dist.ProcessGroup) -> Step:
-    sizes = torch.empty(2, dtype=torch.int64)
-    dist.broadcast(sizes, first, group)
-    whole = torch.empty(int(sizes.sum()), dtype=torch.uint8)
-    dist.broadcast(whole, first, group)
-    header, body = whole.split(sizes.tolist())
-    kinds, scales = json.loads(bytes(header.tolist()))
-    batches, begin = [], 0
-    for kind in kinds:
-        batch = {}
-        for name, (dtype, shape) in kind.items():
-            batch[name] = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
-            end = begin + batch[name].nbytes
-            bytes_of(batch[name]).copy_(body[begin:end])
-            begin = end
-        batches.append(batch)
-    return batches, scales
-
-
-def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Its memory."""
-    return tensor.contiguous().view(-1).view(torch.uint8)
-
-
-def train(number: int, batches: list[dict[str, torch.Tensor]], scales: list[float]) -> None:
+def train(number: int, batches: list[dict[str, Any]], scales: list[float]) -> None:
     tokens = [batch["input_ids"].shape[1] for batch in batches]
     print(f"step {number}, rank {dist.get_rank()}: micro-batches of {tokens} tokens")
 

@@ -1,15 +1,14 @@
 """A GPT of megatron-core on packed rows of equal cost, with documents of very uneven length.
 
-    torchrun --nproc-per-node 2 examples/megatron_pretrain.py --folder checkpoint
+    torchrun --nproc-per-node 2 examples/megatron_pretrain.py checkpoint
 
-Run it again, on any number of ranks, and it goes on where it stopped. Packed rows need Transformer
-Engine. The only evenstep lines are the iterator and its state.
+Run it again, on any number of ranks, and it goes on. Packed rows need Transformer Engine.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing, parallel_state
-from megatron.core.distributed import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    finalize_model_grads,
-)
+from megatron.core import dist_checkpointing, distributed, parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt import gpt_layer_specs as layers
 from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -36,33 +30,21 @@ VOCABULARY, LONGEST, MICRO_BATCHES = 256, 1024, 4
 
 
 class Documents(torch.utils.data.Dataset):
-    """Sequences of very uneven length, the first third of each masked like a prompt."""
-
-    def __init__(self, count: int) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self.lengths = torch.empty(count).log_normal_(4.5, 0.9, generator=generator).long() + 2
+    """Sequences of very uneven length."""
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return 2000
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        length = int(self.lengths[index].clamp(max=LONGEST))
-        tokens = torch.arange(index, index + length) % VOCABULARY
-        labels = tokens.clone()
-        labels[: 1 + length // 3] = -100
-        return {"input_ids": tokens, "labels": labels}
+        tokens = torch.arange(index, index + 2 + index**2 % LONGEST // (1 + index % 9)) % VOCABULARY
+        return {"input_ids": tokens, "labels": tokens.clone()}
 
 
 def forward_step(iterator: Any, model: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
     batch = next(iterator)
-    losses = model(
-        batch["tokens"],
-        batch["position_ids"],
-        None,
-        labels=batch["labels"],
-        packed_seq_params=batch["packed_seq_params"],
-    )
-    return losses, partial(loss_function, batch["loss_mask"])
+    tokens, positions, loss_mask = (batch[n] for n in ("tokens", "position_ids", "loss_mask"))
+    more = {name: batch[name] for name in ("labels", "packed_seq_params")}
+    return model(tokens, positions, None, **more), partial(loss_function, loss_mask)
 
 
 def loss_function(loss_mask: torch.Tensor, losses: torch.Tensor) -> tuple[Any, ...]:
@@ -71,7 +53,7 @@ def loss_function(loss_mask: torch.Tensor, losses: torch.Tensor) -> tuple[Any, .
     return loss, tokens, torch.stack([loss.detach(), tokens.float()])
 
 
-def main(folder: str, updates: int) -> None:
+def main(folder: str, updates: int = 10) -> None:
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     parallel_state.initialize_model_parallel()
@@ -86,7 +68,7 @@ def main(folder: str, updates: int) -> None:
         hidden_dropout=0.0,
         attention_dropout=0.0,
     )
-    config.finalize_model_grads_func = finalize_model_grads
+    config.finalize_model_grads_func = distributed.finalize_model_grads
     gpt = GPTModel(
         config,
         layers.get_gpt_layer_with_transformer_engine_spec(),
@@ -94,10 +76,11 @@ def main(folder: str, updates: int) -> None:
         LONGEST,
         position_embedding_type="rope",
     ).cuda()
-    model = DistributedDataParallel(config, DistributedDataParallelConfig(), gpt)
+    how = distributed.DistributedDataParallelConfig()
+    model = distributed.DistributedDataParallel(config, how, gpt)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     iterator = MicroBatchIterator(
-        Documents(2000),
+        Documents(),
         config,
         num_microbatches=MICRO_BATCHES,
         policy=evenstep.Even(2 * LONGEST, packed=True),
@@ -124,7 +107,6 @@ def main(folder: str, updates: int) -> None:
             parameter.grad = parameter.main_grad
         optimizer.step()
         total = torch.stack(losses).sum(0)
-        dist.all_reduce(total)
         if dist.get_rank() == 0:
             print(f"epoch {iterator.step.epoch}: loss {total[0] / total[1]:.3f}")
     checkpoint.mkdir(exist_ok=True)
@@ -135,7 +117,4 @@ def main(folder: str, updates: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", required=True)
-    parser.add_argument("--updates", type=int, default=10)
-    main(**vars(parser.parse_args()))
+    main(sys.argv[1])

@@ -49,7 +49,7 @@ def load(name: str | None, file: str | None) -> tuple[Any, Any, Any]:
         import photographs
 
         processor = photographs.processor()
-        return photographs.model(processor), processor, photographs.Crops(400)
+        return photographs.model(processor), processor, photographs.Crops()
     import datasets
 
     rows = datasets.load_dataset("parquet", data_files=file, split="train")

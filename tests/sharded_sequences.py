@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from benchmarks.papers.wlb.window_packing import cut_at_windows
+from benchmarks.papers.wlb.packing_run import cut_at_windows
 from evenstep.tools.simulate import sample_lengths
 
 Int64Array = npt.NDArray[np.int64]
@@ -23,8 +23,8 @@ LENGTHS = st.lists(
 
 def pretraining(count: int, seed: int = 0) -> list[Int64Array]:
     """Lengths of the documents of each sequence of `CONTEXT` tokens."""
-    cut = cut_at_windows(sample_lengths("pretrain-128k", 40 * count + 200, seed), CONTEXT)
-    bounds = cut.windows.offsets
-    sequences = [cut.pieces.lengths[bounds[at] : bounds[at + 1]] for at in range(count)]
+    lengths = sample_lengths("pretrain-128k", 40 * count + 200, seed)
+    pieces, number = cut_at_windows(lengths, CONTEXT)
+    sequences = np.split(pieces, np.flatnonzero(np.diff(number)) + 1)[:count]
     assert all(int(lengths.sum()) == CONTEXT for lengths in sequences)
     return sequences

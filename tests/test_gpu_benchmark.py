@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -69,29 +68,6 @@ def test_steps_and_the_loader_are_timed_on_the_cpu() -> None:
     page = "\n".join(section({"device": "CPU", "torch": "2", "parts": told}))
     assert page.count("| long documents: ") == 2
     assert page.count("%") == 5
-
-
-def as_scripts(patch: pytest.MonkeyPatch, scripts: dict[str, str]) -> None:
-    """Lets a script of Python stand for each part."""
-    popen = command.subprocess.Popen
-
-    def other(words: list[str], **options: Any) -> Any:
-        return popen([words[0], "-c", scripts[words[words.index("--part") + 1]]], **options)
-
-    patch.setattr(command.subprocess, "Popen", other)
-
-
-def test_a_part_that_fails_leaves_its_rows_and_ends_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = "print('{\"tests\": 1}', flush=True); print('noise', flush=True)"
-    as_scripts(monkeypatch, {"text": f"import os; {one}; os.abort()", "kernels": one})
-    out = tmp_path / "found.json"
-    assert not command.gathered(["text", "kernels"], "CPU", out, tiny=True)
-    parts = json.loads(out.read_text())["parts"]
-    assert [part["rows"] for part in parts.values()] == [[{"tests": 1}]] * 2
-    assert [part["outcome"] for part in parts.values()] == ["exit code -6", "ok"]
-    assert command.gathered(["kernels"], "CPU", out, tiny=True)
 
 
 def test_without_a_gpu_nothing_is_measured(

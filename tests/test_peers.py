@@ -31,7 +31,7 @@ def test_two_ranks_see_every_sample_once_and_give_all_figures() -> None:
     line = {"peer": "torch", "workload": "padded", "ranks": 2, "kind": "speed", "quick": True}
     options = arguments().parse_args(["show", "torch", "--quick"])
     of = tables.Found.of([{**line, "session": 1.0, "figures": found}], options)
-    table, _ = of.tables()
+    (table,) = of.tables()
     assert table.rows[0][:2] == ["torch DataLoader", "1.00 (1.00-1.00)"]
     assert of.summary().rows[0][:3] == ["torch DataLoader", "-, 1.00", "-, -"]
 

@@ -46,7 +46,6 @@ class Experiment:
     samples: int
     per_step: int
     world_size: int
-    buffer_size: int | str
     policies: list[str]
     cache: Path
 
@@ -59,7 +58,6 @@ class Experiment:
             lengths=self.text.tokens.lengths[self.drawn(seed)],
             world_size=self.world_size,
             per_step=self.per_step,
-            buffer_size=self.buffer_size,
             seed=seed,
         )
         return POLICIES[policy](task)

@@ -45,12 +45,11 @@ from pathlib import Path
 
 from benchmarks.learning.experiment import Experiment, noise_of, prepare_noise, run_of
 from benchmarks.learning.plans import BASE, DEFAULT, POLICIES
-from benchmarks.learning.summary import CorpusResult, plot, table_of
+from benchmarks.learning.summary import CorpusResult, table_of
 from benchmarks.learning.text import read_text
 from benchmarks.learning.train import Recipe, one_thread
 from benchmarks.lib.report import show
 from evenstep.errors import EvenstepError
-from evenstep.plan.value_checks import AUTO
 
 _HELD_OUT = 512
 
@@ -110,7 +109,7 @@ def arguments() -> argparse.Namespace:
     result = argparse.ArgumentParser(
         description=__doc__,
         epilog="example: python -m benchmarks.learning.heldout_loss --data chat.parquet:text "
-        "--seeds 5 --plot out/learning.png",
+        "--seeds 5",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument(
@@ -118,23 +117,18 @@ def arguments() -> argparse.Namespace:
     )
     result.add_argument(
         "--tokenizer",
-        help="a tokenizer.json, a folder, or a name on the Hugging Face hub; by default one is "
-        "trained on the text",
+        help="a folder or a name on the Hugging Face hub; by default one is trained on the text",
     )
     result.add_argument("--vocab-size", type=int, default=1024, help="of a tokenizer trained here")
     result.add_argument("--max-length", type=int, default=768, help="longer samples are left out")
     result.add_argument("--samples", type=int, default=3200, help="to train on, all ranks together")
     result.add_argument("--per-step", type=int, default=32, help="samples of a fixed step")
     result.add_argument("--world-size", type=int, default=8, help="data-parallel ranks")
-    result.add_argument(
-        "--buffer-size", type=int, help="samples in a rank's window; by default the loader's choice"
-    )
     result.add_argument("--learning-rate", type=float, default=Recipe.learning_rate)
     result.add_argument("--seeds", type=int, default=5, help="seeds, from 0 on")
     result.add_argument("--policies", nargs="+", choices=list(POLICIES), default=DEFAULT)
     result.add_argument("--processes", type=int, help="by default as many as cores")
     result.add_argument("--out", type=Path, default=Path("out/learning"), help="finished runs")
-    result.add_argument("--plot", type=Path, help="also draw a picture into this PNG file")
     result.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     options = result.parse_args()
     if options.seeds < 2:
@@ -179,15 +173,12 @@ def main() -> None:
             samples=options.samples,
             per_step=options.per_step,
             world_size=options.world_size,
-            buffer_size=options.buffer_size or AUTO,
             policies=policies,
             cache=options.out,
         )
         for text in texts
     ]
     results = measure(experiments, range(options.seeds), options.processes or cores or 1)
-    if options.plot:
-        plot(results, options.plot)
     show(*(table_of(result) for result in results), as_json=options.json)
 
 

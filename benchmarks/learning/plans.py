@@ -54,7 +54,6 @@ class Task:
     world_size: int
     per_step: int
     """Samples of a fixed step on all ranks."""
-    buffer_size: int | str
     seed: int
 
     @property
@@ -79,7 +78,6 @@ class Task:
         epoch = run_epoch(
             policy,
             [self.lengths[share] for share in shares],
-            buffer_size=self.buffer_size,
             accumulate=accumulate,
             seed=seed,
             identities=shares,

@@ -71,8 +71,8 @@ def read_text(
     """Reads and tokenizes ``FILE.parquet:COLUMN``, or takes it from the cache.
 
     Args:
-        tokenizer: a tokenizer.json, a folder with one, or a name on the Hugging Face hub. None
-            trains a byte-level BPE of `vocab_size` entries on the text.
+        tokenizer: a folder with one, or a name on the Hugging Face hub. None trains a byte-level
+            BPE of `vocab_size` entries on the text.
         max_length: tokens over which samples are left out.
         held_out: samples kept for evaluation.
         cache: the folder to keep tokens in.
@@ -133,14 +133,6 @@ def _encoder(
     if name is None:
         trained = load_tokenizer(train_tokenizer(texts, vocab_size))
         return lambda text: trained.encode(text).ids, vocab_size
-    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
-    if path.is_file():
-        from tokenizers import Tokenizer
-
-        loaded = Tokenizer.from_file(str(path))
-        loaded.no_truncation()
-        loaded.no_padding()
-        return lambda text: loaded.encode(text).ids, loaded.get_vocab_size()
     from transformers import AutoTokenizer
 
     found = AutoTokenizer.from_pretrained(name)

@@ -2,12 +2,9 @@
 
 report    spreads, tables, the machine, and the arguments that every benchmark has
 epoch     figures of the groups of an epoch
-released  an epoch of the released ODB package, over lengths alone
 corpus    tokenized samples
 methods   four ways to form batches, behind one interface
 train     an epoch of data-parallel training, timed
-memory    of this process and those that it has started
-processor time of those that a process has started
-endurance whether memory, files and speed stay as they are in a long run
+usage     memory and processor time of processes
 ranks     rank processes, new ones for every measurement
 """

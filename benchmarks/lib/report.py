@@ -49,14 +49,6 @@ def parser(description: str, example: str, *, repeats: int) -> argparse.Argument
     return result
 
 
-def require_peer() -> None:
-    """Stops with a remedy where the package to compare with is not installed."""
-    try:
-        import odb  # noqa: F401
-    except ImportError:
-        sys.exit(f"this benchmark compares with {PEER}: pip install 'evenstep[bench]'")
-
-
 def machine() -> dict[str, Any]:
     return {
         "system": platform.platform(terse=True),

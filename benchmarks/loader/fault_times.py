@@ -4,7 +4,7 @@ Two ranks train under Gloo, each with a batcher process and two workers; a step 
 both train, something goes wrong on rank 1. The clock runs from that moment (a signal is sent, a
 worker begins to hang, a dataset raises) to the moment when the training loop of a surviving rank
 has the exception. After the job has ended, the benchmark looks for leftovers: processes, files in
-/dev/shm and in its temporary folder, sockets that listen.
+/dev/shm and in its temporary folder.
 
     own     the error on rank 1, where it lives
     other   the error on rank 0
@@ -22,10 +22,12 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -52,6 +54,7 @@ WORDS = 90  # of an error in the table, in characters
 
 
 HUNG = "it hangs"
+GONE = psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD
 WHOSE = {"own", "other"}
 
 
@@ -79,7 +82,7 @@ def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection
     try:
         for number, _ in enumerate(loader):
             if number == 3:
-                results.send((children(os.getpid()), listening() & sockets(os.getpid())))
+                results.send(children(os.getpid()))
             if mine and mine.happens("training loop raises"):
                 raise ZeroDivisionError("no gradient")
             if mine and mine.happens(LEAVES):
@@ -111,17 +114,15 @@ def run(case: Case) -> dict[str, Any]:
             started = [receive(results) for results, _ in ends]
             if None in started:
                 sys.exit(f"{case.name}: the job did not start\n{logs(folder)}")
-            begun = strike(case, fault, ranks[1].pid or 0, started[1][0])
+            begun = strike(case, fault, ranks[1].pid or 0, started[1])
             errors = {"other": receive(ends[0][0])}
             if case.fails_itself:
                 errors["own"] = receive(ends[1][0])
             deadline = time.monotonic() + GRACE
-            open_sockets = started[0][1] | started[1][1]
 
             def look() -> list[str]:
                 files = [str(path) for path in (folder / "tmp").glob("pymp-*")]
-                held = listening() & open_sockets
-                return [*survivors(pids), *files, *held, *(shared_files() - shared)]
+                return [*map(str, survivors(pids)), *files, *(shared_files() - shared)]
 
             while (left := look()) and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -134,7 +135,7 @@ def run(case: Case) -> dict[str, Any]:
     at = begun or fault.at()
     return {
         "gone_s": gone - at,
-        "left": [str(thing) for thing in left],
+        "left": left,
         **{
             whose: {"seconds": error[0] - at, "error": error[1], "message": error[2]}
             if error is not None
@@ -174,62 +175,27 @@ def logs(folder: Path) -> str:
     return "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
 
 
-# What the system knows of processes, memory and ports
-
-
-def processes() -> dict[int, tuple[int, int]]:
-    """Living processes: their parent and their session."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent, _, session = path.read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue
-        if state not in "ZX":
-            found[int(path.parent.name)] = (int(parent), int(session))
-    return found
-
-
 def children(parent: int) -> list[int]:
-    return sorted(pid for pid, (above, _) in processes().items() if above == parent)
+    return sorted(child.pid for child in psutil.Process(parent).children())
 
 
 def survivors(sessions: set[int]) -> list[int]:
-    return [pid for pid, (_, session) in processes().items() if session in sessions]
-
-
-def sockets(pid: int) -> set[str]:
-    found = set()
-    for file in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            found.add(os.readlink(f"/proc/{pid}/fd/{file}"))
-        except OSError:
-            continue
-    return {name for name in found if name.startswith("socket:")}
-
-
-def listening() -> set[str]:
-    found = set()
-    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        for line in table.read_text().splitlines()[1:] if table.exists() else ():
-            columns = line.split()
-            if columns[3] == "0A":
-                found.add(f"socket:[{columns[9]}]")
+    found = []
+    for process in psutil.process_iter(["status"]):
+        with suppress(ProcessLookupError):
+            if os.getsid(process.pid) in sessions and process.info["status"] not in GONE:
+                found.append(process.pid)
     return found
 
 
 def shared_files() -> set[str]:
     """Files in /dev/shm that no living process has mapped: those belong to some other job."""
     names = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
-    for maps in Path("/proc").glob("[0-9]*/maps") if names else ():
-        try:
-            names -= {line.split()[-1] for line in maps.read_text().splitlines() if line}
-        except OSError:
-            continue
+    for pid in psutil.pids() if names else ():
+        with suppress(OSError):
+            maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            names -= {line.split()[-1] for line in maps if line}
     return names
-
-
-# Reporting
 
 
 def rows(name: str, runs: list[dict[str, Any]]) -> list[list[str]]:
@@ -257,7 +223,6 @@ def main() -> None:
     )
     arguments.add_argument("--runs", type=int, default=5, help="jobs for each fault")
     arguments.add_argument("--faults", nargs="+", choices=names, default=names, metavar="FAULT")
-    arguments.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     options = arguments.parse_args()
     found: list[list[str]] = []
     hung, left = [], []
@@ -273,7 +238,7 @@ def main() -> None:
             left.append(case.name)
     columns = ["fault on rank 1", "rank", "median s", "max s", "gone s", "error"]
     title = f"Seconds from the fault to the error on a surviving rank; {options.runs} jobs each"
-    show(Table(columns, found, title), as_json=options.json)
+    show(Table(columns, found, title), as_json=False)
     if hung or left:
         sys.exit(f"hung: {hung}; left something behind: {left}")
 

@@ -13,31 +13,30 @@ is removed at the end; tokens are bytes, so that nothing is downloaded.
 Each measurement is one pass in a fresh process; cases alternate. The rate is that of all samples,
 from before the loader is built. Memory is the largest sum of PSS of the process and its children,
 read five times a second, less that of the process before it builds the loader. CPU time is of all
-of them, and what to compare on a busy machine.
+of them, imports included, and what to compare on a busy machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow.parquet as pq
 from PIL import Image
 from torch.utils.data import Dataset
 
 import evenstep
-from benchmarks.lib.memory import memory, started
 from benchmarks.lib.report import Table, in_turn, parser, progress, show, spreads
+from benchmarks.lib.usage import memory
 
 DATA = Path("../shared/data/mm_interleaved_docs.parquet")
 MOST_IMAGES, LETTERS = 4, 2000
@@ -104,29 +103,16 @@ class Collate:
 
 
 class Watch(threading.Thread):
-    """The most memory and all CPU time of this process and its children."""
+    """The most memory of this process and its children."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self._process = psutil.Process()
         self.before = self.most = memory()
-        self._cpu: dict[int, float] = {}
-        self._begun = sum(self._process.cpu_times()[:2])
-        self._over = threading.Event()
+        self.over = threading.Event()
 
     def run(self) -> None:
-        while not self._over.wait(0.2):
+        while not self.over.wait(0.2):
             self.most = max(self.most, memory())
-            for each in (self._process, *started()):
-                try:
-                    self._cpu[each.pid] = sum(each.cpu_times()[:2])
-                except psutil.Error:
-                    continue
-
-    def end(self) -> tuple[float, float]:
-        self._over.set()
-        self.join()
-        return (self.most - self.before) / 2**20, sum(self._cpu.values()) - self._begun
 
 
 def measure(case: str, rows: list[dict[str, Any]], workers: int) -> dict[str, float]:
@@ -147,9 +133,12 @@ def measure(case: str, rows: list[dict[str, Any]], workers: int) -> dict[str, fl
     seen = sum(len(step.indices or ()) for _, step in loader.steps())
     seconds = time.monotonic() - begin
     assert seen == len(rows)
-    memory, cpu = watch.end()
+    watch.over.set()
+    watch.join()
     loader.close()
-    return {"memory": memory, "rate": seen / seconds, "cpu": 1000 * cpu / seen}
+    cpu = 1000 * sum(os.times()[:4]) / seen  # children's included
+    most = (watch.most - watch.before) / 2**20
+    return {"memory": most, "rate": seen / seconds, "cpu": cpu}
 
 
 def main() -> None:
@@ -158,7 +147,7 @@ def main() -> None:
         "--data", type=Path, default=DATA, help="parquet file with text, image_w and image_h"
     )
     options.add_argument("--samples", type=int, default=160)
-    options.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    options.add_argument("--workers", type=int, default=2)
     options.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # case, workers, rows
     chosen = options.parse_args()
     if chosen.one:
@@ -176,20 +165,19 @@ def main() -> None:
         listed.write_text(json.dumps(rows))
         files = [Path(path).stat().st_size for row in rows for path in row["paths"]]
 
-        def run(key: tuple[int, str]) -> Any:
+        def run(case: str) -> Any:
             command = [sys.executable, "-m", "benchmarks.loader.late_images"]
-            command += ["--one", key[1], str(key[0]), str(listed)]
+            command += ["--one", case, str(chosen.workers), str(listed)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             return json.loads(done.stdout.splitlines()[-1])
 
-        cases = product(chosen.workers, CASES)
-        runs = in_turn(cases, chosen.repeats, run)
+        runs = in_turn(CASES, chosen.repeats, run)
     rows_found = []
-    for (workers, case), found in runs.items():
+    for case, found in runs.items():
         each = spreads(found)
         cells = [each[name].text(digits) for name, (_, digits) in FIGURES.items()]
-        rows_found.append([f"{workers}", case, *cells])
-    head = ["workers", "pixels are made", *(title for title, _ in FIGURES.values())]
+        rows_found.append([case, *cells])
+    head = ["pixels are made", *(title for title, _ in FIGURES.values())]
     mean = sum(files) / len(files) / 1000
     title = f"{len(rows)} documents, {len(files)} images, JPEGs of {mean:.0f} KB on average"
     show(Table(head, rows_found, title), as_json=chosen.json)

@@ -32,8 +32,8 @@ from torch.utils.data import Dataset
 
 import evenstep
 import evenstep.loader
-from benchmarks.lib.memory import memory
 from benchmarks.lib.report import Table, in_turn, parser, show, spreads
+from benchmarks.lib.usage import memory
 
 METHODS = {"default": None, "fork": "fork", "spawn": "spawn"}
 PASSES = 3

@@ -39,7 +39,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import evenstep
-from benchmarks.lib.report import Table, in_turn, parser, progress, require_peer, show, spreads
+from benchmarks.lib.report import Table, in_turn, parser, progress, show, spreads
 from evenstep.tools.simulate import sample_lengths
 
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -186,7 +186,6 @@ def main() -> None:
     arguments.add_argument("--kinds", nargs="+", choices=list(SAMPLES), default=list(SAMPLES))
     arguments.add_argument("--samples", type=int, help="in an epoch", default=None)
     options = arguments.parse_args()
-    require_peer()
     PROCESSES.set_forkserver_preload(["evenstep.loader", "evenstep.tools.simulate", "odb"])
     show(*(measure(kind, options) for kind in options.kinds), as_json=options.json)
 

@@ -32,9 +32,7 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +42,7 @@ from torch.utils.data import Subset
 import evenstep
 from benchmarks.lib import ranks
 from benchmarks.lib.methods import METHODS, Setting
-from benchmarks.lib.report import Spread, Table, parser, progress, require_peer, show, spreads
+from benchmarks.lib.report import Spread, Table, parser, progress, show, spreads
 from benchmarks.lib.train import Records, calibrate, epoch
 from evenstep.cost import Cost, fit
 from evenstep.plan.update_size import UpdateSize
@@ -148,14 +146,6 @@ def _model(seed: int) -> PaddedGPT:
     return PaddedGPT(**MODEL)
 
 
-def require_packages(methods: Sequence[str]) -> None:
-    """Stops with a remedy where a package that a method needs is not installed."""
-    if any(name.startswith("odb") for name in methods):
-        require_peer()
-    if any(name.startswith("group") for name in methods) and find_spec("transformers") is None:
-        sys.exit("group-by-length needs transformers: pip install 'evenstep[bench]'")
-
-
 def whole(task: Task, setting: Setting) -> Task:
     """As many samples as make whole micro-batches of fixed size, so that each is trained on once
     by every method."""
@@ -172,20 +162,6 @@ def first(task: Task, count: int) -> Task:
     return replace(task, training=few, lengths=task.lengths[:count])
 
 
-def describe(task: Task, setting: Setting) -> str:
-    """What every reader of the table has to know."""
-    cost = setting.cost
-    micro_batches = len(task.lengths) / (RANKS * setting.rows * setting.steps)
-    return (
-        f"trained on {len(task.lengths):,} samples, {task.lengths.sum():,} tokens; "
-        f"{setting.max_tokens:,} padded tokens fit into memory\n"
-        f"fixed sizes: micro-batches of {setting.rows}, {micro_batches:.2f} of them to a step on "
-        f"average, which makes {setting.steps} steps, as many as a simulation of Even\n"
-        f"cost given to Even, fitted to groups timed here: {1e3 * cost.per_group:.2f} ms + "
-        f"{1e6 * cost.per_token:.1f} µs per token + {1e9 * cost.per_pair:.1f} ns per pair"
-    )
-
-
 def main() -> None:
     arguments = parser(
         __doc__ or "",
@@ -197,7 +173,6 @@ def main() -> None:
     arguments.add_argument("--max-tokens", type=int, default=2048, help="of a micro-batch, padded")
     arguments.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     options = arguments.parse_args()
-    require_packages(options.methods)
     progress("text")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if options.data is None:
@@ -216,7 +191,6 @@ def main() -> None:
     samples, lengths, seconds = zip(*timed)
     setting = choose(task, options, fit(lengths, seconds, samples=samples))
     task = whole(task, setting)
-    print(describe(task, setting), file=sys.stderr)
     show(table_of(measure(task, setting, options)), as_json=options.json)
 
 

@@ -3,7 +3,7 @@
 Every peer has an environment of its own, in .venv-peers; every measurement is a new job of one or
 two rank processes in it. ``python -m benchmarks.peers --help`` says what is measured.
 
-registry   the peers, what each needs, and why a workload is left out
+registry   the peers, and what each needs
 install    environments from the locked requirements in locks/
 data       the text, pictures and sources that all peers read
 work       the work itself, which all adapters call: tokenize, pad, decode; what a rank is told

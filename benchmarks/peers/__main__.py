@@ -9,7 +9,6 @@ Workloads, on 1 and 2 ranks that have 2 reading processes together:
 
     padded   text, tokenized, in padded batches of 16 samples, or of 8,192 padded tokens if the
              peer forms batches by tokens
-    packed   text, tokenized, in rows of 8,192 tokens
     images   JPEGs, decoded by PIL and resized to 224 x 224, in batches of 16
     mixture  30 sources of text, drawn by weight, in padded batches
 

@@ -27,8 +27,8 @@ from evenstep_demos.text.corpus import blocks_of
 from evenstep_demos.text.prepared_text import train_tokenizer
 
 ROOT = Path("out/peers")
-SAMPLES = {"padded": 24_000, "packed": 24_000, "images": 4000, "mixture": 12_000}
-QUICK = {"padded": 1200, "packed": 1200, "images": 300, "mixture": 1200}
+SAMPLES = {"padded": 24_000, "images": 4000, "mixture": 12_000}
+QUICK = {"padded": 1200, "images": 300, "mixture": 1200}
 LEAST_TOKENS = 8
 VOCABULARY = 16_000
 
@@ -43,7 +43,7 @@ def tokenizer_file(quick: bool) -> Path:
 
 def raw(workload: str, quick: bool) -> Path:
     """The folder with the raw data of a workload, made if it is not there."""
-    folder = _root(quick) / ("padded" if workload == "packed" else workload)
+    folder = _root(quick) / workload
     if not (folder / "made").exists():
         progress(f"making the data: {folder}")
         shutil.rmtree(folder, ignore_errors=True)

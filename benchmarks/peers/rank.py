@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.processor import processor_seconds
+from benchmarks.lib.usage import processor_seconds
 from benchmarks.peers.work import Work
 
 MARKS = 0.25, 0.75

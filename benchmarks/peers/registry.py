@@ -1,4 +1,4 @@
-"""The peers: what each needs, and why a workload is left out."""
+"""The peers, and what each needs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ ENVIRONMENTS = Path(".venv-peers")
 LOCKS = Path("benchmarks/peers/locks")
 WORKLOADS = {
     "padded": "text to padded batches",
-    "packed": "text to packed rows",
     "images": "JPEG to tensors",
     "mixture": "a mixture of 30 sources",
 }
-NO_PACKING = "it packs no samples"
-NO_STATE = "it has no state to save"
 COMMON = ("numpy", "tokenizers", "pillow", "psutil")
 """What the work itself needs besides torch, in every environment."""
 
@@ -29,9 +26,8 @@ class Peer:
     """Module in adapters/."""
     requirements: tuple[str, ...] = ()
     """Of its environment; without any it runs in the current one."""
-    notes: Mapping[str, str] = field(default_factory=dict)
-    """By workload, or state: why there is no figure."""
     most_ranks: int = 2
+    """Ray: its second process could not join it on the machine of the figures."""
     worker: str = ""
     """Part of the command line of a process that prepares samples; otherwise the busiest one."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -41,30 +37,21 @@ PEERS: dict[str, Peer] = {
     "torch": Peer(
         title="torch DataLoader",
         adapter="torch",
-        notes={"packed": NO_PACKING, "state": NO_STATE},
     ),
     "stateful": Peer(
         title="torchdata StatefulDataLoader",
         adapter="stateful",
         requirements=("torchdata==0.11.0",),
-        notes={"packed": NO_PACKING},
     ),
     "nodes": Peer(
         title="torchdata nodes",
         adapter="nodes",
         requirements=("torchdata==0.11.0",),
-        notes={"packed": NO_PACKING},
     ),
     "ray": Peer(
         title="Ray Data",
         adapter="ray_data",
         requirements=("ray[data,train]==2.60.0", "aiohttp"),
-        notes={
-            "packed": NO_PACKING,
-            "mixture": "not measured: `Dataset.mix` (alpha) of 30 sources gave no batch in 60 s",
-            "ranks": "not measured: the second process could not join Ray on this machine",
-            "state": NO_STATE,
-        },
         most_ranks=1,
         worker="ray::",
         environment={"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": str(os.nice(0))},
@@ -73,23 +60,16 @@ PEERS: dict[str, Peer] = {
         title="Hugging Face datasets, streaming",
         adapter="hf_datasets",
         requirements=("datasets==5.2.0", "torchdata==0.11.0"),
-        notes={"packed": NO_PACKING},
     ),
     "odb": Peer(
         title="ODB, released package",
         adapter="odb_package",
         requirements=("online-dynamic-batching==0.1.2",),
-        notes={
-            "packed": NO_PACKING,
-            "images": "it forms batches by tokens",
-            "state": NO_STATE,
-        },
     ),
     "energon": Peer(
         title="Megatron-Energon",
         adapter="energon",
         requirements=("megatron-energon==7.4.1",),
-        notes={"state": "not measured: what a trial counted could be the adapter's fault"},
     ),
     "grain": Peer(
         title="Grain", adapter="grain_data", requirements=("grain==0.2.18", "array-record==0.8.6")
@@ -98,35 +78,26 @@ PEERS: dict[str, Peer] = {
         title="litData",
         adapter="lit_data",
         requirements=("litdata==0.2.76",),
-        notes={"packed": "`TokensLoader` cuts blocks of tokens that were made before training"},
     ),
     "mosaic": Peer(
         title="MosaicML Streaming",
         adapter="mosaic",
         requirements=("mosaicml-streaming==0.13.0", "numpy<2.2", "tokenizers"),
-        notes={"packed": NO_PACKING},
     ),
     "webdataset": Peer(
         title="WebDataset",
         adapter="web_dataset",
         requirements=("webdataset==1.0.2",),
-        notes={"packed": NO_PACKING, "state": NO_STATE},
     ),
     "spdl": Peer(
         title="SPDL",
         adapter="spdl_pipeline",
         requirements=("spdl==0.8.0",),
-        notes={"packed": NO_PACKING, "state": NO_STATE},
     ),
     "lhotse": Peer(
         title="lhotse, dynamic bucketing",
         adapter="lhotse_bucketing",
         requirements=("lhotse==1.33.0", "urllib3"),
-        notes={
-            "packed": "it joins cuts of audio, not texts",
-            "images": "it samples audio, video and text",
-            "state": "a sampler that counts tokens (`constraint=`) refuses `state_dict()`",
-        },
     ),
     "evenstep": Peer(title="evenstep's loader", adapter="evenstep_loader"),
     "service": Peer(title="evenstep's service on processes", adapter="evenstep_service"),

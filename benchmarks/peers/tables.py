@@ -73,7 +73,7 @@ class Found:
     def tables(self) -> list[Table]:
         order = {workload: place for place, workload in enumerate(WORKLOADS)}
         cases = sorted(self.runs, key=lambda case: (case[2] != "speed", order[case[0]], case[1]))
-        return [self._table(case) for case in cases] + [why()] * bool(cases)
+        return [self._table(case) for case in cases]
 
     def summary(self) -> Table:
         """One row for each peer, of all cases: what the page shows."""
@@ -144,17 +144,6 @@ class Found:
         cells.append(", ".join(map(str, last["steps"])) if "steps" in last else DASH)
         cells.append(DASH if case[0] == "mixture" else str(last.get("missed", DASH)))
         return cells
-
-
-def why() -> Table:
-    """What the peers have no means for."""
-    names = {"state": "resume", "ranks": "2 ranks", **WORKLOADS}
-    rows = [
-        [peer.title, names[what], reason]
-        for peer in PEERS.values()
-        for what, reason in peer.notes.items()
-    ]
-    return Table(["", "left out", "why"], rows, "What peers have no means for")
 
 
 def write(table: Table, page: Path) -> None:

@@ -32,7 +32,7 @@ class Work:
     """What the loader of one rank is to do."""
 
     workload: str
-    """padded, packed, images or mixture"""
+    """padded, images or mixture"""
     folder: str
     """The data, in the format that the adapter's `convert` wrote."""
     samples: int
@@ -44,7 +44,7 @@ class Work:
     batch_size: int
     """For a peer that forms batches of so many samples."""
     max_tokens: int
-    """Padded tokens of a batch for a peer that counts them, tokens of a packed row."""
+    """Padded tokens of a batch for a peer that counts them."""
     seed: int = 0
 
     def weights(self) -> list[float]:

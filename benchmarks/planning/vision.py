@@ -84,19 +84,17 @@ def main() -> None:
     arguments = parser(str(__doc__), example, repeats=1)
     add = arguments.add_argument
     add("--data", type=Path, default=Path("../shared/data"), help="folder of real sizes")
-    add("--ranks", type=int, nargs="+", default=[8, 64, 512])
-    add("--samples", type=int, nargs="+", default=[24_000, 8000, 4000], help="of each rank")
+    add("--ranks", type=int, nargs="+", default=[8, 64])
+    add("--samples", type=int, default=8000, help="of each rank")
     add("--only", default="", help="policies whose name contains this text")
     options = arguments.parse_args()
-    if len(options.samples) != len(options.ranks):
-        arguments.error("--samples needs a number for each of --ranks")
     if not (options.data / PAGES).exists():
         print(f"there is no {options.data / PAGES}: skipped; pass --data", file=sys.stderr)
         return
     sizes = Sizes(options.data)
     found = []
-    for ranks, samples in zip(options.ranks, options.samples):
-        rows = sizes.chat(ranks * samples, options.seed)
+    for ranks in options.ranks:
+        rows = sizes.chat(ranks * options.samples, options.seed)
         for name, policy in POLICIES.items():
             if options.only in name:
                 progress(f"{name} on {ranks} ranks")

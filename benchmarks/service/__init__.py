@@ -3,8 +3,7 @@
 imbalance     how uneven ranks are without and with balance; runs has the cases, corpora the data
 planner       seconds that the planner takes for a step, with the number of clients
 memory        memory of reading many sources, beside one PyTorch DataLoader on every rank
-long_run      memory, files and speed over as many steps as you like
-throughput    samples per second and waiting, beside torch's DataLoader; readers of mix's sources
+throughput    samples per second and waiting, beside torch's DataLoader
 partitioning  how many loaders a layout needs, beside layout_baselines
 scaling       what a trainer waits while weights move, with loaders that follow and without
 """

@@ -28,7 +28,6 @@ ends at the border of each image, so the cost does not follow from the sum of ce
 UNIT = 1e9
 PATCHES = 4
 """Patches of 14 x 14 pixels, which an encoder sees, in a cell of 28 x 28, which a backbone sees."""
-MOST_CELLS = 1280
 
 # Table 1 of the paper; widths of feed-forward networks, which it leaves out, are those that make
 # models of the size in the name.
@@ -60,7 +59,6 @@ VIT_2B = TransformerCost.vision(layers=48, hidden_size=1664, heads=16, ffn_size=
 
 FILES = {"chat_multi": 16_384, "gsm8k": 4096}
 """Text: name of the file, and tokens of a micro-batch."""
-PAGES = "mm_interleaved_docs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +127,7 @@ class _Shuffled:
 
 def named_text() -> list[Corpus]:
     """Corpora of the named distributions."""
-    return [_drawn("pretrain-128k", 131_072), _drawn("coyo-text", 2048)]
+    return [_drawn("pretrain-128k", 131_072)]
 
 
 def _drawn(name: str, context: int) -> Corpus:
@@ -184,15 +182,6 @@ def captioned(context: int, most_cells: int, encoder: TransformerCost) -> Corpus
         weights=dict.fromkeys(names, 1.0),
         columns=tuple(columns),
     )
-
-
-def cells_of(widths: Sequence[int], heights: Sequence[int]) -> Int64Array:
-    """[images] cells of 28 x 28 pixels, from 4, to which smaller images are scaled up, to
-    `MOST_CELLS`, to which larger ones are scaled down."""
-    across = np.maximum(np.rint(np.array(widths, np.float64) / 28), 1)
-    down = np.maximum(np.rint(np.array(heights, np.float64) / 28), 1)
-    cells: Int64Array = np.clip(across * down, 4, MOST_CELLS).astype(np.int64)
-    return cells
 
 
 def encoder_cost(cells: Int64Array, bounds: Int64Array, encoder: TransformerCost) -> Int64Array:

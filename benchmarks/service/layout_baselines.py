@@ -21,14 +21,10 @@ from evenstep.strategy.loaders.load_model import MOST_PARTS, Piece
 _SLACK = 1e-6  # for rounding, so that the bound holds
 
 
-def three_steps(model: LoadModel, room: float | None = None) -> LoaderLayout:
+def three_steps(model: LoadModel) -> LoaderLayout:
     """The paper's layout. The latency of a loader is what a step draws of its sources times their
-    seconds, at the time at which that is most; its memory is that of files and buffers.
-
-    Args:
-        room: bytes that the sources of a loader may take; None is all of its memory.
-    """
-    room = model.limits.memory if room is None else room
+    seconds, at the time at which that is most; its memory is that of files and buffers."""
+    room = model.limits.memory
     shared = model.buffers + model.staged  # what shards divide
     kept = model.file_bytes + model.transform_bytes  # what each has
     pieces = []

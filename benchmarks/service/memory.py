@@ -6,14 +6,12 @@ from the whole mixture. It therefore has every source open, and memory grows wit
 sources. The service has as many reading processes, the Source Loaders, which share the
 sources among them. Its planner, Data Constructors and registry are counted too.
 
-All sides prepare the same samples and give each rank the same number of rows in each step. "torch"
-holds a decoded row group of each open source in each worker, as readers of Parquet do. "torch,
-room" reads as the service does: each process keeps decoded rows up to a number of bytes, and
-decodes again what found no room. torch forks workers on Linux, so they share what the trainer had
-imported. All sides prepare some samples ahead: torch two batches for each worker, the service a few
-of each source. Row groups are 16 MiB decoded, so that "torch" fits into 24 GiB; where it does not
-fit, it is left out. Row groups of most corpora are several times larger, and the ratio grows with
-them. Every source is a file of the same content.
+All sides prepare the same samples and give each rank the same number of rows in each step. torch
+holds a decoded row group of each open source in each worker, as readers of Parquet do, and forks
+workers on Linux, so they share what the trainer had imported. All sides prepare some samples ahead:
+torch two batches for each worker, the service a few of each source. Row groups are 16 MiB decoded;
+those of most corpora are several times larger, and the ratio grows with them. Every source is a
+file of the same content.
 
 All processes of a run are measured while the trainers take steps and every source is being read:
 the median of a few looks, in PSS, which divides a page among the processes that share it. Each side
@@ -39,8 +37,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.lib.memory import memory
 from benchmarks.lib.report import Spread, Table, in_turn, parser, show
+from benchmarks.lib.usage import memory
 
 PROCESSES = multiprocessing.get_context("spawn")
 RANKS, WORKERS = 4, 2  # trainers, and reading processes for each
@@ -52,7 +50,7 @@ AHEAD = 4
 LOOKS = 5
 PATIENCE = 400.0  # seconds until a run can be measured
 MEBI = 1 << 20
-SIDES = ("torch", "torch, room", "service")
+SIDES = ("torch", "service")
 
 
 def prepared(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,14 +91,13 @@ def write(folder: Path, count: int) -> None:
 # Trainers, a process each. They say when all is open, and take steps until they are ended.
 
 
-def torch_trainer(ready: Connection, rank: int, side: str, folder: Path, count: int) -> None:
+def torch_trainer(ready: Connection, rank: int, folder: Path, count: int) -> None:
     from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
     from evenstep.data import open_reader
     from evenstep.data.parquet import DECODED
 
-    if side == "torch":
-        DECODED.limit = 1 << 40
+    DECODED.limit = 1 << 40
 
     class Mixed(IterableDataset[Any]):
         """All sources open in every worker, drawn from in turn."""
@@ -169,8 +166,8 @@ def trainers(target: Any, *arguments: Any) -> Iterator[None]:
 # A run, in a process of its own
 
 
-def with_torch(side: str, folder: Path, count: int) -> float:
-    with trainers(torch_trainer, side, folder, count):
+def with_torch(folder: Path, count: int) -> float:
+    with trainers(torch_trainer, folder, count):
         return measured() - psutil.Process().memory_full_info().pss / MEBI
 
 
@@ -219,23 +216,21 @@ def measured() -> float:
 
 def run(side: str, folder: Path, count: int) -> float:
     with ProcessPoolExecutor(1, mp_context=PROCESSES) as pool:
-        if side == "service":
-            return pool.submit(with_service, folder, count).result()
-        return pool.submit(with_torch, side, folder, count).result()
+        measure = with_service if side == "service" else with_torch
+        return pool.submit(measure, folder, count).result()
 
 
 def main() -> None:
     example = "python -m benchmarks.service.memory --sources 30 120"
     arguments = parser(__doc__ or "", example, repeats=1)
-    arguments.add_argument("--sources", type=int, nargs="+", default=[30, 60, 120, 300])
+    arguments.add_argument("--sources", type=int, nargs="+", default=[30, 120])
     options = arguments.parse_args()
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, max(options.sources))
         for count in options.sources:
-            sides = [side for side in SIDES if side != "torch" or has_room(count)]
-            runs = in_turn(sides, options.repeats, partial(run, folder=folder, count=count))
+            runs = in_turn(SIDES, options.repeats, partial(run, folder=folder, count=count))
             for side, own in runs.items():
                 ratios = [mine / base for mine, base in zip(own, runs["service"])]
                 row = [f"{count}", side, f"{statistics.median(own):,.0f}"]
@@ -243,19 +238,6 @@ def main() -> None:
     columns = ["sources", "side", "PSS, MiB", "over the service"]
     title = f"{RANKS} ranks, {RANKS * WORKERS} reading processes each side"
     show(Table(columns, rows, title), as_json=options.json)
-
-
-def has_room(count: int) -> bool:
-    """Whether this machine has the memory that torch will need; says so where it has not."""
-    free = psutil.virtual_memory().available / MEBI
-    needed = RANKS * WORKERS * (count * ROW_GROUP * 1.05 + 200) + 500
-    if needed > free:
-        print(
-            f"{count} sources: torch is left out, as it would need some {needed / 1024:.0f} GiB of "
-            f"memory, and {free / 1024:.0f} are free",
-            file=sys.stderr,
-        )
-    return needed <= free
 
 
 if __name__ == "__main__":

@@ -152,16 +152,7 @@ def papers_cases(backbone: TransformerCost) -> dict[str, Case]:
     }
 
 
-def vision_cases() -> dict[str, Case]:
-    return {
-        ARRIVAL: _vision_by_arrival,
-        **papers_cases(LLAMA_12B),
-        "backbone, karmarkar_karp both": _vision("karmarkar_karp", "both", None),
-        "separately, karmarkar_karp both": _vision("karmarkar_karp", "both", "karmarkar_karp"),
-    }
-
-
-def _vision_graph(graph: DGraph, backbone: TransformerCost = LLAMA_12B) -> DGraph:
+def _vision_graph(graph: DGraph, backbone: TransformerCost) -> DGraph:
     return graph.modality("text", "image").distribute("DP").cost(backbone)
 
 
@@ -169,7 +160,7 @@ def _vision(
     method: str | None,
     level: str | None,
     encoder: str | None,
-    model: TransformerCost = LLAMA_12B,
+    model: TransformerCost,
 ) -> Case:
     """
     Args:
@@ -190,11 +181,6 @@ def _vision(
         return _of_vision(costs, plan.cost_after, together=False), plan.carried
 
     return case
-
-
-def _vision_by_arrival(graph: DGraph) -> tuple[Loads, SampleTable]:
-    plan = _unlimited(_vision_graph(graph))
-    return _with_sample(plan, plan.arrival, plan.cost_before), plan.carried
 
 
 def _with_sample(plan: LoadingPlan, placed: Assignment, backbone: npt.NDArray[Any]) -> Loads:

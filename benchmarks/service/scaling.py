@@ -22,7 +22,6 @@ from benchmarks.lib.report import Table, parser, progress, show
 from evenstep.mixture import Staged, WarmUp
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.tools.report.picture import new_figure
 
 USUAL = {"text": 0.9, "images": 0.1}
 COSTLY = {"text": 0.4, "images": 0.6}
@@ -91,25 +90,10 @@ def phases(waits: list[float], part: int) -> dict[str, float]:
     return found
 
 
-def draw(path: Path, runs: dict[str, dict[str, Any]], part: int) -> None:
-    figure = new_figure(9, 3.5)
-    axes = figure.subplots()
-    for name, ran in runs.items():
-        axes.plot(range(1, len(ran["waits"])), ran["waits"][1:], label=name, linewidth=1)
-    for change in runs["scaled"]["changes"]:
-        axes.axvline(change["step"], color="grey", linestyle=":", linewidth=0.8)
-    for edge in range(1, 5):
-        axes.axvline(edge * part, color="lightgrey", linewidth=0.8)
-    axes.set(xlabel="step", ylabel="wait of the trainer, s", ylim=(0, None))
-    axes.legend()
-    figure.savefig(path)
-
-
 def main() -> None:
-    command = "python -m benchmarks.service.scaling --picture scaling.png"
+    command = "python -m benchmarks.service.scaling --steps 60"
     options = parser(__doc__ or "", command, repeats=1)
     options.add_argument("--steps", type=int, default=60, help="of each of five phases")
-    options.add_argument("--picture", type=Path)
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         job = moving_job(Path(folder), given.steps)
@@ -126,8 +110,6 @@ def main() -> None:
         progress("with those of the first step")
         runs["as at the start"] = run(job, given.steps, scaling().layout)
     assert runs["scaled"].pop("ids") == runs["as at the start"].pop("ids"), "batches differ"
-    if given.picture is not None:
-        draw(given.picture, runs, given.steps)
     rows = [
         [name, *(f"{seconds:.3f}" for seconds in phases(ran["waits"], given.steps).values())]
         for name, ran in runs.items()

@@ -1,4 +1,4 @@
-"""Trainers of other projects, with their own loaders and with evenstep's.
+"""Trainers of other projects, with and without evenstep.
 
-trainer_speed  tokens per second and held-out loss of Hugging Face's Trainer
+rollout_speed  seconds of an update of TRL's GRPOTrainer
 """

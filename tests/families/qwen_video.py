@@ -11,8 +11,7 @@ images and videos, or either, or neither. Alone, a sample with one video has ``s
 of shape [1], which still counts videos and not samples.
 
 transformers 5.24 has a video processor only where torchvision is installed. `PilVideoProcessor`
-makes the same patches of the image processor's steps, in the order of
-``Qwen2VLVideoProcessor.patchify``.
+makes patches in the same order by the image processor, of every second frame.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import BatchFeature, ProcessorMixin
-from transformers.image_utils import SizeDict
 from transformers.video_processing_utils import BaseVideoProcessor
 from transformers.video_utils import VideoMetadata
 
@@ -31,8 +29,6 @@ from families.collate import ChatCollate
 from families.family import Family
 from families.media import frames, image, messages
 from families.qwen_vl import (
-    PATCH,
-    SIZE,
     TEMPLATE,
     TorchvisionFreeQwen25VL,
     image_processor,
@@ -50,7 +46,9 @@ class PilVideoProcessor(BaseVideoProcessor):
     merge_size, temporal_patch_size = 2, 2
 
     def __call__(self, videos: Sequence[np.ndarray], **options: Any) -> BatchFeature:
-        patches, grids = zip(*map(self.patches, videos))
+        steps = image_processor()
+        made = [steps(images=list(video[::2]), return_tensors="pt") for video in videos]
+        grids = [each["image_grid_thw"] for each in made]
         metadata = [
             VideoMetadata(
                 total_num_frames=len(video),
@@ -60,32 +58,11 @@ class PilVideoProcessor(BaseVideoProcessor):
             for video in videos
         ]
         data = {
-            "pixel_values_videos": torch.cat(patches),
-            "video_grid_thw": torch.tensor(grids),
+            "pixel_values_videos": torch.cat([each["pixel_values"] for each in made]),
+            "video_grid_thw": torch.tensor([[len(grid), *grid[0, 1:]] for grid in grids]),
             "video_metadata": metadata,
         }
         return BatchFeature(data)
-
-    def patches(self, video: np.ndarray) -> tuple[torch.Tensor, list[int]]:
-        """One video -> its patches [patches, values] and their numbers in time, down and across."""
-        steps, merge, times = image_processor(), self.merge_size, self.temporal_patch_size
-        sizes = SizeDict(**SIZE)
-        resized = [
-            steps.resize(frame.transpose(2, 0, 1), size=sizes, resample=3, factor=PATCH * merge)
-            for frame in video
-        ]
-        scaled = [
-            steps.normalize(steps.rescale(frame, 1 / 255), steps.image_mean, steps.image_std)
-            for frame in resized
-        ]
-        pixels = torch.from_numpy(np.stack(scaled)).float()
-        count, channels, height, width = pixels.shape
-        grid = [count // times, height // PATCH, width // PATCH]
-        down, across = grid[1] // merge, grid[2] // merge
-        blocks = pixels.reshape(
-            grid[0], times, channels, down, merge, PATCH, across, merge, PATCH
-        ).permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
-        return blocks.reshape(grid[0] * grid[1] * grid[2], -1), grid
 
 
 def video_processor() -> ProcessorMixin:

@@ -119,15 +119,6 @@ def json_bytes(document: Any) -> bytes:
     return json.dumps(document).encode("utf-8", "surrogatepass")
 
 
-EVERY_BYTE = pytest.mark.parametrize(
-    "every",
-    [
-        pytest.param(False, id="short"),
-        pytest.param(True, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
-    ],
-)
-
-
 def fuzz(examples: int, *strategies: st.SearchStrategy[Any]) -> Callable[..., Any]:
     """Makes a test of a function that takes what the strategies draw: so many times, and two
     hundred times as often in soak runs."""

@@ -36,12 +36,6 @@ job = es.Job(sources=sources, mesh={{"DP": 1}}, strategy=print,
 dataset = [{{"input_ids": [1, 2, 3]}}] * 5
 """
 
-MOMENTS = '{"samples": 1, "tokens": 3, "mean": 3, "second": 0, "third": 0}'
-STEPS = '{"started": 1, "ranks": 2}\n' + 2 * (
-    '{"at": 1, "wait": 1, "train": 1, "tokens": 3, "padded_tokens": 4, "imbalance": 1, '
-    f'"moments": {MOMENTS}}}\n'
-)
-
 
 @pytest.fixture(scope="module")
 def files() -> Iterator[Path]:
@@ -62,7 +56,6 @@ def files() -> Iterator[Path]:
         (folder / "cut.npy").write_bytes((folder / "lengths.npy").read_bytes()[:99])
         (folder / "cut.parquet").write_bytes((folder / "a.parquet").read_bytes()[:-9])
         (folder / "empty").touch()
-        (folder / "run.jsonl").write_text(STEPS)
         (folder / "job_to_fuzz.py").write_text(JOB.format(folder=folder))
         os.chdir(folder)
         try:
@@ -75,7 +68,7 @@ def files() -> Iterator[Path]:
 BASES = {
     "advise": ["--world-size", "2", "--sketch", "30"],
     "profile": ["--seconds", "nan"],
-    "report": ["run.jsonl"],
+    "report": ["chat.jsonl"],
     "service run": ["job_to_fuzz.py", "--resume", "cut.npy"],
     "service plan": ["--step", "0", "--log", "chat.jsonl"],
     "simulate workload-packing": ["--lengths", "lengths.npy", "--context", "64"],
@@ -95,12 +88,8 @@ NAMES = [
     *("cut.npy", "a.parquet", "a.parquet:length", "a.parquet:text", "a.parquet:", "cut.parquet"),
     *("chat.jsonl", "chat.jsonl:input_ids", "cut.jsonl", "x" * 300, "lengths.npy/x", "/dev/full"),
     *("ultrachat", "pad", "stop", "tokens", "transformer:", "transformer:layers=1,heads=1", ":"),
-    "transformer:layers=9,hidden_size=64,heads=4,ffn_size=64,kv_heads=0",
-    f"transformer:layers={10**30},hidden_size={10**30},heads=4,ffn_size=64",
-    f"transformer:layers=1,hidden_size=64,heads=4,ffn_size={'9' * 5000}",
     *("calibration:", "calibration:none", "calibration:empty", "calibration:.", "8,8", "8,-1"),
-    *("per-document", "job_to_fuzz.py:dataset", "job_to_fuzz.py:", "a:b", "..:x", "a..b:c"),
-    *("job_to_fuzz.py:job.x", "empty:x", ".py:x", "json.py:loads", "true", "{max_tokens}"),
+    *("per-document", "job_to_fuzz.py:dataset", "job_to_fuzz.py:", "a:b", "true", "{max_tokens}"),
 ]
 
 

@@ -18,7 +18,6 @@ from torch.utils.data import IterableDataset
 import evenstep
 from documents import Documents
 from evenstep.errors import EvenstepError, MismatchError
-from evenstep.loader.resume.state import LoaderState
 
 DOCUMENTS = Documents(60)
 WINDOW = evenstep.Memory(buffer_size=12)
@@ -86,37 +85,6 @@ def test_a_damaged_state_is_refused_or_the_pass_ends(drawn: tuple[str, Any]) -> 
     finally:
         loader.close()
     assert max(came.values(), default=1) == 1
-
-
-@fuzz(30, st.sampled_from([1, 2, 3]), st.data())
-def test_damaged_states_of_ranks_are_not_merged(ranks: int, data: st.DataObject) -> None:
-    states = merged_from(ranks)
-    victim = data.draw(st.integers(0, ranks - 1))
-    states[victim] = data.draw(changed(states[victim]))
-    try:
-        merged = json.loads(json.dumps(evenstep.merge_states(states)))
-        # A huge round may be the last possible one: then the merged state is refused.
-        stream = LoaderState.read(merged).progress(0, 5).stream
-    except MismatchError:
-        return
-    assert stream is not None
-    left = stream.share(0, 1, even=False).tolist()
-    assert sorted(set(left)) == left
-
-
-def merged_from(ranks: int) -> list[dict[str, Any]]:
-    """States as of so many ranks, each of which has trained on the first of its two samples."""
-    part = STATES["shares"]["dp_rank_0"]
-    states = []
-    for rank in range(ranks):
-        state = json.loads(json.dumps(STATES["shares"]))
-        state["job"]["world_size"] = ranks
-        del state["dp_rank_0"]
-        columns = {name: part[name][:2] for name in ("lengths", "supervised", "patches", "ages")}
-        state[f"dp_rank_{rank}"] = {**part, **columns, "numbers": [0, 1], "taken": 2}
-        state[f"dp_rank_{rank}"] |= {"trained": [0], "checksum": {"places": [], "digest": 0}}
-        states.append(state)
-    return states
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,6 @@ def fields_of(batch: Any, names: Sequence[str]) -> dict[str, Any]:
         return dict(batch)
     if dataclasses.is_dataclass(batch):
         return dict(vars(batch))
-    if hasattr(batch, "_asdict"):
-        return dict(batch._asdict())
     if isinstance(batch, (tuple, list)):
         return dict(zip(names, batch))
     return {names[0]: batch}

@@ -16,14 +16,13 @@ import numpy as np
 
 from jobs.job import PACKED, POLICIES, UPDATES, Job
 from jobs.kinds import KINDS
-from jobs.training import HAS_LABELS_OPTION
 
 MAPPINGS = ("dict", "encoding")
 ALONE = ("tuple", "bare", "row")
 """Forms without a place for a mask."""
 TRANSFORMERS = {
-    "token": ("hf tokens", "hf seq2seq", "hf seq2seq 8"),
-    "own": ("hf seq2seq", "hf seq2seq 8", "hf seq2seq model"),
+    "token": ("hf tokens", "hf seq2seq"),
+    "own": ("hf seq2seq", "hf seq2seq model"),
     "sample": ("hf padding",),
 }
 """Their collate functions, by what has a label."""
@@ -61,14 +60,13 @@ def draw(seed: int, *, seeds: int = 1, **given: Any) -> Job:
     )
     pick("label", ("labels", "label", "label_ids") if _renames(job) else ("labels",))
     pick("data", ("list", "map", *["iterable"] * (by_itself and job["form"] != "row")))
-    pick("bad", _bad(job))
     unsized = job["policy"] in ("fixed batch", "pool sort")
     pick("update", ("one step", "three steps") if unsized else tuple(UPDATES))
     pick("resumed", (False, False, True) if by_itself else (False,))
     pick("workers", (*[0] * 14, 1, 2) if by_itself else (0,))
     pick("shuffle", (False, True) if job["data"] != "iterable" else (False,))
     pick("values", ("tensors", "arrays", *["lists"] * (kind.padded or kind.labeled != "sample")))
-    pick("told", (False, True) if HAS_LABELS_OPTION else (False,))
+    pick("told", (False, True))
     pick("ranks", (1, 2))
     pick("seed", tuple(range(seeds)))
     del job["packed"]
@@ -77,21 +75,21 @@ def draw(seed: int, *, seeds: int = 1, **given: Any) -> Job:
 
 def _trains(job: dict[str, Any]) -> bool:
     """Whether a Trainer takes the model and its labels."""
-    return job["kind"] not in ("perceptron", "bert token numbers") and job["labels"] != "shifted"
+    return job["kind"] != "perceptron" and job["labels"] != "shifted"
 
 
 def _forms(job: dict[str, Any]) -> tuple[str, ...]:
     kind = KINDS[job["kind"]]
-    rows = job["kind"] != "wav2vec2" and job["labels"] not in ("none", "shifted")
+    rows = job["labels"] not in ("none", "shifted")
     if job["kind"] == "perceptron":
         return ("dict", "tuple")
-    if job["entry"] == "trainer" or not kind.padded or job["kind"] == "wav2vec2":
+    if job["entry"] == "trainer" or not kind.padded:
         return ("dict", *["row"] * rows)
     if kind.media:
         return (*MAPPINGS, "row")
     if job["labels"] == "none":
         return (*MAPPINGS, "bare")
-    return (*MAPPINGS, "dataclass", "named tuple", "tuple", *["row"] * rows)
+    return (*MAPPINGS, "dataclass", "tuple", *["row"] * rows)
 
 
 def _policies(job: dict[str, Any]) -> list[str]:
@@ -133,7 +131,7 @@ def _collates(job: dict[str, Any]) -> list[str]:
         return ["pad", *["pad left"] * (kind.relative and kind.labeled != "own")]
     else:
         found = ["none", "pad", "pad 8"]
-        if (job["kind"] == "wav2vec2" or form == "bare") and job["policy"] == "fixed batch":
+        if form == "bare" and job["policy"] == "fixed batch":
             found.remove("none")  # torch's collate function takes no unequal lengths
         left = kind.relative and kind.labeled != "own"
         found += ["pad left"] * left
@@ -145,7 +143,7 @@ def _collates(job: dict[str, Any]) -> list[str]:
             )
             if job["labels"] == "none":
                 found += [] if unclear else ["hf causal", "hf padding", *["hf padding left"] * left]
-            elif job["kind"] not in ("wav2vec2", "bert token numbers"):
+            else:
                 found += TRANSFORMERS[kind.labeled]
     if by_trainer and job["labels"] == "none":  # the collate function has to make them
         found = [name for name in found if name in ("hf causal", "hf flattening", "pack")]
@@ -158,14 +156,6 @@ def _renames(job: dict[str, Any]) -> bool:
     suits = kind.labeled == "sample" and kind.padded and job["form"] in MAPPINGS
     suits &= job["collate"] not in ("own", "hf default")  # which take one name, or numbers only
     return suits and (job["entry"] != "trainer" or job["collate"] == "hf padding")
-
-
-def _bad(job: dict[str, Any]) -> tuple[str, ...]:
-    if job["kind"] == "perceptron":
-        return ("none",)
-    if job["collate"] == "pack prepared":  # of which PadCollator takes anything
-        return ("none",)
-    return (*["none"] * 6, "None", "empty", *["raise"] * (job["data"] == "map"))
 
 
 def pairs_of(job: Job) -> set[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,17 +30,6 @@ class Sample:
 
 @dataclass
 class MaskedSample:
-    input_ids: Any
-    attention_mask: Any
-    labels: Any
-
-
-class NamedSample(NamedTuple):
-    input_ids: Any
-    labels: Any
-
-
-class NamedMaskedSample(NamedTuple):
     input_ids: Any
     attention_mask: Any
     labels: Any
@@ -118,9 +107,7 @@ def _contained(form: str, fields: dict[str, Any]) -> Any:
     if form == "tuple":
         return tuple(fields.values())
     masked = "attention_mask" in fields
-    if form == "dataclass":
-        return (MaskedSample if masked else Sample)(**fields)
-    return (NamedMaskedSample if masked else NamedSample)(**fields)
+    return (MaskedSample if masked else Sample)(**fields)
 
 
 class Mapped(Dataset[Any]):
@@ -131,10 +118,7 @@ class Mapped(Dataset[Any]):
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Any:
-        sample = self.samples[index]
-        if isinstance(sample, Broken):
-            raise OSError("this file is damaged")
-        return sample
+        return self.samples[index]
 
 
 class Streamed(IterableDataset[Any]):
@@ -149,15 +133,8 @@ class Streamed(IterableDataset[Any]):
         return iter(self.samples[first::step])
 
 
-class Broken:
-    """A sample whose file cannot be read."""
-
-
-BAD = {"none": [], "None": [None] * 2, "empty": [{}] * 2, "raise": [Broken()] * 2}
-
-
 def dataset_of(job: Job) -> Any:
-    samples = samples_of(job) + BAD[job.bad]
+    samples = samples_of(job)
     if job.data == "list":
         return samples
     if job.data == "map":

@@ -38,7 +38,7 @@ class Job:
     told: bool
     """Whether the loader is told how the model reads labels."""
     form: str
-    """What a sample is: "dict", "encoding", "dataclass", "named tuple", "tuple", "bare", "row"."""
+    """What a sample is: "dict", "encoding", "dataclass", "tuple", "bare", "row"."""
     values: str
     """What holds its numbers: "tensors", "lists" or "arrays"."""
     mask: str
@@ -56,8 +56,6 @@ class Job:
     update: str
     resumed: bool
     """Whether another loader goes on after the first update, from the state of this one."""
-    bad: str
-    """What two more samples are, which are skipped: "none", "None", "empty" or "raise"."""
     ranks: int
     workers: int
     shuffle: bool

@@ -40,7 +40,7 @@ class Example:
 
     @property
     def tokens(self) -> torch.Tensor:
-        """What is padded: token ids, the samples of a waveform, or numbers."""
+        """What is padded: token ids, or numbers."""
         return next(iter(self.fields.values()))
 
 
@@ -143,17 +143,6 @@ ENCODER = {
     "attention_probs_dropout_prob": 0.0,
     "max_position_embeddings": 160,
 }
-MODERN = {
-    "num_hidden_layers": 2,  # one that sees everything, one that sees what is near
-    "attention_dropout": 0.0,
-    "mlp_dropout": 0.0,
-    "embedding_dropout": 0.0,
-    "classifier_dropout": 0.0,
-    "cls_token_id": 1,
-    "sep_token_id": 2,
-    "local_attention": 8,
-    "global_attn_every_n_layers": 2,
-}
 
 
 def of(kind: Any, config: Any, **settings: Any) -> Callable[[], nn.Module]:
@@ -222,29 +211,6 @@ def t5() -> Kind:
     )
 
 
-def bart() -> Kind:
-    sizes = {f"{part}_layers": 1 for part in ("encoder", "decoder")}
-    heads = {f"{part}_attention_heads": 2 for part in ("encoder", "decoder")}
-    wide = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "d_model": 16, "dropout": 0.0}
-    return Kind(
-        model=of(
-            hf.BartForConditionalGeneration,
-            hf.BartConfig,
-            **SMALL,
-            **sizes,
-            **heads,
-            **wide,
-            max_position_embeddings=64,
-            decoder_start_token_id=2,
-            forced_eos_token_id=None,
-        ),
-        example=translation,
-        labels=("own", "corrections"),
-        labeled="own",
-        unit=2,
-    )
-
-
 # Encoders
 
 
@@ -284,82 +250,12 @@ def classified(random: np.random.Generator, style: str, number: int) -> Example:
     return Example({"input_ids": text(random), "labels": label}, 1)
 
 
-def numbered(random: np.random.Generator, style: str, number: int) -> Example:
-    tokens = text(random)
-    labels = floats(random, len(tokens))
-    if style == "holes":
-        labels[torch.from_numpy(random.random(len(tokens)) < 0.3)] = -100
-    return Example({"input_ids": tokens, "labels": labels}, int((labels != -100).sum()))
-
-
-class TokenNumbers(nn.Module):
-    """Predicts a number for each token, with the mean squared error of those that are known."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = _of(hf.BertModel, hf.BertConfig, {**ENCODER})
-        self.head = nn.Linear(16, 1).double()
-        self.config = self.body.config
-
-    def forward(self, labels: torch.Tensor, **inputs: Any) -> Any:
-        found = self.head(self.body(**inputs).last_hidden_state)[..., 0]
-        known = labels != -100
-        loss = nn.functional.mse_loss(found[known], labels[known])
-        return hf.modeling_outputs.TokenClassifierOutput(loss=loss, logits=found)
-
-
-def token_numbers_model() -> nn.Module:
-    torch.manual_seed(0)
-    return TokenNumbers()
-
-
 def encoder(kind: Any, config: Any, example: Any, labels: tuple[str, ...], **more: Any) -> Kind:
     settings = {**ENCODER, **more.pop("settings", {})}
-    if config is hf.ModernBertConfig:
-        settings = {n: v for n, v in settings.items() if "dropout_prob" not in n} | MODERN
     return Kind(model=of(kind, config, **settings), example=example, labels=labels, **more)
 
 
-# Sound, images and numbers
-
-
-def spoken(random: np.random.Generator, style: str, number: int) -> Example:
-    """A waveform, and a text that is short enough for it."""
-    target = torch.from_numpy(random.integers(1, 12, int(random.integers(1, 6))))
-    wave = floats(random, int(random.integers(110, 330)))
-    return Example({"input_values": wave, "labels": target}, 1)
-
-
-def wav2vec2() -> Kind:
-    parts = ("hidden", "attention", "activation", "feat_proj", "final")
-    still = {f"{part}_dropout": 0.0 for part in parts} | {"layerdrop": 0.0}
-    return Kind(
-        model=of(
-            hf.Wav2Vec2ForCTC,
-            hf.Wav2Vec2Config,
-            vocab_size=12,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            conv_dim=(8, 8),
-            conv_stride=(4, 2),
-            conv_kernel=(6, 3),
-            num_conv_pos_embeddings=4,
-            num_conv_pos_embedding_groups=2,
-            feat_extract_norm="layer",
-            do_stable_layer_norm=True,
-            apply_spec_augment=False,
-            ctc_loss_reduction="mean",
-            pad_token_id=PAD,
-            **still,
-        ),
-        example=spoken,
-        labels=("own",),
-        labeled="own",
-        mean="sample",
-        unit=10,
-    )
+# Images, sound and numbers
 
 
 @cache
@@ -445,21 +341,12 @@ KINDS: dict[str, Kind] = {
     "llama": llama(),
     "gpt2": gpt2(),
     "t5": t5(),
-    "bart": bart(),
     "bert tags": encoder(
         hf.BertForTokenClassification,
         hf.BertConfig,
         tagged,
         ("every", "words", "holes", "alike"),
         settings={"num_labels": FIRST + CLASSES},
-    ),
-    "modernbert tags": encoder(
-        hf.ModernBertForTokenClassification,
-        hf.ModernBertConfig,
-        tagged,
-        ("every", "words", "holes"),
-        settings={"num_labels": CLASSES},
-        relative=True,
     ),
     "roberta blanks": encoder(
         hf.RobertaForMaskedLM, hf.RobertaConfig, blanked, ("masked",), relative=True
@@ -506,10 +393,6 @@ KINDS: dict[str, Kind] = {
         mean="sample",
         labeled="sample",
     ),
-    "bert token numbers": Kind(
-        model=token_numbers_model, example=numbered, labels=("every", "holes")
-    ),
-    "wav2vec2": wav2vec2(),
     "whisper": whisper(),
     "Qwen2-VL": with_images("Qwen2-VL"),
     "LLaVA-NeXT": with_images("LLaVA-NeXT"),

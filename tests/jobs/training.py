@@ -3,7 +3,6 @@ update."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import warnings
 from dataclasses import dataclass, field
@@ -23,8 +22,6 @@ from jobs.forms import dataset_of, examples_of
 from jobs.job import POLICIES, UPDATES, Job
 from jobs.kinds import KINDS, PAD, shifted_loss
 
-HAS_LABELS_OPTION = "labels" in inspect.signature(evenstep.DataLoader).parameters
-
 
 @cache
 def model_of(kind: str) -> Any:
@@ -40,10 +37,6 @@ class Update:
     """That this rank contributes to the mean over ranks."""
 
 
-def length_of_wave(sample: Any) -> int:
-    return len(sample["input_values"])
-
-
 def length_of_both(sample: Any) -> int:
     """Of source and target."""
     names = ("input_ids", "labels")
@@ -56,16 +49,13 @@ def options_of(job: Job) -> dict[str, Any]:
     options: dict[str, Any] = dict(UPDATES[job.update])
     if "update_tokens" in options and job.update == "tokens":
         options["update_tokens"] *= kind.unit
-    if job.kind == "wav2vec2":
-        options |= {"loss_scaling": "sample", "length_fn": length_of_wave}
-    elif kind.labeled == "own" and kind.padded and (job.form, job.policy) != ("row", "fixed batch"):
+    if kind.labeled == "own" and kind.padded and (job.form, job.policy) != ("row", "fixed batch"):
         options["length_fn"] = length_of_both
     if job.told:
         options["labels"] = job.reads
-    faults = {"skip_bad_samples": 2} if job.bad != "none" else {}
     if job.resumed and job.data == "iterable":
-        faults["replay"] = True
-    return options | {"faults": evenstep.Faults(**faults)}
+        options["faults"] = evenstep.Faults(replay=True)
+    return options
 
 
 def policy_of(job: Job) -> Policy:
@@ -146,7 +136,7 @@ def _for_model(job: Job, model: nn.Module, fields: dict[str, Any]) -> dict[str, 
         fields["labels"] = fields.pop(job.label)
     if job.call == "converted":
         fields = to_hugging_face(fields, model=model)
-    closed = job.form in ("dataclass", "named tuple", "tuple", "bare")
+    closed = job.form in ("dataclass", "tuple", "bare")
     if closed and tokens is not None and not job.packed:
         # They have no place for the mask that padding needs.
         fields.setdefault("attention_mask", (tokens != PAD).long())

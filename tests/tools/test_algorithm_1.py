@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.papers.wlb.algorithm_1 import Algorithm1
-from benchmarks.papers.wlb.thresholds import auto_thresholds
+from benchmarks.papers.wlb.algorithm_1 import Algorithm1, auto_thresholds
 from evenstep.plan.packing import DocumentCost
 from evenstep.tools.simulate import sample_lengths
 
@@ -68,6 +67,5 @@ def test_nothing_is_trained_on_twice_or_lost(
 
 def test_for_pretraining_lengths_outliers_begin_where_exhaustive_search_put_them() -> None:
     lengths = sample_lengths("pretrain-128k", 50_000)
-    found = auto_thresholds(lengths, context=128 * 1024, queues=3)
+    found = auto_thresholds(lengths, context=128 * 1024, queues=3, cost=DocumentCost())
     assert [round(t / 1024) for t in found] == [48, 67, 93]
-    assert auto_thresholds(lengths, context=128 * 1024, queues=1) == found[:1]

@@ -1,4 +1,4 @@
-"""Corollary 1, Tables 6 and 10 of the ODB paper: quotas, a rank without samples, and lengths."""
+"""Tables 6 and 10 of the ODB paper: a rank without samples, and lengths."""
 
 from __future__ import annotations
 
@@ -6,61 +6,15 @@ import math
 
 import numpy as np
 
-from benchmarks.papers.odb.paper import RANKS, OdbRule
+from benchmarks.papers.odb.paper import OdbRule
 from benchmarks.papers.outcome import Outcome, Table
-from evenstep.plan import Even, Policy
-from evenstep.tools.simulate import deal, sample_lengths
+from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.run import run_epoch
 
-SYNTHETIC = ("uniform-narrow", "uniform-wide", "longtail", "bimodal", "all-long", "all-short")
-SAMPLES, BUDGET, BUFFER = 1000, 4096, 64
-
+BUDGET = 4096
 ASSIGNED = (*range(47, 32, -1), 0)
 STEPS = (35, 35, 33, 33, 33, 33, 31, 31, 31, 31, 29, 29, 29, 29, 27, 0)
 EMITTED = (46, 46, 42, 42, 42, 42, 38, 38, 38, 38, 34, 34, 34, 34, 31, 0)
-
-
-def chained(policy: Policy, name: str, exhausted: str, seed: int) -> list[np.ndarray]:
-    """Identities of each step of all ranks, of epoch after epoch, until the quota is met: what
-    `DataLoader.epochs` does."""
-    lengths = sample_lengths(name, SAMPLES, seed)
-    steps: list[np.ndarray] = []
-    received = epoch = 0
-    while received < SAMPLES:
-        shares = deal(SAMPLES, RANKS, seed + epoch)
-        run = run_epoch(
-            policy,
-            [lengths[share] for share in shares],
-            buffer_size=BUFFER,
-            exhausted=exhausted,
-            seed=seed + epoch,
-            identities=shares,
-        )
-        for index in range(len(run.ranks[0].steps)):
-            steps.append(run.step(index))
-            received += len(steps[-1])
-            if received >= SAMPLES:
-                break
-        epoch += 1
-    return steps
-
-
-def corollary_1(seed: int) -> Outcome:
-    rows, worst = [], 0.0
-    for name in SYNTHETIC:
-        for policy in (OdbRule(BUDGET), Even(BUDGET)):
-            for exhausted in ("pad", "stop"):
-                steps = chained(policy, name, exhausted, seed)
-                emitted = np.concatenate(steps)
-                quota = max(0.0, 1 - len(emitted) / SAMPLES)
-                identity = 1 - len(np.unique(emitted)) / SAMPLES
-                worst = max(worst, quota, identity)
-                row = [name, type(policy).__name__, exhausted, f"{len(steps)}", f"{len(emitted)}"]
-                row += [f"{len(emitted) / SAMPLES:.4f}", f"{quota:.4f}", f"{identity:.4f}"]
-                rows.append(row)
-    columns = ["lengths", "policy", "exhausted", "steps", "samples", "terminal epoch"]
-    columns += ["quota error", "identity error"]
-    return Outcome([Table(columns, rows)], "quota error 0", f"both errors {worst:g}")
 
 
 def table_6(seed: int) -> Outcome:

@@ -1,11 +1,9 @@
-"""Tables 4, 5 and 21 of the ODB paper: what an epoch leaves when it stops, and at what price."""
+"""Tables 4 and 5 of the ODB paper: what an epoch leaves when it stops."""
 
 from __future__ import annotations
 
 from benchmarks.papers.odb.paper import (
     BOUNDS,
-    BUFFER,
-    CELLS,
     COVERAGE,
     RANKS,
     Bound,
@@ -91,43 +89,3 @@ def table_4(seed: int) -> Outcome:
 def table_5(seed: int) -> Outcome:
     rows = [coverage(row, seed) for row in COVERAGE]
     return Outcome([Table(COVERED, rows)], "0 missing", f"{sum(int(r[9]) for r in rows)} missing")
-
-
-JOIN = {
-    "LLaVA, 8B": "0.9982",
-    "ShareGPT4o, 8B": "0.9993",
-    "UltraChat, 8B": "1.0001",
-    "LLaVA, 2B": "0.9963",
-    "ShareGPT4o, 2B": "0.9995",
-    "UltraChat, 2B": "1.0002",
-}
-"""Table 21, full fine-tuning on one node: throughput of join over that of non-join."""
-
-
-def table_21(seed: int) -> Outcome:
-    rows = []
-    for cell in CELLS:
-        name = f"{cell.data}, {cell.model}"
-        drawn = sample_lengths(cell.distribution, cell.trained, seed)
-        shares = deal(len(drawn), RANKS, seed)
-        pad, stop = (
-            simulate(
-                OdbRule(cell.max_tokens),
-                [drawn[share] for share in shares],
-                buffer_size=BUFFER,
-                exhausted=ending,
-                seed=seed,
-                identities=shares,
-            )
-            for ending in ("pad", "stop")
-        )
-        ratio = (pad.emitted / pad.costs.max(axis=1).sum()) / (
-            stop.emitted / stop.costs.max(axis=1).sum()
-        )
-        row = [name, JOIN[name], f"{ratio:.4f}", f"{pad.steps:,}", f"{stop.steps:,}"]
-        rows.append([*row, f"{pad.emitted:,}", f"{stop.emitted:,}", f"{pad.filler_steps}"])
-    columns = ["", "join / non-join: paper", "predicted", "steps: pad", "stop", "samples: pad"]
-    worst = max((row[2] for row in rows), key=lambda ratio: abs(float(ratio) - 1))
-    return Outcome(
-        [Table([*columns, "stop", "fillers"], rows)], "0.9963 to 1.0002", f"{worst} at most"
-    )

@@ -1,4 +1,4 @@
-"""Table 1 and Figure 12 of the OVERLORD paper: all five models, predicted from operations."""
+"""Figure 12 of the OVERLORD paper: its five models, predicted from operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from benchmarks.service.runs import (
     papers_cases,
     run,
 )
-from evenstep.cost import GroupShapes, TransformerCost
 
 ENCODERS = {"ViT-1B": VIT_1B, "ViT-2B": VIT_2B}
 BACKBONES = {"Llama-12B": LLAMA_12B, "tMoE-25B": TMOE_25B, "Mixtral-8x7B": MIXTRAL}
@@ -30,46 +29,6 @@ CONTEXTS = {4096: 1.71, 8192: 2.63, 16_384: 3.09}
 """Tokens of a sequence, and the paper's mean gain with them."""
 RANKS = 64
 STEPS, SEEDS = 2, 3
-
-
-def parameters(cost: TransformerCost) -> float:
-    """All parameters, in thousands of millions; embeddings counted once."""
-    kv = (cost.kv_heads or cost.heads) / cost.heads
-    networks = cost.experts + cost.shared_experts if cost.experts else 1
-    feed_forward = networks * (3 if cost.gated else 2) * cost.hidden_size * cost.ffn_size
-    layer = 2 * cost.hidden_size**2 * (1 + kv) + feed_forward + cost.hidden_size * cost.experts
-    return (cost.layers * layer + cost.hidden_size * cost.vocab_size) / 1e9
-
-
-def table_1(seed: int) -> Outcome:
-    """The models as `TransformerCost` has them; `seed` changes nothing."""
-    rows = []
-    shares = []
-    for name, cost in {**ENCODERS, **BACKBONES}.items():
-        sequence = GroupShapes.measure([16_384], [0, 1])
-        whole = float(cost(sequence, packed=True)[0])
-        share = 1 - cost.per_token * 16_384 / whole
-        shares.append(share)
-        rows.append(
-            [
-                name,
-                f"{cost.layers}",
-                f"{cost.heads}",
-                f"{cost.hidden_size:,}",
-                f"{cost.ffn_size:,}",
-                f"{cost.experts}, {cost.top_k} at a time" if cost.experts else "",
-                f"{parameters(cost):.1f}",
-                f"{cost.per_token / 1e9:.1f}",
-                f"{share:.0%}",
-            ]
-        )
-    header = ["model", "layers", "heads", "width", "FFN width", "experts", "parameters, 1e9"]
-    header += ["1e9 operations of a token", "attention's share at 16,384 tokens"]
-    return Outcome(
-        [Table(header, rows)],
-        "1 B, 2 B, 12 B, 25 B, 8x7 B",
-        ", ".join(f"{row[6]} B" for row in rows),
-    )
 
 
 def figure_12(seed: int) -> Outcome:

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.papers.wlb.packing_run import ArrivingDocuments, Trained, run_planner
-from benchmarks.papers.wlb.thresholds import length_classes
 from evenstep.arrays import Int64Array
 from evenstep.plan.groups import Groups
 from evenstep.plan.packing.step_limits import DocumentCost
@@ -39,7 +37,7 @@ class Algorithm1:
         arrival. Lines are those of the paper's listing."""
         new = len(lengths) - len(self._given_up)
         pending = np.append(self._given_up, np.zeros(new, np.bool_))
-        classes = length_classes(lengths, self.thresholds)
+        classes = np.searchsorted(self.thresholds, lengths, side="right")
         pending |= classes == 0  # lines 4 to 11
         for queue in range(1, len(self.thresholds) + 1):  # lines 12 to 17
             waiting = np.flatnonzero((classes == queue) & ~pending)
@@ -62,18 +60,28 @@ class Algorithm1:
         return Groups.by_label(batch_of)
 
 
-def run_algorithm_1(
-    stream: ArrivingDocuments, *, thresholds: Sequence[int], cost: DocumentCost, room: float = 1.25
-) -> Trained:
-    """The stream up to its last complete global batch.
+def auto_thresholds(
+    lengths: Int64Array, *, context: int, queues: int, cost: DocumentCost
+) -> tuple[int, ...]:
+    """Thresholds of the queues of outliers, for which the paper gives no rule.
+
+    The first is the largest length at which a document alone costs as much as an average
+    micro-batch without outliers: shorter documents can be balanced, longer ones cannot. The others
+    divide the *cost* between there and a document of `context` tokens in equal ratios.
 
     Args:
-        room: limit of a micro-batch, in windows.
+        lengths: [documents] int64; a sample of the documents to come, some thousands.
     """
-    planner = Algorithm1(
-        micro_batches=stream.micro_batches,
-        max_tokens=int(room * stream.context),
-        thresholds=thresholds,
-        cost=cost,
-    )
-    return run_planner(planner, stream)
+    of_length = cost.of_documents(np.arange(context + 1)).astype(np.float64)
+    ascending = np.sort(lengths)
+    costs = of_length[ascending]
+    # below: [documents + 1] cost of a micro-batch made of the shortest documents alone
+    below = np.append(0.0, costs.cumsum()) * (context / float(ascending.sum()))
+    count = len(ascending)
+    # Documents below the threshold become fewer from pass to pass, down to the largest solution.
+    while (fewer := int(np.searchsorted(costs, below[count], side="right"))) < count:
+        count = fewer
+    first = int(np.searchsorted(of_length, below[count], side="right"))
+    low, top = of_length[first], of_length[-1]
+    ends = low * (top / low) ** (np.arange(1, queues) / queues)
+    return (first, *(np.searchsorted(of_length, ends, side="right") - 1).tolist())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.papers.outcome import Outcome, Table
-from benchmarks.papers.wlb.window_packing import cut_at_windows
+from benchmarks.papers.wlb.packing_run import cut_at_windows
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.tools.simulate import sample_lengths
 
@@ -19,7 +19,7 @@ _PLACES = 8  # positions looked at in each part
 def figure_3(seed: int) -> Outcome:
     lengths = sample_lengths(LENGTHS, DOCUMENTS, seed)
     places = (np.arange(PARTS * _PLACES) + 0.5) * CONTEXT / (PARTS * _PLACES)
-    goes_on = cut_at_windows(lengths, CONTEXT).pieces.lengths
+    goes_on = cut_at_windows(lengths, CONTEXT)[0]
     means = {
         "rest begins the next window": by_position(goes_on, places),
         "rest is dropped": by_position(dropped(lengths), places),

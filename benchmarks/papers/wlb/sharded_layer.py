@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from benchmarks.lib import ranks
 from benchmarks.papers.outcome import Outcome, Table
-from benchmarks.papers.wlb.window_packing import cut_at_windows
+from benchmarks.papers.wlb.packing_run import cut_at_windows
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.context_parallel import attention, prepare
 from evenstep.plan.sharding.adaptive import shard
@@ -37,8 +37,8 @@ PAPER = {"64K": 1.01, "128K": 1.07}
 def windows(context: int, seed: int) -> list[Int64Array]:
     """Lengths of the documents of some windows of original packing, on the small scale."""
     lengths = np.maximum(sample_lengths("pretrain-128k", 4000, seed) // SCALE, 1)
-    cut = cut_at_windows(lengths, context // SCALE)
-    whole = [cut.pieces.lengths[cut.windows.group(k)] for k in range(len(cut.windows) - 1)]
+    pieces, number = cut_at_windows(lengths, context // SCALE)
+    whole = np.split(pieces, np.flatnonzero(np.diff(number)) + 1)[:-1]
     picked = np.random.default_rng(seed).choice(len(whole), WINDOWS, replace=False)
     return [whole[k] for k in picked.tolist()]
 

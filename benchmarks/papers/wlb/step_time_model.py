@@ -2,17 +2,19 @@
 
 From the inside out, as imbalance propagates (section 3.1):
 
-1. A layer over a micro-batch: attention of the slowest context-parallel rank, by a latency model;
-   then matrix products, element-wise operations and collectives, which are linear in the tokens of
-   a rank. Nothing overlaps within a layer, except for the exchange of keys with attention if
-   wanted.
+1. A layer over a micro-batch: attention of the slowest context-parallel rank; then matrix products,
+   element-wise operations and collectives, which are linear in the tokens of a rank. Nothing
+   overlaps within a layer.
 2. A pass over a stage: its layers one after the other.
-3. A data-parallel rank: 1F1B over its micro-batches in the order given, each pass with its own
-   time.
+3. A data-parallel rank: 1F1B over its micro-batches, each pass with its own time.
 4. The step: the slowest data-parallel rank, then the sum of the gradients.
 
-Optimizer, embeddings, logits and loading are left out. Everything here is a prediction: constants
-come from `cluster_assumptions`, the time of attention from an `AttentionLatency`.
+Optimizer, embeddings, logits and loading are left out. Sizes and ranks are those of the paper's
+Table 1; its machines have 8 H100 SXM each, NVLink within and RoCE between. All other figures are
+assumptions from data sheets, or chosen in advance; none was fitted to a figure of the paper. The
+attention kernel is that of no GPU either: its shares of the peak are on the low side of published
+ones, most of all for short fragments, so that a sequence is cut finer only where that gains more
+than the kernel may lose.
 """
 
 from __future__ import annotations
@@ -23,277 +25,184 @@ from functools import cached_property
 
 import numpy as np
 
-from benchmarks.papers.wlb.assumed_latency import assumed_latency
-from benchmarks.papers.wlb.cluster_assumptions import Cluster, ClusterAssumptions
-from benchmarks.papers.wlb.packing_run import Trained
-from benchmarks.papers.wlb.pipeline_run import share_micro_batches
+from benchmarks.papers.wlb.packing_run import Packed
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.context_parallel.latency import AttentionLatency
-from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.step_limits import DocumentCost
+from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.items import whole_costs
 from evenstep.plan.pipeline import PipelineSchedule, order_micro_batches
-from evenstep.plan.sharding import Sharding, shard_per_document
 from evenstep.plan.sharding.adaptive import shard
 
 SHARDINGS = ("per-sequence", "per-document", "hybrid")
 """Methods of cutting a micro-batch over context-parallel ranks. The first two are WLB-LLM's."""
+STAGES = 4
+HEAD, VOCABULARY, BYTES = 128, 32_000, 2  # size of a head; entries; bytes of a bf16 element
+BACKWARD = 2.0  # time over that of forward, for matrix products and element-wise operations
+PEAK = 989e12  # dense bf16 products of an H100 SXM
+MATRIX_SHARE = 0.6  # of the peak, that matrix products reach
+MEMORY = 2.4e12  # bytes/s that element-wise operations read and write: 0.7 of 3.35e12
+ELEMENTWISE = 40  # times that a layer reads or writes the residual width for a token, forward
+NODE = 8  # GPUs that NVLink connects
+INSIDE, BETWEEN = 360e9, 40e9  # bytes/s each way: 0.8 of NVLink's, and of a 400 Gb/s port
+COLLECTIVE = 20e-6  # seconds of a collective call, without its bytes
+QUERIES = {128: 0.20, 256: 0.32, 512: 0.40, 1024: 0.46, 4096: 0.55}  # share of the peak
+KEYS = {128: 0.5, 512: 0.75, 2048: 0.95, 8192: 1.0}  # share of that, with fewer keys
+ATTENTION_BACKWARD = 0.8  # of the forward throughput
 
-BYTES = 2
-"""Bytes of a bf16 element."""
-_BACKWARD = 2.0
-"""Backward over forward time, for matrix products and element-wise operations."""
 
+def gather(received: Float64Array | float, ranks: int, span: int) -> Float64Array | float:
+    """Seconds of an all-gather or a reduce-scatter.
 
-@dataclass(frozen=True, kw_only=True)
-class MicroBatches:
-    """The micro-batches of all steps, as lists of lengths.
-
-    Every step has `per_step` of them; if fewer were packed, the others are empty.
+    Args:
+        received: bytes of all ranks together.
+        span: GPUs over which these ranks are spread.
     """
+    link = INSIDE if span <= NODE else BETWEEN
+    return COLLECTIVE + received * (ranks - 1) / ranks / link if ranks > 1 else 0.0 * received
 
-    documents: Sequence[Int64Array]
-    """[steps x per_step] lengths of the documents of each, in the order of the sequence; empty for
-    an empty micro-batch."""
-    per_step: int
 
-    @classmethod
-    def of(cls, trained: Trained, per_step: int) -> MicroBatches:
-        """The micro-batches that a packer made, from the first step to the last."""
-        if not len(trained.length):
-            raise ConfigurationError("nothing was trained on; give more documents")
-        step = trained.step - trained.step.min()
-        number = step * per_step + trained.micro_batch  # [n] micro-batch of each document
-        order = number.argsort(kind="stable")
-        ends = np.bincount(number, minlength=(int(step.max()) + 1) * per_step).cumsum()
-        return cls(documents=np.split(trained.length[order], ends[:-1]), per_step=per_step)
+@dataclass(frozen=True)
+class StepModel:
+    """Seconds of the passes and steps of a job. Tensor-parallel ranks are next to each other, then
+    context-, pipeline- and data-parallel ones."""
+
+    name: str
+    layers: int
+    hidden_size: int
+    ffn_size: int
+    context: int
+    tensor: int
+    context_ranks: int
+    data: int = 1
 
     @property
-    def steps(self) -> int:
-        return len(self.documents) // self.per_step
+    def layer_parameters(self) -> int:
+        return self.hidden_size * (4 * self.hidden_size + 3 * self.ffn_size)
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer_parameters + 2 * VOCABULARY * self.hidden_size
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a step: stages x data-parallel ranks (section 6.1)."""
+        return STAGES * self.data
 
     @cached_property
-    def tokens(self) -> Int64Array:
-        """[steps x per_step] tokens of each micro-batch."""
-        return np.array([lengths.sum() for lengths in self.documents], np.int64)
+    def latency(self) -> AttentionLatency:
+        forward = [[share * PEAK / 1e12 * of for of in KEYS.values()] for share in QUERIES.values()]
+        return AttentionLatency(
+            heads=self.hidden_size // HEAD // self.tensor,
+            head_size=HEAD,
+            queries=tuple(QUERIES),
+            keys=tuple(KEYS),
+            forward_tflops=tuple(map(tuple, forward)),
+            backward_tflops=tuple(tuple(ATTENTION_BACKWARD * x for x in row) for row in forward),
+            forward_launch=10e-6,
+            backward_launch=30e-6,
+            device="an assumed H100",
+            kernel="an assumed FlashAttention varlen",
+            dtype="bf16",
+        )
 
-
-@dataclass(frozen=True, kw_only=True)
-class StepModel:
-    """Seconds of the passes and steps of a job."""
-
-    setting: ClusterAssumptions
-    latency: AttentionLatency
-    """Has the heads of one GPU, as `StepModel.of` checks."""
-    cluster: Cluster
-
-    @classmethod
-    def of(
-        cls,
-        setting: ClusterAssumptions,
-        *,
-        cluster: Cluster | None = None,
-        latency: AttentionLatency | None = None,
-    ) -> StepModel:
-        """The model of a job on a cluster.
-
-        Args:
-            latency: None is the default for the cluster's GPU.
-
-        Raises:
-            ConfigurationError: `latency` was measured with other heads than a GPU of the job has.
-        """
-        cluster = cluster or Cluster()
-        heads, size = setting.model.heads // setting.tensor, setting.model.head_size
-        if latency is None:
-            latency = assumed_latency(heads=heads, head_size=size, peak_tflops=cluster.peak_tflops)
-        if (latency.heads, latency.head_size) != (heads, size):
-            raise ConfigurationError(
-                f"the latency was measured with {latency.heads} heads of {latency.head_size}, and "
-                f"a GPU of {setting.name} has {heads} of {size}; measure those"
-            )
-        return cls(setting=setting, latency=latency, cluster=cluster)
-
-    def linear(self, tokens: Int64Array, ranks: Int64Array | None = None) -> Float64Array:
+    def linear(self, tokens: Int64Array) -> Float64Array:
         """[2, micro-batches] forward and backward seconds of a layer without its attention kernel.
 
         Args:
             tokens: [micro-batches] tokens of the whole micro-batch; ranks have equally many.
-            ranks: [micro-batches] context-parallel ranks that share each; None is the job's.
         """
-        setting, cluster, model = self.setting, self.cluster, self.setting.model
-        shared_by = np.full(len(tokens), setting.context_ranks) if ranks is None else ranks
-        own = -(-tokens // shared_by).astype(np.float64)  # tokens of a rank
-        products = 2 * own * model.layer_parameters / setting.tensor
-        products /= cluster.matrix_share * cluster.peak_tflops * 1e12
-        touched = own * cluster.elementwise * model.hidden_size * BYTES / setting.tensor
-        touched /= cluster.memory
-        # Sequence parallelism: activations are gathered before and scattered after attention and
-        # the feed-forward network; the backward pass does the same in reverse.
-        activations = own * model.hidden_size * BYTES
-        tensor = np.full(len(tokens), setting.tensor)
-        inner = 4 * _gathers(cluster, activations, tensor, tensor)
-        computing = products + touched
-        both = np.stack([computing, _BACKWARD * computing]) + inner  # [2, micro-batches]
-        both += self.exchange(tokens, shared_by)
-        seconds: Float64Array = np.where(tokens > 0, both, 0.0)
-        return seconds
+        own = -(-tokens // self.context_ranks).astype(np.float64)  # tokens of a rank
+        products = 2 * own * self.layer_parameters / self.tensor / (MATRIX_SHARE * PEAK)
+        activations = own * self.hidden_size * BYTES
+        computing = products + ELEMENTWISE * activations / self.tensor / MEMORY
+        # Activations are gathered before and scattered after attention and the feed-forward
+        # network; keys and values of all tokens are gathered by context-parallel ranks.
+        inner = 4 * gather(activations, self.tensor, self.tensor)
+        kept = 2.0 * tokens * self.hidden_size / self.tensor * BYTES
+        inner += gather(kept, self.context_ranks, self.tensor * self.context_ranks)
+        both = np.stack([computing, BACKWARD * computing]) + inner
+        return np.where(tokens > 0, both, 0.0)
 
-    def exchange(self, tokens: Int64Array, ranks: Int64Array) -> Float64Array:
-        """[micro-batches] seconds in which context-parallel ranks gather keys and values of all
-        tokens in a layer, and as long for their gradients. Arguments as for `linear`."""
-        setting = self.setting
-        kept = 2.0 * tokens * setting.model.hidden_size / setting.tensor * BYTES
-        return _gathers(self.cluster, kept, ranks, setting.tensor * ranks)
-
-    def layer(
-        self,
-        tokens: Int64Array,
-        attention: Float64Array,
-        ranks: Int64Array | None = None,
-        *,
-        hidden: bool = False,
-    ) -> Float64Array:
-        """[2, micro-batches] forward and backward seconds of a layer.
-
-        Args:
-            attention: [2, micro-batches] of its kernel.
-            hidden: whether the exchange overlaps with attention, so that only the rest of it takes
-                extra time.
-        """
-        shared_by = np.full(len(tokens), self.setting.context_ranks) if ranks is None else ranks
-        both: Float64Array = attention + self.linear(tokens, shared_by)
-        if hidden:
-            both -= np.minimum(self.exchange(tokens, shared_by), attention)
-        return both
-
-    def attention(self, plan: Sharding) -> Float64Array:
+    def attention(self, lengths: Int64Array, method: str) -> Float64Array:
         """[2] seconds of one layer's attention on the slowest rank, forward and backward."""
+        if not len(lengths):
+            return np.zeros(2)
+        plan = shard(lengths, self.context_ranks, latency=self.latency, methods=(method,))
         slowest: Float64Array = self.latency.of_ranks(plan).max(axis=1)
         return slowest
 
     def document_cost(self) -> DocumentCost:
         """The cost of documents for packers: the seconds of a token over those of a pair, for a
         document as long as the window, cut over the ranks."""
-        context = np.array([self.setting.context])
-        whole = shard_per_document(context, self.setting.context_ranks)
-        pair = 2 * float(self.attention(whole).sum()) / float(context[0]) ** 2
-        token = float(self.linear(context).sum()) / float(context[0])
+        context = np.array([self.context])
+        pair = 2 * float(self.attention(context, "per-document").sum()) / self.context**2
+        token = float(self.linear(context).sum()) / self.context
         return DocumentCost(linear=round(2 * token / pair))
 
-    def attentions(
-        self,
-        packed: MicroBatches,
-        methods: Sequence[str] = SHARDINGS[:2],
-    ) -> Mapping[str, Float64Array]:
-        """Attention of every micro-batch under each sharding method.
-
-        Args:
-            methods: names in `SHARDINGS` to compute and to choose from.
-
-        Returns:
-            name -> [2, micro-batches] seconds of one layer: for each of `methods`; for "adaptive",
-            the fastest of them, as its prediction is never wrong here.
-        """
-        found = {name: np.zeros((2, len(packed.documents))) for name in (*methods, "adaptive")}
-        for index, lengths in enumerate(packed.documents):
-            if not len(lengths):
-                continue
-            seconds = {
-                name: self.attention(
-                    shard(
-                        lengths,
-                        self.setting.context_ranks,
-                        latency=self.latency,
-                        methods=(name,),
-                    )
-                )
-                for name in methods
-            }
-            seconds["adaptive"] = min(seconds.values(), key=np.sum)
-            for name, both in seconds.items():
-                found[name][:, index] = both
-        return found
+    def attentions(self, packed: Packed, methods: Sequence[str]) -> Mapping[str, Float64Array]:
+        """[2, micro-batches] seconds of one layer's attention under each method, and under
+        "adaptive", the fastest of them, as its prediction is never wrong here."""
+        found = np.array([[self.attention(d, m) for d in packed.documents] for m in methods])
+        fastest = found.sum(axis=2).argmin(axis=0)
+        adaptive = found[fastest, np.arange(len(fastest))]
+        return {name: each.T for name, each in zip((*methods, "adaptive"), (*found, adaptive))}
 
     def steps(
-        self,
-        packed: MicroBatches,
-        attention: Float64Array,
-        *,
-        ordered: bool = False,
-        hidden: bool = False,
+        self, packed: Packed, attention: Float64Array, *, ordered: bool = False
     ) -> Float64Array:
         """[steps] seconds of each step.
 
         Args:
-            attention: [2, micro-batches] seconds of a layer, as `attentions` returns them.
-            ordered: the micro-batches of a step are distributed to data-parallel ranks by their
-                cost, and each pipeline runs its own in the order that suits it. False takes them as
-                they come.
-            hidden: see `layer`.
-
-        Raises:
-            ConfigurationError: steps do not have stages x data micro-batches.
+            attention: [2, micro-batches] seconds of a layer.
+            ordered: the micro-batches of a step are dealt to data-parallel ranks by their cost,
+                and each pipeline runs its own in the order that suits it. False takes them as they
+                come.
         """
-        setting = self.setting
-        if packed.per_step != setting.micro_batches:
-            raise ConfigurationError(
-                f"steps have {packed.per_step} micro-batches, and {setting.name} takes "
-                f"{setting.micro_batches}"
-            )
-        layers = setting.model.layers // setting.stages
-        passes = layers * self.layer(packed.tokens, attention, hidden=hidden)
-        schedule = self._schedule()
-        shared = passes.reshape(2, -1, setting.data, setting.stages)  # [2, steps, data, stages]
+        tokens = np.array([each.sum() for each in packed.documents])
+        passes = self.layers // STAGES * (attention + self.linear(tokens))
+        sends = self.context / self.context_ranks * self.hidden_size * BYTES
+        schedule = PipelineSchedule(stages=STAGES, latency=sends / self.tensor / BETWEEN)
         if ordered:
-            shared = self._ordered(passes, schedule)
-        ahead, back = shared.reshape(2, -1, setting.stages)
-        slowest = schedule.makespans(ahead.T, back.T)  # [steps x data]
-        steps: Float64Array = slowest.reshape(-1, setting.data).max(axis=1)
-        return steps + self._gradients()
-
-    def pipeline(self, layer: Float64Array) -> float:
-        """Seconds of a step of one pipeline, its micro-batches in the order that suits it.
-
-        Args:
-            layer: [2, micro-batches] forward and backward seconds of a layer.
-        """
-        schedule = self._schedule()
-        passes = self.setting.model.layers // self.setting.stages * layer
-        order = order_micro_batches(passes.sum(axis=0) / (1 + schedule.backward), schedule)
-        ahead, back = passes[:, order, None]
-        makespan = float(schedule.makespans(ahead, back)[0])
-        return makespan + self._gradients()
-
-    def _schedule(self) -> PipelineSchedule:
-        """1F1B, with the time that activations take from a stage to the next."""
-        setting = self.setting
-        sends = setting.context / setting.context_ranks * setting.model.hidden_size * BYTES
-        latency = sends / setting.tensor / self.cluster.between
-        return PipelineSchedule(stages=setting.stages, latency=latency)
+            passes = self._ordered(passes, schedule)
+        ahead, back = passes.reshape(2, -1, STAGES)
+        slowest = schedule.makespans(ahead.T, back.T).reshape(-1, self.data).max(axis=1)
+        ranks = self.context_ranks * self.data
+        own = self.parameters / self.tensor / STAGES * BYTES
+        span = self.tensor * ranks * (STAGES if self.data > 1 else 1)
+        return np.asarray(slowest + 2 * gather(own, ranks, span))
 
     def _ordered(self, passes: Float64Array, schedule: PipelineSchedule) -> Float64Array:
-        """[2, steps, data, stages] the passes of each data-parallel rank, in the order they run."""
-        both = passes.reshape(2, -1, self.setting.micro_batches)
+        both = passes.reshape(2, -1, self.micro_batches)
         chosen = []
         for step, costs in enumerate(both.sum(axis=0)):  # costs: [micro-batches]
-            shares = share_micro_batches(costs, self.setting.data)
+            rank_of = place(whole_costs(costs), self.data, equal_counts=True)
             # The schedule takes forward times, and derives the backward passes from them.
             forward = costs / (1 + schedule.backward)
-            ordered = np.stack([s[order_micro_batches(forward[s], schedule)] for s in shares])
-            chosen.append(both[:, step, ordered])
-        return np.stack(chosen, axis=1)
-
-    def _gradients(self) -> float:
-        """Seconds to sum the gradients of a GPU's parameters over the ranks that replicate them."""
-        setting = self.setting
-        ranks = setting.context_ranks * setting.data
-        own = setting.model.parameters / setting.tensor / setting.stages * BYTES
-        span = setting.gpus if setting.data > 1 else setting.tensor * ranks
-        return 2 * self.cluster.gather(own, ranks, span)
+            for rank in range(self.data):
+                share = np.flatnonzero(rank_of == rank)
+                chosen.append(both[:, step, share[order_micro_batches(forward[share], schedule)]])
+        return np.concatenate(chosen, axis=1)
 
 
-def _gathers(
-    cluster: Cluster, received: Float64Array, ranks: Int64Array, span: Int64Array
-) -> Float64Array:
-    columns = (received.tolist(), ranks.tolist(), span.tolist())
-    return np.array([cluster.gather(*each) for each in zip(*columns)])
+SIZES = {
+    "550M": (16, 1536, 4128),
+    "7B": (32, 4096, 11_008),
+    "30B": (64, 6144, 16_512),
+    "70B": (84, 8192, 22_016),
+}
+"""Layers, width and that of feed-forward networks: 7B is LLaMA2-7B, the others have its ratios."""
+TABLE_1 = tuple(
+    StepModel(f"{name}-{window}K", *SIZES[name], 1024 * window, tensor, ranks, data)
+    for name, window, tensor, ranks, data in (
+        ("550M", 64, 2, 2, 2),
+        ("550M", 128, 2, 4, 1),
+        ("7B", 64, 4, 2, 1),
+        ("7B", 128, 8, 2, 1),
+        ("30B", 64, 8, 2, 1),
+        ("30B", 128, 8, 4, 1),
+        ("70B", 64, 16, 4, 1),
+        ("70B", 128, 16, 4, 1),
+    )
+)
+"""WLB-LLM's Table 1."""

@@ -1,114 +1,102 @@
-"""Table 2 of the WLB-LLM paper: imbalance of packing methods, the paper's figures and ours.
+"""Table 2 of the WLB-LLM paper: imbalance of packing methods, on one rank and on several.
 
 Lengths are drawn from the distribution `pretrain-128k`, whose share of long documents is fitted to
-the table's first row. `--repeats` is the number of streams. The solver's rows, which take minutes,
-are the entry wlb/solver of the book.
+the table's first row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.lib.report import Table, parser, progress, show
-from benchmarks.papers.wlb.algorithm_1 import run_algorithm_1
-from benchmarks.papers.wlb.packing_result import PackingResult, measure
+from benchmarks.lib.report import progress
+from benchmarks.papers.outcome import Outcome, Table
+from benchmarks.papers.wlb.algorithm_1 import Algorithm1, auto_thresholds
 from benchmarks.papers.wlb.packing_run import (
-    ArrivingDocuments,
-    Trained,
+    Packed,
+    Stream,
     run_evenstep,
-    run_fixed_length,
     run_original,
+    run_planner,
 )
-from benchmarks.papers.wlb.thresholds import auto_thresholds
-from evenstep.plan.packing import DocumentCost
-from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
+from evenstep.plan.packing import DocumentCost, WorkloadPacking
+from evenstep.tools.simulate import DISTRIBUTIONS, deal, sample_lengths, simulate
 
 LENGTHS = "pretrain-128k"
 CONTEXT = 131_072
 MICRO_BATCHES = 4
 COST = DocumentCost(linear=24_576)
-THRESHOLD_SAMPLE = 50_000
-FIXED = {1: (1.41, 4), 2: (1.22, 5), 4: (1.11, 5), 8: (1.08, 5)}
-"""By the global batches that are packed together: imbalance degree and milliseconds of packing of
-the fixed-length greedy method, as Table 2 prints them."""
+ROOM = 1.25
+"""Windows that a micro-batch of Algorithm 1 holds."""
+STREAMS, BATCHES, THRESHOLD_SAMPLE = 3, 480, 50_000
 WLB = {1: (1.24, 8), 2: (1.05, 20), 3: (1.05, 23)}
-"""The same of WLB-LLM, by queues."""
+"""By queues, imbalance degree and milliseconds of packing, as Table 2 prints them."""
+RANKS, DOCUMENTS = (1, 2, 8, 64), 24_000  # of each rank: some 200 steps
 
-Run = Callable[[ArrivingDocuments], Trained]
+
+def stream_of(
+    context: int, micro_batches: int, batches: int, seed: int, lengths: str = LENGTHS
+) -> Stream:
+    """Documents of so many global batches, or one more or less."""
+    tokens = (batches + 1) * micro_batches * context
+    drawn = sample_lengths(lengths, int(tokens / DISTRIBUTIONS[lengths].mean), seed)
+    return Stream.of(drawn, context=context, micro_batches=micro_batches)
 
 
-def streams(batches: int, seeds: Sequence[int]) -> list[ArrivingDocuments]:
-    """Documents of so many global batches, for each seed."""
-    tokens = batches * MICRO_BATCHES * CONTEXT
-    # So many documents that there is a global batch more, give or take one.
-    count = int((tokens + MICRO_BATCHES * CONTEXT) / DISTRIBUTIONS[LENGTHS].mean)
-    drawn = [sample_lengths(LENGTHS, count, seed) for seed in seeds]
-    return [
-        ArrivingDocuments.of(
-            lengths[lengths.cumsum() - lengths < tokens],
-            context=CONTEXT,
-            micro_batches=MICRO_BATCHES,
+def algorithm_1(queues: int, cost: DocumentCost, seed: int) -> Callable[[Stream], Packed]:
+    def run(stream: Stream) -> Packed:
+        sample = np.minimum(sample_lengths(LENGTHS, THRESHOLD_SAMPLE, seed), stream.context)
+        planner = Algorithm1(
+            micro_batches=stream.micro_batches,
+            max_tokens=int(ROOM * stream.context),
+            thresholds=auto_thresholds(sample, context=stream.context, queues=queues, cost=cost),
+            cost=cost,
         )
-        for lengths in drawn
-    ]
+        return run_planner(planner, stream)
+
+    return run
 
 
-def thresholds(queues: int, seed: int) -> tuple[int, ...]:
-    """Thresholds of WLB-LLM's queues, which follow from a sample of documents."""
-    sample = sample_lengths(LENGTHS, THRESHOLD_SAMPLE, seed)
-    return auto_thresholds(sample, context=CONTEXT, queues=queues, cost=COST)
-
-
-def fixed_length(batches: int) -> Run:
-    return lambda stream: run_fixed_length(stream, batches, cost=COST, end="carry")
-
-
-def algorithm_1(ends: Sequence[int], room: float = 1.25) -> Run:
-    return lambda stream: run_algorithm_1(stream, thresholds=ends, cost=COST, room=room)
-
-
-def evenstep(stream: ArrivingDocuments) -> Trained:
-    return run_evenstep(stream, cost=COST, end="carry")
-
-
-def packed(run: Run, streams: Sequence[ArrivingDocuments]) -> list[PackingResult]:
-    return [measure(stream, run(stream), COST) for stream in streams]
-
-
-def mean(results: Sequence[PackingResult], figure: str) -> float:
-    return float(np.mean([getattr(result, figure) for result in results]))
-
-
-def main() -> None:
-    arguments = parser(__doc__ or "", "python -m benchmarks.papers.wlb.table2", repeats=3)
-    arguments.add_argument("--batches", type=int, default=480, help="global batches of a stream")
-    options = arguments.parse_args()
-    end = options.seed + options.repeats
-    drawn = streams(options.batches, range(options.seed, end))
-    cases: list[tuple[str, str, tuple[float, int] | None, Run]] = [
-        ("original", "", (1.44, 0), lambda stream: run_original(stream, end="carry")),
-        *(
-            ("fixed-length greedy", f"{n} global batches", printed, fixed_length(n))
-            for n, printed in FIXED.items()
-        ),
-        *(
-            ("Algorithm 1", f"{n} queues", printed, algorithm_1(thresholds(n, end)))
-            for n, printed in WLB.items()
-        ),
-        ("evenstep", "", None, evenstep),
-    ]
+def table_2(seed: int) -> Outcome:
+    end = seed + STREAMS
+    streams = [stream_of(CONTEXT, MICRO_BATCHES, BATCHES, number) for number in range(seed, end)]
+    cases: dict[str, tuple[tuple[float, int] | None, Callable[[Stream], Packed]]] = {
+        "original": ((1.44, 0), run_original),
+        **{f"Algorithm 1, {n} queues": (WLB[n], algorithm_1(n, COST, end)) for n in WLB},
+        "evenstep": (None, lambda stream: run_evenstep(stream, COST)),
+    }
     rows = []
-    for method, setting, printed, run in cases:
-        progress(f"{method} {setting}")
-        found = packed(run, drawn)
-        imbalance, milliseconds = (f"{x}" for x in printed) if printed else ("", "")
-        row = [method, setting, imbalance, f"{mean(found, 'imbalance'):.3f}"]
-        rows.append([*row, milliseconds, f"{mean(found, 'plan_ms'):,.2f}"])
-    columns = ["method", "setting", "imbalance: paper", "imbalance", "plan ms: paper", "plan ms"]
-    show(Table(columns, rows), as_json=options.json)
+    for method, (printed, run) in cases.items():
+        progress(method)
+        found = [run(stream) for stream in streams]
+        imbalance = np.mean([each.imbalance(COST) for each in found])
+        planning = np.mean([1e3 * each.seconds / each.stream.complete for each in found])
+        paper = [f"{value}" for value in printed] if printed else ["", ""]
+        rows.append([method, paper[0], f"{imbalance:.3f}", paper[1], f"{planning:,.2f}"])
+    columns = ["method", "imbalance: paper", "imbalance", "plan ms: paper", "plan ms"]
+    return Outcome(
+        [Table(columns, rows)],
+        "original 1.44; 1, 2, 3 queues 1.24, 1.05, 1.05",
+        f"{rows[0][2]}; {', '.join(row[2] for row in rows[1:4])}; evenstep's {rows[4][2]}",
+    )
 
 
-if __name__ == "__main__":
-    main()
+def by_ranks(seed: int) -> Outcome:
+    """What Table 2 has of one rank, for several that each have documents of their own."""
+    rows = []
+    policy = WorkloadPacking(CONTEXT, micro_batches=MICRO_BATCHES, cost=COST)
+    for ranks in RANKS:
+        progress(f"{ranks} ranks")
+        lengths = sample_lengths(LENGTHS, DOCUMENTS * ranks, seed)
+        shards = deal(len(lengths), ranks, seed)
+        found = simulate(policy, [lengths[shard] for shard in shards], identities=shards, seed=seed)
+        row = [f"{ranks}", f"{found.imbalance_arriving:.3f}", f"{found.imbalance:.3f}"]
+        row += [f"{found.composition:.2f}", f"{found.mean_delay_steps:.1f}"]
+        rows.append([*row, f"{found.max_delay_steps}"])
+    columns = ["ranks", "imbalance while documents arrive", "of the whole epoch", "composition"]
+    return Outcome(
+        [Table([*columns, "mean delay", "longest"], rows, f"{DOCUMENTS:,} documents on each rank")],
+        "1.05, on one",
+        ", ".join(row[1] for row in rows),
+    )

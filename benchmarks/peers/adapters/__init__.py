@@ -1,10 +1,10 @@
 """Adapters: a module for each peer. It has a function for each workload that the peer can do.
 
-    padded, packed, images, mixture    take a `Work`, return the loader of this rank: an iterable of
-                                       batches, as `work.pad` and `work.stack` make them
+    padded, images, mixture    take a `Work`, return the loader of this rank: an iterable of
+                               batches, as `work.pad` and `work.stack` make them
     convert     writes the raw data in the peer's own format; without it the peer reads the raw data
     state       what to save of a loader in mid-epoch; restore gives it to a new loader
     close       what a trainer would call at the end
 
-A workload that the peer has no means for is left out, and `registry` says why.
+A workload that the peer has no means for is left out.
 """

@@ -11,7 +11,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import torch
 from megatron.energon import (
     Cooker,
     CrudeSample,
@@ -32,8 +31,6 @@ SHARD = 100
 """Samples: every worker of every rank needs shards of its own."""
 BUFFER = 1000
 """Samples to shuffle among."""
-PACKING = 256
-"""Samples to pack from."""
 
 
 def convert(workload: str, raw: Path, to: Path) -> None:
@@ -80,9 +77,9 @@ class Encoder(DefaultTaskEncoder):
     cookers = (Cooker(_cook),)
     decoder = None
 
-    def __init__(self, collate: Any, most: int) -> None:
+    def __init__(self, collate: Any) -> None:
         super().__init__()
-        self._collate, self._most = collate, most
+        self._collate = collate
 
     def batch(self, samples: list[Prepared]) -> Batch:
         made: Batch = self._collate([sample.value for sample in samples])
@@ -92,64 +89,27 @@ class Encoder(DefaultTaskEncoder):
         return batch
 
 
-class Packing(Encoder):
-    def select_samples_to_pack(self, samples: list[Prepared]) -> list[list[Prepared]]:
-        """The longest first, each into the first row that has room."""
-        rows: list[list[Prepared]] = []
-        room: list[int] = []
-        for sample in sorted(samples, key=lambda s: -len(s.value["input_ids"])):
-            size = len(sample.value["input_ids"])
-            row = next((k for k, left in enumerate(room) if left >= size), None)
-            if row is None:
-                rows.append([])
-                room.append(self._most)
-                row = -1
-            rows[row].append(sample)
-            room[row] -= size
-        return rows
-
-    @stateless
-    def pack_selected_samples(self, samples: list[Prepared]) -> Prepared:
-        first = samples[0]
-        keys = {name: getattr(first, name) for name in ("__key__", "__restore_key__")}
-        return Prepared(**keys, value=[sample.value for sample in samples])
-
-
-def _row(packs: list[Any]) -> Batch:
-    """[1, tokens]: packed rows have no padding."""
-    samples = [sample for pack in packs for sample in pack]
-    return {
-        "id": [sample["id"] for sample in samples],
-        "lengths": [len(sample["input_ids"]) for sample in samples],
-        "input_ids": torch.cat([torch.as_tensor(s["input_ids"]) for s in samples])[None],
-    }
-
-
 def _loader(work: Work, path: str, encoder: Encoder, **more: Any) -> Any:
     config = WorkerConfig(rank=work.rank, world_size=work.ranks, num_workers=work.workers)
-    options: Any = {"batch_size": work.batch_size, "shuffle_buffer_size": BUFFER, **more}
     dataset = get_train_dataset(
         f"{work.folder}/{path}",
         worker_config=config,
         max_samples_per_sequence=SHARD,
         task_encoder=encoder,
-        **options,
+        batch_size=work.batch_size,
+        shuffle_buffer_size=BUFFER,
+        **more,
     )
     return get_savable_loader(dataset)
 
 
 def padded(work: Work) -> Any:
-    return _loader(work, "all", Encoder(pad, 0), repeat=False)
-
-
-def packed(work: Work) -> Any:
-    more: Any = {"batch_size": 1, "packing_buffer_size": PACKING, "repeat": False}
-    return _loader(work, "all", Packing(_row, work.max_tokens), **more)
+    return _loader(work, "all", Encoder(pad), repeat=False)
 
 
 def images(work: Work) -> Any:
-    return _loader(work, "all", Encoder(stack, 0), repeat=False)
+    return _loader(work, "all", Encoder(stack), repeat=False)
 
 
 def mixture(work: Work) -> Any:
-    return _loader(work, "blend.yaml", Encoder(pad, 0))
+    return _loader(work, "blend.yaml", Encoder(pad))

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import evenstep
 from benchmarks.peers.adapters.torch import Pictures, Texts, mixed
-from benchmarks.peers.work import Batch, Sample, Work, pad, stack, texts
+from benchmarks.peers.work import Work, pad, stack, texts
 
 
 def _loader(work: Work, dataset: Any, policy: Any, collate: Any, **more: Any) -> Any:
@@ -20,20 +20,9 @@ def _loader(work: Work, dataset: Any, policy: Any, collate: Any, **more: Any) ->
     )
 
 
-def _packed(samples: list[Sample]) -> Batch:
-    batch = evenstep.PackCollator()([{"input_ids": s["input_ids"]} for s in samples])
-    ids, lengths = zip(*((s["id"], len(s["input_ids"])) for s in samples))
-    return {"id": ids, "lengths": lengths, **batch}
-
-
 def padded(work: Work) -> Any:
     policy = evenstep.Even(max_tokens=work.max_tokens)
     return _loader(work, Texts(texts(work.folder)), policy, pad, shuffle=True)
-
-
-def packed(work: Work) -> Any:
-    policy = evenstep.Even(max_tokens=work.max_tokens, packed=True)
-    return _loader(work, Texts(texts(work.folder)), policy, _packed, shuffle=True)
 
 
 def images(work: Work) -> Any:

@@ -35,14 +35,6 @@ def _strategy(graph: Any, mesh: Any, step: int) -> Any:
     return graph.mix().distribute("DP").balance("greedy").plan()
 
 
-def _packed(samples: list[Sample]) -> Batch:
-    from evenstep import PackCollator
-
-    batch = PackCollator()([{"input_ids": s["input_ids"]} for s in samples])
-    ids, lengths = zip(*((s["id"], len(s["input_ids"])) for s in samples))
-    return {"id": ids, "lengths": lengths, **batch}
-
-
 class Batches:
     """The steps of this rank's client; of each step the one micro-batch."""
 
@@ -111,11 +103,6 @@ ONCE = es.DrawOptions(stop="all_exhausted")
 
 def padded(work: Work) -> Batches:
     options: Any = {"collate": pad, "max_tokens": work.max_tokens, "draws": ONCE}
-    return Batches(work, {"text": 1.0}, _tokenized, **options)
-
-
-def packed(work: Work) -> Batches:
-    options: Any = {"collate": _packed, "max_tokens": work.max_tokens, "draws": ONCE}
     return Batches(work, {"text": 1.0}, _tokenized, **options)
 
 

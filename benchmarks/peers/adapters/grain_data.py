@@ -86,23 +86,6 @@ def images(work: Work) -> grain.DatasetIterator:
     return started(work, batches)
 
 
-def row(bin: dict[str, Any]) -> Batch:
-    """A packed row as a batch."""
-    segments = bin["input_ids_segment_ids"]
-    lengths = [int((segments == number).sum()) for number in range(1, segments.max() + 1)]
-    return {"id": bin["id"], "lengths": lengths, "input_ids": bin["input_ids"][None]}
-
-
-def packed(work: Work) -> grain.DatasetIterator:
-    bins = grain.experimental.BestFitPackIterDataset(
-        own(work, text),
-        length_struct={"input_ids": work.max_tokens},
-        num_packing_bins=work.batch_size,
-        meta_features=["id"],
-    )
-    return started(work, bins.map(row))
-
-
 def state(loader: grain.DatasetIterator) -> Any:
     return loader.get_state()
 

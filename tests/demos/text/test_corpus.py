@@ -47,15 +47,6 @@ def test_blocks_that_are_blank_unreadable_or_copies_are_left_out(tmp_path: Path)
     assert read.found == 9
 
 
-def test_the_running_interpreter_has_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "CHARACTERS", 50_000)
-    read = read_standard_library(0)
-    assert len(read.documents) > 10
-    assert any("def " in text for text in read.documents)
-    orders = [read_standard_library(seed).documents for seed in (0, 1)]
-    assert orders[0] == read.documents != orders[1]
-
-
 def test_a_folder_without_sources_names_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"--data FILE\.parquet"):
         read_standard_library(0, tmp_path)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import InvariantError
-from evenstep_demos.text.budget import Choice
-from evenstep_demos.text.result import figures, figures_of_both, panels_of, table_of, verdict
+from evenstep_demos.text.result import figures, figures_of_both, table_of, verdict
 from evenstep_demos.text.train import BothTrained, StepRecords
 
 
@@ -56,13 +55,6 @@ def test_figures_of_a_small_run_by_hand() -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name] == pytest.approx(value), name
-
-
-def test_repeats_one_after_the_other_add_up() -> None:
-    once, twice = (figures([_records()] * n, [2.5] * n) for n in (1, 2))
-    assert (twice["steps"], twice["samples"], twice["seconds"]) == (4, 16, 20.0)
-    for name in ("tokens_per_second", "padding", "imbalance", "wait", "processor_share"):
-        assert twice[name] == pytest.approx(once[name])
 
 
 def test_ranks_out_of_step_are_an_error() -> None:
@@ -135,9 +127,3 @@ def test_the_interval_is_that_of_students_t() -> None:
     assert found["mean"] == pytest.approx(0.3)
     assert found["standard_error"] == pytest.approx(0.01 / np.sqrt(3))
     assert found["high"] - found["mean"] == pytest.approx(4.303 * found["standard_error"])
-
-
-def test_the_picture_has_the_headline_figures() -> None:
-    fixed, even = panels_of(_trained(1900.0, 5.25), Choice(batch_size=2, max_tokens=80))
-    assert fixed.title.startswith("fixed batches of 2: ")
-    assert even.title == "evenstep.Even: 1,900 real tokens/s, 20.0% padding, imbalance 1.00"
