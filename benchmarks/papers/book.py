@@ -37,7 +37,6 @@ RUNS = {
     "wlb/figure-3": "positions:figure_3",
     "wlb/figures-6-16": "packing_windows:figures_6_16",
     "wlb/figure-7": "operations:figure_7",
-    "wlb/figure-10": "operations:figure_10",
     "wlb/algorithm-1": "queues:wlb_rows",
     "wlb/ranks": "ranks:by_ranks",
     "wlb/solver": "solver:solver_rows",

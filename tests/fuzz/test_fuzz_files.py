@@ -21,10 +21,9 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from hypothesis import strategies as st
-from mutations import EVERY_BYTE, changed, damaged, fuzz, json_bytes
+from mutations import EVERY_BYTE, changed, damaged, fuzz
 
 from calibrations import known_calibration
-from evenstep.context_parallel.latency import AttentionLatency, load_latency
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.files import replacing
 from evenstep.mixture.sample_table import SampleTable
@@ -35,14 +34,6 @@ from evenstep.tools.profile import load_calibration
 
 FOLDER = tempfile.TemporaryDirectory()
 HERE = Path(FOLDER.name)
-LATENCY = AttentionLatency(
-    heads=2,
-    head_size=4,
-    queries=(1, 8),
-    keys=(1, 8),
-    forward_tflops=((1.0, 2.0), (3.0, 4.0)),
-    backward_tflops=((1.0, 2.0), (3.0, 4.0)),
-)
 TABLE = SampleTable(
     sources=("web", "code"),
     source=np.array([0, 1, 1]),
@@ -72,7 +63,6 @@ class Kind:
 
 KINDS = [
     Kind("calibration.json", lambda path: known_calibration().write(path), load_calibration),
-    Kind("latency.json", LATENCY.save, load_latency),
     Kind(
         "plans.jsonl",
         append_plans,
@@ -128,21 +118,6 @@ def test_a_plan_with_changed_values(plan: Any) -> None:
     except ConfigurationError:
         return
     assert from_json(to_json(found)).imbalance == found.imbalance
-
-
-@fuzz(20, changed(LATENCY.as_dict()))
-def test_a_measurement_with_another_content_and_its_digest(content: Any) -> None:
-    path = HERE / "forged.json"
-    from evenstep.context_parallel import latency
-
-    document = latency._FILE.content({"latency": content, "measured": {}})
-    path.write_bytes(json_bytes(document))
-    try:
-        found = load_latency(path)
-    except ConfigurationError as error:
-        assert "forged.json" in str(error)  # noqa: PT017
-        return
-    assert np.isfinite(found(np.array([3]), np.array([7]))).all()
 
 
 # A full disk

@@ -10,7 +10,7 @@ exact_packing    the best packing, by a solver; tight_fill is where it begins; s
                  rows of it
 packing_run      packers over a stream of documents; packing_result
 packing_windows  Figures 6 and 16: held-out loss by the window of packing
-operations       Figures 7 and 10, measured on this device
+operations       Figure 7, measured on this device
 sweep            Figures 12 and 13 under other assumptions
 sharded_layer    Figure 15 on real ranks
 table2           Table 2, without the solver's rows

@@ -17,7 +17,7 @@ A call also takes 10 microseconds forward and 30 backward, where three kernels r
 
 from __future__ import annotations
 
-from evenstep.context_parallel.latency import AttentionLatency, Table
+from benchmarks.papers.wlb.attention_latency import AttentionLatency, Table
 
 H100_TFLOPS = 989.0
 """Dense bf16 products of an H100 SXM, by its data sheet."""
@@ -57,7 +57,4 @@ def assumed_latency(
         backward_tflops=table(_BACKWARD),
         forward_launch=10e-6,
         backward_launch=30e-6,
-        device="an assumed H100",
-        kernel="an assumed FlashAttention varlen",
-        dtype="bf16",
     )

@@ -1,4 +1,4 @@
-"""Figures 7 and 10: what operations take by length, measured on this CPU.
+"""Figure 7: what operations take by length, measured on this CPU.
 
 With the parts of ``evenstep profile``, in processor time, whatever else the machine does.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 
 from benchmarks.papers.outcome import Outcome, Table
-from evenstep.tools.profile import ModelShape, Timing
-from evenstep.tools.profile.attention import Heads, choose_kernel
+from evenstep.tools.profile import ModelShape
 from evenstep.tools.profile.layer_measure import Layer, LayerParts, lengths_up_to, measure_upward
 from evenstep.tools.profile.model_on_device import DTYPES, choose_device, choose_dtype
 from evenstep.tools.profile.timer import time_in_turn
@@ -18,9 +17,6 @@ SECONDS = 12.0
 CLOCK = time.process_time
 SHAPE, LONGEST = ModelShape(layers=1, hidden_size=512, heads=4, ffn_size=1376), 4096
 """An eighth of a 7B layer's width."""
-QUERIES = (16, 32, 64, 128, 256, 512, 1024)
-KEYS = 2048
-HEADS = Heads(heads=8, head_size=128)
 
 
 def figure_7(seed: int) -> Outcome:
@@ -29,7 +25,7 @@ def figure_7(seed: int) -> Outcome:
     layer = Layer(SHAPE, device=device.kind, dtype=DTYPES[choose_dtype(None, device)])
     LayerParts(layer, 32)  # loads libraries
 
-    def time_length(length: int, share: float, limit: float) -> tuple[Timing, Timing]:
+    def time_length(length: int, share: float, limit: float) -> tuple[float, float]:
         parts = LayerParts(layer, length)
         attention, rest = time_in_turn(
             (parts.attention, parts.rest),
@@ -42,9 +38,9 @@ def figure_7(seed: int) -> Outcome:
 
     lengths = lengths_up_to(LONGEST)
     found = [
-        (m.length, m.attention.seconds, m.rest.seconds)
+        (m.length, *m.seconds)
         for m in measure_upward(lengths, time_length, seconds=SECONDS, clock=CLOCK)
-        if m.attention is not None and m.rest is not None
+        if m.seconds is not None
     ]
     rows = [
         [f"{n:,}", f"{1e3 * own:.2f}", f"{1e3 * rest:.2f}", f"{own / (own + rest):.0%}"]
@@ -57,35 +53,4 @@ def figure_7(seed: int) -> Outcome:
         [Table(header, rows, f"{device}, width {SHAPE.hidden_size:,}")],
         "attention quadratic, all else linear",
         f"{times} times from {rows[-2][0]} to {rows[-1][0]} tokens",
-    )
-
-
-def figure_10(seed: int) -> Outcome:
-    """The attention kernel by queries, forward; nothing in it is random."""
-    device = choose_device("cpu")
-    dtype = choose_dtype(None, device)
-    kernel = choose_kernel("auto", device, dtype)
-    rows = []
-    seconds_of = {}
-    for queries in QUERIES:
-        fragments = kernel.fragments(queries, KEYS)
-        forward, _ = kernel.passes(queries, KEYS, fragments, HEADS, device, dtype)
-        forward()
-        (timing,) = time_in_turn(
-            (forward,),
-            synchronize=device.synchronize,
-            share=SECONDS / len(QUERIES) / 2,
-            limit=SECONDS,
-            clock=CLOCK,
-        )
-        seconds_of[queries] = seconds = timing.seconds / fragments
-        pairs = queries * (KEYS - (queries - 1) / 2)
-        tflops = 4 * pairs * HEADS.heads * HEADS.head_size / seconds / 1e12
-        rows.append([f"{queries:,}", f"{1e6 * seconds:,.0f}", f"{tflops:.4f}"])
-    slower = seconds_of[128] / seconds_of[16]
-    title = f"{device}, {kernel.name}, {KEYS:,} keys, forward"
-    return Outcome(
-        [Table(["queries", "microseconds of a fragment", "TFLOPs"], rows, title)],
-        "16 queries take as long as 128",
-        f"128 take {slower:.1f} times as long as 16",
     )

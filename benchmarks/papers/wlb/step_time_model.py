@@ -24,11 +24,11 @@ from functools import cached_property
 import numpy as np
 
 from benchmarks.papers.wlb.assumed_latency import assumed_latency
+from benchmarks.papers.wlb.attention_latency import AttentionLatency
 from benchmarks.papers.wlb.cluster_assumptions import Cluster, ClusterAssumptions
 from benchmarks.papers.wlb.packing_run import Trained
 from benchmarks.papers.wlb.pipeline_run import share_micro_batches
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.context_parallel.latency import AttentionLatency
 from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.step_limits import DocumentCost
 from evenstep.plan.pipeline import PipelineSchedule, order_micro_batches
