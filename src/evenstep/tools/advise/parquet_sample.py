@@ -2,10 +2,7 @@
 
 A column of integers is read whole: it is small, and gives the number of samples and the longest
 one. For text and lists, only the row groups that hold drawn samples are read, a batch at a time.
-From a file of many row groups, samples are drawn in two stages: `_ROW_GROUPS` times a row group,
-with a probability proportional to its rows, then rows of these groups in equal parts. If neighbours
-in the file are similar, as in a file sorted by source, such a draw is less certain than its ranges
-say.
+From a file of many row groups, `_ROW_GROUPS` of them are drawn first.
 
 A data set of Hugging Face is drawn from likewise, in a folder or on the hub.
 """
@@ -13,6 +10,7 @@ A data set of Hugging Face is drawn from likewise, in a folder or on the hub.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -80,24 +78,15 @@ def draw_rows(
     Returns:
         The rows drawn, by number in the file, and the row groups that hold them, both increasing.
     """
-    total = int(rows.sum())
+    groups = np.flatnonzero(rows)
+    if size is not None and len(groups) > _ROW_GROUPS:
+        groups = np.sort(random.choice(groups, _ROW_GROUPS, replace=False))
     ends = np.cumsum(rows)
-    if size is None or size >= total:
-        return np.arange(total), np.flatnonzero(rows)
-    if np.count_nonzero(rows) <= _ROW_GROUPS:
-        chosen = np.sort(random.choice(total, size, replace=False))
-        return chosen, np.unique(np.searchsorted(ends, chosen, side="right"))
-    times = random.multinomial(_ROW_GROUPS, rows / total)
-    groups = np.flatnonzero(times)
-    # Equal parts: larger groups were already drawn more often.
-    shares = np.minimum(times[groups] * -(-size // _ROW_GROUPS), rows[groups])
-    chosen = np.concatenate(
-        [
-            ends[g] - rows[g] + np.sort(random.choice(int(rows[g]), int(share), replace=False))
-            for g, share in zip(groups, shares)
-        ]
-    )
-    return chosen[np.sort(random.permutation(len(chosen))[:size])], groups
+    there = np.concatenate([np.arange(ends[g] - rows[g], ends[g]) for g in groups])
+    if size is None or size >= len(there):
+        return there, groups
+    chosen = np.sort(random.choice(there, size, replace=False))
+    return chosen, np.unique(ends.searchsorted(chosen, side="right"))
 
 
 def _batches(
@@ -133,16 +122,15 @@ def draw_from_dataset(
     data: str,
     split: str,
     subset: str | None,
-    column: str | None,
     count_tokens: CountTokens | None,
     size: int | None,
     random: np.random.Generator,
     progress: Progress | None,
 ) -> LengthSample:
     """See `draw_length_sample`. Downloads the whole split of a data set on the hub."""
-    if column is None and not Path(data).exists():
-        data, _, named = data.partition(":")
-        column = named or None
+    column = ""
+    if not Path(data).exists():
+        data, _, column = data.partition(":")
     dataset = _load_dataset(data, split, subset)
     name = choose_column(column, dataset.column_names, data, text=count_tokens is not None)
     where = f"{data}:{name}"
@@ -153,27 +141,13 @@ def draw_from_dataset(
     if size is not None and size < total:
         rows = np.sort(random.choice(total, size, replace=False))
         drawn = drawn.select(rows)
-    lengths = measure_column(
-        where,
-        _batches_of_dataset(drawn, where, rows),
-        count_tokens,
-        total=len(rows),
-        progress=progress,
+    numbers = iter(rows.tolist())
+    batches = (
+        (values := values_of(table.column(0).combine_chunks()), list(islice(numbers, len(values))))
+        for table in drawn.iter(batch_size=_BATCH)
     )
+    lengths = measure_column(where, batches, count_tokens, total=len(rows), progress=progress)
     return LengthSample.measured(where, lengths, total, "rows drawn at random")
-
-
-def _batches_of_dataset(drawn: Any, where: str, rows: Int64Array) -> Iterator[Batch]:
-    tables, at = drawn.iter(batch_size=_BATCH), 0
-    while at < len(rows):
-        try:
-            values = values_of(next(tables).column(0).combine_chunks())
-        except Exception as error:  # Arrow raises many kinds over a damaged file
-            raise ConfigurationError(
-                f"{where} cannot be read: {described(error)}; write or download it again"
-            ) from error
-        yield values, rows[at : at + len(values)].tolist()
-        at += len(values)
 
 
 def _load_dataset(data: str, split: str, subset: str | None) -> Any:
@@ -189,14 +163,9 @@ def _load_dataset(data: str, split: str, subset: str | None) -> Any:
             return datasets.load_dataset(data, subset, split=split)
         loaded = datasets.load_from_disk(data)
     except Exception as error:  # many kinds: network, authorisation, files, versions
-        kind = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        if Path(data).is_dir():
-            raise ConfigurationError(
-                f"{data} cannot be read as a folder written by save_to_disk ({kind})"
-            ) from error
         raise ConfigurationError(
-            f"there is no data {data!r}: it is not a file or folder, not one of "
-            f"{', '.join(DISTRIBUTIONS)}, and not on the Hugging Face hub ({kind})"
+            f"there is no data {data!r}: it is not a file or folder that can be read, not one of "
+            f"{', '.join(DISTRIBUTIONS)}, and not on the Hugging Face hub ({described(error)})"
         ) from error
     if not isinstance(loaded, datasets.DatasetDict):
         return loaded
