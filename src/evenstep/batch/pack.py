@@ -186,7 +186,7 @@ class PackCollator:
         """
         shifted = self.mask_first_label is False
         columns = columns_of(samples, self.media_fields, labels_shifted=shifted)
-        if TOKENS not in columns.fields or not (columns.extensible or columns.tokens == TOKENS):
+        if TOKENS not in columns.fields:
             raise CollateError(
                 f"samples of type {type(samples[0]).__name__} with fields {list(columns.fields)} "
                 "cannot be packed; return mappings with 'input_ids', or pass collate_fn="

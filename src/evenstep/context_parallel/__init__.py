@@ -11,9 +11,8 @@ prepared_sharding    `prepare`: what attention needs, once per micro-batch: a `P
                      all ranks hold the same, or all raise
   collectives        what ranks send each other
 causal_attention     `attention`, over the fragments of any sharding
-kernels/             back ends of attention, one file each: FlashAttention, FlexAttention, SDPA
-frameworks           a sharding for the context parallelism of Megatron-LM, Transformer Engine and
-                     PyTorch
+kernels/             back ends of attention, one file each: FlashAttention, SDPA
+frameworks           a sharding for the context parallelism of Megatron-LM
 ```
 
 Nothing here is imported before it is used, so that predicting needs no torch.

@@ -66,8 +66,7 @@ def attention(
     batched = q.ndim == 4
     if batched:
         q, k, v = q[0], k[0], v[0]
-    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    backend = pick_backend(prepared.backend, prepared.device, q.dtype, trains=trains)
+    backend = pick_backend(prepared.backend, prepared.device, q.dtype)
     kernel = prepared.kernel(backend)
     keys, values = gather_keys_values(k, v, prepared.collectives, kernel, prepared.slot)
     # No kernel takes an empty batch. The reference, though it has no fragment to compute, still

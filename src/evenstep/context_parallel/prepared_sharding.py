@@ -94,7 +94,7 @@ class PreparedSharding:
         self._kernels: dict[str, Kernel] = {}
         # Builds the kernel that training will use, so that no layer waits for it.
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self.kernel(pick_backend(backend, device, dtype, trains=False))
+        self.kernel(pick_backend(backend, device, dtype))
 
     @property
     def rank(self) -> int:
@@ -122,9 +122,9 @@ def prepare(
         group: the context-parallel ranks: a process group, a device mesh of one dimension
             (``mesh["cp"]``), or None for all processes. The rank within it is the sharding's rank.
         device: the device on which attention will run.
-        backend: "flash" (FlashAttention's variable-length kernel, CUDA, half precision), "flex"
-            (FlexAttention; on CPU without gradients), "sdpa" (fragment by fragment: the reference,
-            for any device and dtype), or "auto" for the first of these that device and dtype allow.
+        backend: "flash" (FlashAttention's variable-length kernel, CUDA, half precision), "sdpa"
+            (fragment by fragment: the reference, for any device and dtype), or "auto" for the first
+            of these that device and dtype allow.
             Ranks need not have the same.
         check: compare the shardings of all ranks, which costs one all-gather of 8 bytes a rank
             and, on CUDA, a wait for the device. Without it, ranks whose shardings differ hang or
