@@ -7,16 +7,13 @@ Both are checked where a job is built.
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
+from contextlib import suppress
 from importlib import import_module
-from types import FunctionType, ModuleType
 from typing import Any
 
 from evenstep.errors import ConfigurationError, described
-
-_CLOUDPICKLES = ("cloudpickle", "ray.cloudpickle")
 
 
 def check_picklable(what: str, value: Any) -> None:
@@ -28,13 +25,14 @@ def check_picklable(what: str, value: Any) -> None:
         ConfigurationError: it holds something that belongs to this process.
     """
     try:
-        _PickleCheck(io.BytesIO()).dump(value)
+        pickle.dumps(value)
     except Exception as error:
-        raise ConfigurationError(
-            f"{what} cannot be sent to other processes ({described(error)}); keep "
-            "open files, locks, connections and generators out of it, and open them where they are "
-            "used"
-        ) from error
+        if _cloudpickle() is not None and _pickled_by_value(value) is None:
+            raise ConfigurationError(
+                f"{what} cannot be sent to other processes ({described(error)}); keep "
+                "open files, locks, connections and generators out of it, and open them where they "
+                "are used"
+            ) from error
 
 
 def pickled(what: str, value: Any) -> bytes:
@@ -89,53 +87,16 @@ def pickled_by_value(what: str, value: Any) -> bytes:
 
 def _pickled_by_value(value: Any) -> bytes | None:
     """Pickled by cloudpickle; None if that fails too."""
-    for name in _CLOUDPICKLES:
-        try:
-            sent: bytes = import_module(name).dumps(value)
-            return sent
-        except Exception:  # not installed, or whatever pickling it raises
-            continue
-    return None
-
-
-class _PickleCheck(pickle.Pickler):
-    """Pickles as cloudpickle would, with a stand-in for each function and class sent by value."""
-
-    def __init__(self, file: Any) -> None:
-        super().__init__(file)
-        self._started: set[int] = set()
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, ModuleType):
-            return _ByValue, (value.__name__,)
-        if not isinstance(value, (FunctionType, type)) or _importable(value):
-            return NotImplemented
-        if id(value) in self._started:  # it refers to itself, as a recursive function does
-            return _ByValue, ()
-        self._started.add(id(value))
-        if isinstance(value, type):
-            own = [held for held in vars(value).values() if isinstance(held, FunctionType)]
-            return _ByValue, (value.__name__, value.__bases__, own)
-        cells = [contents_of(cell) for cell in value.__closure__ or ()]
-        return _ByValue, (value.__name__, cells, value.__defaults__, value.__kwdefaults__)
-
-
-class _ByValue:
-    """Stands for an object that is sent by value, and holds what it refers to."""
-
-    def __init__(self, *_: Any) -> None: ...
-
-
-def contents_of(cell: Any) -> Any:
-    """What a function closes over in a cell; None if it is not assigned yet."""
     try:
-        return cell.cell_contents
-    except ValueError:
+        sent: bytes = _cloudpickle().dumps(value)
+        return sent
+    except Exception:  # not installed, or whatever pickling it raises
         return None
 
 
-def _importable(value: FunctionType | type) -> bool:
-    found: Any = sys.modules.get(value.__module__)
-    for part in value.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is value
+def _cloudpickle() -> Any:
+    """The module, or the copy that Ray has; None if neither is installed."""
+    for name in ("cloudpickle", "ray.cloudpickle"):
+        with suppress(ImportError):
+            return import_module(name)
+    return None

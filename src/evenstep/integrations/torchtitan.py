@@ -20,7 +20,7 @@ from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.measure import length_of
 from evenstep.errors import CollateError, ConfigurationError, SampleError
 from evenstep.integrations.rank_values import of_all_ranks
-from evenstep.integrations.releases import check_hooks, check_release, importing
+from evenstep.integrations.releases import check_hooks, importing
 from evenstep.integrations.update_stream import UpdateStream
 from evenstep.loader.dataloader import DataLoader
 from evenstep.plan.policies.even.even import Even
@@ -38,7 +38,6 @@ with importing("torchtitan", "torchtitan"):
 
         _ROWS = False
 
-check_release("torchtitan")
 check_hooks("torchtitan", BaseDataLoader, "Config", "state_dict", "load_state_dict")
 
 

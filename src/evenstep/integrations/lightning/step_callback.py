@@ -18,7 +18,7 @@ from evenstep.integrations.job_facts import estimate_steps, take_cost, waits_at_
 from evenstep.integrations.lightning.trainer_loader import CarriedStep, LightningLoader
 from evenstep.integrations.lightning.trainer_loader import loader as lightning_loader
 from evenstep.integrations.rank_values import check_ranks
-from evenstep.integrations.releases import check_hooks, check_release, importing
+from evenstep.integrations.releases import check_hooks, importing
 from evenstep.integrations.step_values import StepValues
 from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.doctor.software import warn_of_plans
@@ -29,7 +29,6 @@ with importing("lightning", "lightning"):
     from lightning.pytorch import LightningModule as LightningModule
     from lightning.pytorch import Trainer as Trainer
 
-check_release("lightning")
 check_hooks("lightning", Callback, "on_before_backward", "on_before_optimizer_step")
 check_hooks("lightning", Fabric, "to_device")
 
