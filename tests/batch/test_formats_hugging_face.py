@@ -37,7 +37,7 @@ def test_labels_that_a_model_would_shift_twice_are_refused():
 
 def test_a_loss_mask_is_left_out_only_where_labels_say_the_same():
     samples = [{"input_ids": [1, 2, 3], "labels": [1, -100, 3], "name": "a"}]
-    form = to_hugging_face(PackCollator(loss_mask=True)(samples))
+    form = to_hugging_face(PackCollator()([{**samples[0], "loss_mask": [0, 0, 1]}]))
     assert "loss_mask" not in form
     assert form["name"] == ["a"]
     samples[0]["loss_mask"] = [0, 1, 1]

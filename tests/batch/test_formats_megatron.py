@@ -45,8 +45,8 @@ class PackedSeqParams(OlderPackedSeqParams):
     pad_between_seqs: bool | None = None
 
 
-@given(documents, st.sampled_from([None, 4]), st.sampled_from([None, 8]), st.booleans())
-def test_every_token_is_asked_for_the_next_one_of_its_document(docs, each, whole, masked):
+@given(documents, st.sampled_from([None, 4]), st.sampled_from([None, 8]))
+def test_every_token_is_asked_for_the_next_one_of_its_document(docs, each, whole):
     samples = [
         {
             "input_ids": [token for token, _ in doc],
@@ -54,9 +54,7 @@ def test_every_token_is_asked_for_the_next_one_of_its_document(docs, each, whole
         }
         for doc in docs
     ]
-    batch = PackCollator(
-        pad_documents_to_multiple_of=each, pad_to_multiple_of=whole, loss_mask=masked
-    )(samples)
+    batch = PackCollator(pad_documents_to_multiple_of=each, pad_to_multiple_of=whole)(samples)
     fields, _ = to_megatron(batch)
     starts = batch.get("cu_seqlens_padded", batch["cu_seqlens"]).tolist()
     expected = torch.full_like(fields["tokens"], -100)

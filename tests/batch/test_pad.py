@@ -22,7 +22,7 @@ def sample(length: int, seed: int = 0) -> dict[str, Any]:
         "features": torch.from_numpy(rng.normal(size=(length, 3))),
         "token_type_ids": rng.integers(1, 3, length).astype(np.int32),
         "weights": rng.normal(size=length).tolist(),
-        "image": torch.from_numpy(rng.normal(size=(2, 2, 3))),
+        "image": torch.from_numpy(rng.normal(size=(13, 2, 3))),
         "score": float(rng.normal()),
         "name": f"sample {length}",
     }
@@ -35,9 +35,7 @@ lengths = st.lists(st.integers(1, 12), min_size=1, max_size=5)
 @given(lengths, st.sampled_from(["right", "left"]), st.sampled_from([None, 1, 4, 8]))
 def test_cutting_the_padding_off_gives_the_samples_back(sizes, side, multiple):
     samples = [sample(length, seed) for seed, length in enumerate(sizes)]
-    batch = PadCollator(
-        side=side, pad_token_id=7, pad_to_multiple_of=multiple, per_sample_fields=("image",)
-    )(samples)
+    batch = PadCollator(side=side, pad_token_id=7, pad_to_multiple_of=multiple)(samples)
     width = -(-max(sizes) // (multiple or 1)) * (multiple or 1)
     for name, value in SEQUENCES.items():
         assert batch[name].shape[:2] == (len(sizes), width)
@@ -223,7 +221,6 @@ def test_groups_that_cannot_be_padded_name_field_sample_and_remedy(samples, word
         ({"pad_to_multiple_of": 0}, "pad_to_multiple_of=0"),
         ({"pad_to_multiple_of": True}, "pad_to_multiple_of=True"),
         ({"label_fields": "labels"}, "label_fields='labels'"),
-        ({"per_sample_fields": "image"}, "per_sample_fields='image'"),
         ({"pad_token_id": None}, "'pad_token_id' is None"),
         ({"pad_values": {"x": "0"}}, "'x' is '0'"),
     ],

@@ -27,7 +27,6 @@ from evenstep.batch.columns import (
     shapes_text,
     tensors_of,
 )
-from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.memory import stack
@@ -62,9 +61,6 @@ class PadCollator:
     """Field -> padding; overrides all other rules."""
     pad_to_multiple_of: int | None = None
     """Rounds the padded length of labels, and of fields as long as the tokens, up to a multiple."""
-    per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
-    """Fields never treated as token-long, though their first dimension may happen to equal the
-    length of every sample of a group."""
     media_fields: tuple[str, ...] = MEDIA_FIELDS
     """Fields of images, videos and audio."""
     attention_mask: bool = True
@@ -77,7 +73,7 @@ class PadCollator:
         multiple = self.pad_to_multiple_of
         if multiple is not None and (isinstance(multiple, bool) or multiple < 1):
             raise ConfigurationError(f"pad_to_multiple_of={multiple!r} must be at least 1")
-        for option in ("label_fields", "per_sample_fields", "media_fields"):
+        for option in ("label_fields", "media_fields"):
             if isinstance(names := getattr(self, option), str):
                 raise ConfigurationError(f"{option}={names!r} must be a tuple of names, not text")
         for name, value in {"pad_token_id": self.pad_token_id, **self.pad_values}.items():
@@ -124,7 +120,7 @@ class PadCollator:
         sizes = [row.shape[0] if row.ndim else None for row in rows]
         longest = max((size for size in sizes if size is not None), default=0)
         target = longest
-        as_tokens = sizes == lengths and name not in self.per_sample_fields
+        as_tokens = sizes == lengths
         # Numbers that are no ids are a vector for each sample, and no sequence.
         ids = rows[0].ndim > 0 and not rows[0].is_floating_point()
         if as_tokens or (name in self.label_fields and ids):

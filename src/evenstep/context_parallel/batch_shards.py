@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from evenstep.arrays import Int64Array
-from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.formats.packed import PackedRow, read_packed
+from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.plan.sharding import Sharding
 
@@ -76,7 +76,6 @@ def shard_batch(
     rank: int,
     *,
     labels_shifted: bool = False,
-    per_sample_fields: Sequence[str] = tuple(VISION_GRIDS.values()),
 ) -> dict[str, Any]:
     """Makes the batch that context-parallel rank `rank` trains on.
 
@@ -99,8 +98,6 @@ def shard_batch(
         rank: context-parallel rank.
         labels_shifted: whether the dataset has shifted the labels itself
             (``mask_first_label=False``); they are then taken as they are.
-        per_sample_fields: as for ``PackCollator``: fields that stay whole even if they have the
-            shape [1, T, ...].
 
     Raises:
         CollateError: not such a batch, several rows, a label per document, labels that contradict
@@ -115,7 +112,7 @@ def shard_batch(
             f"labels of type {packed.labels.dtype} cannot be sharded; they must be one whole "
             "number per token"
         )
-    cut = _cut_fields(batch, packed, {*VISION_GRIDS, *per_sample_fields})
+    cut = _cut_fields(batch, packed)
     labels, mask = packed.next_labels(labels_shifted)
     positions = torch.from_numpy(sharding.indices(rank)).to(packed.input_ids.device)
     shard = {
@@ -138,13 +135,10 @@ def _check_same(lengths: Int64Array, sharding: Sharding) -> None:
         )
 
 
-def _cut_fields(batch: Mapping[str, Any], packed: PackedRow, whole: set[str]) -> set[str]:
-    """Names of the fields with an entry per token, of which a rank gets its own.
-
-    Args:
-        whole: names of fields that stay whole, whatever their shape.
-    """
-    cut = {name for name, value in batch.items() if name not in whole and _fits(value, packed)}
+def _cut_fields(batch: Mapping[str, Any], packed: PackedRow) -> set[str]:
+    """Names of the fields with an entry per token, of which a rank gets its own: not of media,
+    whatever their shape."""
+    cut = {n for n, value in batch.items() if n not in MEDIA_FIELDS and _fits(value, packed)}
     for name in _TOKENWISE:
         if name in batch and name not in cut:
             raise CollateError(

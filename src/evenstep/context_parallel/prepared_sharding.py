@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from hashlib import blake2b
 
-import numpy as np
 import torch
 
 from evenstep.context_parallel.collectives import Collectives, Group, collectives_of
@@ -78,7 +77,6 @@ class PreparedSharding:
                 f"{sharding.ranks}; pass the context-parallel group, or cut over "
                 f"{collectives.ranks}"
             )
-        _check_whole(sharding)
         if device.type == "cuda" and device.index is None:  # as tensors say where they are
             device = torch.device("cuda", torch.cuda.current_device())
         check_backend(backend, device)
@@ -148,25 +146,3 @@ def prepare(
     if check:
         agree(collectives, sharding, where)
     return prepared
-
-
-def _check_whole(sharding: Sharding) -> None:
-    """Raises `ConfigurationError` unless every token is in exactly one fragment, as may happen with
-    a sharding built by hand."""
-    start, end, longest = sharding.start, sharding.end, sharding.lengths[sharding.document]
-    wrong = np.flatnonzero((start < 0) | (start >= end) | (end > longest))
-    if len(wrong):
-        i = int(wrong[0])
-        raise ConfigurationError(
-            f"fragment {i} of the {sharding.method} sharding is [{start[i]}, {end[i]}) of document "
-            f"{sharding.document[i]}, which has {longest[i]} tokens; a fragment must be at least "
-            "one token of its document"
-        )
-    tokens = int(sharding.begins[-1])
-    times = np.bincount(sharding.permutation, minlength=tokens)
-    if (times != 1).any():
-        token = int((times != 1).argmax())
-        raise ConfigurationError(
-            f"token {token} of the sequence is in {times[token]} fragments of the "
-            f"{sharding.method} sharding; every token must be in exactly one"
-        )

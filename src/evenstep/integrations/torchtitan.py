@@ -9,7 +9,7 @@ their losses, and divides by the labels of all ranks that are not -100. So no lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from evenstep.batch.formats.train_loops import to_torchtitan
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.measure import length_of
-from evenstep.errors import CollateError, ConfigurationError, SampleError
+from evenstep.errors import CollateError, SampleError
 from evenstep.integrations.rank_values import of_all_ranks
 from evenstep.integrations.releases import check_hooks, importing
 from evenstep.integrations.update_stream import UpdateStream
@@ -28,15 +28,7 @@ from evenstep.plan.policy import Policy
 
 with importing("torchtitan", "torchtitan"):
     import tyro
-
-    try:
-        from torchtitan.components.dataloader import BaseDataLoader
-
-        _ROWS = True
-    except ModuleNotFoundError:  # moved in August 2026
-        from torchtitan.components.data.loader import BaseDataLoader
-
-        _ROWS = False
+    from torchtitan.components.dataloader import BaseDataLoader
 
 check_hooks("torchtitan", BaseDataLoader, "Config", "state_dict", "load_state_dict")
 
@@ -55,7 +47,7 @@ class EvenDataLoader(BaseDataLoader):
         aligned with them, ``labels``, which are shifted here."""
         policy: Annotated[Policy | None, tyro.conf.Suppress] = None
         """None is a packed `Even` of as many tokens as torchtitan's own batches have:
-        ``local_batch_size x seq_len``. Releases that take one row of tokens pack any `Even`."""
+        ``local_batch_size x seq_len``."""
         micro_batches_per_step: int = 1
         """As torchtitan takes them: ``global_batch_size / (local_batch_size x ranks)``, times those
         of a pipeline."""
@@ -67,36 +59,28 @@ class EvenDataLoader(BaseDataLoader):
         """Other arguments of `evenstep.DataLoader`."""
 
     def __init__(
-        self, config: Config, *, dp_world_size: int, dp_rank: int, tokenizer: Any, **sizes: Any
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        tokenizer: Any,
+        seq_len: int,
+        local_batch_size: int,
+        **others: Any,
     ) -> None:
         """What torchtitan's Trainer calls.
 
-        Args:
-            sizes: ``seq_len`` and ``local_batch_size``, or in newer releases
-                ``max_context_length`` and ``num_tokens_per_batch``.
-
         Raises:
-            ConfigurationError: padded batches in a release that takes none, or an argument is
-                wrong.
+            ConfigurationError: an argument is wrong.
         """
-        if "num_tokens_per_batch" in sizes:
-            longest, tokens = sizes["max_context_length"], sizes["num_tokens_per_batch"]
-        else:
-            longest, tokens = sizes["seq_len"], sizes["local_batch_size"] * sizes["seq_len"]
-        policy = config.policy or Even(tokens, packed=True)
-        if isinstance(policy, Even) and not _ROWS:
-            policy = replace(policy, packed=True)
-        if not policy.packed and not _ROWS:
-            raise ConfigurationError(
-                f"{type(policy).__name__} makes padded batches, and this release of torchtitan "
-                "takes one row of tokens; give a policy with packed=True"
-            )
-        self._longest = longest
+        policy = config.policy or Even(local_batch_size * seq_len, packed=True)
+        self._longest = seq_len
         group = _data_parallel_group(dp_rank, dp_world_size)
-        options: dict[str, Any] = {"shuffle": True, "length_fn": LengthWithin(longest)}
+        options: dict[str, Any] = {"shuffle": True, "length_fn": LengthWithin(seq_len)}
         options["labels"] = "causal"
         self.loader = DataLoader(
-            config.make_dataset(tokenizer, longest),
+            config.make_dataset(tokenizer, seq_len),
             policy=policy,
             seed=config.seed,
             num_workers=config.num_workers,
@@ -112,9 +96,7 @@ class EvenDataLoader(BaseDataLoader):
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         """Yields (arguments of the model, labels of the next tokens)."""
         for batch in self.stream:
-            inputs, labels = (
-                to_torchtitan(batch, rows=_ROWS) if "cu_seqlens" in batch else _padded(batch)
-            )
+            inputs, labels = to_torchtitan(batch) if "cu_seqlens" in batch else _padded(batch)
             # Only padding goes further, which the model has no rotation for.
             inputs["positions"] = inputs["positions"].clamp(max=self._longest - 1)
             yield inputs, labels

@@ -110,18 +110,17 @@ def _check_divisible(packed: PackedRow, ranks: int) -> None:
 
 
 def to_torchtitan(
-    batch: dict[str, Any], *, labels_shifted: bool = False, rows: bool = False
+    batch: dict[str, Any], *, labels_shifted: bool = False
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """What a torchtitan data loader yields.
 
-    ``{"input": ids, "positions": positions}`` and labels, int64 [T]; -100 where nothing is
+    ``{"input": ids, "positions": positions}`` and labels, int64 [1, T]; -100 where nothing is
     predicted. Other fields join the dictionary, whose entries all become arguments of the model.
     torchtitan divides by the labels of all ranks itself: no `loss_scale` here.
 
     Args:
         batch: of ``PackCollator()``.
         labels_shifted: the dataset has shifted the labels (``mask_first_label=False``).
-        rows: return [1, T] instead of [T], as torchtitan took before August 2026.
 
     Raises:
         CollateError: not such a batch, labels that contradict `labels_shifted`, a loss mask that
@@ -132,17 +131,7 @@ def to_torchtitan(
     _check_positions(packed)
     packed.check_loss_mask("torchtitan")
     labels, _ = packed.next_labels(labels_shifted)
-    form = {"input": packed.input_ids, "positions": packed.position_ids, **packed.rest}
-    if rows:
-        return form, labels
-    length = packed.input_ids.shape[1]
-    flat = {
-        name: value[0]
-        if isinstance(value, torch.Tensor) and value.shape[:2] == (1, length)
-        else value
-        for name, value in form.items()
-    }
-    return flat, labels[0]
+    return {"input": packed.input_ids, "positions": packed.position_ids, **packed.rest}, labels
 
 
 def _check_positions(packed: PackedRow) -> None:
