@@ -8,7 +8,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -214,13 +213,3 @@ def test_what_cannot_be_attended_to_is_refused() -> None:
     sharding = shard_per_document([5], 2)
     with pytest.raises(ConfigurationError, match="rank=2 must be from 0 to 1"):
         varlen_arguments(sharding, 2)
-    huge = Sharding(
-        lengths=np.array([2**31]),
-        document=np.array([0]),
-        start=np.array([0]),
-        end=np.array([2**31]),
-        offsets=np.array([0, 1]),
-        method="any",
-    )
-    with pytest.raises(ConfigurationError, match=r"2,147,483,648 keys .* over the 2,147,483,647"):
-        varlen_arguments(huge, 0)

@@ -59,14 +59,14 @@ def samples_of(docs: list[list[tuple[int, bool]]]) -> list[dict[str, Any]]:
 TOKENWISE = ("tokens", "labels", "loss_mask", "position_ids", "weights")
 
 
-@given(documents, ranks_of, st.booleans())
-def test_per_document_fields_are_what_megatron_gathers(docs, ranks, attend):
+@given(documents, ranks_of)
+def test_per_document_fields_are_what_megatron_gathers(docs, ranks):
     batch = PackCollator(pad_documents_to_multiple_of=2 * ranks)(samples_of(docs))
     whole, _ = to_megatron(batch, context_parallel_size=ranks)
     sharding = shard_per_document(document_lengths(batch), ranks)
     bounds = batch["cu_seqlens_padded"].tolist()
     for rank in range(ranks):
-        fields, parameters = to_megatron_shard(batch, sharding, rank, attend_padding=attend)
+        fields, parameters = to_megatron_shard(batch, sharding, rank)
         positions = torch.tensor(of_transformer_engine(bounds, ranks, rank))
         assert fields.keys() == whole.keys()
         for name in whole:
@@ -76,8 +76,8 @@ def test_per_document_fields_are_what_megatron_gathers(docs, ranks, attend):
                 assert torch.equal(fields[name], whole[name])
             else:
                 assert fields[name] == whole[name]
-        real = batch["cu_seqlens_padded" if attend else "cu_seqlens"]
-        assert parameters["cu_seqlens_q"] is parameters["cu_seqlens_kv"] is real
+        bounds_of = batch["cu_seqlens_padded"]
+        assert parameters["cu_seqlens_q"] is parameters["cu_seqlens_kv"] is bounds_of
         assert parameters["cu_seqlens_q_padded"] is batch["cu_seqlens_padded"]
         assert parameters["max_seqlen_q"] == max(document_lengths(batch))
 

@@ -12,7 +12,16 @@ from evenstep.plan import Even, Policy
 from evenstep.tools.simulate import deal, sample_lengths
 from evenstep.tools.simulate.run import run_epoch
 
-SYNTHETIC = ("uniform-narrow", "uniform-wide", "longtail", "bimodal", "all-long", "all-short")
+SHORT, LONG = (64, 512), (1800, 2048)
+SYNTHETIC = {
+    "uniform-narrow": ((1.0, SHORT),),
+    "uniform-wide": ((1.0, (64, 2048)),),
+    "longtail": ((0.9, SHORT), (0.1, LONG)),
+    "bimodal": ((0.5, SHORT), (0.5, LONG)),
+    "all-long": ((1.0, LONG),),
+    "all-short": ((1.0, (32, 64)),),
+}
+"""Of Appendix I, which prints shares, and no bounds for those of two parts."""
 SAMPLES, BUDGET, BUFFER = 1000, 4096, 64
 
 ASSIGNED = (*range(47, 32, -1), 0)
@@ -23,7 +32,12 @@ EMITTED = (46, 46, 42, 42, 42, 42, 38, 38, 38, 38, 34, 34, 34, 34, 31, 0)
 def chained(policy: Policy, name: str, exhausted: str, seed: int) -> list[np.ndarray]:
     """Identities of each step of all ranks, of epoch after epoch, until the quota is met: what
     `DataLoader.epochs` does."""
-    lengths = sample_lengths(name, SAMPLES, seed)
+    rng = np.random.default_rng(seed)
+    parts = [
+        rng.integers(*bounds, round(share * SAMPLES), endpoint=True)
+        for share, bounds in SYNTHETIC[name]
+    ]
+    lengths = rng.permutation(np.concatenate(parts))
     steps: list[np.ndarray] = []
     received = epoch = 0
     while received < SAMPLES:

@@ -60,7 +60,6 @@ def to_megatron_shard(
     rank: int,
     *,
     labels_shifted: bool = False,
-    attend_padding: bool = True,
     own_attention: bool = False,
 ) -> tuple[dict[str, Any], Any]:
     """Makes the fields and the ``PackedSeqParams`` of `to_megatron` for one context-parallel rank.
@@ -76,7 +75,6 @@ def to_megatron_shard(
             row must then be multiples of 2C tokens.
         rank: context-parallel rank.
         labels_shifted: as for `to_megatron`.
-        attend_padding: as for `to_megatron`.
         own_attention: whether the model's attention follows `sharding`, as
             `evenstep.context_parallel.attention` does, so that any is accepted. False means
             Transformer Engine's.
@@ -92,7 +90,6 @@ def to_megatron_shard(
     whole, parameters = to_megatron(
         batch,
         labels_shifted=labels_shifted,
-        attend_padding=attend_padding,
         context_parallel_size=1 if own_attention else sharding.ranks,
     )
     positions = torch.from_numpy(sharding.indices(rank)).to(whole["tokens"].device)

@@ -225,7 +225,7 @@ def test_samples_that_a_batch_pairs_are_refused(tmp_path) -> None:
     pictures("KTO").save_to_disk(str(tmp_path / "pairs"))
     trainer, seen = make("KTO vision", tmp_path, 1, max_length=None)
     even.install(trainer, policy=evenstep.Even(2048))
-    with pytest.raises(evenstep.ConfigurationError, match="pairs samples .*'apo_zero_unpaired'"):
+    with pytest.raises(evenstep.ConfigurationError, match=r"pairs samples .*'apo_zero_unpaired'"):
         trainer.train()
     assert not seen.samples[-1]
 

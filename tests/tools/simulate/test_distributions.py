@@ -127,27 +127,3 @@ def test_unknown_name_lists_the_known_ones() -> None:
 def test_a_count_that_is_no_positive_integer_is_refused(count: int) -> None:
     with pytest.raises(ConfigurationError, match="count="):
         sample_lengths("llava", count)
-
-
-# ODB, Appendix I: mean of each, by its bounds and shares. Those of short and long samples are ours.
-SYNTHETIC = {
-    "uniform-narrow": (64, 512, 288),
-    "uniform-wide": (64, 2048, 1056),
-    "longtail": (64, 2048, 0.9 * 288 + 0.1 * 1924),
-    "bimodal": (64, 2048, 0.5 * 288 + 0.5 * 1924),
-    "all-long": (1800, 2048, 1924),
-    "all-short": (32, 64, 48),
-}
-
-
-@pytest.mark.parametrize("name", SYNTHETIC)
-def test_synthetic_lengths_are_uniform_within_their_parts(name: str) -> None:
-    shortest, longest, mean = SYNTHETIC[name]
-    lengths = sample_lengths(name, 20_000, 3)
-    assert shortest <= lengths.min() < 1.05 * shortest
-    assert longest >= lengths.max() > 0.95 * longest
-    distribution = DISTRIBUTIONS[name]
-    assert [distribution.mean, lengths.mean()] == pytest.approx([mean] * 2, rel=0.01)
-    assert lengths.std() / lengths.mean() == pytest.approx(distribution.cv, rel=0.02)
-    if len(distribution.parts) == 2:
-        assert (lengths < 1000).mean() == pytest.approx(distribution.parts[0][0], abs=0.01)

@@ -10,7 +10,6 @@ variable-length attention.
 
 from __future__ import annotations
 
-import dataclasses
 from importlib import import_module
 from typing import Any
 
@@ -24,7 +23,6 @@ def to_megatron(
     batch: dict[str, Any],
     *,
     labels_shifted: bool = False,
-    attend_padding: bool = True,
     context_parallel_size: int = 1,
 ) -> tuple[dict[str, Any], Any]:
     """Fields for a GPT model of Megatron-LM, and the parameters of its attention over documents.
@@ -37,9 +35,6 @@ def to_megatron(
     Args:
         batch: of ``PackCollator()``.
         labels_shifted: the dataset has shifted the labels (``mask_first_label=False``).
-        attend_padding: treat the padding of a document as its last tokens, which no real token
-            sees, as ``pretrain_gpt.py`` does and every attention kernel can. False passes real and
-            padded lengths separately, so that kernels skip padding; not all kernels can.
         context_parallel_size: ranks that share the row, for the check of its divisibility.
 
     Returns:
@@ -69,34 +64,28 @@ def to_megatron(
             [packed.max_seqlen], dtype=torch.int32, device=packed.input_ids.device
         ),
     }
-    return fields, _attention_parameters(packed, attend_padding, context_parallel_size > 1)
+    return fields, _attention_parameters(packed, context_parallel_size > 1)
 
 
-def _attention_parameters(packed: PackedRow, attend_padding: bool, context_parallel: bool) -> Any:
-    """See what `to_megatron` returns."""
-    padded = packed.cu_seqlens_padded
-    lengths = packed.bounds if attend_padding else packed.cu_seqlens
+def _attention_parameters(packed: PackedRow, context_parallel: bool) -> Any:
+    """See what `to_megatron` returns. The padding of a document counts as its last tokens, which no
+    real token sees, as in ``pretrain_gpt.py``: every attention kernel can do that."""
+    bounds = packed.bounds
     # Transformer Engine's context parallelism requires these, padded or not.
-    room = packed.bounds if context_parallel else padded
+    room = bounds if context_parallel else packed.cu_seqlens_padded
     parameters: dict[str, Any] = {
         "qkv_format": "thd",
-        "cu_seqlens_q": lengths,
-        "cu_seqlens_kv": lengths,
+        "cu_seqlens_q": bounds,
+        "cu_seqlens_kv": bounds,
         "cu_seqlens_q_padded": room,
         "cu_seqlens_kv_padded": room,
         "max_seqlen_q": packed.max_seqlen,
         "max_seqlen_kv": packed.max_seqlen,
     }
-    if padded is not None and not attend_padding:
-        parameters["pad_between_seqs"] = True
     try:
-        made: Any = import_module("megatron.core.packed_seq_params").PackedSeqParams
+        return import_module("megatron.core.packed_seq_params").PackedSeqParams(**parameters)
     except ImportError:
         return parameters
-    # Up to 0.16 it lacks this one, which Transformer Engine then finds out by itself.
-    if "pad_between_seqs" not in {each.name for each in dataclasses.fields(made)}:
-        parameters.pop("pad_between_seqs", None)
-    return made(**parameters)
 
 
 def _check_divisible(packed: PackedRow, ranks: int) -> None:

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array, prefix_sums
-from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding.sharding import Sharding
 
 
@@ -74,9 +73,6 @@ def buffer_rows(sharding: Sharding, positions: Int64Array) -> Int64Array:
 
 Int32Array = npt.NDArray[np.int32]
 
-_LIMIT = 2**31 - 1
-"""The largest boundary: kernels take them as int32."""
-
 
 @dataclass(frozen=True, eq=False)
 class VarlenArguments:
@@ -106,18 +102,13 @@ def varlen_arguments(sharding: Sharding, rank: int) -> VarlenArguments:
     second, then ``cu_seqlens_q=[0, 2, 4]``, ``cu_seqlens_k=[0, 2, 5]``, ``keys=[0, 1, 5, 6, 7]``.
 
     Raises:
-        ConfigurationError: there is no such rank, or its fragments have more than 2**31 - 1 keys.
+        ConfigurationError: there is no such rank.
     """
     sharding.check_rank(rank)
     own = slice(sharding.offsets[rank], sharding.offsets[rank + 1])
     queries, keys = (sharding.end - sharding.start)[own], sharding.end[own]
     queries_until, keys_until = prefix_sums(queries), prefix_sums(keys)  # [fragments + 1]
     total = int(keys_until[-1])
-    if total > _LIMIT:
-        raise ConfigurationError(
-            f"rank {rank} has {total:,} keys in {len(keys):,} fragments, over the {_LIMIT:,} of "
-            "int32 boundaries; pack fewer tokens, or cut documents into fewer fragments"
-        )
     shift = sharding.begins[sharding.document[own]] - keys_until[:-1]
     return VarlenArguments(
         cu_seqlens_q=queries_until.astype(np.int32),

@@ -246,9 +246,8 @@ def estimated_stepping_batches(trainer: Trainer, loader: DataLoader | LightningL
     """
     inner = loader.loader if isinstance(loader, LightningLoader) else loader
     limit = trainer.max_steps if trainer.max_steps >= 0 else math.inf
-    estimate = estimate_steps(inner)
-    if estimate is not None and trainer.max_epochs is not None and trainer.max_epochs >= 0:
-        steps = estimate.steps
+    steps = estimate_steps(inner)
+    if steps is not None and trainer.max_epochs is not None and trainer.max_epochs >= 0:
         if isinstance(trainer.limit_train_batches, int):
             steps = min(steps, trainer.limit_train_batches)
         fixed = inner.update_tokens is None

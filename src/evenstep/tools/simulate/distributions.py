@@ -77,22 +77,6 @@ class LogNormal:
         return float(self.median**order * math.exp((order * self.sigma) ** 2 / 2))
 
 
-@dataclass(frozen=True)
-class Uniform:
-    """Quantile function of a uniform distribution."""
-
-    low: float
-    high: float
-
-    def __call__(self, levels: Float64Array) -> Float64Array:
-        lengths: Float64Array = self.low + (self.high - self.low) * levels
-        return lengths
-
-    def moment(self, order: int) -> float:
-        powers = self.high ** (order + 1) - self.low ** (order + 1)
-        return powers / ((order + 1) * (self.high - self.low))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
     """A mixture of quantile functions, rounded to whole tokens and clipped."""
@@ -135,15 +119,6 @@ def _through(*knots: tuple[float, float], max_tokens: int) -> Distribution:
         shortest=int(knots[0][1]),
         longest=int(knots[-1][1]),
         max_tokens=max_tokens,
-    )
-
-
-def _synthetic(*parts: tuple[float, tuple[int, int]]) -> Distribution:
-    return Distribution(
-        parts=tuple((share, Uniform(*bounds)) for share, bounds in parts),
-        shortest=min(bounds[0] for _, bounds in parts),
-        longest=max(bounds[1] for _, bounds in parts),
-        max_tokens=4096,
     )
 
 
@@ -217,14 +192,6 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
         "coyo-text": _through(*_COYO_TEXT, max_tokens=2048),
         # Images from the web in cells of 28 pixels: mean 645, CV 2.14.
         "coyo-image": _through(*_COYO_IMAGE, max_tokens=16_384),
-        # ODB's Appendix I, for audits of its guarantees. It prints shares of short and long samples
-        # for "longtail" and "bimodal", and no bounds: those of its other distributions are taken.
-        "uniform-narrow": _synthetic((1.0, (64, 512))),
-        "uniform-wide": _synthetic((1.0, (64, 2048))),
-        "longtail": _synthetic((0.9, (64, 512)), (0.1, (1800, 2048))),
-        "bimodal": _synthetic((0.5, (64, 512)), (0.5, (1800, 2048))),
-        "all-long": _synthetic((1.0, (1800, 2048))),
-        "all-short": _synthetic((1.0, (32, 64))),
     }
 )
 
