@@ -82,7 +82,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "loader",
         "plan",
         "rebalance",
-        "tested",
         "tools",
     ),
     "cli": ("cost", "files", "plan", "service", "strategy", "tools", "version"),

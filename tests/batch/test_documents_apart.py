@@ -46,11 +46,6 @@ def with_bool_mask(batch: dict[str, Any]) -> Made:
     return attend, batch["input_ids"], batch["position_ids"], shifted(batch["labels"])
 
 
-def with_float_mask(batch: dict[str, Any]) -> Made:
-    attend = by_mask(attention_mask(batch, dtype=torch.float64))
-    return attend, batch["input_ids"], batch["position_ids"], shifted(batch["labels"])
-
-
 def with_boundaries(batch: dict[str, Any]) -> Made:
     form = to_hugging_face(batch)
     bounds = form["cu_seq_lens_q"]
@@ -78,7 +73,6 @@ def with_megatron(batch: dict[str, Any]) -> Made:
 
 FORMS = [
     with_bool_mask,
-    with_float_mask,
     with_boundaries,
     with_torchtitan,
     with_megatron,

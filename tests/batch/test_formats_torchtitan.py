@@ -41,12 +41,3 @@ def test_positions_that_do_not_tell_documents_are_refused(positions):
     batch = PackCollator()([{"input_ids": [1, 2], "position_ids": positions}])
     with pytest.raises(CollateError, match="not 0 exactly where a document begins"):
         to_torchtitan(batch)
-
-
-def test_weights_that_labels_cannot_tell_are_refused():
-    samples = [{"input_ids": [1, 2, 3], "loss_mask": [0.0, 0.5, 1.0]}]
-    with pytest.raises(CollateError, match="torchtitan weights tokens by its labels only"):
-        to_torchtitan(PackCollator()(samples))
-    samples[0]["loss_mask"] = [0.0, 1.0, 1.0]
-    inputs, _ = to_torchtitan(PackCollator()(samples))
-    assert "loss_mask" not in inputs

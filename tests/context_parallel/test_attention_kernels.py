@@ -57,7 +57,6 @@ def check(
         buffers = [everyones(sharding, x) for x in (k, v)]
         found = kernel(q[own], *(x[kernel.rows] for x in buffers), 0.3)
         torch.testing.assert_close(found, out[own])
-        assert kernel.repeated or len(kernel.rows.unique()) == len(kernel.rows)
         if gradients:
             expected = torch.autograd.grad(out[own], (q, k, v), grad[own], retain_graph=True)
             backward = torch.autograd.grad(found, (q, k, v), grad[own], retain_graph=True)

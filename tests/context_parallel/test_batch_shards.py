@@ -60,7 +60,6 @@ def test_a_token_is_asked_for_the_next_of_its_document_wherever_that_lies(data, 
         assert shard["shift_labels"].tolist() == [expected]
         assert shard["shift_labels"].dtype == torch.int64
         assert "labels" not in shard
-        assert "loss_mask" not in shard
 
 
 @given(st.data(), documents, paddings)
@@ -125,18 +124,6 @@ def test_shapes_that_happen_to_fit_the_row_stay_whole():
     assert shard["image_grid_thw"] is batch["image_grid_thw"]
     shard = shard_batch(padded, shard_per_document([4], 2), 0)
     assert shard["pixel_values"] is padded["pixel_values"]
-
-
-def test_a_loss_mask_of_the_dataset_keeps_its_weights():
-    batch = PackCollator()(
-        [
-            {"input_ids": [1, 2, 3], "labels": [1, 2, -100], "loss_mask": [1.0, 0.5, 1.0]},
-            {"input_ids": [4, 5], "labels": [4, 5], "loss_mask": [0.7, 0.25]},
-        ]
-    )
-    shard = shard_batch(batch, shard_per_document([3, 2], 1), 0)
-    assert shard["shift_labels"].tolist() == [[2, -100, -100, 5, -100]]
-    assert shard["loss_mask"].tolist() == [[0.5, 0.0, 0.0, 0.25, 0.0]]
 
 
 def test_bad_input_is_refused():

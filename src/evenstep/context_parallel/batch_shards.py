@@ -24,8 +24,7 @@ SHARDING = "sharding"
 """The field of a shard that holds its `Sharding`."""
 
 _BOUNDS = ("cu_seqlens_padded", "cu_seqlens")  # the first one present counts
-_TOKENWISE = ("input_ids", "position_ids", "document_ids", "loss_mask")
-_REPLACED = ("labels", "loss_mask")  # by those of the next token
+_TOKENWISE = ("input_ids", "position_ids", "document_ids")
 
 
 def document_lengths(batch: Mapping[str, Any]) -> Int64Array:
@@ -83,7 +82,6 @@ def shard_batch(
       its document, -100 if there is none. There are no ``labels``, which a model would shift once
       more, across fragments that are not neighbours. Loss functions of transformers take shifted
       labels under this name.
-    - ``loss_mask``, if the batch has one: float32 [1, T_r], for these labels.
     - ``input_ids``, ``position_ids`` (positions within documents) and all other fields
       [1, T, ...]: the rank's tokens, [1, T_r, ...], in the order of ``sharding.indices(rank)``.
     - ``cu_seqlens``, ``max_seqlen`` and the like: those of the whole row, as attention needs.
@@ -113,16 +111,14 @@ def shard_batch(
             "number per token"
         )
     cut = _cut_fields(batch, packed)
-    labels, mask = packed.next_labels(labels_shifted)
+    labels = packed.next_labels(labels_shifted)
     positions = torch.from_numpy(sharding.indices(rank)).to(packed.input_ids.device)
     shard = {
         name: value.index_select(1, positions) if name in cut else value
         for name, value in batch.items()
-        if name not in _REPLACED
+        if name != "labels"
     }
     shard["shift_labels"] = labels.to(torch.int64).index_select(1, positions)
-    if packed.loss_mask is not None:
-        shard["loss_mask"] = mask.index_select(1, positions)
     shard[SHARDING] = sharding
     return shard
 

@@ -12,7 +12,6 @@ import pytest
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise import draw_length_sample
 from evenstep.tools.advise.length_sources import draw_lines
-from evenstep.tools.advise.parquet_sample import draw_rows
 from evenstep.tools.simulate import sample_lengths
 
 WORDS = ["Every", "rank", "makes", "the", "same", "number", "of", "steps"]
@@ -155,17 +154,6 @@ def test_every_line_is_equally_likely_to_be_drawn_however_long(tmp_path: Path) -
     # Chi-squared with 23 degrees of freedom exceeds 60 once in 30,000.
     expected = draws * size / 24
     assert ((counts - expected) ** 2 / expected).sum() < 60
-
-
-def test_of_many_row_groups_only_some_are_read_and_every_row_is_as_likely() -> None:
-    counts = np.array([40] * 200 + [400] * 20, np.int64)
-    drawn = []
-    for seed in range(60):
-        chosen, groups = draw_rows(counts, 512, np.random.default_rng(seed))
-        assert len(groups) <= 128
-        assert len(set(chosen.tolist())) == len(chosen)
-        drawn.append((chosen >= 8000).mean())
-    assert np.mean(drawn) == pytest.approx(0.5, abs=0.04)
 
 
 def test_lengths_can_be_cut_and_the_cut_ones_are_counted(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from evenstep.tools.simulate.run import run_epoch
 from evenstep.tools.simulate.yardsticks import (
     YARDSTICKS,
     bucketed_max_tokens,
-    by_length,
     filled,
     length_grouped,
     max_tokens,
@@ -37,7 +36,7 @@ def several_lengths(draw: st.DrawFn) -> np.ndarray:
 
 few = settings(max_examples=25)
 LENGTHS, RANKS, SEEDS = several_lengths(), st.integers(1, 20), st.integers(0, 2**64 - 1)
-FORMS = st.tuples(st.sampled_from([by_length, length_grouped]), st.integers(1, 9)) | st.tuples(
+FORMS = st.tuples(st.just(length_grouped), st.integers(1, 9)) | st.tuples(
     st.sampled_from([max_tokens, bucketed_max_tokens]), st.integers(1, 3000)
 )
 
@@ -85,17 +84,6 @@ def test_runs_are_sorted_each_by_itself_and_ties_stay_in_order(
     for begin in range(0, len(order), run):
         expected += sorted(order[begin : begin + run].tolist(), key=lambda i: lengths[i])
     assert sorted_runs(order, lengths, run).tolist() == expected
-
-
-@few
-@given(LENGTHS, st.integers(1, 9), RANKS)
-def test_batches_by_length_run_from_the_shortest_to_the_longest(
-    lengths: np.ndarray, batch_size: int, ranks: int
-) -> None:
-    dealt = by_length(lengths, ranks, 0, batch_size)
-    in_turn = [share.group(step) for step in range(len(dealt[0])) for share in dealt]
-    batches = -(-len(lengths) // batch_size)
-    assert (lengths[np.concatenate(in_turn[:batches])] == np.sort(lengths)).all()
 
 
 def test_length_grouped_draws_another_order_for_another_seed() -> None:
@@ -211,14 +199,6 @@ def test_a_simulation_makes_the_steps_that_were_formed(
     figures = simulate(yardstick, [lengths[shard] for shard in shards], **given_)
     assert (figures.policy, figures.samples, figures.missing) == (name, len(lengths), 0)
     assert figures.filler_steps == 0
-
-
-def test_options_are_the_size_and_the_cost() -> None:
-    for yardstick in (one(GIVEN) for one in YARDSTICKS.values()):
-        sizes = {"max_tokens": 700, "batch_size": 3}
-        takes = YARDSTICKS[yardstick.name].takes
-        wanted = {name: sizes[name] for name in takes} | {"cost": repr(PaddedTokenCost())}
-        assert yardstick.options() == wanted
 
 
 @pytest.mark.parametrize("name", sorted(YARDSTICKS))

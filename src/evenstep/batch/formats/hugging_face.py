@@ -35,7 +35,7 @@ def to_hugging_face(
     ``input_ids``, ``labels`` (the model shifts them) and ``position_ids``, int64 [1, T];
     ``cu_seq_lens_q`` and ``cu_seq_lens_k`` int32 [n + 1], boundaries that count padding, and
     ``max_length_q`` and ``max_length_k`` int: as ``return_flash_attn_kwargs=True`` of that class.
-    Other fields go with them; a ``loss_mask``, which the labels imply, does not.
+    Other fields go with them.
 
     Models with FlashAttention read the boundaries. With "sdpa" and "eager", transformers separates
     documents by ``position_ids``, but only without an attention mask and without a cache of keys.
@@ -51,11 +51,10 @@ def to_hugging_face(
 
     Raises:
         CollateError: not such a batch, labels that are shifted already or are not for such a
-            model, a loss mask that says more than the labels, positions that do not show where
+            model, positions that do not show where
             documents begin, or are not the model's, or a kind of model that is not known.
     """
     packed = read_packed(batch)
-    packed.check_loss_mask("the loss of transformers")
     config = getattr(model, "config", model)
     _check_for_causal(packed, model, config)
     form = {

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from evenstep.batch.formats.packed import PackedRow, read_packed
+from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.errors import CollateError
 
 
@@ -49,13 +50,13 @@ def to_megatron(
     """
     packed = read_packed(batch)
     _check_divisible(packed, context_parallel_size)
-    labels, loss_mask = packed.next_labels(labels_shifted)
+    labels = packed.next_labels(labels_shifted)
     padded = packed.cu_seqlens_padded
     fields = {
         **packed.rest,
         "tokens": packed.input_ids,
         "labels": labels,
-        "loss_mask": loss_mask,
+        "loss_mask": (labels != IGNORE_INDEX).to(torch.float32),
         "position_ids": packed.position_ids,
         "attention_mask": None,
         "cu_seqlens": packed.cu_seqlens[None],
@@ -112,15 +113,13 @@ def to_torchtitan(
         labels_shifted: the dataset has shifted the labels (``mask_first_label=False``).
 
     Raises:
-        CollateError: not such a batch, labels that contradict `labels_shifted`, a loss mask that
-            says more than the labels, or the samples' own positions if they are not 0 exactly
-            where a document begins.
+        CollateError: not such a batch, labels that contradict `labels_shifted`, or the samples'
+            own positions if they are not 0 exactly where a document begins.
     """
     packed = read_packed(batch)
     _check_positions(packed)
-    packed.check_loss_mask("torchtitan")
-    labels, _ = packed.next_labels(labels_shifted)
-    return {"input": packed.input_ids, "positions": packed.position_ids, **packed.rest}, labels
+    inputs = {"input": packed.input_ids, "positions": packed.position_ids, **packed.rest}
+    return inputs, packed.next_labels(labels_shifted)
 
 
 def _check_positions(packed: PackedRow) -> None:

@@ -26,8 +26,6 @@ class Kernel(Protocol):
     rows: torch.Tensor
     """[keys] int64: rows of the buffer of all ranks' keys (see `layout`) that it takes, in its
     order."""
-    repeated: bool
-    """Whether it may take a row twice."""
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float

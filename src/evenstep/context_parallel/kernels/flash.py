@@ -27,8 +27,6 @@ VarlenAttention = Callable[..., torch.Tensor]
 class FlashKernel:
     """See `evenstep.context_parallel.kernels.Kernel`. float16 and bfloat16 only."""
 
-    repeated = True
-
     def __init__(
         self,
         sharding: Sharding,

@@ -2,8 +2,7 @@
 
 Every sample is equally likely to be drawn, whatever its length; drawing by position in bytes would
 favour long lines. So files are read once from end to end, and only the drawn samples are parsed and
-tokenized, which takes most of the time. A large Parquet file is the exception: see
-`evenstep.tools.advise.parquet_sample`.
+tokenized, which takes most of the time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Lengths drawn from a Parquet file.
+"""Lengths drawn from a Parquet file, or from a data set of Hugging Face, in a folder or on the hub.
 
 A column of integers is read whole: it is small, and gives the number of samples and the longest
-one. For text and lists, only the row groups that hold drawn samples are read, a batch at a time.
-From a file of many row groups, `_ROW_GROUPS` of them are drawn first.
-
-A data set of Hugging Face is drawn from likewise, in a folder or on the hub.
+one. Of text and lists, only the drawn rows are measured, a batch at a time.
 """
 
 from __future__ import annotations
@@ -29,8 +26,8 @@ from evenstep.tools.advise.token_counter import (
 from evenstep.tools.simulate import DISTRIBUTIONS
 from evenstep.tools.simulate.lengths import load_lengths, open_parquet
 
-_ROW_GROUPS = 128
 _BATCH = 1024  # rows
+_HOW = "rows drawn at random"
 
 
 def draw_from_parquet(
@@ -49,57 +46,32 @@ def draw_from_parquet(
         name = choose_column(column, names, path, text=count_tokens is not None)
         where = f"{path}:{name}"
         if not arrow.types.is_integer(file.schema_arrow.field(name).type):
-            counts = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
-            rows = np.array(counts, np.int64)
-            total = int(rows.sum())
-            if not total:
-                raise ConfigurationError(f"{where} holds no samples")
-            chosen, groups = draw_rows(rows, size, random)
-            batches = _batches(file, name, rows, groups, chosen)
+            total = file.metadata.num_rows
+            rows = _drawn(total, size, random, where)
             lengths = measure_column(
-                where, batches, count_tokens, total=len(chosen), progress=progress
+                where, _batches(file, name, rows), count_tokens, total=len(rows), progress=progress
             )
-            how = "rows drawn at random from the whole file"
-            if len(groups) < np.count_nonzero(rows):
-                how = f"rows drawn at random from {len(groups)} of {len(rows):,} row groups"
-            return LengthSample.measured(where, lengths, total, how)
+            return LengthSample.measured(where, lengths, total, _HOW)
     return LengthSample.choose(where, load_lengths(where), size, random)
 
 
-def draw_rows(
-    rows: Int64Array, size: int | None, random: np.random.Generator
-) -> tuple[Int64Array, Int64Array]:
-    """Draws the rows of a file to measure.
-
-    Args:
-        rows: [row groups] rows in each.
-        size: rows to draw; None takes all.
-
-    Returns:
-        The rows drawn, by number in the file, and the row groups that hold them, both increasing.
-    """
-    groups = np.flatnonzero(rows)
-    if size is not None and len(groups) > _ROW_GROUPS:
-        groups = np.sort(random.choice(groups, _ROW_GROUPS, replace=False))
-    ends = np.cumsum(rows)
-    there = np.concatenate([np.arange(ends[g] - rows[g], ends[g]) for g in groups])
-    if size is None or size >= len(there):
-        return there, groups
-    chosen = np.sort(random.choice(there, size, replace=False))
-    return chosen, np.unique(ends.searchsorted(chosen, side="right"))
+def _drawn(total: int, size: int | None, random: np.random.Generator, where: str) -> Int64Array:
+    """[drawn] numbers of rows, increasing."""
+    if not total:
+        raise ConfigurationError(f"{where} holds no samples")
+    if size is None or size >= total:
+        return np.arange(total)
+    return np.sort(random.choice(total, size, replace=False))
 
 
-def _batches(
-    file: Any, column: str, rows: Int64Array, groups: Int64Array, chosen: Int64Array
-) -> Iterator[Batch]:
-    begins = np.cumsum(rows) - rows
-    for group in groups.tolist():
-        at = int(begins[group])
-        for batch in file.iter_batches(_BATCH, row_groups=[group], columns=[column]):
-            begin, end = np.searchsorted(chosen, [at, at + batch.num_rows])
-            mine = chosen[begin:end]
+def _batches(file: Any, column: str, rows: Int64Array) -> Iterator[Batch]:
+    at = 0
+    for batch in file.iter_batches(_BATCH, columns=[column]):
+        begin, end = np.searchsorted(rows, [at, at + batch.num_rows])
+        if begin < end:
+            mine = rows[begin:end]
             yield values_of(batch.column(0).take(mine - at)), mine.tolist()
-            at += batch.num_rows
+        at += batch.num_rows
 
 
 def values_of(column: Any) -> list[Any]:
@@ -135,19 +107,15 @@ def draw_from_dataset(
     name = choose_column(column, dataset.column_names, data, text=count_tokens is not None)
     where = f"{data}:{name}"
     total = len(dataset)
-    if not total:
-        raise ConfigurationError(f"{where} holds no samples")
-    drawn, rows = dataset.select_columns([name]).with_format("arrow"), np.arange(total)
-    if size is not None and size < total:
-        rows = np.sort(random.choice(total, size, replace=False))
-        drawn = drawn.select(rows)
+    rows = _drawn(total, size, random, where)
+    drawn = dataset.select_columns([name]).with_format("arrow").select(rows)
     numbers = iter(rows.tolist())
     batches = (
         (values := values_of(table.column(0).combine_chunks()), list(islice(numbers, len(values))))
         for table in drawn.iter(batch_size=_BATCH)
     )
     lengths = measure_column(where, batches, count_tokens, total=len(rows), progress=progress)
-    return LengthSample.measured(where, lengths, total, "rows drawn at random")
+    return LengthSample.measured(where, lengths, total, _HOW)
 
 
 def _load_dataset(data: str, split: str, subset: str | None) -> Any:
