@@ -71,27 +71,6 @@ def test_ranks_get_equally_many_groups_and_only_what_wraps_around_comes_twice(
     assert in_turn == [once[i % len(once)] for i in range(padded)]
 
 
-# Batches of one size
-
-
-@few
-@given(LENGTHS, st.integers(1, 160), SEEDS)
-def test_runs_are_sorted_each_by_itself_and_ties_stay_in_order(
-    lengths: np.ndarray, run: int, seed: int
-) -> None:
-    order = np.random.default_rng(seed).permutation(len(lengths))
-    expected: list[int] = []
-    for begin in range(0, len(order), run):
-        expected += sorted(order[begin : begin + run].tolist(), key=lambda i: lengths[i])
-    assert sorted_runs(order, lengths, run).tolist() == expected
-
-
-def test_length_grouped_draws_another_order_for_another_seed() -> None:
-    lengths = np.random.default_rng(0).integers(1, 1000, 480)
-    orders = [length_grouped(lengths, 1, seed, 4)[0].members.tolist() for seed in range(3)]
-    assert len({tuple(order) for order in orders}) == 3
-
-
 @pytest.mark.parametrize(("count", "batch_size"), [(3, 4), (70, 4), (1003, 4), (2000, 8)])
 def test_length_grouped_orders_a_permutation_as_hugging_face_does(
     count: int, batch_size: int
@@ -110,27 +89,6 @@ def test_length_grouped_orders_a_permutation_as_hugging_face_does(
     longest = int(lengths[order[::size]].argmax()) * size
     order[[0, longest]] = order[[longest, 0]]
     assert order.tolist() == expected
-
-
-def test_length_grouped_pads_and_steps_as_hugging_face_does() -> None:
-    theirs = pytest.importorskip("transformers.trainer_pt_utils")
-    batch_size, ranks = 8, 3
-    lengths = np.exp(np.random.default_rng(1).normal(5, 0.8, 20_003)).astype(np.int64) + 1
-
-    def padded(of_ranks: list[list[np.ndarray]]) -> float:
-        return sum(len(b) * lengths[b].max() for batches in of_ranks for b in batches)
-
-    own = length_grouped(lengths, ranks, 0, batch_size)
-    own_batches = [[share.group(g) for g in range(len(share))] for share in own]
-    their_batches = []
-    for rank in range(ranks):
-        sampler = theirs.DistributedLengthGroupedSampler(
-            batch_size, num_replicas=ranks, rank=rank, lengths=lengths.tolist()
-        )
-        drawn = np.array(list(sampler))
-        their_batches.append(np.split(drawn, range(batch_size, len(drawn), batch_size)))
-    assert [len(b) for b in own_batches] == [len(b) for b in their_batches]
-    assert padded(own_batches) == pytest.approx(padded(their_batches), rel=0.01)
 
 
 # Batches under a number of tokens
@@ -165,17 +123,6 @@ def test_bucketed_batches_and_their_order_differ_between_seeds() -> None:
     drawn = [listed(bucketed_max_tokens(lengths, 1, s, 1000, bucket=100)[0]) for s in range(3)]
     assert len({tuple(map(tuple, one)) for one in drawn}) == 3
     assert len({frozenset(map(frozenset, one)) for one in drawn}) == 3
-
-
-def test_bucketed_order_does_not_follow_length() -> None:
-    lengths = np.random.default_rng(0).integers(1, 500, 20_000)
-    (groups,) = bucketed_max_tokens(lengths, 1, 0, 4000)
-    means = groups.shapes(lengths).tokens / groups.sizes
-    steps = np.arange(len(groups))
-    assert abs(np.corrcoef(steps, means)[0, 1]) < 4 / np.sqrt(len(groups))
-    (sorted_groups,) = max_tokens(lengths, 1, 0, 4000)
-    means = sorted_groups.shapes(lengths).tokens / sorted_groups.sizes
-    assert np.corrcoef(np.arange(len(means)), means)[0, 1] > 0.9
 
 
 # In a simulation

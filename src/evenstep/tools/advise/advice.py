@@ -15,7 +15,6 @@ from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction,
 from evenstep.tools.advise.recommend import Recommendation, Setup, code_for
 
 _PADDED, _PACKED = "even", "even-packed"
-_NEAR = 0.01  # smaller differences of efficiency are not worth a note
 _RANDOM = 0.9  # composition below is worth a warning
 _OUTLIER = 4  # times the 99th percentile: beyond that, the longest sample decides max_tokens
 _SHARE = 0.01  # of all time, below which dear samples are not worth a note
@@ -128,7 +127,7 @@ def advise(
         notes=(
             *_length_notes(length_sample, summary, setup),
             *_dear_note(length_sample, setup, cost, chosen),
-            *_policy_notes(predictions, chosen, baseline),
+            *_policy_notes(chosen, baseline),
             *_batch_notes(setup),
         ),
     )
@@ -146,13 +145,8 @@ def _reason(chosen: Prediction, packed: bool) -> str:
 
 
 def _batch_notes(setup: Setup) -> Iterator[str]:
-    """Fixed batches that do not fit, or hold one sample."""
-    if setup.batch_size * setup.longest > setup.max_tokens:
-        yield (
-            f"Fixed batches of {setup.batch_size:,} may take {setup.batch_size * setup.longest:,} "
-            f"tokens after padding, over max_tokens={setup.max_tokens:,}."
-        )
-    elif setup.batch_size == 1:
+    """Fixed batches that hold one sample."""
+    if setup.batch_size == 1:
         yield (
             "Fixed batches hold one sample here, since the longest has to fit. If yours hold more, "
             "compare with them: --batch-size."
@@ -210,33 +204,14 @@ def _dear_note(
         )
 
 
-def _policy_notes(
-    predictions: list[Prediction], chosen: Prediction, baseline: Prediction
-) -> Iterator[str]:
-    """Doubts about `chosen`, reasons for another, and what becomes of the learning rate."""
+def _policy_notes(chosen: Prediction, baseline: Prediction) -> Iterator[str]:
+    """Doubts about `chosen`, and what becomes of the learning rate."""
     composition = chosen.figures["composition"]
     if composition < _RANDOM:
         yield (
             f"The steps of {chosen.policy} mix lengths less than random batches do (composition "
             f"{composition:.2f}), which may cost quality: compare the held-out loss, and note that "
             "adding up the gradients of several steps mixes more."
-        )
-    own = chosen.figures["efficiency"]
-    better = [
-        one
-        for one in predictions
-        if one.packed == chosen.packed and one.figures.get("efficiency", 0.0) > own + _NEAR
-    ]
-    if better:
-        better.sort(key=lambda one: -one.figures["efficiency"])
-        names = ", ".join(
-            f"{one.policy}{'*' if one.needs_lengths else ''} {one.figures['efficiency']:.1%} "
-            f"(composition {one.figures['composition']:.2f})"
-            for one in better
-        )
-        yield (
-            f"More efficient here by the cost model than {chosen.policy} ({own:.1%}): {names}. "
-            "Those with * need all lengths before training; a low composition may cost quality."
         )
     held = chosen.figures["tokens_per_update"]
     ratio = held / baseline.figures["tokens_per_update"]

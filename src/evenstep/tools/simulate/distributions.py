@@ -35,9 +35,8 @@ class Quantiles(Protocol):
         """[samples] lengths at `levels`, each between 0 and 1 exclusive."""
         ...
 
-    def moment(self, order: int) -> float:
-        """Exact mean of ``length ** order``."""
-        ...
+    @property
+    def mean(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,11 @@ class LogLinear:
         logs: Float64Array = np.interp(levels, at, np.log(lengths))
         return np.exp(logs)
 
-    def moment(self, order: int) -> float:
+    @property
+    def mean(self) -> float:
         at, lengths = np.array(self.knots).T
-        powers = lengths**order
         # The mean of an exponential between two values is their logarithmic mean.
-        return float(np.sum(np.diff(at) * np.diff(powers) / np.diff(np.log(powers))))
+        return float(np.sum(np.diff(at) * np.diff(lengths) / np.diff(np.log(lengths))))
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,9 @@ class LogNormal:
         normal = np.fromiter(map(NormalDist().inv_cdf, levels.tolist()), np.float64, len(levels))
         return self.median * np.exp(self.sigma * normal)
 
-    def moment(self, order: int) -> float:
-        return float(self.median**order * math.exp((order * self.sigma) ** 2 / 2))
+    @property
+    def mean(self) -> float:
+        return float(self.median * math.exp(self.sigma**2 / 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +91,7 @@ class Distribution:
     @property
     def mean(self) -> float:
         """Mean length, without rounding and clipping."""
-        return sum(share * part.moment(1) for share, part in self.parts)
-
-    @property
-    def cv(self) -> float:
-        """Standard deviation over mean, without rounding and clipping."""
-        square = sum(share * part.moment(2) for share, part in self.parts)
-        return math.sqrt(square - self.mean**2) / self.mean
+        return sum(share * part.mean for share, part in self.parts)
 
     def lengths(self, levels: Float64Array) -> Int64Array:
         """[samples] int64 lengths at `levels`. Parts divide the levels by their shares."""
