@@ -30,7 +30,6 @@ class RankLoads:
     patches: Float64Array
     groups: Float64Array
     cost: Float64Array
-    text_cost: Float64Array
     vision_cost: Float64Array
 
     @classmethod
@@ -48,7 +47,6 @@ class RankLoads:
             patches=totals.patches.astype(np.float64),
             groups=np.full(len(tokens), float(groups)),
             cost=totals.cost,
-            text_cost=totals.text_cost,
             vision_cost=totals.vision_cost,
         )
 
@@ -66,13 +64,12 @@ _COUNTED = (
 )
 _VALUES = (
     *("epoch", "step", "rank", "world_size", "context_rank", "accumulate", "update", "micro_step"),
-    *("ends_update", "filler", "loss_scale", "imbalance", "imbalance_measured", "text_imbalance"),
-    *("vision_imbalance", "padding"),
+    *("ends_update", "filler", "loss_scale", "imbalance", "imbalance_measured"),
+    "padding",
 )
 
-_UNCOMPARED = dict.fromkeys(
-    ("imbalance", "text_imbalance", "vision_imbalance", "imbalance_measured")
-)  # follow from the totals or, where ranks wait for an update, from where a pass began in it
+_UNCOMPARED = dict.fromkeys(("imbalance", "imbalance_measured"))
+# They follow from the totals or, where ranks wait for an update, from where a pass began in it
 
 
 def _own(name: str) -> Any:
@@ -186,18 +183,8 @@ class StepInfo:
     @property
     def imbalance(self) -> float:
         """Largest cost of a rank over the mean cost: 1.0 is perfect. Of the whole update, in each
-        of its steps, where ranks wait at its end alone; as are the next two."""
+        of its steps, where ranks wait at its end alone."""
         return _imbalance(self.waits.cost)
-
-    @property
-    def text_imbalance(self) -> float:
-        """`imbalance` of the language model's part of the cost."""
-        return _imbalance(self.waits.text_cost)
-
-    @property
-    def vision_imbalance(self) -> float:
-        """`imbalance` of the vision tower's part; 1.0 where no rank has an image."""
-        return _imbalance(self.waits.vision_cost)
 
     @property
     def padding(self) -> float:
@@ -226,9 +213,6 @@ class StepInfo:
         vision: dict[str, Any] = {}
         if self.global_images:
             vision = {"patches": self.global_patches, "images": self.global_images}
-        if self.totals.vision_cost.any():
-            vision["text_imbalance"] = self.text_imbalance
-            vision["vision_imbalance"] = self.vision_imbalance
         return {
             "step": self.step,
             "epoch": self.epoch,

@@ -9,16 +9,15 @@ their losses, and divides by the labels of all ranks that are not -100. So no lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
 
 from evenstep.batch.formats.train_loops import to_torchtitan
-from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.measure import length_of
-from evenstep.errors import CollateError, SampleError
+from evenstep.errors import ConfigurationError, SampleError
 from evenstep.integrations.rank_values import of_all_ranks
 from evenstep.integrations.releases import check_hooks, importing
 from evenstep.integrations.update_stream import UpdateStream
@@ -46,8 +45,8 @@ class EvenDataLoader(BaseDataLoader):
         """(tokenizer, tokens that a sample may have) -> dataset of mappings with ``input_ids`` and,
         aligned with them, ``labels``, which are shifted here."""
         policy: Annotated[Policy | None, tyro.conf.Suppress] = None
-        """None is a packed `Even` of as many tokens as torchtitan's own batches have:
-        ``local_batch_size x seq_len``."""
+        """One that packs; an `Even` does so in any case. None is an `Even` of as many tokens as
+        torchtitan's own batches have: ``local_batch_size x seq_len``."""
         micro_batches_per_step: int = 1
         """As torchtitan takes them: ``global_batch_size / (local_batch_size x ranks)``, times those
         of a pipeline."""
@@ -74,7 +73,13 @@ class EvenDataLoader(BaseDataLoader):
         Raises:
             ConfigurationError: an argument is wrong.
         """
-        policy = config.policy or Even(local_batch_size * seq_len, packed=True)
+        policy = config.policy or Even(local_batch_size * seq_len)
+        if isinstance(policy, Even):
+            policy = replace(policy, packed=True)
+        if not policy.packed:
+            raise ConfigurationError(
+                f"{type(policy).__name__} makes padded batches; give a policy with packed=True"
+            )
         self._longest = seq_len
         group = _data_parallel_group(dp_rank, dp_world_size)
         options: dict[str, Any] = {"shuffle": True, "length_fn": LengthWithin(seq_len)}
@@ -96,7 +101,7 @@ class EvenDataLoader(BaseDataLoader):
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         """Yields (arguments of the model, labels of the next tokens)."""
         for batch in self.stream:
-            inputs, labels = to_torchtitan(batch) if "cu_seqlens" in batch else _padded(batch)
+            inputs, labels = to_torchtitan(batch)
             # Only padding goes further, which the model has no rotation for.
             inputs["positions"] = inputs["positions"].clamp(max=self._longest - 1)
             yield inputs, labels
@@ -134,28 +139,6 @@ class LengthWithin:
                 "it in make_dataset, whose second argument says how long it may be"
             )
         return length
-
-
-def _padded(batch: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
-    """Rows of one document each, whose padding on the right no real token sees.
-
-    Raises:
-        CollateError: padding is elsewhere.
-    """
-    rest = dict(batch)
-    mask = rest.pop("attention_mask", None)
-    if mask is not None and (mask.int().diff(dim=1) > 0).any():
-        raise CollateError(
-            "rows have padding before real tokens, and torchtitan takes no mask; pad on the right: "
-            "PadCollator(side='right')"
-        )
-    tokens, labels = rest.pop("input_ids"), rest.pop("labels")
-    positions = torch.arange(tokens.shape[1]).expand_as(tokens)
-    following = torch.full_like(labels[:, :1], IGNORE_INDEX)
-    return (
-        {"input": tokens, "positions": positions, **rest},
-        torch.cat([labels[:, 1:], following], dim=1),
-    )
 
 
 def _data_parallel_group(dp_rank: int, dp_world_size: int) -> dist.ProcessGroup | None:

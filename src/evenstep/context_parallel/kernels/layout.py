@@ -51,6 +51,11 @@ class VarlenArguments:
     keys: Int64Array
     """[cu_seqlens_k[-1]] int64: positions of keys and values in the sequence."""
 
+    def gathered(self, sharding: Sharding) -> Int64Array:
+        """[cu_seqlens_k[-1]] int64: the same positions in the result of an all-gather, the ranks'
+        tokens one after the other, so that it need not be reordered first."""
+        return sharding.restore[self.keys]
+
 
 def varlen_arguments(sharding: Sharding, rank: int) -> VarlenArguments:
     """Boundaries and keys of `rank`, for a kernel called with ``causal=True``.

@@ -36,7 +36,7 @@ class RunRecord:
     ranks: int
     steps: Mapping[str, Float64Array]
     """[steps] of each figure: ``wait`` and ``train`` in seconds, on the rank that wrote the log;
-    ``imbalance``, ``text_imbalance`` and ``vision_imbalance``; ``imbalance_measured``, 0 where it
+    ``imbalance``; ``imbalance_measured``, 0 where it
     is unknown; ``images``, ``tokens``, and
     ``padding``, the share of padded tokens that are padding."""
     first_waits: tuple[float, ...]
@@ -110,9 +110,6 @@ class RunRecord:
         measured = self.steps["imbalance_measured"]
         if (measured > 0).any():
             found["imbalance, measured"] = f"{measured[measured > 0].mean():.3f}"
-        if (self.steps["vision_imbalance"] > 1).any():
-            found["imbalance, language model"] = f"{mean['text_imbalance']:.3f}"
-            found["imbalance, vision tower"] = f"{mean['vision_imbalance']:.3f}"
         if mean["images"]:
             found["images of a step"] = f"{mean['images']:,.1f}"
         found["padding"] = f"{mean['padding']:.1%}"
@@ -184,18 +181,13 @@ def _figures_of(line: dict[str, Any]) -> dict[str, float]:
         "train": float(line["train"]),
         "imbalance": float(line["imbalance"]),
         "imbalance_measured": float(line.get("imbalance_measured") or 0.0),
-        "text_imbalance": float(line.get("text_imbalance", line["imbalance"])),
-        "vision_imbalance": float(line.get("vision_imbalance", 1.0)),
         "images": float(line.get("images", 0)),
         "tokens": tokens,
         "padding": 1 - tokens / padded if padded else 0.0,
     }
 
 
-_NAMES = (
-    *("wait", "train", "imbalance", "imbalance_measured", "text_imbalance", "vision_imbalance"),
-    *("images", "tokens", "padding"),
-)
+_NAMES = ("wait", "train", "imbalance", "imbalance_measured", "images", "tokens", "padding")
 
 
 def _damaged(path: str | os.PathLike[str], number: int, why: str) -> ConfigurationError:
