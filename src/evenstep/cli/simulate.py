@@ -151,7 +151,6 @@ _ROWS = {
     "longest delay of a sample, steps": ("max_delay_steps", ","),
     "mean delay of a token, steps": ("mean_delay_steps", ".2f"),
     "planning per sample, µs": ("plan_us_per_sample", ".2f"),
-    "message per rank and round, bytes": ("message_bytes_per_round", ",.0f"),
 }
 _GROUP_HELP = """Run a policy over lengths, and report what it gains. Needs no GPU.
 
