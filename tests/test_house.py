@@ -38,7 +38,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "strategy": ("cost", "mixture", "plan"),
     "batch": ("plan", "protocol"),
     "data": ("batch", "mixture", "plan"),
-    "context_parallel": ("batch", "files", "plan"),
+    "context_parallel": ("batch", "plan"),
     "loader": (
         "batch",
         "context_parallel",
@@ -66,7 +66,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "testing": ("batch", "loader"),
     "tools": (
         "batch",
-        "context_parallel",
         "cost",
         "files",
         "loader",
@@ -83,7 +82,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "loader",
         "plan",
         "rebalance",
-        "tested",
         "tools",
     ),
     "cli": ("cost", "files", "plan", "service", "strategy", "tools", "version"),

@@ -33,6 +33,8 @@ UNPICKLES = {
     "service/sizing/source_measuring.py",
     # inside Ray's connections
     "service/backends/ray/actors.py",
+    # the ranks of a job, over its process group
+    "integrations/rank_values.py",
 }
 LISTENS = {
     "loader/transport/lifeline_sockets.py",

@@ -8,7 +8,7 @@ plans     whole epochs of several ranks, as lists of groups, and some of their s
 steps     parts "text", "many-ranks" and "long": groups of all ranks, timed one after the other
 training  part "loader": from the loader to the device, with the wait for data
 page      docs/gpu.md from stored results
-results/  the files of devices; attention-h100.json is of `evenstep profile --attention`
+results/  the files of devices
 
 Part "kernels" runs the tests that are marked `gpu`. ``--tiny`` does all on the CPU, to try it.
 """

@@ -75,8 +75,7 @@ def _compare(
     for number, ((batch, step), (other, expected_step)) in enumerate(zip(rest, expected), saved):
         at = f"{where}, step {number}"
         assert step == expected_step, (
-            f"{at} is {step.to_dict(per_rank=True)}, and would have been "
-            f"{expected_step.to_dict(per_rank=True)}"
+            f"{at} is {step.to_dict()}, and would have been {expected_step.to_dict()}"
         )
         if not step.filler:
             difference = _difference(batch, other)

@@ -46,11 +46,6 @@ def with_bool_mask(batch: dict[str, Any]) -> Made:
     return attend, batch["input_ids"], batch["position_ids"], shifted(batch["labels"])
 
 
-def with_float_mask(batch: dict[str, Any]) -> Made:
-    attend = by_mask(attention_mask(batch, dtype=torch.float64))
-    return attend, batch["input_ids"], batch["position_ids"], shifted(batch["labels"])
-
-
 def with_boundaries(batch: dict[str, Any]) -> Made:
     form = to_hugging_face(batch)
     bounds = form["cu_seq_lens_q"]
@@ -61,13 +56,13 @@ def with_boundaries(batch: dict[str, Any]) -> Made:
 def with_torchtitan(batch: dict[str, Any]) -> Made:
     """Documents begin where positions are 0."""
     inputs, labels = to_torchtitan(batch)
-    document = (inputs["positions"] == 0).cumsum(0)
+    document = (inputs["positions"][0] == 0).cumsum(0)
     attend = by_mask((document[:, None] == document).tril())
-    return attend, inputs["input"][None], inputs["positions"][None], labels[None]
+    return attend, inputs["input"], inputs["positions"], labels
 
 
-def with_megatron(batch: dict[str, Any], attend_padding: bool = True) -> Made:
-    fields, packed = to_megatron(batch, attend_padding=attend_padding)
+def with_megatron(batch: dict[str, Any]) -> Made:
+    fields, packed = to_megatron(batch)
     packed = packed if isinstance(packed, dict) else vars(packed)
     places = packed["cu_seqlens_q_padded"]
     lengths = packed["cu_seqlens_q"]
@@ -76,17 +71,11 @@ def with_megatron(batch: dict[str, Any], attend_padding: bool = True) -> Made:
     return attend, fields["tokens"], fields["position_ids"], fields["labels"]
 
 
-def with_megatron_gaps(batch: dict[str, Any]) -> Made:
-    return with_megatron(batch, attend_padding=False)
-
-
 FORMS = [
     with_bool_mask,
-    with_float_mask,
     with_boundaries,
     with_torchtitan,
     with_megatron,
-    with_megatron_gaps,
 ]
 
 

@@ -35,11 +35,7 @@ def test_labels_that_a_model_would_shift_twice_are_refused():
         to_hugging_face(PackCollator(mask_first_label=False)(samples))
 
 
-def test_a_loss_mask_is_left_out_only_where_labels_say_the_same():
-    samples = [{"input_ids": [1, 2, 3], "labels": [1, -100, 3], "name": "a"}]
-    form = to_hugging_face(PackCollator(loss_mask=True)(samples))
-    assert "loss_mask" not in form
-    assert form["name"] == ["a"]
-    samples[0]["loss_mask"] = [0, 1, 1]
-    with pytest.raises(CollateError, match="loss_mask differs"):
+def test_weights_of_tokens_are_refused():
+    samples = [{"input_ids": [1, 2, 3], "loss_mask": [0, 0.5, 1]}]
+    with pytest.raises(CollateError, match="leave loss_mask out"):
         to_hugging_face(PackCollator()(samples))

@@ -33,10 +33,6 @@ def test_a_token_attends_to_itself_and_to_what_precedes_it_in_its_document(lengt
     mask = attention_mask(batch)
     assert mask.dtype == torch.bool
     assert torch.equal(mask, truth[None, None])
-    added = attention_mask(batch, dtype=torch.bfloat16)
-    assert added.dtype == torch.bfloat16
-    assert torch.equal(added == 0, mask)
-    assert bool((added[~mask] == float("-inf")).all())
 
 
 @given(lengths, padding, st.integers(2, 12))
@@ -73,8 +69,6 @@ def test_a_long_row_needs_no_mask_of_all_its_tokens():
 
 def test_what_cannot_become_a_mask_is_refused():
     batch = packed([3])
-    with pytest.raises(ConfigurationError, match=r"dtype=torch.int64 .* floating"):
-        attention_mask(batch, dtype=torch.int64)
     with pytest.raises(ConfigurationError, match="block_size=1 must be at least 2"):
         block_mask(batch, block_size=1)
     for mask in (attention_mask, block_mask):

@@ -28,8 +28,8 @@ SAMPLES = [
 
 
 @dataclasses.dataclass
-class OlderPackedSeqParams:
-    """The fields of Megatron-LM's class that are set here, up to 0.16."""
+class PackedSeqParams:
+    """The fields of Megatron-LM's class that are set here."""
 
     qkv_format: str | None = None
     cu_seqlens_q: Any = None
@@ -40,13 +40,8 @@ class OlderPackedSeqParams:
     max_seqlen_kv: int | None = None
 
 
-@dataclasses.dataclass
-class PackedSeqParams(OlderPackedSeqParams):
-    pad_between_seqs: bool | None = None
-
-
-@given(documents, st.sampled_from([None, 4]), st.sampled_from([None, 8]), st.booleans())
-def test_every_token_is_asked_for_the_next_one_of_its_document(docs, each, whole, masked):
+@given(documents, st.sampled_from([None, 4]), st.sampled_from([None, 8]))
+def test_every_token_is_asked_for_the_next_one_of_its_document(docs, each, whole):
     samples = [
         {
             "input_ids": [token for token, _ in doc],
@@ -54,9 +49,7 @@ def test_every_token_is_asked_for_the_next_one_of_its_document(docs, each, whole
         }
         for doc in docs
     ]
-    batch = PackCollator(
-        pad_documents_to_multiple_of=each, pad_to_multiple_of=whole, loss_mask=masked
-    )(samples)
+    batch = PackCollator(pad_documents_to_multiple_of=each, pad_to_multiple_of=whole)(samples)
     fields, _ = to_megatron(batch)
     starts = batch.get("cu_seqlens_padded", batch["cu_seqlens"]).tolist()
     expected = torch.full_like(fields["tokens"], -100)
@@ -70,35 +63,27 @@ def test_every_token_is_asked_for_the_next_one_of_its_document(docs, each, whole
     assert fields["attention_mask"] is None
 
 
-def test_padding_is_attended_to_or_told_apart_as_asked():
+def test_padding_is_attended_to():
     batch = PackCollator(pad_documents_to_multiple_of=4)(SAMPLES)
     _, packed = to_megatron(batch)
     assert packed["cu_seqlens_q"].tolist() == packed["cu_seqlens_q_padded"].tolist() == [0, 4, 8]
-    assert "pad_between_seqs" not in packed
-    _, packed = to_megatron(batch, attend_padding=False)
-    assert packed["cu_seqlens_kv"].tolist() == [0, 3, 4]
-    assert packed["cu_seqlens_kv_padded"].tolist() == [0, 4, 8]
-    assert packed["pad_between_seqs"] is True
-    _, packed = to_megatron(PackCollator()(SAMPLES), attend_padding=False)
+    _, packed = to_megatron(PackCollator()(SAMPLES))
     assert packed["cu_seqlens_q"].tolist() == [0, 3, 4]
     assert packed["cu_seqlens_q_padded"] is None
-    assert "pad_between_seqs" not in packed
 
 
-@pytest.mark.parametrize("of_megatron", [OlderPackedSeqParams, PackedSeqParams])
-def test_its_own_class_is_made_where_it_can_be_imported(monkeypatch, of_megatron):
+def test_its_own_class_is_made_where_it_can_be_imported(monkeypatch):
     batch = PackCollator(pad_to_multiple_of=8)(SAMPLES)
-    _, keywords = to_megatron(batch, attend_padding=False)
+    _, keywords = to_megatron(batch)
     assert type(keywords) is dict
     module: Any = ModuleType("megatron.core.packed_seq_params")
-    module.PackedSeqParams = of_megatron
+    module.PackedSeqParams = PackedSeqParams
     for name in ("megatron", "megatron.core"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    _, packed = to_megatron(batch, attend_padding=False)
-    assert type(packed) is of_megatron
-    assert "pad_between_seqs" in keywords
-    for name in (each.name for each in dataclasses.fields(of_megatron)):
+    _, packed = to_megatron(batch)
+    assert type(packed) is PackedSeqParams
+    for name in (each.name for each in dataclasses.fields(PackedSeqParams)):
         value = keywords[name]
         if isinstance(value, torch.Tensor):
             assert torch.equal(getattr(packed, name), value)

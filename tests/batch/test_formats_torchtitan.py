@@ -17,23 +17,23 @@ SAMPLES = [
 def test_it_is_the_input_with_positions_and_the_labels_of_the_next_tokens():
     inputs, labels = to_torchtitan(PackCollator(pad_to_multiple_of=8)(SAMPLES))
     assert list(inputs) == ["input", "positions"]
-    assert inputs["input"].tolist() == [1, 2, 3, 4, 5, 6, 0, 0]
-    assert inputs["positions"].tolist() == [0, 1, 2, 0, 0, 1, 0, 1]
-    assert labels.tolist() == [-100, 3, -100, -100, 6, -100, -100, -100]
+    assert inputs["input"].tolist() == [[1, 2, 3, 4, 5, 6, 0, 0]]
+    assert inputs["positions"].tolist() == [[0, 1, 2, 0, 0, 1, 0, 1]]
+    assert labels.tolist() == [[-100, 3, -100, -100, 6, -100, -100, -100]]
     assert inputs["input"].dtype == inputs["positions"].dtype == labels.dtype == torch.int64
 
 
 def test_other_fields_become_arguments_of_the_model():
     samples = [{"input_ids": [1, 2], "kinds": torch.tensor([[3], [4]]), "name": "a"}]
     inputs, _ = to_torchtitan(PackCollator()(samples))
-    assert inputs["kinds"].tolist() == [[3], [4]]
+    assert inputs["kinds"].tolist() == [[[3], [4]]]
     assert inputs["name"] == ["a"]
 
 
 def test_labels_shifted_by_the_dataset_are_kept_when_told():
     samples = [{"input_ids": [1, 2], "labels": [2, 7]}]
     _, labels = to_torchtitan(PackCollator(mask_first_label=False)(samples), labels_shifted=True)
-    assert labels.tolist() == [2, 7]
+    assert labels.tolist() == [[2, 7]]
 
 
 @pytest.mark.parametrize("positions", [[1, 2], [0, 0]])
@@ -41,11 +41,3 @@ def test_positions_that_do_not_tell_documents_are_refused(positions):
     batch = PackCollator()([{"input_ids": [1, 2], "position_ids": positions}])
     with pytest.raises(CollateError, match="not 0 exactly where a document begins"):
         to_torchtitan(batch)
-
-
-def test_weights_that_labels_cannot_tell_are_refused():
-    samples = [{"input_ids": [1, 2, 3], "loss_mask": [0.0, 0.5, 1.0]}]
-    with pytest.raises(CollateError, match="torchtitan weights tokens by its labels only"):
-        to_torchtitan(PackCollator()(samples))
-    inputs, _ = to_torchtitan(PackCollator(loss_mask=True)([[1, 2, 3]]))
-    assert "loss_mask" not in inputs

@@ -35,8 +35,6 @@ CASES: dict[str, tuple[Any, bool, dict[str, Any]]] = {
     name: (FAMILIES[name].processor().image_processor, nested, options)
     for name, nested, options in [
         ("Qwen2-VL", False, {}),
-        ("LLaVA-NeXT", False, {}),
-        ("LLaVA-OneVision", True, {}),
         ("Idefics3", True, ROWS),
         ("SmolVLM", True, ROWS),
         ("Gemma 3", True, {}),
@@ -56,17 +54,6 @@ CASES |= {
         False,
         {},
     ),
-    "LLaVA-NeXT, not cropped": (
-        transformers.LlavaNextImageProcessorPil(
-            do_center_crop=False,
-            size={"shortest_edge": 20},
-            crop_size={"height": 30, "width": 30},
-            image_grid_pinpoints=[[30, 60], [60, 30], [60, 60], [90, 30]],
-        ),
-        False,
-        {},
-    ),
-    "LLaVA-OneVision, one list": (CASES["LLaVA-OneVision"][0], False, {}),
     "Idefics3, not split": (CASES["Idefics3"][0], True, {"do_image_splitting": False}),
     "Idefics3, many tiles": (
         transformers.Idefics3ImageProcessorPil(

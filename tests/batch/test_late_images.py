@@ -25,10 +25,11 @@ from evenstep.batch.images.lazy_images import LazyImage
 from evenstep.errors import CollateError, ConfigurationError, SampleError
 from families import FAMILIES, IMAGE_FAMILIES, Family
 from families.media import image
-from families.qwen_vl import SIZE
 from image_decodings import decodings as decodings
 
-each_family = pytest.mark.parametrize("name", IMAGE_FAMILIES)
+LATE_FAMILIES = [name for name in IMAGE_FAMILIES if not name.startswith("LLaVA")]
+"""Those with a rule from sizes."""
+each_family = pytest.mark.parametrize("name", LATE_FAMILIES)
 QWEN = FAMILIES["Qwen2-VL"]
 
 
@@ -180,43 +181,6 @@ def test_one_that_is_not_found_can_be_given(given: bool, caplog: Any) -> None:
     if not given:
         with pytest.raises(ConfigurationError, match=r"late=True: .*pass .*processor="):
             replace(made, late=True).learned(rows_of(QWEN))
-
-
-def test_a_function_that_uses_another_processor_than_it_shows_is_run_at_once(caplog: Any) -> None:
-    class Other:
-        def __init__(self) -> None:
-            self.processor, self._own = QWEN.processor(), [QWEN.collate]
-
-        def __call__(self, rows: list[Any]) -> Any:
-            return self._own[0](rows)
-
-    caplog.set_level("INFO", "evenstep")
-    assert not evenstep.PreparingCollator(collate_fn=Other()).learned(rows_of(QWEN)).late
-    assert "does not call the image processor" in caplog.text
-
-
-def test_an_unknown_image_processor_says_why(caplog: Any) -> None:
-    class Mine(transformers.Qwen2VLImageProcessorPil):
-        pass
-
-    class Other(Bound):
-        def __init__(self) -> None:
-            self.processor = QWEN.processor()
-            self.processor.image_processor = Mine(patch_size=8, size=SIZE)
-            self.inner = type(QWEN.collate)(
-                lambda: self.processor, "<|im_start|>assistant\n", QWEN.collate.gather
-            )
-
-        def __call__(self, rows: list[Any]) -> Any:
-            return self.inner(rows)
-
-    caplog.set_level("INFO", "evenstep")
-    made = evenstep.PreparingCollator(collate_fn=Other())
-    assert not made.learned(rows_of(QWEN)).late
-    assert "not known for an image processor of type Mine" in caplog.text
-    for act in (lambda one: one.learned(rows_of(QWEN)), lambda one: one.prepare(QWEN.row(1))):
-        with pytest.raises(ConfigurationError, match=r"late=True: .* type Mine"):
-            act(replace(made, late=True))
 
 
 # Bad images

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pickle
-from collections import UserDict, namedtuple
+from collections import UserDict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,15 +16,6 @@ from evenstep.batch.count_media import media_of
 from evenstep.batch.labels import Supervised
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.label_reading import FIRST, UNKNOWN, UNSHIFTED
-
-Named = namedtuple("Named", ["input_ids", "labels"])
-Pair = namedtuple("Pair", ["tokens", "target"])
-
-
-@dataclass
-class Item:
-    input_ids: Any
-    labels: Any = None
 
 
 @dataclass
@@ -41,9 +32,6 @@ def measured(sample: Any, **options: Any) -> list[int]:
     [
         lambda ids: {"text": "x", "input_ids": ids},
         lambda ids: UserDict(input_ids=ids),
-        lambda ids: Item(ids),
-        lambda ids: Named(ids, None),
-        lambda ids: Pair(ids, 3),
         lambda ids: (ids, 3),
         lambda ids: [ids, "a"],
         lambda ids: ids,
@@ -94,15 +82,11 @@ def test_unknown_length_names_what_was_found_and_the_remedy(sample, words):
 )
 def test_labels_show_what_counts_and_how_it_is_read(labels, expected, make):
     tokens = [11, 12, 13, 14]
-    for sample in (
-        {"input_ids": make(tokens), "labels": make(labels)},
-        Item(make(tokens), make(labels)),
-        Named(make(tokens), make(labels)),
-    ):
-        assert supervised_of(sample, 4) == expected
-        causal, shows = expected
-        assert measured(sample, labels="causal")[1::4] == [causal, 0]
-        assert measured(sample, labels="every")[1::4] == [causal + (shows & FIRST), 0]
+    sample = {"input_ids": make(tokens), "labels": make(labels)}
+    assert supervised_of(sample, 4) == expected
+    causal, shows = expected
+    assert measured(sample, labels="causal")[1::4] == [causal, 0]
+    assert measured(sample, labels="every")[1::4] == [causal + (shows & FIRST), 0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 1, -100])), min_size=1))
@@ -138,7 +122,6 @@ def test_a_scalar_label_counts_once(name, label):
         ({"input_ids": [1, 2, 3]}, 2),
         ({"input_ids": [1, 2, 3], "labels": None}, 2),
         (torch.tensor([1, 2, 3]), 2),
-        (Item([1, 2, 3]), 2),
         (([1, 2, 3], [-100, 5, 6]), 2),  # labels
         (([1, 2, 3], 4), 1),  # a class
         (([1, 2, 3], torch.tensor(4.5)), 1),
@@ -227,14 +210,6 @@ def test_samples_without_tokens_count_by_their_labels(sample, expected):
 def test_a_grid_that_holds_no_triples_is_refused():
     with pytest.raises(SampleError, match=r"image_grid_thw .*\(2, 2\).*SampleCounts\(patches="):
         patches_of({"image_grid_thw": torch.ones(2, 2)})
-
-
-def test_measure_gives_one_int64_row_per_sample():
-    samples = [{"input_ids": [1] * n, "labels": [-100] * (n - 1) + [1]} for n in (4, 2, 9)]
-    result = Measure()(samples, ["a", "b", "c"])
-    assert result.dtype == np.int64
-    assert result.tolist() == [[n, 1, 0, 0, 0, 0] for n in (4, 2, 9)]
-    assert Measure()([], []).shape == (0, 6)
 
 
 def test_functions_of_the_user_replace_the_defaults():

@@ -66,12 +66,11 @@ def test_packed_labels_hold_exactly_the_measured_supervised_tokens(docs, make, l
 @given(documents, st.booleans(), st.sampled_from([1, 4, 6]), st.sampled_from([None, 12]))
 def test_padding_stands_behind_its_document_and_changes_nothing_else(docs, labelled, each, whole):
     samples = samples_of(docs, list, labelled)
-    bare = PackCollator(loss_mask=True)(samples)
+    bare = PackCollator()(samples)
     batch = PackCollator(
         pad_documents_to_multiple_of=each,
         pad_to_multiple_of=whole,
         pad_token_id=77,
-        loss_mask=True,
     )(samples)
     total = batch["input_ids"].shape[1]
     starts, real = batch["cu_seqlens_padded"].tolist(), batch["cu_seqlens"].tolist()
@@ -90,12 +89,11 @@ def test_padding_stands_behind_its_document_and_changes_nothing_else(docs, label
         assert batch["document_ids"][0, start:end].tolist() == [i] * (end - start)
         assert batch["position_ids"][0, start:end].tolist() == list(range(end - start))
         padding[start : start + real[i + 1] - real[i]] = False
-    for name in ("input_ids", "labels", "loss_mask"):
+    for name in ("input_ids", "labels"):
         assert torch.equal(batch[name][:, ~padding], bare[name])
         assert batch[name].dtype == bare[name].dtype
     assert (batch["input_ids"][0, padding] == 77).all()
     assert (batch["labels"][0, padding] == -100).all()
-    assert torch.equal(batch["loss_mask"] == 1, batch["labels"] != -100)
     supervised = int((bare["labels"] != -100).sum())
     check_supervised(batch, supervised, "here")
 
@@ -133,12 +131,11 @@ def test_other_fields_are_joined_stacked_or_listed():
     assert "attention_mask" not in batch
 
 
-def test_fields_that_happen_to_be_as_long_as_the_tokens_can_be_named():
+def test_fields_as_long_as_the_tokens_are_joined_but_for_media():
     samples = [{"input_ids": [1, 2], "size": [3, 4], "pixel_values": torch.ones(2, 5, 5)}] * 2
     batch = PackCollator()(samples)
     assert batch["size"].shape == (1, 4)
     assert batch["pixel_values"].shape == (2, 2, 5, 5)
-    assert PackCollator(per_sample_fields=("size",))(samples)["size"].tolist() == [[3, 4]] * 2
 
 
 @pytest.mark.parametrize(
@@ -179,12 +176,10 @@ def test_groups_that_cannot_be_packed_name_the_culprit_and_the_remedy(samples, w
 
 
 def test_wrong_options_are_refused_at_construction():
-    with pytest.raises(ConfigurationError, match="per_sample_fields='size'"):
-        PackCollator(per_sample_fields="size")
+    with pytest.raises(ConfigurationError, match="media_fields='size'"):
+        PackCollator(media_fields="size")
     for wrong in (0, -1, 2.0, True):
         with pytest.raises(ConfigurationError, match=f"pad_to_multiple_of={wrong} must be a whole"):
             PackCollator(pad_to_multiple_of=wrong)
     with pytest.raises(ConfigurationError, match=r"=6 must be a multiple of .*=4"):
         PackCollator(pad_to_multiple_of=6, pad_documents_to_multiple_of=4)
-    with pytest.raises(CollateError, match="loss_mask=True needs one label per token"):
-        PackCollator(loss_mask=True)([{"input_ids": [1, 2], "label": 1}])

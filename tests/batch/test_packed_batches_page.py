@@ -122,10 +122,10 @@ def test_with_torchtitan():
     tiny, loader = TinyCausal(), Watched()
     for inputs, labels in run("torchtitan", loader=loader)["batches"]():
         tokens, positions = inputs["input"], inputs["positions"]
-        document = (positions == 0).cumsum(0)
+        document = (positions[0] == 0).cumsum(0)
         attend = by_mask((document[:, None] == document).tril())
-        logits = tiny(tokens[None], positions[None], attend)[0]
-        loss = cross_entropy(logits, labels, reduction="sum")
+        logits = tiny(tokens, positions, attend)[0]
+        loss = cross_entropy(logits, labels[0], reduction="sum")
         (loss / (labels != -100).sum().clamp(min=1)).backward()
     torch.testing.assert_close(gradient(tiny), truth(tiny, loader))
 

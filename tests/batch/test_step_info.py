@@ -87,22 +87,13 @@ def test_where_ranks_wait_at_updates_imbalance_is_that_of_the_update():
     assert values.take()["imbalance"] == pytest.approx(loads.cost.max() / 80)
 
 
-def test_length_mean_and_variance_are_those_of_the_tokens_of_all_ranks():
-    step = step_info()
-    mean = (30 * 20 + 50 * 25) / 80
-    assert step.length_mean == pytest.approx(mean)
-    away = 30 * (3**2 + (20 - mean) ** 2) + 50 * (25 - mean) ** 2
-    assert step.length_variance == pytest.approx(away / 80)
-
-
 def test_to_dict_is_json_with_both_shares():
-    values = json.loads(json.dumps(step_info().to_dict(per_rank=True)))
+    values = json.loads(json.dumps(step_info().to_dict()))
     assert values["indices"] == [4, 9, 1]
     assert values["tokens"] == 50
     assert values["global_tokens"] == 80
     assert values["loss_scale"] == 2.0
     assert values["per_rank"]["supervised_tokens"] == [10, 20, 0]
-    assert "per_rank" not in step_info().to_dict()
     assert step_info(indices=None).to_dict()["indices"] is None
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,24 +52,6 @@ def test_a_sample_without_padding_is_the_same_object():
         assert Trim()(sample) is sample
     for sample in ([1, 2], (torch.tensor([1, 2]), 0), {"input_ids": [1, 2]}):
         assert Trim()(sample) is sample
-
-
-class Named(NamedTuple):
-    input_ids: Any
-    attention_mask: Any
-    y: int
-
-
-@dataclass
-class Data:
-    input_ids: Any
-    attention_mask: Any
-    y: int
-
-
-@pytest.mark.parametrize("kind", [Named, Data])
-def test_other_samples_with_a_mask_are_cut_too(kind):
-    assert Trim()(kind([1, 2, 0], [1, 1, 0], 5)) == kind([1, 2], [1, 1], 5)
 
 
 def test_nothing_that_may_be_content_is_cut():

@@ -39,28 +39,17 @@ def test_json_is_one_object_with_every_policy(capsys: Capture, data: str) -> Non
     assert list(found["predictions"]) == list(COMPARED)
     for name, one in found["predictions"].items():
         assert one["problem"] is None, name
-        for figure in FIGURES:
-            assert one[figure]["low"] <= one[figure]["value"] <= one[figure]["high"]
-    fixed, even = (found["predictions"][name] for name in ("fixed-batch", "even"))
-    assert fixed["speedup"]["value"] == 1.0
-    rates = found["learning_rate"]
-    for one, update in ((fixed, rates["baseline"]), (even, rates["recommended"])):
-        assert update["tokens_per_update"] == one["tokens_per_update"]["value"]
-        assert update["samples_per_update"] == one["samples_per_update"]["value"]
-    ratio = even["tokens_per_update"]["value"] / fixed["tokens_per_update"]["value"]
-    assert rates["linear_rule"] == pytest.approx(ratio)
-    assert rates["square_root_rule"] ** 2 == pytest.approx(ratio)
+        assert all(isinstance(one[figure], float) for figure in FIGURES)
+    assert found["predictions"]["fixed-batch"]["speedup"] == 1.0
     recommended = found["recommended"]
     assert recommended["policy"] == "even"
     assert recommended["max_tokens"] >= found["longest_known"] == np.load(data).max()
     assert f"Even(max_tokens={recommended['max_tokens']})" in recommended["code"]
     assert found["predictions_leave_out"]
-    assert 0 <= found["lengths"]["short"]["value"] <= 1
+    assert 0 < found["lengths"]["median"] < found["lengths"]["p99"]
 
 
-def test_all_samples_give_figures_without_ranges_equal_to_those_of_simulate(
-    capsys: Capture, data: str
-) -> None:
+def test_all_samples_give_figures_equal_to_those_of_simulate(capsys: Capture, data: str) -> None:
     code, out, _ = run(capsys, data, "--all", "--max-tokens", "8192", *SMALL, "--json")
     assert code == 0
     found = json.loads(out)
@@ -77,8 +66,7 @@ def test_all_samples_give_figures_without_ranges_equal_to_those_of_simulate(
             )
         simulated = json.loads(capsys.readouterr().out)
         for figure in STEP_FIGURES:
-            one = found["predictions"][name][figure]
-            assert one["low"] == one["value"] == one["high"] == simulated[figure], (name, figure)
+            assert found["predictions"][name][figure] == simulated[figure], (name, figure)
 
 
 def test_packed_batches_are_recommended_only_if_the_model_takes_them(
@@ -94,19 +82,12 @@ def test_packed_batches_are_recommended_only_if_the_model_takes_them(
     assert "PackCollator" in recommended["code"]
 
 
-def test_text_is_for_people_and_the_picture_is_drawn(
-    capsys: Capture, data: str, tmp_path: Path
-) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "deep" / "advice.png"
-    options = ["--all", "--max-length", "1500", "--plot", str(picture)]
-    code, out, err = run(capsys, data, *options, *SMALL)
+def test_text_is_for_people(capsys: Capture, data: str) -> None:
+    code, out, _ = run(capsys, data, "--all", "--max-length", "1500", *SMALL)
     assert code == 0
-    assert str(picture) in err
     assert "Recommended: even" in out
     assert "Predictions, not measurements" in out
     assert "are longer than 1,500 tokens and count as that long" in " ".join(out.split())
-    assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize(

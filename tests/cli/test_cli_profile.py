@@ -11,11 +11,10 @@ pytest.importorskip("typer")
 from command_line import Capture, run
 
 from evenstep.cli.shared_options import parse_cost
-from evenstep.cost import VisionLanguageCost
-from evenstep.tools.profile import load_calibration, read_calibration, timer
+from evenstep.tools.profile import load_calibration, timer
 
 SMALL = ("--layers", "3", "--hidden-size", "64", "--heads", "4", "--ffn-size", "96")
-QUICK = ("--device", "cpu", "--max-length", "128", "--seconds")
+QUICK = ("--device", "cpu", "--max-length", "256", "--seconds")
 
 
 @pytest.fixture(autouse=True)
@@ -33,18 +32,13 @@ def test_a_calibration_is_written_and_is_a_cost_of_other_commands(
     assert code == 0, err
     assert json.loads(out) == json.loads(path.read_text())
     assert f"--cost calibration:{path}" in err
-    calibration = read_calibration(path)
-    assert (calibration.shape.layers, calibration.shape.kv_heads) == (3, 2)
-    assert (calibration.device.kind, calibration.dtype) == ("cpu", "fp32")
-    assert json.loads(out)["coefficients"] == asdict(calibration.cost)
+    content = json.loads(out)
+    assert (content["shape"]["layers"], content["shape"]["kv_heads"]) == (3, 2)
+    assert (content["device"]["kind"], content["dtype"]) == ("cpu", "fp32")
+    assert all(part > 0 for each in content["measurements"] for part in each["seconds"])
 
     cost = f"calibration:{path}"
-    assert parse_cost(cost) == load_calibration(path)
-    both = parse_cost(f"{cost}+{path}")
-    assert both == VisionLanguageCost(language=calibration.cost, vision=calibration.cost)
-    assert both.of_patches(7, 49) == pytest.approx(
-        7 * calibration.cost.per_token + 49 * calibration.cost.per_pair
-    )
+    assert asdict(parse_cost(cost)) == asdict(load_calibration(path)) == content["coefficients"]
     capsys.readouterr()
     code, out, err = run(
         capsys,
@@ -53,7 +47,6 @@ def test_a_calibration_is_written_and_is_a_cost_of_other_commands(
     )
     assert code == 0, err
     assert json.loads(out)["cost"] == cost
-    assert f"measured on {calibration.device}, fp32" in err
 
 
 def test_too_little_time_writes_nothing_and_says_what_to_do(

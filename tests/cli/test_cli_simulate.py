@@ -17,8 +17,7 @@ from command_line import Capture, figures, run
 
 from evenstep.cli.app import COMMANDS, GROUPS, build
 from evenstep.cli.shared_options import parse_cost
-from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
-from evenstep.errors import ConfigurationError
+from evenstep.cost import PaddedTokenCost, TokenCost, cost_of
 from evenstep.tools.simulate.yardsticks import COMPARED
 from evenstep.version import __version__
 
@@ -146,7 +145,6 @@ def test_every_policy_runs_and_loses_nothing(capsys: Capture, policy: str) -> No
         (("--buffer-size", "many"), "buffer_size='many' must be \"auto\" or a number of samples"),
         (("--max-tokens", "100"), "over max_tokens=100"),
         (("--cost", "joules"), "unknown cost 'joules'"),
-        (("--cost", "transformer"), "needs layers, hidden_size, heads, ffn_size"),
     ],
 )
 def test_bad_input_is_one_line_on_stderr_and_exit_code_2(
@@ -217,27 +215,13 @@ def test_help_of_every_command_has_an_example_and_json() -> None:
         assert "service" in name or any("--json" in each.opts for each in command.params), name
 
 
-def test_costs_are_read_from_their_names() -> None:
+def test_costs_are_read_from_their_names(tmp_path: Path) -> None:
     assert parse_cost("tokens") == TokenCost()
     assert parse_cost("padded-tokens") == PaddedTokenCost()
-    assert parse_cost(
-        "transformer:layers=2,hidden_size=8,heads=4,ffn_size=16,kv_heads=2,causal=false"
-    ) == TransformerCost(layers=2, hidden_size=8, heads=4, ffn_size=16, kv_heads=2, causal=False)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("tokens:layers=2", "unknown cost"),
-        ("transformer:depth=2", "no field 'depth'; it has layers"),
-        ("transformer:layers=two", "layers=two .* positive integer"),
-        ("transformer:causal=maybe", "causal=maybe .* true or false"),
-        ("transformer:layers=0,hidden_size=8,heads=4,ffn_size=16", "layers=0"),
-    ],
-)
-def test_a_cost_that_cannot_be_read_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        parse_cost(text)
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4)
+    config.save_pretrained(tmp_path)
+    assert parse_cost(f"model:{tmp_path}") == cost_of(config)
 
 
 def test_version_is_printed_by_the_module_too() -> None:

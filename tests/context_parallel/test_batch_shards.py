@@ -42,12 +42,10 @@ def row(*lengths: int, **options: Any) -> dict[str, Any]:
     return PackCollator(**options)([{"input_ids": list(range(1, n + 1))} for n in lengths])
 
 
-@given(st.data(), documents, paddings, st.booleans())
-def test_a_token_is_asked_for_the_next_of_its_document_wherever_that_lies(
-    data, docs, padding, masked
-):
+@given(st.data(), documents, paddings)
+def test_a_token_is_asked_for_the_next_of_its_document_wherever_that_lies(data, docs, padding):
     samples = samples_of(docs)
-    batch = PackCollator(loss_mask=masked, **padding)(samples)
+    batch = PackCollator(**padding)(samples)
     lengths = document_lengths(batch)
     sharding = data.draw(shardings(lengths.tolist()))
     for rank in range(sharding.ranks):
@@ -62,10 +60,6 @@ def test_a_token_is_asked_for_the_next_of_its_document_wherever_that_lies(
         assert shard["shift_labels"].tolist() == [expected]
         assert shard["shift_labels"].dtype == torch.int64
         assert "labels" not in shard
-        assert ("loss_mask" in shard) == masked
-        if masked:
-            assert shard["loss_mask"].dtype == torch.float32
-            assert shard["loss_mask"].tolist() == [[float(label != -100) for label in expected]]
 
 
 @given(st.data(), documents, paddings)
@@ -87,13 +81,12 @@ def test_labels_that_the_dataset_has_shifted_are_taken_as_they_are(data, docs):
     samples = samples_of(docs)
     for sample in samples:
         sample["labels"] = [*sample["labels"][1:], -100]
-    batch = PackCollator(mask_first_label=False, loss_mask=True)(samples)
+    batch = PackCollator(mask_first_label=False)(samples)
     sharding = data.draw(shardings(document_lengths(batch).tolist()))
     for rank in range(sharding.ranks):
         shard = shard_batch(batch, sharding, rank, labels_shifted=True)
         own = batch["labels"][:, sharding.indices(rank)]
         assert torch.equal(shard["shift_labels"], own)
-        assert torch.equal(shard["loss_mask"], (own != -100).to(torch.float32))
 
 
 def test_what_is_not_per_token_goes_along_whole():
@@ -131,20 +124,6 @@ def test_shapes_that_happen_to_fit_the_row_stay_whole():
     assert shard["image_grid_thw"] is batch["image_grid_thw"]
     shard = shard_batch(padded, shard_per_document([4], 2), 0)
     assert shard["pixel_values"] is padded["pixel_values"]
-    shard = shard_batch(padded, shard_per_document([4], 2), 0, per_sample_fields=("box",))
-    assert shard["box"] is padded["box"]
-
-
-def test_a_loss_mask_of_the_dataset_keeps_its_weights():
-    batch = PackCollator()(
-        [
-            {"input_ids": [1, 2, 3], "labels": [1, 2, -100], "loss_mask": [1.0, 0.5, 1.0]},
-            {"input_ids": [4, 5], "labels": [4, 5], "loss_mask": [0.7, 0.25]},
-        ]
-    )
-    shard = shard_batch(batch, shard_per_document([3, 2], 1), 0)
-    assert shard["shift_labels"].tolist() == [[2, -100, -100, 5, -100]]
-    assert shard["loss_mask"].tolist() == [[0.5, 0.0, 0.0, 0.25, 0.0]]
 
 
 def test_bad_input_is_refused():

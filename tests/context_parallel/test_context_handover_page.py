@@ -105,29 +105,6 @@ def test_variable_length_kernels():
         torch.testing.assert_close(names["output"], truth[own])
 
 
-def test_transformer_engine():
-    batch = PackCollator(pad_documents_to_multiple_of=2 * RANKS)(SAMPLES)
-    sharding = shard_per_document(document_lengths(batch), RANKS)
-    given = []
-
-    def attention(*tensors: torch.Tensor, **arguments: Any) -> None:
-        given.append(tensors)
-        assert arguments["cu_seqlens_q_padded"].tolist() == batch["cu_seqlens_padded"].tolist()
-
-    x = torch.arange(batch["input_ids"].shape[1])
-    for rank in range(RANKS):
-        run_page(
-            "Transformer Engine",
-            sharding=sharding,
-            rank=rank,
-            attention=attention,
-            query=x,
-            key=x,
-            value=x,
-        )
-    assert torch.equal(torch.cat([q for q, _, _ in given]).sort().values, x)
-
-
 def test_megatron():
     """A model that attends as `PackedSeqParams` says gives every rank its part of the row."""
     tiny = TinyCausal()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,19 +12,13 @@ from hypothesis import strategies as st
 
 from evenstep.batch import PackCollator, to_megatron
 from evenstep.context_parallel import document_lengths
-from evenstep.context_parallel.frameworks import (
-    LoadBalancer,
-    thd_partitioned_indices,
-    to_megatron_shard,
-    transformer_engine_arguments,
-)
+from evenstep.context_parallel.frameworks import to_megatron_shard
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.plan.sharding import shard_per_document, shard_per_sequence
 from shardings import any_chunks
 
 pytestmark = pytest.mark.usefixtures("without_megatron")
 
-sizes = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 ranks_of = st.integers(1, 5)
 documents = st.lists(
     st.lists(st.tuples(st.integers(0, 99), st.booleans()), min_size=1, max_size=20),
@@ -51,57 +44,6 @@ def of_megatron(row: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
     return torch.cat([chunks[:, rank], chunks[:, 2 * ranks - 1 - rank]], 1)
 
 
-@given(sizes, ranks_of)
-def test_indices_are_those_of_transformer_engine(sizes, ranks):
-    lengths = [2 * ranks * size for size in sizes]
-    bounds = [0, *np.cumsum(lengths).tolist()]
-    sharding = shard_per_document(lengths, ranks)
-    for rank in range(ranks):
-        indices = thd_partitioned_indices(sharding, rank)
-        assert indices.dtype == torch.int32
-        assert indices.tolist() == of_transformer_engine(bounds, ranks, rank)
-
-
-def test_transformer_engine_gets_the_boundaries_of_the_whole_row():
-    sharding = shard_per_document([4, 8, 4], 2)
-    arguments = transformer_engine_arguments(sharding)
-    assert arguments["qkv_format"] == "thd"
-    assert arguments["max_seqlen_q"] == arguments["max_seqlen_kv"] == 8
-    assert "pad_between_seqs" not in arguments
-    for name in ("q", "kv", "q_padded", "kv_padded"):
-        assert arguments[f"cu_seqlens_{name}"].tolist() == [0, 4, 12, 16]
-        assert arguments[f"cu_seqlens_{name}"].dtype == torch.int32
-    real = torch.tensor([0, 3, 8, 12], dtype=torch.int32)
-    arguments = transformer_engine_arguments(sharding, real)
-    for name in ("q", "kv"):
-        assert arguments[f"cu_seqlens_{name}"] is real
-        assert arguments[f"cu_seqlens_{name}_padded"].tolist() == [0, 4, 12, 16]
-    assert arguments["pad_between_seqs"] is True
-
-
-def test_what_transformer_engine_would_take_for_something_else_is_refused():
-    mixed = shard_per_document([8, 6], 2)
-    for call in (
-        transformer_engine_arguments,
-        lambda sharding: thd_partitioned_indices(sharding, 0),
-    ):
-        with pytest.raises(
-            ConfigurationError, match=r"document 1 has 6 .*pad_documents_to_multiple_of=4"
-        ):
-            call(mixed)
-        with pytest.raises(ConfigurationError, match="the per-sequence sharding is not the cut"):
-            call(shard_per_sequence([4, 12], 2))
-    # The right chunks, but rank 0 has them in the other order.
-    swapped = any_chunks([8], [0, 2, 6, 8], [1, 0, 1], 2)
-    with pytest.raises(ConfigurationError, match="the any sharding is not the cut"):
-        thd_partitioned_indices(swapped, 0)
-    with pytest.raises(ConfigurationError, match="rank=2 must be"):
-        thd_partitioned_indices(shard_per_document([4], 2), 2)
-    for other in ([0, 4], [0, 5, 8], [1, 4, 8], [0, 9, 8]):
-        with pytest.raises(ConfigurationError, match="2 documents"):
-            transformer_engine_arguments(shard_per_document([4, 8], 2), torch.tensor(other))
-
-
 def samples_of(docs: list[list[tuple[int, bool]]]) -> list[dict[str, Any]]:
     return [
         {
@@ -117,14 +59,14 @@ def samples_of(docs: list[list[tuple[int, bool]]]) -> list[dict[str, Any]]:
 TOKENWISE = ("tokens", "labels", "loss_mask", "position_ids", "weights")
 
 
-@given(documents, ranks_of, st.booleans())
-def test_per_document_fields_are_what_megatron_gathers(docs, ranks, attend):
+@given(documents, ranks_of)
+def test_per_document_fields_are_what_megatron_gathers(docs, ranks):
     batch = PackCollator(pad_documents_to_multiple_of=2 * ranks)(samples_of(docs))
     whole, _ = to_megatron(batch, context_parallel_size=ranks)
     sharding = shard_per_document(document_lengths(batch), ranks)
     bounds = batch["cu_seqlens_padded"].tolist()
     for rank in range(ranks):
-        fields, parameters = to_megatron_shard(batch, sharding, rank, attend_padding=attend)
+        fields, parameters = to_megatron_shard(batch, sharding, rank)
         positions = torch.tensor(of_transformer_engine(bounds, ranks, rank))
         assert fields.keys() == whole.keys()
         for name in whole:
@@ -134,8 +76,8 @@ def test_per_document_fields_are_what_megatron_gathers(docs, ranks, attend):
                 assert torch.equal(fields[name], whole[name])
             else:
                 assert fields[name] == whole[name]
-        real = batch["cu_seqlens_padded" if attend else "cu_seqlens"]
-        assert parameters["cu_seqlens_q"] is parameters["cu_seqlens_kv"] is real
+        bounds_of = batch["cu_seqlens_padded"]
+        assert parameters["cu_seqlens_q"] is parameters["cu_seqlens_kv"] is bounds_of
         assert parameters["cu_seqlens_q_padded"] is batch["cu_seqlens_padded"]
         assert parameters["max_seqlen_q"] == max(document_lengths(batch))
 
@@ -170,8 +112,14 @@ def test_megatron_gets_padded_boundaries_also_where_nothing_is_padded():
 
 def test_a_sharding_that_megatrons_attention_does_not_know_is_refused():
     batch = PackCollator()([{"input_ids": [1] * n} for n in (4, 12)])
-    with pytest.raises(ConfigurationError, match=r"not the cut .* own_attention=True"):
+    with pytest.raises(ConfigurationError, match=r"per-sequence .* not the cut .* own_attention=T"):
         to_megatron_shard(batch, shard_per_sequence([4, 12], 2), 0)
+    swapped = any_chunks([8], [0, 2, 6, 8], [1, 0, 1], 2)  # rank 0 has them in the other order
+    with pytest.raises(ConfigurationError, match="the any sharding is not the cut"):
+        to_megatron_shard(batch, swapped, 0)
+    mixed = shard_per_document([8, 6], 2)
+    with pytest.raises(ConfigurationError, match=r"document 1 has 6 .*pad_documents_to_multiple_"):
+        to_megatron_shard(batch, mixed, 0)
     with pytest.raises(CollateError, match="make it from document_lengths"):
         to_megatron_shard(batch, shard_per_document([12, 4], 2), 0)
     fields, _ = to_megatron_shard(batch, shard_per_sequence([4, 12], 2), 0, own_attention=True)
@@ -187,10 +135,3 @@ def test_labels_that_are_shifted_already_are_handed_to_megatron_as_they_are():
     assert fields["loss_mask"].tolist() == [[1.0, 0.0]]
     with pytest.raises(CollateError, match="labels_shifted=True"):
         to_megatron_shard(batch, sharding, 0)
-
-
-def test_a_load_balancer_wants_equally_many_tokens():
-    with pytest.raises(ConfigurationError, match=r"\[1, 2\] tokens.*pad_to_multiple_of=2"):
-        LoadBalancer(shard_per_document([3], 2))
-    # A default would take the place of one that is false.
-    assert LoadBalancer(shard_per_document([4], 2))

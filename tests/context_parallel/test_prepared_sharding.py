@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from threaded_ranks import CPU, ThreadCollectives, on_ranks
@@ -93,39 +92,3 @@ def test_without_process_groups_one_rank_is_alone_and_several_are_refused() -> N
     assert prepare(shard_per_document(LENGTHS, 1), device="cpu").rank == 0
     with pytest.raises(ConfigurationError, match=r"2 .* ranks needs torch\.distributed"):
         prepare(shard_per_document(LENGTHS, 2), device="cpu")
-
-
-def by_hand(**changes: list[int]) -> Sharding:
-    """Two documents of 3 and 2 tokens on two ranks, right except for the changes."""
-    arrays = {
-        "lengths": [3, 2],
-        "document": [0, 0, 1],
-        "start": [0, 2, 0],
-        "end": [2, 3, 2],
-        "offsets": [0, 1, 3],
-    }
-    return Sharding(
-        **{name: np.array(value, np.int64) for name, value in (arrays | changes).items()},
-        method="by hand",
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"end": [2, 4, 2]}, r"fragment 1 .* is \[2, 4\) of document 0, which has 3 tokens"),
-        ({"start": [0, 3, 0]}, r"fragment 1 .* \[3, 3\)"),
-        ({"start": [-1, 2, 0]}, r"fragment 0 .* \[-1, 2\)"),
-        ({"end": [1, 3, 2]}, "token 1 of the sequence is in 0 fragments"),
-        ({"start": [0, 1, 0]}, "token 1 of the sequence is in 2 fragments"),
-    ],
-)
-def test_a_sharding_that_loses_or_doubles_a_token_is_refused(
-    changes: dict[str, list[int]], says: str
-) -> None:
-    outcomes = on_ranks(2, lambda ranks: PreparedSharding(by_hand(), ranks, device=CPU))
-    assert [type(outcome) for outcome in outcomes] == [PreparedSharding] * 2
-    errors = on_ranks(2, lambda ranks: PreparedSharding(by_hand(**changes), ranks, device=CPU))
-    for error in errors:
-        with pytest.raises(ConfigurationError, match=says):
-            raise error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import threading
 
 import pytest
 from source_checks import take
@@ -48,15 +49,15 @@ def test_a_transform_that_fails_names_itself_and_the_sample():
 
 
 def test_what_cannot_travel_is_refused_where_it_is_built():
-    with open(__file__) as opened, pytest.raises(ConfigurationError) as error:
-        Source("web", "a.jsonl", transform=functools.partial(add, amount=opened))
+    held = threading.Lock()
+    with pytest.raises(ConfigurationError) as error:
+        Source("web", "a.jsonl", transform=functools.partial(add, amount=held))
     assert "test_source_description.add with" in str(error.value)
     assert "of source 'web' cannot be sent to other processes" in str(error.value)
-    with open(__file__) as opened:
-        with pytest.raises(ConfigurationError, match=r"transform .*<lambda> of source 'web' can"):
-            Source("web", "a.jsonl", transform=lambda sample: opened)
-        with pytest.raises(ConfigurationError, match=r"lengths .*<lambda> of source 'web' cannot"):
-            Source("web", "a.jsonl", lengths=lambda sample: opened)
+    with pytest.raises(ConfigurationError, match=r"transform .*<lambda> of source 'web' can"):
+        Source("web", "a.jsonl", transform=lambda sample: held)
+    with pytest.raises(ConfigurationError, match=r"lengths .*<lambda> of source 'web' cannot"):
+        Source("web", "a.jsonl", lengths=lambda sample: held)
     Source("web", "a.jsonl", transform=lambda sample: sample)
     with pytest.raises(ConfigurationError, match="transform=3 of source 'web' must be a function"):
         Source("web", "a.jsonl", transform=3)

@@ -157,20 +157,9 @@ def test_a_stale_handle_of_a_network_file_system_is_tried_again(
             assert list(itertools.islice(reader.read(), 90)) == expected
 
 
-def test_a_glob_names_what_fsspec_says(tmp_path: Path) -> None:
-    import fsspec
-
-    from evenstep.data.source_files import files_at
-
-    for name in ("a/0.x", "a/b/1.x", "a/b/c/2.x", "a/b/c/3.y", "d/b/4.x", "5.x", "[6].x", "e/.7.x"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    for system in (fsspec.filesystem("file"), fsspec.filesystem("chaos")):
-        for glob in (
-            *("*.x", "**", "*/*.x", "**/*.x", "a/**", "*/b/*.x", "*/b/*", "a/b/?/2.x", "a/[ab]/*"),
-            *("**/b/**/*.x", "5.x", "a/b", "none/*", "none", "*/none/*.x", "[[]6].x", "[!5].x"),
-        ):
-            theirs = system.glob(f"{tmp_path}/{glob}", detail=True)
-            expected = sorted(name for name, info in theirs.items() if info["type"] == "file")
-            assert sorted(files_at(system, f"{tmp_path}/{glob}")) == expected, glob
+def test_a_folder_that_cannot_be_listed_is_an_error(corpus: Path, tmp_path: Path) -> None:
+    storage = ControlledStorage(tmp_path)
+    source = far(corpus, "jsonl", control=storage.path, patience=0.01)
+    storage.fail("down", "ls")
+    with pytest.raises(StorageError, match=r"tried \d+ times"):
+        open_reader(source)

@@ -87,7 +87,7 @@ NAMES = [
     *(".", "/", "empty", "none.npy", "lengths.npy", "long.npy", "wrong.npy", "[b]x[/i].npy"),
     *("cut.npy", "a.parquet", "a.parquet:length", "a.parquet:text", "a.parquet:", "cut.parquet"),
     *("chat.jsonl", "chat.jsonl:input_ids", "cut.jsonl", "x" * 300, "lengths.npy/x", "/dev/full"),
-    *("ultrachat", "pad", "stop", "tokens", "transformer:", "transformer:layers=1,heads=1", ":"),
+    *("ultrachat", "pad", "stop", "tokens", "model:", "model:./none", ":"),
     *("calibration:", "calibration:none", "calibration:empty", "calibration:.", "8,8", "8,-1"),
     *("per-document", "job_to_fuzz.py:dataset", "job_to_fuzz.py:", "a:b", "true", "{max_tokens}"),
 ]

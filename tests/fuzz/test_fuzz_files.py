@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from mutations import damaged, fuzz
 
 from calibrations import known_calibration
-from evenstep.context_parallel.latency import AttentionLatency, load_latency
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.planner import plan_log
@@ -33,14 +32,6 @@ from evenstep.tools.profile import load_calibration
 
 FOLDER = tempfile.TemporaryDirectory()
 HERE = Path(FOLDER.name)
-LATENCY = AttentionLatency(
-    heads=2,
-    head_size=4,
-    queries=(1, 8),
-    keys=(1, 8),
-    forward_tflops=((1.0, 2.0), (3.0, 4.0)),
-    backward_tflops=((1.0, 2.0), (3.0, 4.0)),
-)
 TABLE = SampleTable(
     sources=("web", "code"),
     source=np.array([0, 1, 1]),
@@ -70,7 +61,6 @@ class Kind:
 
 KINDS = [
     Kind("calibration.json", lambda path: known_calibration().write(path), load_calibration),
-    Kind("latency.json", LATENCY.save, load_latency),
     Kind(
         "plans.jsonl",
         append_plans,

@@ -78,7 +78,7 @@ def read(path: Path) -> int | None:
 def advised(path: Path) -> None:
     if path.suffix != ".tar":
         try:
-            draw_length_sample(str(path), column="input_ids", size=9)
+            draw_length_sample(f"{path}:input_ids", size=9)
         except ConfigurationError as error:
             assert str(path) in str(error)  # noqa: PT017
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from evenstep.cli import main
 from evenstep.context_parallel import PreparedSharding, attention
 from evenstep.context_parallel.collectives import OneRank
 from evenstep.plan.sharding import shard_per_document
-from evenstep.tools.profile import read_calibration
+from evenstep.tools.profile import load_calibration
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -21,7 +22,7 @@ from evenstep.tools.profile import read_calibration
     ("device", "backend"),
     [
         ("cpu", "sdpa"),
-        *(pytest.param("cuda", name, marks=GPU) for name in ("sdpa", "flex", "flash", "auto")),
+        *(pytest.param("cuda", name, marks=GPU) for name in ("sdpa", "flash", "auto")),
     ],
 )
 def test_attention_and_its_gradients(device: str, backend: str, dtype: torch.dtype) -> None:
@@ -49,10 +50,9 @@ def test_attention_and_its_gradients(device: str, backend: str, dtype: torch.dty
 def test_profile_measures_the_device(device: str, tmp_path: Path) -> None:
     out = tmp_path / "calibration.json"
     shape = ("--layers", "3", "--hidden-size", "64", "--heads", "4", "--ffn-size", "96")
-    limits = ("--max-length", "128", "--seconds", "60", "--device", device)
+    limits = ("--max-length", "256", "--seconds", "60", "--device", device)
     with pytest.raises(SystemExit) as ended:
         main(["profile", *shape, *limits, "--out", str(out)])
     assert ended.value.code == 0
-    measured = read_calibration(out)
-    assert measured.device.kind == device
-    assert measured.cost.per_token > 0
+    assert json.loads(out.read_text())["device"]["kind"] == device
+    assert load_calibration(out).per_token > 0

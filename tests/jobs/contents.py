@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -24,8 +23,6 @@ def fields_of(batch: Any, names: Sequence[str]) -> dict[str, Any]:
     """
     if isinstance(batch, Mapping):
         return dict(batch)
-    if dataclasses.is_dataclass(batch):
-        return dict(vars(batch))
     if isinstance(batch, (tuple, list)):
         return dict(zip(names, batch))
     return {names[0]: batch}

@@ -89,14 +89,14 @@ def _forms(job: dict[str, Any]) -> tuple[str, ...]:
         return (*MAPPINGS, "row")
     if job["labels"] == "none":
         return (*MAPPINGS, "bare")
-    return (*MAPPINGS, "dataclass", "tuple", *["row"] * rows)
+    return (*MAPPINGS, *["row"] * rows)
 
 
 def _policies(job: dict[str, Any]) -> list[str]:
     kind, form = KINDS[job["kind"]], job["form"]
     if job["kind"] == "perceptron":
         return ["fixed batch"]
-    packs = kind.labeled == "token" and form in ("dict", "encoding", "bare", "row")
+    packs = kind.labeled == "token" and kind.causal and form in ("dict", "encoding", "bare", "row")
     left_out = set() if packs else set(PACKED)
     if job["entry"] == "trainer":
         left_out.add("workload packing")
@@ -126,9 +126,6 @@ def _collates(job: dict[str, Any]) -> list[str]:
             found += ["none", *["hf flattening"] * (form in MAPPINGS and not kind.media)]
     elif not kind.padded:
         found = ["pad", *["none"] * (job["policy"] != "fixed batch")]
-    elif form == "tuple":
-        # They are told what pads the labels.
-        return ["pad", *["pad left"] * (kind.relative and kind.labeled != "own")]
     else:
         found = ["none", "pad", "pad 8"]
         if form == "bare" and job["policy"] == "fixed batch":

@@ -1,10 +1,9 @@
-"""The samples of a job as its user has them: in mappings, tuples or objects, of tensors, lists or
+"""The samples of a job as its user has them: in mappings or tuples, of tensors, lists or
 arrays, padded beforehand or not; and the datasets that hold them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,19 +19,6 @@ from jobs.kinds import FIRST, KINDS, PAD, VOCABULARY, Example
 
 SAMPLES = 16
 WORDS = ["<pad>", "<s>", "</s>", "<mask>", *(f"w{n}" for n in range(FIRST, VOCABULARY))]
-
-
-@dataclass
-class Sample:
-    input_ids: Any
-    labels: Any
-
-
-@dataclass
-class MaskedSample:
-    input_ids: Any
-    attention_mask: Any
-    labels: Any
 
 
 @cache
@@ -104,10 +90,8 @@ def _contained(form: str, fields: dict[str, Any]) -> Any:
         return BatchEncoding(fields)
     if form == "bare":
         return fields["input_ids"]
-    if form == "tuple":
-        return tuple(fields.values())
-    masked = "attention_mask" in fields
-    return (MaskedSample if masked else Sample)(**fields)
+    assert form == "tuple"
+    return tuple(fields.values())
 
 
 class Mapped(Dataset[Any]):

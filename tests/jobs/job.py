@@ -38,7 +38,7 @@ class Job:
     told: bool
     """Whether the loader is told how the model reads labels."""
     form: str
-    """What a sample is: "dict", "encoding", "dataclass", "tuple", "bare", "row"."""
+    """What a sample is: "dict", "encoding", "tuple", "bare", "row"."""
     values: str
     """What holds its numbers: "tensors", "lists" or "arrays"."""
     mask: str

@@ -136,7 +136,7 @@ def _for_model(job: Job, model: nn.Module, fields: dict[str, Any]) -> dict[str, 
         fields["labels"] = fields.pop(job.label)
     if job.call == "converted":
         fields = to_hugging_face(fields, model=model)
-    closed = job.form in ("dataclass", "tuple", "bare")
+    closed = job.form in ("tuple", "bare")
     if closed and tokens is not None and not job.packed:
         # They have no place for the mask that padding needs.
         fields.setdefault("attention_mask", (tokens != PAD).long())

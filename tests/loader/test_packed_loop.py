@@ -150,8 +150,6 @@ def test_several_labels_for_a_token_stay_as_they_are():
     assert torch.equal(row["labels"][0], torch.cat(labels))
     with pytest.raises(CollateError, match="one label per token"):
         to_hugging_face(row)
-    with pytest.raises(CollateError, match="leave loss_mask out"):
-        PackCollator(loss_mask=True)(samples)
 
 
 def test_one_label_for_each_sample_stays_as_it_is():

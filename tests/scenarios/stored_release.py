@@ -27,7 +27,6 @@ from torch.utils.data import Dataset, IterableDataset
 
 import evenstep
 import evenstep.service as es
-from evenstep.context_parallel.latency import load_latency
 from evenstep.cost import PaddedTokenCost
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
@@ -40,7 +39,7 @@ NEXT = 4
 """Steps after it that are stored."""
 JSONL, PARQUET = "web.jsonl", "books.parquet"
 PLANS, STEPS = "plans.jsonl", "steps.jsonl"
-CALIBRATION, ATTENTION = "calibration.json", "attention.json"
+CALIBRATION = "calibration.json"
 
 
 def length_of(index: int) -> int:
@@ -185,7 +184,6 @@ def told_by(folder: Path) -> dict[str, Any]:
         PLANS: tell("service", "plan", "--log", folder / PLANS, "--step", TAKEN),
         STEPS: tell("report", folder / STEPS),
         CALIBRATION: plain(load_calibration(folder / CALIBRATION)),
-        ATTENTION: plain(load_latency(folder / ATTENTION)),
     }
 
 
@@ -199,8 +197,6 @@ def write_calibrations(folder: Path) -> None:
     measure = ("profile", "--device", "cpu", "--max-length", 1024, "--seconds", 60)
     model = ("--layers", 2, "--hidden-size", 32, "--heads", 2, "--ffn-size", 64)
     tell(*measure, *model, "--out", folder / CALIBRATION)
-    kernel = ("--attention", "--quick", "--heads", 2, "--head-size", 16)
-    tell(*measure, *kernel, "--out", folder / ATTENTION)
 
 
 def tell(*words: Any) -> dict[str, Any]:

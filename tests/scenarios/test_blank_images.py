@@ -183,7 +183,7 @@ def job(rank: Rank, form: str, blank: Any, num_workers: int) -> list[Any]:
     for batch, step in loader.steps():
         labels = batch["labels"]
         supervised = labels[labels != -100].tolist()
-        steps.append((step.to_dict(per_rank=True), "pixel_values" in batch, supervised))
+        steps.append((step.to_dict(), "pixel_values" in batch, supervised))
     return steps
 
 

@@ -25,9 +25,9 @@ from functools import cached_property
 
 import numpy as np
 
+from benchmarks.papers.wlb.attention_latency import AttentionLatency
 from benchmarks.papers.wlb.packing_run import Packed
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.context_parallel.latency import AttentionLatency
 from evenstep.plan.packing.step_limits import DocumentCost
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import whole_costs

@@ -1,14 +1,12 @@
 """A group of samples by field: one list per field, and each list as tensors.
 
-Mappings, named tuples, tuples, dataclasses and bare sequences all become `Columns`, so that the
-collators handle one shape of input. Nothing is padded or joined here.
+Nothing is padded or joined here.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,14 +30,8 @@ class Columns:
     """Samples in the group."""
     fields: dict[str, list[Any]]
     """One value per sample; None in a media field of a sample that lacks it."""
-    tokens: str | None
-    """The field that holds the tokens; None if there is none."""
-    rebuild: Callable[[dict[str, Any]], Any]
-    """Collated fields -> a batch of the samples' own type."""
-    extensible: bool = False
-    """Whether the batch can take fields that the samples lack."""
-    named: bool = True
-    """False for plain tuples, whose fields are called "0", "1" and so on."""
+    bare: bool = False
+    """Samples are sequences of tokens, not mappings."""
 
 
 def columns_of(
@@ -56,31 +48,20 @@ def columns_of(
         labels_shifted: whether labels are those of the next token.
 
     Raises:
-        CollateError: no samples, samples of different types or with different fields, or a type
-            that has no fields.
+        CollateError: no samples, samples of different types or with different fields, or neither
+            mappings nor sequences of tokens.
     """
     if not len(samples):
         raise CollateError("a group without samples cannot be collated")
     first = samples[0]
     if isinstance(first, Mapping):
         _check_type(samples, Mapping)
-        fields = _mapping_fields(samples, media, labels_shifted)
-        tokens = TOKENS if TOKENS in fields else None
-        return Columns(len(samples), fields, tokens, dict, extensible=True)
+        return Columns(len(samples), _mapping_fields(samples, media, labels_shifted))
     _check_type(samples, type(first))
-    kind: Any = type(first)
     if isinstance(first, (torch.Tensor, np.ndarray)) or _is_numbers(first):
-        fields = {TOKENS: list(samples)}
-        return Columns(len(samples), fields, TOKENS, lambda new: new[TOKENS])
-    if dataclasses.is_dataclass(first):
-        names = [f.name for f in dataclasses.fields(first) if f.init]
-        fields = {name: [getattr(sample, name) for sample in samples] for name in names}
-        tokens = TOKENS if TOKENS in fields else None
-        return Columns(len(samples), fields, tokens, lambda new: kind(**new))
-    if isinstance(first, (tuple, list)) and len(first):
-        return _tuple_columns(samples, kind)
+        return Columns(len(samples), {TOKENS: list(samples)}, bare=True)
     raise CollateError(
-        f"samples of type {kind.__name__} have no fields to collate; pass collate_fn=, or return "
+        f"samples of type {type(first).__name__} cannot be collated; pass collate_fn=, or return "
         "dictionaries of tensors from the dataset"
     )
 
@@ -224,22 +205,6 @@ def _incomplete(
         f"whose fields are {list(samples[lacking])}{why}; return the same fields for every sample, "
         "or pass collate_fn="
     )
-
-
-def _tuple_columns(samples: Sequence[Any], kind: Any) -> Columns:
-    sizes = {len(sample) for sample in samples}
-    if len(sizes) > 1:
-        raise CollateError(
-            f"samples of the group are {kind.__name__}s of {sorted(sizes)} elements; return the "
-            "same number for every sample, or pass collate_fn="
-        )
-    names = getattr(samples[0], "_fields", None)
-    if names is not None:
-        fields = {name: list(column) for name, column in zip(names, zip(*samples))}
-        tokens = TOKENS if TOKENS in fields else names[0]
-        return Columns(len(samples), fields, tokens, lambda new: kind(**new))
-    fields = {str(i): list(column) for i, column in enumerate(zip(*samples))}
-    return Columns(len(samples), fields, "0", lambda new: kind(new.values()), named=False)
 
 
 def _is_numbers(value: Any) -> bool:

@@ -28,7 +28,6 @@ from evenstep.batch.columns import (
     tensors_of,
     with_own_labels,
 )
-from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import CollateError, ConfigurationError
@@ -141,9 +140,6 @@ class PackCollator:
     already. False keeps every label: for models that do not shift them, and if the dataset has
     shifted the labels itself (``labels[i]`` is the token after ``input_ids[i]``, the last one
     -100). None does what a loader's ``labels`` says, and masks them where there is no loader."""
-    per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
-    """Fields never treated as token-long, though their first dimension may happen to equal the
-    length of every sample of a group."""
     media_fields: tuple[str, ...] = MEDIA_FIELDS
     """Fields of images, videos and audio: see `evenstep.batch.media`."""
     pad_documents_to_multiple_of: int | None = None
@@ -154,13 +150,12 @@ class PackCollator:
     the most tokens that a row can have, all rows to one shape."""
     pad_token_id: int = 0
     """Pads ``input_ids``."""
-    loss_mask: bool = False
-    """Add ``loss_mask`` float32 [1, T]: 1 where the label is not -100, else 0."""
 
     def __post_init__(self) -> None:
-        for name in ("per_sample_fields", "media_fields"):
-            if isinstance(names := getattr(self, name), str):
-                raise ConfigurationError(f"{name}={names!r} must be a tuple of names, not text")
+        if isinstance(self.media_fields, str):
+            raise ConfigurationError(
+                f"media_fields={self.media_fields!r} must be a tuple of names, not text"
+            )
         for name in ("pad_documents_to_multiple_of", "pad_to_multiple_of"):
             multiple = getattr(self, name)
             if multiple is not None and (type(multiple) is not int or multiple < 1):
@@ -186,7 +181,7 @@ class PackCollator:
         """
         shifted = self.mask_first_label is False
         columns = columns_of(samples, self.media_fields, labels_shifted=shifted)
-        if TOKENS not in columns.fields or not (columns.extensible or columns.tokens == TOKENS):
+        if TOKENS not in columns.fields:
             raise CollateError(
                 f"samples of type {type(samples[0]).__name__} with fields {list(columns.fields)} "
                 "cannot be packed; return mappings with 'input_ids', or pass collate_fn="
@@ -212,8 +207,6 @@ class PackCollator:
             "labels": labels,
             **media,
         }
-        if self.loss_mask:
-            batch["loss_mask"] = _loss_mask(labels)
         _check_unpadded(tensors.pop("attention_mask", None))
         batch.update(self._boundaries(layout))
         for name, rows in tensors.items():
@@ -225,7 +218,7 @@ class PackCollator:
             if rows is None:
                 batch[name] = listed(columns.fields[name])
                 continue
-            if name not in self.per_sample_fields and _sizes(rows) == lengths:
+            if _sizes(rows) == lengths:
                 fill = layout.positions() if name == "position_ids" and rows[0].ndim == 1 else 0
                 batch[name] = layout.place(_joined(name, rows), fill)[None]
             else:
@@ -319,15 +312,6 @@ def _check_unpadded(masks: list[torch.Tensor] | None) -> None:
                 f"sample {i} of the group is padded already (its attention_mask holds zeros), and "
                 "padding must not be packed; turn padding off in the tokenizer"
             )
-
-
-def _loss_mask(labels: torch.Tensor) -> torch.Tensor:
-    if labels.ndim != 2:
-        raise CollateError(
-            f"loss_mask=True needs one label per token, and labels have the shape "
-            f"{tuple(labels.shape)}; leave loss_mask out"
-        )
-    return (labels != IGNORE_INDEX).to(torch.float32)
 
 
 def _sizes(rows: list[torch.Tensor]) -> list[int | None]:

@@ -9,7 +9,6 @@ one allocation and one copy per row.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +27,6 @@ from evenstep.batch.columns import (
     shapes_text,
     tensors_of,
 )
-from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.memory import stack
@@ -40,8 +38,7 @@ WAVEFORM = "input_values"
 
 @dataclass(frozen=True, kw_only=True)
 class PadCollator:
-    """Collates a group with padding: mappings to a dict, tuples and dataclasses to their own type,
-    bare sequences to one tensor.
+    """Collates a group with padding: mappings to a dict, bare sequences to one tensor.
 
     Shapes: a field with [length, ...] per sample becomes [samples, longest, ...]; scalars become
     [samples]; tensors of equal shape [samples, ...]. Text and other objects become a list, and
@@ -57,16 +54,13 @@ class PadCollator:
     """Set the first label of a row that is padded on the left to -100: a model that shifts labels
     would predict it from padding. A loader sets this to what its ``labels`` says."""
     pad_token_id: int = 0
-    """Pads ``input_ids``, bare sequences and the first element of tuples."""
+    """Pads ``input_ids`` and bare sequences."""
     label_fields: tuple[str, ...] = LABEL_FIELDS
     """Fields padded with -100. Every other field is padded with 0."""
     pad_values: Mapping[str, float] = field(default_factory=dict)
-    """Field -> padding; overrides all other rules. Elements of plain tuples are "0", "1", ..."""
+    """Field -> padding; overrides all other rules."""
     pad_to_multiple_of: int | None = None
     """Rounds the padded length of labels, and of fields as long as the tokens, up to a multiple."""
-    per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
-    """Fields never treated as token-long, though their first dimension may happen to equal the
-    length of every sample of a group."""
     media_fields: tuple[str, ...] = MEDIA_FIELDS
     """Fields of images, videos and audio."""
     attention_mask: bool = True
@@ -79,7 +73,7 @@ class PadCollator:
         multiple = self.pad_to_multiple_of
         if multiple is not None and (isinstance(multiple, bool) or multiple < 1):
             raise ConfigurationError(f"pad_to_multiple_of={multiple!r} must be at least 1")
-        for option in ("label_fields", "per_sample_fields", "media_fields"):
+        for option in ("label_fields", "media_fields"):
             if isinstance(names := getattr(self, option), str):
                 raise ConfigurationError(f"{option}={names!r} must be a tuple of names, not text")
         for name, value in {"pad_token_id": self.pad_token_id, **self.pad_values}.items():
@@ -101,7 +95,8 @@ class PadCollator:
         tensors = {
             n: tensors_of(n, values) for n, values in columns.fields.items() if n not in media
         }
-        lengths = _lengths(tensors.get(columns.tokens or WAVEFORM))
+        spoken = TOKENS not in columns.fields
+        lengths = _lengths(tensors.get(WAVEFORM if spoken else TOKENS))
         batch: dict[str, Any] = {}
         for name, values in columns.fields.items():
             if name in media:
@@ -112,11 +107,12 @@ class PadCollator:
                 batch[name] = self._collate(columns, name, rows, lengths)
         if self.mask_first_label and lengths is not None and self.side == "left":
             self._mask_first_labels(tensors, lengths, batch)
-        masked = self.attention_mask and columns.extensible and "attention_mask" not in batch
-        if masked and lengths is not None:
-            side = self.side if columns.tokens else "right"
+        if columns.bare:
+            return batch[TOKENS]
+        if self.attention_mask and "attention_mask" not in batch and lengths is not None:
+            side = "right" if spoken else self.side
             batch["attention_mask"] = self._attention_mask(lengths, side)
-        return columns.rebuild(batch)
+        return batch
 
     def _collate(
         self, columns: Columns, name: str, rows: list[torch.Tensor], lengths: list[int] | None
@@ -124,7 +120,7 @@ class PadCollator:
         sizes = [row.shape[0] if row.ndim else None for row in rows]
         longest = max((size for size in sizes if size is not None), default=0)
         target = longest
-        as_tokens = sizes == lengths and name not in self.per_sample_fields
+        as_tokens = sizes == lengths
         # Numbers that are no ids are a vector for each sample, and no sequence.
         ids = rows[0].ndim > 0 and not rows[0].is_floating_point()
         if as_tokens or (name in self.label_fields and ids):
@@ -136,10 +132,11 @@ class PadCollator:
                 f"field {name!r} cannot be padded: shapes {shapes_text(rows)} differ in more than "
                 "their first dimension; make them equal in the dataset, or pass collate_fn="
             )
-        value = self._padding(columns, name, rows[0].dtype)
+        value = self._padding(name, rows[0].dtype)
         if not as_tokens and rows[0].is_floating_point():
             self._check_masked(columns, name, sizes)
-        side = self.side if lengths is None or (as_tokens and columns.tokens) else "right"
+        tokens = as_tokens and TOKENS in columns.fields
+        side = self.side if lengths is None or tokens else "right"
         padded = pad_sequence(rows, batch_first=True, padding_value=value, padding_side=side)
         if target == longest:
             return padded
@@ -149,16 +146,11 @@ class PadCollator:
     def _rounded(self, length: int) -> int:
         return rounded_up(length, self.pad_to_multiple_of or 1)
 
-    def _padding(self, columns: Columns, name: str, dtype: torch.dtype) -> float:
+    def _padding(self, name: str, dtype: torch.dtype) -> float:
         if name in self.pad_values:
             value = self.pad_values[name]
-        elif name == columns.tokens:
+        elif name == TOKENS:
             value = self.pad_token_id
-        elif not columns.named:
-            raise CollateError(
-                f"element {name} of the tuples needs padding, and whether it holds labels is not "
-                f"known; say what to pad it with, pad_values={{{name!r}: -100}} for labels"
-            )
         else:
             value = IGNORE_INDEX if name in self.label_fields else 0
         if not _holds(dtype, value):
@@ -234,9 +226,8 @@ def padded_multiple(collate_fn: Any) -> int | None:
 
 @dataclass(frozen=True)
 class DefaultCollator:
-    """Collates a group of mappings or objects that have ``input_ids`` or ``input_values``, and of
-    dataclasses, as `PadCollator` does; of anything else as ``torch.utils.data.default_collate``
-    does."""
+    """Collates a group of mappings that have ``input_ids`` or ``input_values`` as `PadCollator`
+    does; of anything else as ``torch.utils.data.default_collate`` does."""
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Collates one group.
@@ -246,11 +237,6 @@ class DefaultCollator:
             RuntimeError, TypeError: as torch's, of tensors that differ in shape for instance.
         """
         first = samples[0]
-        known = (TOKENS, WAVEFORM)
-        if isinstance(first, Mapping):
-            named = any(name in first for name in known)
-        else:
-            named = any(hasattr(first, name) for name in known)
-        if named or dataclasses.is_dataclass(first):
+        if isinstance(first, Mapping) and (TOKENS in first or WAVEFORM in first):
             return PadCollator()(samples)
         return default_collate(list(samples))

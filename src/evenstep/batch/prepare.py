@@ -22,7 +22,7 @@ import torch
 
 from evenstep.batch.blank import ROW, Blank, BlankRow, towers_of
 from evenstep.batch.count_media import LATE, MediaShape
-from evenstep.batch.formats.hugging_face import is_encoder, rope_positions, to_hugging_face
+from evenstep.batch.formats.hugging_face import rope_positions, to_hugging_face
 from evenstep.batch.images.processors import user_processor
 from evenstep.batch.images.rules import rule_of
 from evenstep.batch.joining import (
@@ -81,7 +81,7 @@ class PreparingCollator:
     the same samples."""
     config: Any = None
     """The model's configuration (``model.config``), which packed groups with images need, as some
-    models, such as Qwen-VL, place image tokens in time and space; and those for an encoder."""
+    models, such as Qwen-VL, place image tokens in time and space."""
     blank: Blank | BlankRow | Literal[False] | None = None
     """What groups without images get in jobs of several ranks. None makes one from a few rows;
     False adds none."""
@@ -174,8 +174,7 @@ class PreparingCollator:
             return self._joined(samples)
         if any(name in sample for sample in samples for name in self.media_fields):
             self._check_packable(samples)
-        first = not is_encoder(self.config)
-        batch = PackCollator(media_fields=self.media_fields, mask_first_label=first)(samples)
+        batch = PackCollator(media_fields=self.media_fields)(samples)
         places = [rope_positions(self.config, sample) for sample in samples]
         known = [place for place in places if place is not None]
         if known:

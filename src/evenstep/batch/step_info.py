@@ -30,7 +30,6 @@ class RankLoads:
     patches: Float64Array
     groups: Float64Array
     cost: Float64Array
-    text_cost: Float64Array
     vision_cost: Float64Array
 
     @classmethod
@@ -48,7 +47,6 @@ class RankLoads:
             patches=totals.patches.astype(np.float64),
             groups=np.full(len(tokens), float(groups)),
             cost=totals.cost,
-            text_cost=totals.text_cost,
             vision_cost=totals.vision_cost,
         )
 
@@ -62,13 +60,26 @@ STEP_KEY = "evenstep_step"
 """Key of a mapping batch under which its StepInfo travels."""
 
 _COUNTED = (
-    *("samples", "tokens", "padded_tokens", "supervised_tokens", "cost"),
-    *("patches", "images", "text_cost", "vision_cost"),
+    *("samples", "tokens", "padded_tokens", "supervised_tokens", "cost", "patches", "images"),
+)
+_VALUES = (
+    *("epoch", "step", "rank", "world_size", "context_rank", "accumulate", "update", "micro_step"),
+    *("ends_update", "filler", "loss_scale", "imbalance", "imbalance_measured"),
+    "padding",
 )
 
-_UNCOMPARED = dict.fromkeys(
-    ("imbalance", "text_imbalance", "vision_imbalance", "imbalance_measured")
-)  # follow from the totals or, where ranks wait for an update, from where a pass began in it
+_UNCOMPARED = dict.fromkeys(("imbalance", "imbalance_measured"))
+# They follow from the totals or, where ranks wait for an update, from where a pass began in it
+
+
+def _own(name: str) -> Any:
+    """A property: this rank's entry of a column of the totals."""
+    return property(lambda step: getattr(step.totals, name)[step.rank].item())
+
+
+def _of_all(name: str) -> Any:
+    """A property: the sum of a column of the totals."""
+    return property(lambda step: getattr(step.totals, name).sum().item())
 
 
 class SourceCounts(NamedTuple):
@@ -128,82 +139,23 @@ class StepInfo:
         """Steps of the update before this one."""
         return Updates(self.accumulate, *self.counted).micro_step(self.step)
 
-    @property
-    def samples(self) -> int:
-        """Samples of this rank; the properties without `global` are all this rank's."""
-        return int(self.totals.samples[self.rank])
-
-    @property
-    def tokens(self) -> int:
-        return int(self.totals.tokens[self.rank])
-
-    @property
-    def padded_tokens(self) -> int:
-        return int(self.totals.padded_tokens[self.rank])
-
-    @property
-    def supervised_tokens(self) -> int:
-        return int(self.totals.supervised_tokens[self.rank])
-
-    @property
-    def cost(self) -> float:
-        return float(self.totals.cost[self.rank])
-
-    @property
-    def patches(self) -> int:
-        """Vision patches; 0, as `images` and `vision_cost`, unless the policy counts them."""
-        return int(self.totals.patches[self.rank])
-
-    @property
-    def images(self) -> int:
-        """Images, videos and sounds."""
-        return int(self.totals.images[self.rank])
-
-    @property
-    def text_cost(self) -> float:
-        """What of `cost` is of the language model, whose tokens may stand for images."""
-        return float(self.totals.text_cost[self.rank])
-
-    @property
-    def vision_cost(self) -> float:
-        """What of `cost` is of the vision tower: see `evenstep.cost.VisionLanguageCost`."""
-        return float(self.totals.vision_cost[self.rank])
-
-    @property
-    def global_samples(self) -> int:
-        return int(self.totals.samples.sum())
-
-    @property
-    def global_tokens(self) -> int:
-        return int(self.totals.tokens.sum())
-
-    @property
-    def global_padded_tokens(self) -> int:
-        return int(self.totals.padded_tokens.sum())
-
-    @property
-    def global_supervised_tokens(self) -> int:
-        return int(self.totals.supervised_tokens.sum())
-
-    @property
-    def global_cost(self) -> float:
-        return float(self.totals.cost.sum())
-
-    @property
-    def global_patches(self) -> int:
-        return int(self.totals.patches.sum())
-
-    @property
-    def global_images(self) -> int:
-        return int(self.totals.images.sum())
-
-    @property
-    def global_text_cost(self) -> float:
-        return float(self.totals.text_cost.sum())
-
-    @property
-    def global_vision_cost(self) -> float:
-        return float(self.totals.vision_cost.sum())
+    samples = _own("samples")
+    """Samples of this rank; the properties without `global` are all this rank's."""
+    tokens = _own("tokens")
+    padded_tokens = _own("padded_tokens")
+    supervised_tokens = _own("supervised_tokens")
+    cost = _own("cost")
+    patches = _own("patches")
+    """Vision patches; 0, as `images`, unless the policy counts them."""
+    images = _own("images")
+    """Images, videos and sounds."""
+    global_samples = _of_all("samples")
+    global_tokens = _of_all("tokens")
+    global_padded_tokens = _of_all("padded_tokens")
+    global_supervised_tokens = _of_all("supervised_tokens")
+    global_cost = _of_all("cost")
+    global_patches = _of_all("patches")
+    global_images = _of_all("images")
 
     @property
     def waits(self) -> RankLoads | StepTotals:
@@ -231,18 +183,8 @@ class StepInfo:
     @property
     def imbalance(self) -> float:
         """Largest cost of a rank over the mean cost: 1.0 is perfect. Of the whole update, in each
-        of its steps, where ranks wait at its end alone; as are the next two."""
+        of its steps, where ranks wait at its end alone."""
         return _imbalance(self.waits.cost)
-
-    @property
-    def text_imbalance(self) -> float:
-        """`imbalance` of `text_cost` alone."""
-        return _imbalance(self.waits.text_cost)
-
-    @property
-    def vision_imbalance(self) -> float:
-        """`imbalance` of `vision_cost` alone; 1.0 where no rank has an image."""
-        return _imbalance(self.waits.vision_cost)
 
     @property
     def padding(self) -> float:
@@ -250,50 +192,19 @@ class StepInfo:
         padded = self.global_padded_tokens
         return 1.0 - self.global_tokens / padded if padded else 0.0
 
-    @property
-    def length_mean(self) -> float:
-        """Mean over the tokens of all ranks of the length of their sample."""
-        return float(self.totals.moments.together().mean)
-
-    @property
-    def length_variance(self) -> float:
-        """Variance over the tokens of all ranks of the length of their sample: 0 where all samples
-        of the step are equally long. `Composition` compares it with that of random steps."""
-        return float(self.totals.moments.together().variance)
-
-    def to_dict(self, *, per_rank: bool = False) -> dict[str, Any]:
-        """All values as JSON-able numbers; with `per_rank`, the totals as lists too."""
+    def to_dict(self) -> dict[str, Any]:
+        """All values as JSON-able numbers, and the totals of each rank as lists."""
         result: dict[str, Any] = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "context_rank": self.context_rank,
-            "accumulate": self.accumulate,
-            "update": self.update,
-            "micro_step": self.micro_step,
-            "ends_update": self.ends_update,
-            "filler": self.filler,
+            **{name: getattr(self, name) for name in _VALUES},
             "indices": None if self.indices is None else [plain_value(i) for i in self.indices],
             "sources": _plain(self.sources),
             "global_sources": _plain(self.global_sources),
-            "loss_scale": self.loss_scale,
             "loss_scales": list(self.loss_scales),
-            "imbalance": self.imbalance,
-            "imbalance_measured": self.imbalance_measured,
-            "text_imbalance": self.text_imbalance,
-            "vision_imbalance": self.vision_imbalance,
-            "padding": self.padding,
-            "length_mean": self.length_mean,
-            "length_variance": self.length_variance,
+            "per_rank": {f.name: getattr(self.totals, f.name).tolist() for f in fields(StepTotals)},
         }
         for name in _COUNTED:
             result[name] = getattr(self, name)
             result[f"global_{name}"] = getattr(self, f"global_{name}")
-        if per_rank:
-            result["per_rank"] = {
-                f.name: getattr(self.totals, f.name).tolist() for f in fields(StepTotals)
-            }
         return result
 
     def to_line(self) -> dict[str, Any]:
@@ -302,9 +213,6 @@ class StepInfo:
         vision: dict[str, Any] = {}
         if self.global_images:
             vision = {"patches": self.global_patches, "images": self.global_images}
-        if self.global_vision_cost:
-            vision["text_imbalance"] = self.text_imbalance
-            vision["vision_imbalance"] = self.vision_imbalance
         return {
             "step": self.step,
             "epoch": self.epoch,
@@ -324,7 +232,7 @@ class StepInfo:
         # Not generated, because comparing the totals gives arrays.
         if not isinstance(other, StepInfo):
             return NotImplemented
-        mine, theirs = (one.to_dict(per_rank=True) for one in (self, other))
+        mine, theirs = (one.to_dict() for one in (self, other))
         return {**mine, **_UNCOMPARED} == {**theirs, **_UNCOMPARED}
 
     __hash__ = None  # type: ignore[assignment]

@@ -10,14 +10,13 @@ be content: a label that is not -100, or an entry that differs from the one at t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.batch.count_media import field_of
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, as_array
 from evenstep.errors import SampleError
 
@@ -29,7 +28,7 @@ _NOT_CONTENT = (*_TOKENS, MASK, "position_ids")
 
 @dataclass(frozen=True)
 class Trim:
-    """Sample -> the same without padding; the same object where there is none."""
+    """Mapping -> the same without padding; the same object where there is none, or another type."""
 
     others: Collection[str] = ()
     """Fields that are not of the tokens, though they may be as long."""
@@ -42,10 +41,10 @@ class Trim:
             SampleError: the mask has no ones, or zeros that cannot be cut and are to be packed; or
                 labels count that are as constant as padding.
         """
-        mask = field_of(sample, MASK)
+        mask = sample.get(MASK) if isinstance(sample, MAPPINGS) else None
         if mask is None or (isinstance(mask, list) and mask.count(1) == len(mask)):  # as most are
             return sample
-        tokens = next((t for name in _TOKENS if (t := field_of(sample, name)) is not None), None)
+        tokens = next((t for name in _TOKENS if (t := sample.get(name)) is not None), None)
         real, length = _numbers(mask), _size(tokens)
         if real is None or real.shape != (length,) or real.all():
             return sample
@@ -57,7 +56,7 @@ class Trim:
         begin, end = int(ones[0]), int(ones[-1]) + 1
         fields = {
             name: value
-            for name, value in _fields(sample).items()
+            for name, value in sample.items()
             if name not in self.others and _size(value) == length
         }
         # In front of the ones, from there to the left, and behind them.
@@ -76,7 +75,7 @@ class Trim:
                 "its attention_mask has zeros between its ones, or where it has labels, and packed "
                 "rows have no such mask; leave these tokens out in the dataset"
             )
-        return _with(sample, {name: value[kept] for name, value in fields.items()})
+        return {**sample, **{name: value[kept] for name, value in fields.items()}}
 
 
 def _content(name: str, beyond: npt.NDArray[Any]) -> int:
@@ -110,19 +109,3 @@ def _numbers(value: Any) -> npt.NDArray[Any] | None:
     except ValueError:  # nested lists of unequal lengths
         return None
     return array if array.dtype.kind in "iufb" else None
-
-
-def _fields(sample: Any) -> dict[str, Any]:
-    if isinstance(sample, MAPPINGS):
-        return dict(sample)
-    names: Any = getattr(sample, "_fields", None) or getattr(sample, "__dataclass_fields__", ())
-    return {name: getattr(sample, name) for name in names}
-
-
-def _with(sample: Any, fields: Mapping[str, Any]) -> Any:
-    if isinstance(sample, MAPPINGS):
-        return {**sample, **fields}
-    if not fields:
-        return sample
-    replaced = getattr(sample, "_replace", None)
-    return replaced(**fields) if replaced else replace(sample, **fields)

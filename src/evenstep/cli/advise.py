@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from evenstep.cli.output import note, print_json, progress_bar
+from evenstep.cli.output import print_json, progress_bar
 from evenstep.cli.shared_options import (
     BufferSize,
     CostName,
@@ -17,10 +16,8 @@ from evenstep.cli.shared_options import (
     parse_cost,
 )
 from evenstep.errors import ConfigurationError
-from evenstep.tools.advise import Advice, advise, draw_length_sample, set_up
+from evenstep.tools.advise import advise, draw_length_sample, set_up
 from evenstep.tools.advise.length_sources import SAMPLE_SIZE
-from evenstep.tools.advise.predict import BASELINE
-from evenstep.tools.report import StepPanel, plot_steps
 from evenstep.tools.report.advice_text import advice_text
 from evenstep.tools.simulate import DISTRIBUTIONS
 from evenstep.tools.simulate.yardsticks import COMPARED
@@ -32,16 +29,11 @@ def command(
         typer.Argument(
             metavar="DATA",
             help="FILE.npy of lengths, FILE.parquet[:COLUMN], FILE.jsonl[:COLUMN], the folder or "
-            f"hub name of a Hugging Face data set, or one of {', '.join(DISTRIBUTIONS)}.",
+            "hub name of a Hugging Face data set with [:COLUMN], or one of "
+            f"{', '.join(DISTRIBUTIONS)}. A column holds lengths, token ids or text; by default it "
+            "is text with --tokenizer, else input_ids, else the only one.",
         ),
     ],
-    column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column that holds lengths (integers), token ids (lists) or text.",
-            show_default="text with --tokenizer, else input_ids, else the only one",
-        ),
-    ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(help="Tokenizer for text: a tokenizer.json, a folder, or a name on the hub."),
@@ -81,18 +73,12 @@ def command(
         int | None, typer.Option(help="Samples to draw.", show_default=f"{SAMPLE_SIZE:,}")
     ] = None,
     all_samples: Annotated[bool, typer.Option("--all", help="Take all samples.")] = False,
-    split: Annotated[
-        str | None, typer.Option(help="Split of a Hugging Face data set.", show_default="train")
-    ] = None,
+    split: Annotated[str, typer.Option(help="Split of a Hugging Face data set.")] = "train",
     subset: Annotated[
         str | None, typer.Option(help="Subset of a data set on the Hugging Face hub.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     json: Json = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Also draw how long ranks wait in steps, into this PNG file."),
-    ] = None,
 ) -> None:
     """Predict what each policy would gain, and recommend settings.
 
@@ -103,7 +89,7 @@ def command(
     \b
     Examples:
       evenstep advise lengths.npy --world-size 64
-      evenstep advise chat.parquet --column text --tokenizer tokenizer.json --plot advice.png
+      evenstep advise chat.parquet:text --tokenizer tokenizer.json
       evenstep advise lengths.npy --batch-size 8 --world-size 1
       evenstep advise ultrachat --max-tokens 12288 --json
     """
@@ -114,7 +100,6 @@ def command(
     with progress_bar("measuring samples") as progress:
         drawn = draw_length_sample(
             data,
-            column=column,
             tokenizer=tokenizer,
             size=size,
             seed=seed,
@@ -142,31 +127,7 @@ def command(
             seed=seed,
             progress=progress,
         )
-    if plot is not None:
-        _draw(advice, plot)
-        note(f"picture: {plot}")
     if json:
         print_json(advice.as_dict())
     else:
         print(advice_text(advice))
-
-
-def _draw(advice: Advice, path: Path) -> None:
-    """Steps from the middle of the epoch: of fixed batches, and of what is recommended."""
-    steps = max(min(60, 512 // advice.world_size), 4)
-    shown = [advice.prediction(name) for name in (BASELINE, advice.recommendation.policy)]
-    unit = float(shown[0].costs.mean())
-    panels = []
-    for one in shown:
-        begin = max(len(one.costs) - steps, 0) // 2
-        title = ", ".join(
-            f"{name} {one.figures[name].value:.{digits}f}"
-            for name, digits in (("imbalance", 3), ("padding", 2), ("speedup", 2))
-        )
-        panels.append(
-            StepPanel(
-                title=f"{one.policy}: {title}", seconds=one.costs[begin : begin + steps] / unit
-            )
-        )
-    title = f"{advice.length_sample.name} on {advice.world_size} ranks, predicted"
-    plot_steps(panels, path, title=title, unit="time (1 = mean of fixed batches)")

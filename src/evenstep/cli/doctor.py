@@ -18,7 +18,7 @@ _WIDEST = 100
 def command(json: Json = False) -> None:
     """Check this machine and environment for what would bite a job.
 
-    Looks at limits, the attention of GPUs, and the releases of Python, torch and trainers; then
+    Looks at open files, the attention of GPUs, and the releases of Python, torch and trainers; then
     runs a job of two small ranks. Run it as your job runs: on its host, in its container, with
     its environment. The exit code is 1 if something breaks every job, and 0 with warnings.
 

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.output import note, print_json, print_table
+from evenstep.cli.output import print_json, print_table
 from evenstep.cli.shared_options import Json
 from evenstep.errors import ConfigurationError
-from evenstep.files import write_whole
 
 
 def command(
@@ -21,7 +20,6 @@ def command(
     last: Annotated[
         int | None, typer.Option(min=1, help="Only the last steps.", show_default="all")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="HTML page to write the report to.")] = None,
     json: Json = False,
 ) -> None:
     """Report where the time of a run went.
@@ -32,10 +30,10 @@ def command(
 
     \b
     Examples:
-      evenstep report run.jsonl --html report.html
-      evenstep report before.jsonl after.jsonl --html report.html
+      evenstep report run.jsonl
+      evenstep report before.jsonl after.jsonl --json
     """
-    from evenstep.tools.report.run_record import read_run, run_page
+    from evenstep.tools.report.run_record import read_run
 
     runs = [read_run(path) for path in (log, after) if path is not None]
     if last is not None:
@@ -44,9 +42,6 @@ def command(
         raise ConfigurationError(
             f"{log} has no step after the first one of a pass yet; wait until it has"
         )
-    if html is not None:
-        write_whole(html, run_page(runs))
-        note(f"wrote {html}")
     if json:
         print_json({"runs": [run.as_dict() for run in runs]})
     else:

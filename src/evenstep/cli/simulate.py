@@ -34,24 +34,6 @@ from evenstep.tools.simulate.yardsticks import COMPARED
 
 _DOCUMENTS = 24_000
 """Of each rank, from a distribution: some 200 steps of 128K tokens and four micro-batches."""
-_PACKING_ROWS = {
-    "documents": ("samples", ","),
-    "steps": ("steps", ","),
-    "imbalance of micro-batches": ("imbalance", ".4f"),
-    "the same while documents arrive": ("imbalance_arriving", ".4f"),
-    "imbalance, 95th percentile of steps": ("imbalance_p95", ".4f"),
-    "composition (1 is random)": ("composition", ".3f"),
-    "tokens of a micro-batch": ("tokens_per_micro_batch", ",.0f"),
-    "tokens per step, CV": ("tokens_per_update_cv", ".2%"),
-    "delay of a token, steps, mean": ("mean_delay_steps", ".2f"),
-    "delay of a document, steps, longest": ("max_delay_steps", ","),
-    "emitted": ("emitted", ","),
-    "missing": ("missing", ","),
-    "duplicates": ("duplicates", ","),
-    "filler steps": ("filler_steps", ","),
-    "planning per document, µs": ("plan_us_per_sample", ".2f"),
-    "message per rank and round, bytes": ("message_bytes_per_round", ",.0f"),
-}
 
 
 def pack_documents(
@@ -138,9 +120,7 @@ def pack_documents(
     if json:
         print_json({**figures, "lengths": lengths, "seed": seed})
     else:
-        print_figures(
-            f"workload-packing over {lengths}, {world_size} ranks", figures, _PACKING_ROWS
-        )
+        print_figures(f"workload-packing over {lengths}, {world_size} ranks", figures, _ROWS)
 
 
 _SAMPLES_PER_RANK = 12_000
@@ -158,6 +138,7 @@ _ROWS = {
     "samples per step": ("samples_per_step", ",.2f"),
     "real tokens per step": ("tokens_per_step", ",.0f"),
     "composition (1 is random)": ("composition", ".3f"),
+    "tokens of a micro-batch": ("tokens_per_micro_batch", ",.0f"),
     "samples per update": ("samples_per_update", ",.2f"),
     "real tokens per update, CV": ("tokens_per_update_cv", ".2%"),
     "emitted": ("emitted", ","),
@@ -170,7 +151,6 @@ _ROWS = {
     "longest delay of a sample, steps": ("max_delay_steps", ","),
     "mean delay of a token, steps": ("mean_delay_steps", ".2f"),
     "planning per sample, µs": ("plan_us_per_sample", ".2f"),
-    "message per rank and round, bytes": ("message_bytes_per_round", ",.0f"),
 }
 _GROUP_HELP = """Run a policy over lengths, and report what it gains. Needs no GPU.
 

@@ -11,10 +11,8 @@ prepared_sharding    `prepare`: what attention needs, once per micro-batch: a `P
                      all ranks hold the same, or all raise
   collectives        what ranks send each other
 causal_attention     `attention`, over the fragments of any sharding
-kernels/             back ends of attention, one file each: FlashAttention, FlexAttention, SDPA
-frameworks           a sharding for the context parallelism of Megatron-LM, Transformer Engine and
-                     PyTorch
-latency              how long a kernel takes for fragments: `AttentionLatency`, `load_latency`
+kernels/             back ends of attention, one file each: FlashAttention, SDPA
+frameworks           a sharding for the context parallelism of Megatron-LM
 ```
 
 Nothing here is imported before it is used, so that predicting needs no torch.
@@ -31,15 +29,12 @@ if TYPE_CHECKING:
     from evenstep.context_parallel.batch_shards import shard_batch as shard_batch
     from evenstep.context_parallel.batch_shards import unshard as unshard
     from evenstep.context_parallel.causal_attention import attention as attention
-    from evenstep.context_parallel.latency import AttentionLatency as AttentionLatency
-    from evenstep.context_parallel.latency import load_latency as load_latency
     from evenstep.context_parallel.prepared_sharding import PreparedSharding as PreparedSharding
     from evenstep.context_parallel.prepared_sharding import prepare as prepare
 
 _HOMES = {
     ".batch_shards": ("document_lengths", "shard_batch", "unshard"),
     ".causal_attention": ("attention",),
-    ".latency": ("AttentionLatency", "load_latency"),
     ".prepared_sharding": ("PreparedSharding", "prepare"),
 }
 __all__ = sorted(name for names in _HOMES.values() for name in names)

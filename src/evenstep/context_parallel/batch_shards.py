@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from evenstep.arrays import Int64Array
-from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.formats.packed import PackedRow, read_packed
+from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.plan.sharding import Sharding
 
@@ -24,8 +24,7 @@ SHARDING = "sharding"
 """The field of a shard that holds its `Sharding`."""
 
 _BOUNDS = ("cu_seqlens_padded", "cu_seqlens")  # the first one present counts
-_TOKENWISE = ("input_ids", "position_ids", "document_ids", "loss_mask")
-_REPLACED = ("labels", "loss_mask")  # by those of the next token
+_TOKENWISE = ("input_ids", "position_ids", "document_ids")
 
 
 def document_lengths(batch: Mapping[str, Any]) -> Int64Array:
@@ -76,7 +75,6 @@ def shard_batch(
     rank: int,
     *,
     labels_shifted: bool = False,
-    per_sample_fields: Sequence[str] = tuple(VISION_GRIDS.values()),
 ) -> dict[str, Any]:
     """Makes the batch that context-parallel rank `rank` trains on.
 
@@ -84,7 +82,6 @@ def shard_batch(
       its document, -100 if there is none. There are no ``labels``, which a model would shift once
       more, across fragments that are not neighbours. Loss functions of transformers take shifted
       labels under this name.
-    - ``loss_mask``, if the batch has one: float32 [1, T_r], for these labels.
     - ``input_ids``, ``position_ids`` (positions within documents) and all other fields
       [1, T, ...]: the rank's tokens, [1, T_r, ...], in the order of ``sharding.indices(rank)``.
     - ``cu_seqlens``, ``max_seqlen`` and the like: those of the whole row, as attention needs.
@@ -99,8 +96,6 @@ def shard_batch(
         rank: context-parallel rank.
         labels_shifted: whether the dataset has shifted the labels itself
             (``mask_first_label=False``); they are then taken as they are.
-        per_sample_fields: as for ``PackCollator``: fields that stay whole even if they have the
-            shape [1, T, ...].
 
     Raises:
         CollateError: not such a batch, several rows, a label per document, labels that contradict
@@ -115,17 +110,15 @@ def shard_batch(
             f"labels of type {packed.labels.dtype} cannot be sharded; they must be one whole "
             "number per token"
         )
-    cut = _cut_fields(batch, packed, {*VISION_GRIDS, *per_sample_fields})
-    labels, mask = packed.next_labels(labels_shifted)
+    cut = _cut_fields(batch, packed)
+    labels = packed.next_labels(labels_shifted)
     positions = torch.from_numpy(sharding.indices(rank)).to(packed.input_ids.device)
     shard = {
         name: value.index_select(1, positions) if name in cut else value
         for name, value in batch.items()
-        if name not in _REPLACED
+        if name != "labels"
     }
     shard["shift_labels"] = labels.to(torch.int64).index_select(1, positions)
-    if packed.loss_mask is not None:
-        shard["loss_mask"] = mask.index_select(1, positions)
     shard[SHARDING] = sharding
     return shard
 
@@ -138,13 +131,10 @@ def _check_same(lengths: Int64Array, sharding: Sharding) -> None:
         )
 
 
-def _cut_fields(batch: Mapping[str, Any], packed: PackedRow, whole: set[str]) -> set[str]:
-    """Names of the fields with an entry per token, of which a rank gets its own.
-
-    Args:
-        whole: names of fields that stay whole, whatever their shape.
-    """
-    cut = {name for name, value in batch.items() if name not in whole and _fits(value, packed)}
+def _cut_fields(batch: Mapping[str, Any], packed: PackedRow) -> set[str]:
+    """Names of the fields with an entry per token, of which a rank gets its own: not of media,
+    whatever their shape."""
+    cut = {n for n, value in batch.items() if n not in MEDIA_FIELDS and _fits(value, packed)}
     for name in _TOKENWISE:
         if name in batch and name not in cut:
             raise CollateError(

@@ -66,8 +66,7 @@ def attention(
     batched = q.ndim == 4
     if batched:
         q, k, v = q[0], k[0], v[0]
-    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    backend = pick_backend(prepared.backend, prepared.device, q.dtype, trains=trains)
+    backend = pick_backend(prepared.backend, prepared.device, q.dtype)
     kernel = prepared.kernel(backend)
     keys, values = gather_keys_values(k, v, prepared.collectives, kernel, prepared.slot)
     # No kernel takes an empty batch. The reference, though it has no fragment to compute, still
@@ -130,8 +129,7 @@ def gather_keys_values(
 
     Returns:
         k and v [keys, kv heads, head dim]. Backward, which every rank must reach, adds the
-        gradients of a rank in float32 at least if `kernel.repeated`, and those of all ranks in the
-        dtype of `k`.
+        gradients of a rank in float32 at least, and those of all ranks in the dtype of `k`.
 
     Raises:
         PeerError: another rank died, here or in backward.
@@ -153,7 +151,7 @@ class _Gather(torch.autograd.Function):
         slot: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.save_for_backward(kernel.rows)
-        ctx.collectives, ctx.slot, ctx.repeated = collectives, slot, kernel.repeated
+        ctx.collectives, ctx.slot = collectives, slot
         ctx.shape = k.shape
         own = torch.cat((k, v), dim=1)
         if len(own) < slot:
@@ -172,8 +170,7 @@ class _Gather(torch.autograd.Function):
         tokens, heads, _ = ctx.shape
         grad = torch.cat((grad_k, grad_v), dim=1)
         dtype = grad.dtype
-        if ctx.repeated:
-            grad = grad.to(torch.promote_types(dtype, torch.float32))
+        grad = grad.to(torch.promote_types(dtype, torch.float32))
         of_all = grad.new_zeros(ctx.collectives.ranks * ctx.slot, *grad.shape[1:])
         of_all.index_add_(0, rows, grad)
         own = ctx.collectives.reduce_scatter(of_all.to(dtype))[:tokens]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from hashlib import blake2b
 
-import numpy as np
 import torch
 
 from evenstep.context_parallel.collectives import Collectives, Group, collectives_of
@@ -78,7 +77,6 @@ class PreparedSharding:
                 f"{sharding.ranks}; pass the context-parallel group, or cut over "
                 f"{collectives.ranks}"
             )
-        _check_whole(sharding)
         if device.type == "cuda" and device.index is None:  # as tensors say where they are
             device = torch.device("cuda", torch.cuda.current_device())
         check_backend(backend, device)
@@ -94,7 +92,7 @@ class PreparedSharding:
         self._kernels: dict[str, Kernel] = {}
         # Builds the kernel that training will use, so that no layer waits for it.
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self.kernel(pick_backend(backend, device, dtype, trains=False))
+        self.kernel(pick_backend(backend, device, dtype))
 
     @property
     def rank(self) -> int:
@@ -122,9 +120,9 @@ def prepare(
         group: the context-parallel ranks: a process group, a device mesh of one dimension
             (``mesh["cp"]``), or None for all processes. The rank within it is the sharding's rank.
         device: the device on which attention will run.
-        backend: "flash" (FlashAttention's variable-length kernel, CUDA, half precision), "flex"
-            (FlexAttention; on CPU without gradients), "sdpa" (fragment by fragment: the reference,
-            for any device and dtype), or "auto" for the first of these that device and dtype allow.
+        backend: "flash" (FlashAttention's variable-length kernel, CUDA, half precision), "sdpa"
+            (fragment by fragment: the reference, for any device and dtype), or "auto" for the first
+            of these that device and dtype allow.
             Ranks need not have the same.
         check: compare the shardings of all ranks, which costs one all-gather of 8 bytes a rank
             and, on CUDA, a wait for the device. Without it, ranks whose shardings differ hang or
@@ -148,25 +146,3 @@ def prepare(
     if check:
         agree(collectives, sharding, where)
     return prepared
-
-
-def _check_whole(sharding: Sharding) -> None:
-    """Raises `ConfigurationError` unless every token is in exactly one fragment, as may happen with
-    a sharding built by hand."""
-    start, end, longest = sharding.start, sharding.end, sharding.lengths[sharding.document]
-    wrong = np.flatnonzero((start < 0) | (start >= end) | (end > longest))
-    if len(wrong):
-        i = int(wrong[0])
-        raise ConfigurationError(
-            f"fragment {i} of the {sharding.method} sharding is [{start[i]}, {end[i]}) of document "
-            f"{sharding.document[i]}, which has {longest[i]} tokens; a fragment must be at least "
-            "one token of its document"
-        )
-    tokens = int(sharding.begins[-1])
-    times = np.bincount(sharding.permutation, minlength=tokens)
-    if (times != 1).any():
-        token = int((times != 1).argmax())
-        raise ConfigurationError(
-            f"token {token} of the sequence is in {times[token]} fragments of the "
-            f"{sharding.method} sharding; every token must be in exactly one"
-        )

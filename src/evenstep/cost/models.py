@@ -86,23 +86,10 @@ class TransformerCost:
                 f"kv_heads={kv_heads} must divide heads={self.heads}; leave it out for plain "
                 "multi-head attention"
             )
-        if self.vocab_size < 0:
-            raise ConfigurationError(f"vocab_size={self.vocab_size} must not be negative")
-        if self.experts < 0 or self.shared_experts < 0:
+        if not min(self.experts, 1) <= self.top_k <= self.experts:
             raise ConfigurationError(
-                f"experts={self.experts} and shared_experts={self.shared_experts} must not be "
-                "negative"
-            )
-        least = min(self.experts, 1)
-        if not least <= self.top_k <= self.experts:
-            raise ConfigurationError(
-                f"top_k={self.top_k} must be from {least} to experts={self.experts}; a dense model "
-                "has neither"
-            )
-        if self.shared_experts and not self.experts:
-            raise ConfigurationError(
-                f"shared_experts={self.shared_experts} needs experts and top_k; for a dense model "
-                "raise ffn_size"
+                f"top_k={self.top_k} must be from 1 to experts={self.experts}, or both 0 for a "
+                "dense model"
             )
 
     @classmethod

@@ -41,11 +41,6 @@ class VisionLanguageCost:
     has so many pairs for each patch. None where it is over a whole image."""
 
     def __post_init__(self) -> None:
-        if not callable(self.language):
-            raise ConfigurationError(
-                f"language={self.language!r} must be a cost, such as an "
-                "evenstep.cost.TransformerCost"
-            )
         if not isinstance(self.vision, (TransformerCost, FittedCost)):
             raise ConfigurationError(
                 f"vision={self.vision!r} must be TransformerCost.vision(...) or a FittedCost"

@@ -8,7 +8,6 @@ Other fields stay as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -108,18 +107,11 @@ def _cut(sample: Any, begin: int, end: int, length: int) -> Any:
     part = begin, end, length
     if isinstance(sample, Mapping):
         return {name: _sliced(name, value, *part) for name, value in sample.items()}
-    if hasattr(sample, "_asdict"):
-        return sample._replace(**_cut(sample._asdict(), *part))
-    if is_dataclass(sample):
-        named = {each.name: getattr(sample, each.name) for each in fields(sample) if each.init}
-        return replace(sample, **_cut(named, *part))  # type: ignore[type-var]
-    if isinstance(sample, tuple):
-        return tuple(_sliced("", value, *part) for value in sample)
     cut = _sliced("", sample, *part)
     if cut is sample:
         raise SampleError(
-            f"it is a {type(sample).__name__} of {length:,} tokens, and only mappings, tuples, "
-            "dataclasses and sequences of tokens can be cut; return one from the dataset"
+            f"it is a {type(sample).__name__} of {length:,} tokens, and only mappings and "
+            "sequences of tokens can be cut; return one from the dataset"
         )
     return cut
 

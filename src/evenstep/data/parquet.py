@@ -9,10 +9,9 @@ open only while they are decoded.
 
 from __future__ import annotations
 
-import io
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -124,7 +123,6 @@ class ParquetReader(FileReader):
         with ExitStack() as opened:
             footer = self._footer(number)
             stored, room = footer.row_group(group), DECODED.share
-            self._check_columns(number, group, footer)
             columns = self._column_chunks(stored)
             size = 1 + sum(column.total_uncompressed_size for column in columns)
             rows = stored.num_rows
@@ -170,13 +168,6 @@ class ParquetReader(FileReader):
                 where, metadata=footer, buffer_size=_BUFFER, pre_buffer=False, memory_map=False
             )
         )
-
-    def _check_columns(self, number: int, group: int, footer: Any) -> None:
-        """Raises for damage to what the footer says of columns. Where it is asked for one of these,
-        pyarrow ends the process; where it reads them, it raises."""
-        with ExitStack() as opened, suppress(_Reached):
-            file = self._parquet_file(_Unreadable(self._files[number].size), opened, footer)
-            file.read_row_group(group, columns=self._columns, use_threads=False)
 
     def _column_chunks(self, stored: Any) -> list[Any]:
         """Those of a row group that are read."""
@@ -250,27 +241,6 @@ class ParquetReader(FileReader):
 
     def _shard_name(self, shard: int) -> str:
         return f"row group {self._groups[shard][1]} of {self._file(shard).path}"
-
-
-class _Reached(Exception):
-    """The footer is whole, so that pyarrow has come to the columns themselves."""
-
-
-class _Unreadable(io.BytesIO):
-    """A file of some size that raises `_Reached` where it is read."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size = size
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return offset
-
-    def tell(self) -> int:
-        return self._size
-
-    def read(self, size: int | None = -1) -> bytes:
-        raise _Reached
 
 
 def _sample(row: Any) -> Any:

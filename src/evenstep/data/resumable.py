@@ -1,10 +1,10 @@
 """Datasets of torch, of Hugging Face, or your own: what they can do, and how to resume them.
 
 `ResumableIterable` reads anything that yields samples, and resumes it where a reading stopped. An
-iterator or dataset that knows its position is asked for it: by ``state_dict`` and
-``load_state_dict``, or by Megatron-Energon's ``save_state`` and ``restore_state``. For any other,
-the samples read so far are counted; a resume reads that many again and drops them, or skips them if
-samples have an index. Such a dataset must come in the same order each time.
+iterator or dataset that knows its position is asked for it, by ``state_dict`` and
+``load_state_dict``. For any other, the samples read so far are counted; a resume reads that many
+again and drops them, or skips them if samples have an index. Such a dataset must come in the same
+order each time.
 """
 
 from __future__ import annotations
@@ -63,13 +63,6 @@ def has_state(owner: Any) -> bool:
     )
 
 
-def is_savable(dataset: Any) -> bool:
-    """Whether a dataset saves its position as those of Megatron-Energon do."""
-    return callable(getattr(dataset, "save_state", None)) and callable(
-        getattr(dataset, "restore_state", None)
-    )
-
-
 def is_map_style(dataset: Any) -> bool:
     """Whether samples are read by index."""
     return (
@@ -104,12 +97,9 @@ class Rewinder:
         """
         moved = self._moved
         if here:
-            if not has_state(self._dataset):
-                if moved:
-                    self.reset()
-            elif not self._started:
+            if has_state(self._dataset) and not self._started:
                 self._initial_state = copy.deepcopy(self._dataset.state_dict())
-            elif moved:
+            elif has_state(self._dataset) and moved:
                 self._dataset.load_state_dict(copy.deepcopy(self._initial_state))
             self._started = True
         self._moved = True
@@ -117,15 +107,8 @@ class Rewinder:
 
     def finished(self, *, whole: bool) -> None:
         """Notes that a pass has ended; `whole` if it began at the beginning."""
-        # Datasets return to their beginning at their end, but a loaded state may prevent it. Those
-        # of Megatron-Energon do not return: their next pass has another order.
+        # Datasets return to their beginning at their end, but a loaded state may prevent it.
         self._moved = not whole and has_state(self._dataset)
-
-    def reset(self) -> None:
-        """Brings a dataset of Megatron-Energon to its beginning, as its loader does on request."""
-        if callable(reset := getattr(self._dataset, "reset_state_deep", None)):
-            reset()
-        self._moved = False
 
 
 class Reading:
@@ -142,11 +125,7 @@ class Reading:
 
     def resume_point(self) -> dict[str, Any]:
         """From it, `ResumableIterable.read` yields the samples that come next here."""
-        state: Any = None
-        if self._kind == "savable":
-            state = self._owner.save_state()
-        elif self._kind != "count":
-            state = self._owner.state_dict()
+        state = None if self._kind == "count" else self._owner.state_dict()
         return {"of": self._kind, "count": self._count, "state": copy.deepcopy(state)}
 
 
@@ -185,8 +164,6 @@ class ResumableIterable:
         kind = point["of"] if point is not None else None
         if point is not None and kind == "dataset" and has_state(self.dataset):
             self.dataset.load_state_dict(copy.deepcopy(point["state"]))
-        elif point is not None and kind == "savable" and is_savable(self.dataset):
-            self.dataset.restore_state(copy.deepcopy(point["state"]))
         count = int(point["count"]) if point is not None else 0
         iterator = self._open(count if kind == "count" else 0)
         found, owner = self._position_owner(iterator)
@@ -220,6 +197,4 @@ class ResumableIterable:
             return "iterator", iterator
         if has_state(self.dataset):
             return "dataset", self.dataset
-        if is_savable(self.dataset):
-            return "savable", self.dataset
         return "count", None

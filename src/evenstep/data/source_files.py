@@ -1,8 +1,5 @@
 """Files of a source: listed, identified by name, size and content, and opened.
 
-`files_at` lists what a path or glob names, all of it or an error: fsspec's own `glob` leaves out a
-folder that cannot be listed at the moment, and its samples with it.
-
 `content_digest` is a cheap digest of the files' content, of the same few blocks of each file. Two
 corpora with different content almost always differ in some of them: text that was tokenized,
 shuffled or rewritten differs throughout. A change of a few bytes within a large file may go
@@ -18,9 +15,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
 from itertools import groupby
@@ -220,56 +215,17 @@ def _is_local(system: Any) -> bool:
     return "file" in ([protocol] if isinstance(protocol, str) else protocol)
 
 
-_MAGIC = "*?["
-
-
 def files_at(system: Any, path: str) -> dict[str, Any]:
-    """By path, what an fsspec file system knows of each file; a folder without permission below the
-    first wildcard has none."""
-    if not _has_magic(path):
-        try:
-            info = system.info(path)
-        except FileNotFoundError:
-            return {}
-        return {path: info} if info["type"] == "file" else {}
-    parts = path.split("/")
-    first = next(n for n, part in enumerate(parts) if _has_magic(part))
-    folder = "/".join(parts[:first]) or ("/" if first else "")
+    """By path, what an fsspec file system knows of each file. A folder that cannot be listed is an
+    error: by default a glob would leave its files out."""
     try:
-        listed = system.ls(folder, detail=True)
+        if any(letter in path for letter in "*?["):
+            found = system.glob(path, detail=True, on_error="raise")
+        else:
+            found = {path: system.info(path)}
     except FileNotFoundError:
         return {}
-    return dict(_matched(system, folder, listed, parts[first:]))
-
-
-def _matched(
-    system: Any, folder: str, listed: Sequence[Any], parts: Sequence[str]
-) -> Iterator[tuple[str, Any]]:
-    """Files below a folder that match the rest of a glob.
-
-    Args:
-        listed: what is in the folder.
-        parts: of the glob, between slashes.
-    """
-    part, rest = parts[0], parts[1:]
-    if part == "**" and rest:
-        yield from _matched(system, folder, listed, rest)
-    for info in listed:
-        path = info["name"].rstrip("/")
-        name = path.rpartition("/")[2]
-        if path == folder.rstrip("/") or not (part == "**" or fnmatchcase(name, part)):
-            continue
-        if info["type"] == "file":
-            if not rest:
-                yield info["name"], info
-        elif rest or part == "**":
-            with suppress(FileNotFoundError, PermissionError):
-                below = system.ls(path, detail=True)
-                yield from _matched(system, path, below, parts if part == "**" else rest)
-
-
-def _has_magic(path: str) -> bool:
-    return any(letter in path for letter in _MAGIC)
+    return {name: info for name, info in found.items() if info["type"] == "file"}
 
 
 _BLOCK = 4096

@@ -141,7 +141,6 @@ _CONTENTS = ("ETag", "etag", "md5Hash", "generation", "checksum", "blob_id", "sh
 _TIMES = ("mtime", "modificationTime", "modify", "last_write_time", "created")
 """What counts where a storage has none of these: not all that have both tell equal times each
 time."""
-_CHANGE, _LINKS = "time of change", "links, owner and mode"
 
 
 def version_of(path: str, info: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -155,12 +154,7 @@ def version_of(path: str, info: Mapping[str, Any] | None) -> dict[str, Any]:
         times = {name: _plain_time(info[name]) for name in _TIMES if info.get(name)}
         return {"size": int(info["size"]), **(contents or times)}
     known = os.stat(path)
-    return {
-        "size": known.st_size,
-        "time of modification": known.st_mtime_ns,
-        _CHANGE: known.st_ctime_ns,
-        _LINKS: [known.st_nlink, known.st_uid, known.st_gid, known.st_mode],
-    }
+    return {"size": known.st_size, "time of modification": known.st_mtime_ns}
 
 
 def _plain_time(given: Any) -> Any:
@@ -172,8 +166,6 @@ def changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """How a version of a file differs from an earlier one, in what is known of both; None if they
     are the same."""
     names = [name for name in now if was.get(name, now[name]) != now[name]]
-    if _LINKS in names:  # which explains a time of change, if the content's own is the same
-        names = [name for name in names if name not in (_LINKS, _CHANGE)]
     return f"its {names[0]} was {was[names[0]]} and is {now[names[0]]}" if names else None
 
 

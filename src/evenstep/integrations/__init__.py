@@ -8,7 +8,7 @@ torchtitan       torchtitan's data loader
 megatron         Megatron-LM's data iterator
 verl             verl's updates of actor and critic
 
-releases         which releases of a trainer an integration was tried with
+releases         whether a trainer is there, with the hooks that an integration needs
 rank_values      small values between ranks; a loader's state in a trainer's checkpoint
 job_facts        what a job tells a loader: the model whose time is made equal, and when ranks wait;
                  how many steps an epoch will have, before the first one

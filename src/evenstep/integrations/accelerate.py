@@ -20,7 +20,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
 from evenstep.integrations.job_facts import take_cost, waits_at_updates
 from evenstep.integrations.rank_values import check_ranks, read_state, save_state
-from evenstep.integrations.releases import check_hooks, check_release, importing
+from evenstep.integrations.releases import check_hooks, importing
 from evenstep.loader.dataloader import DataLoader
 
 with importing("accelerate", "accelerate"):
@@ -29,7 +29,6 @@ with importing("accelerate", "accelerate"):
     from accelerate.state import GradientState
     from accelerate.utils import send_to_device
 
-check_release("accelerate")
 check_hooks(
     "accelerate",
     Accelerator,

@@ -8,8 +8,8 @@ policy, as `evenstep simulate` does. Training ends where the data ends, not wher
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,25 +66,17 @@ _SIMULATED = 4096  # samples of a simulated epoch, and so many more for each ran
 _PER_RANK = 64
 
 
-@dataclass(frozen=True)
-class StepEstimate:
-    """Steps of one epoch."""
-
-    steps: int
-    spread: float
-    """Standard deviation of the number, if epochs do not differ in lengths; 0 where it is known."""
-
-
-def estimate_steps(loader: DataLoader) -> StepEstimate | None:
-    """The same on all ranks, which all call it; None where the number of samples is unknown. Rank 0
-    measures 2,048 samples, or fewer within 3 seconds.
+def estimate_steps(loader: DataLoader) -> int | None:
+    """Steps of an epoch, rather too many than too few. The same on all ranks, which all call it;
+    None where the number of samples is unknown. Rank 0 measures 2,048 samples, or fewer within 3
+    seconds.
 
     Raises:
         EvenstepError: on all ranks, that a sample cannot be read or measured.
     """
     steps, samples = by_rank_0(lambda: _known(loader), EvenstepError)
     if steps is not None:
-        return StepEstimate(steps, 0.0)
+        return steps
     if samples is None:
         return None
     if loader.policy.fits_memory:
@@ -93,7 +85,7 @@ def estimate_steps(loader: DataLoader) -> StepEstimate | None:
             "fits; say how many to make (max_steps), or pass a number of tokens"
         )
     loader.learn()
-    return StepEstimate(*by_rank_0(lambda: _estimated(loader, samples), EvenstepError))
+    return by_rank_0(lambda: _estimated(loader, samples), EvenstepError)
 
 
 def _known(loader: DataLoader) -> tuple[int | None, int | None]:
@@ -105,8 +97,7 @@ def _known(loader: DataLoader) -> tuple[int | None, int | None]:
         return None, None if streamed else loader.epoch_samples
 
 
-def _estimated(loader: DataLoader, samples: int) -> tuple[int, float]:
-    """Steps and their spread."""
+def _estimated(loader: DataLoader, samples: int) -> int:
     try:
         measured = loader.measure_lengths(_MEASURED, seconds=_SECONDS, enough=_ENOUGH)
         return _simulated(loader, round(samples * measured.share), measured.lengths)
@@ -115,9 +106,9 @@ def _estimated(loader: DataLoader, samples: int) -> tuple[int, float]:
         raise EvenstepError(f"the steps of an epoch cannot be estimated: {message}") from error
 
 
-def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[int, float]:
-    """Simulates epochs of the measured lengths. If not all samples were measured, each epoch
-    resamples the lengths, so that the spread shows how much the estimate depends on the sample."""
+def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> int:
+    """The most steps of some simulated epochs of the measured lengths. If not all samples were
+    measured, each epoch resamples the lengths, as other samples would have others."""
     rng = np.random.default_rng(loader.seed)
     world_size = loader.world_size
     all_measured = len(lengths) > samples - world_size
@@ -138,4 +129,4 @@ def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[i
             accumulate=loader.accumulate,
         )
         steps.append(run.steps * samples / simulated)
-    return max(1, round(np.mean(steps))), float(np.std(steps, ddof=1))
+    return math.ceil(max(steps))

@@ -19,7 +19,7 @@ from evenstep.batch.formats.train_loops import to_megatron
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, ConfigurationError
-from evenstep.integrations.releases import check_hooks, check_release, importing
+from evenstep.integrations.releases import check_hooks, importing
 from evenstep.integrations.step_values import StepValues
 from evenstep.integrations.update_stream import UpdateStream
 from evenstep.loader.dataloader import DataLoader
@@ -29,7 +29,6 @@ from evenstep.plan.policy import Policy
 with importing("megatron", "megatron-core"):
     from megatron.core import parallel_state
 
-check_release("megatron-core")
 check_hooks(
     "megatron-core",
     parallel_state,

@@ -1,4 +1,4 @@
-"""Small values between the trainer's ranks: JSON in tensors, so that nothing received is unpickled.
+"""Small values between the trainer's ranks.
 
 Every function is collective: all ranks of the group call it, and the default group is that of the
 trainer.
@@ -15,13 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import torch
 import torch.distributed as dist
 
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, described
 from evenstep.files import read_json, write_whole
-from evenstep.loader.transport.rank_exchange import device_of
 
 Value = TypeVar("Value")
 
@@ -53,25 +50,16 @@ def check_ranks(trainer: str, averaging: int, sharing: int | None = None) -> Non
 
 def of_all_ranks(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """The values of all ranks of `group`, in their order."""
-    return [value] if ranks()[1] == 1 else _exchanged(value, group, to_all=True)
-
-
-def at_rank_0(value: Any) -> list[Any]:
-    """On rank 0 the values of all ranks, in their order; empty on others."""
-    return [value] if ranks()[1] == 1 else _exchanged(value, None, to_all=False)
+    if ranks()[1] == 1:
+        return [value]
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group)
+    return found
 
 
 def from_rank_0(value: Any) -> Any:
     """The `value` of rank 0."""
-    rank, world_size = ranks()
-    if world_size == 1:
-        return value
-    data = _encoded(value if rank == 0 else None, None)
-    size = torch.tensor([len(data)], device=data.device)
-    dist.broadcast(size, 0)
-    data = data if rank == 0 else data.new_empty(int(size))
-    dist.broadcast(data, 0)
-    return _decoded(data)
+    return of_all_ranks(value)[0]
 
 
 def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value:
@@ -96,43 +84,6 @@ def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value
     return result
 
 
-def _exchanged(value: Any, group: dist.ProcessGroup | None, *, to_all: bool) -> list[Any]:
-    """The values of all ranks, on all or on rank 0."""
-    own = _encoded(value, group)
-    gathered = [
-        torch.empty(1, dtype=torch.int64, device=own.device)
-        for _ in range(dist.get_world_size(group))
-    ]
-    dist.all_gather(gathered, torch.tensor([len(own)], device=own.device), group)
-    sizes = [int(one) for one in gathered]
-    padded = own.new_zeros(max(sizes))
-    padded[: len(own)] = own
-    parts: list[torch.Tensor] | None = [torch.empty_like(padded) for _ in sizes]
-    if to_all:
-        dist.all_gather(parts, padded, group)
-    else:
-        parts = parts if ranks()[0] == 0 else None
-        dist.gather(padded, parts)
-    return [_decoded(part[:size]) for part, size in zip(parts or [], sizes)]
-
-
-def _encoded(value: Any, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """[bytes] uint8."""
-    data = np.frombuffer(json.dumps(value).encode(), np.uint8).copy()
-    return torch.from_numpy(data).to(device_of(group))
-
-
-def _decoded(data: torch.Tensor) -> Any:
-    return json.loads(data.cpu().numpy().tobytes())
-
-
-def gather_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """On rank 0, one state with the parts of all ranks; on other ranks their own. All ranks call
-    it."""
-    states = at_rank_0(dict(state)) or [state]
-    return {key: value for one in states for key, value in one.items()}
-
-
 def all_parts(state: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """On all ranks of `group`, one state with the parts of all of them, which all call it."""
     return {key: value for one in of_all_ranks(dict(state), group) for key, value in one.items()}
@@ -144,7 +95,7 @@ def save_state(folder: str | os.PathLike[str], name: str, state: Mapping[str, An
     Raises:
         ConfigurationError: on all ranks, that it cannot be written.
     """
-    whole = gather_state(state)
+    whole = all_parts(state)
     path = Path(folder) / f"{name}.json"
     by_rank_0(lambda: write_whole(path, json.dumps(whole)), ConfigurationError)
 

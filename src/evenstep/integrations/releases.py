@@ -1,13 +1,10 @@
-"""Which releases of a trainer an integration was tried with."""
+"""Whether a trainer has what an integration needs."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-
-from evenstep.tested import TESTED
 
 
 @contextmanager
@@ -26,21 +23,6 @@ def importing(module: str, package: str) -> Iterator[None]:
         raise ImportError(
             f"evenstep.integrations.{module} needs {package} ({error}); pip install {package}"
         ) from error
-
-
-def check_release(package: str) -> None:
-    """Warns where the installed release is outside of those tried.
-
-    Args:
-        package: its name on PyPI.
-    """
-    installed, tested = version(package), TESTED[package]
-    if tested.side(installed):
-        warnings.warn(
-            f"{package} {installed} is installed; evenstep was tried with {tested}: "
-            "compare its losses with those of a release that was tried, over a short run",
-            stacklevel=3,
-        )
 
 
 def check_hooks(package: str, owner: object, *names: str) -> None:

@@ -18,8 +18,7 @@ class StepValues:
     def _clear(self) -> None:
         self._tokens = self._padded = self._steps = 0
         self._images = self._patches = 0
-        # Costs by part: largest and mean of the ranks, summed over steps.
-        self._costs = {name: [0.0, 0.0] for name in ("cost", "text_cost", "vision_cost")}
+        self._largest = self._mean = 0.0  # cost of the ranks, summed over steps
         self._measured: list[float] = []
         self._composition = Composition()
 
@@ -34,10 +33,8 @@ class StepValues:
         self._composition.add(step)
         if not step.ends_wait:
             return
-        for name, sums in self._costs.items():
-            costs = getattr(step.waits, name)
-            sums[0] += float(costs.max())
-            sums[1] += float(costs.mean())
+        self._largest += float(step.waits.cost.max())
+        self._mean += float(step.waits.cost.mean())
         if step.imbalance_measured is not None:
             self._measured.append(step.imbalance_measured)
 
@@ -51,13 +48,12 @@ class StepValues:
         - ``composition``: see `evenstep.batch.Composition`; of updates that have ended
         - ``tokens``: real tokens since the beginning, ``tokens_per_step`` since the last call
         - ``images_per_step``, ``patches_per_step``: where there were images that are counted
-        - ``text_imbalance``, ``vision_imbalance``: of each part of a cost of two, in such steps
         """
         if not self._steps:
             return {}
         values = {
             "padding": 1.0 - self._tokens / max(self._padded, 1),
-            "imbalance": self._imbalance("cost"),
+            "imbalance": self._largest / self._mean if self._mean else 1.0,
             "composition": self._composition.value,
             "tokens": self.tokens,
             "tokens_per_step": self._tokens / self._steps,
@@ -67,12 +63,5 @@ class StepValues:
         if self._images:
             values["images_per_step"] = self._images / self._steps
             values["patches_per_step"] = self._patches / self._steps
-        if self._costs["vision_cost"][1]:
-            for part in ("text", "vision"):
-                values[f"{part}_imbalance"] = self._imbalance(f"{part}_cost")
         self._clear()
         return values
-
-    def _imbalance(self, name: str) -> float:
-        largest, mean = self._costs[name]
-        return largest / mean if mean else 1.0

@@ -16,11 +16,10 @@ import torch
 import torch.distributed as dist
 
 from evenstep.batch.formats.train_loops import to_torchtitan
-from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.measure import length_of
-from evenstep.errors import CollateError, ConfigurationError, SampleError
+from evenstep.errors import ConfigurationError, SampleError
 from evenstep.integrations.rank_values import of_all_ranks
-from evenstep.integrations.releases import check_hooks, check_release, importing
+from evenstep.integrations.releases import check_hooks, importing
 from evenstep.integrations.update_stream import UpdateStream
 from evenstep.loader.dataloader import DataLoader
 from evenstep.plan.policies.even.even import Even
@@ -28,17 +27,8 @@ from evenstep.plan.policy import Policy
 
 with importing("torchtitan", "torchtitan"):
     import tyro
+    from torchtitan.components.dataloader import BaseDataLoader
 
-    try:
-        from torchtitan.components.dataloader import BaseDataLoader
-
-        _ROWS = True
-    except ModuleNotFoundError:  # moved in August 2026
-        from torchtitan.components.data.loader import BaseDataLoader
-
-        _ROWS = False
-
-check_release("torchtitan")
 check_hooks("torchtitan", BaseDataLoader, "Config", "state_dict", "load_state_dict")
 
 
@@ -55,8 +45,8 @@ class EvenDataLoader(BaseDataLoader):
         """(tokenizer, tokens that a sample may have) -> dataset of mappings with ``input_ids`` and,
         aligned with them, ``labels``, which are shifted here."""
         policy: Annotated[Policy | None, tyro.conf.Suppress] = None
-        """None is a packed `Even` of as many tokens as torchtitan's own batches have:
-        ``local_batch_size x seq_len``. Releases that take one row of tokens pack any `Even`."""
+        """One that packs; an `Even` does so in any case. None is an `Even` of as many tokens as
+        torchtitan's own batches have: ``local_batch_size x seq_len``."""
         micro_batches_per_step: int = 1
         """As torchtitan takes them: ``global_batch_size / (local_batch_size x ranks)``, times those
         of a pipeline."""
@@ -68,36 +58,34 @@ class EvenDataLoader(BaseDataLoader):
         """Other arguments of `evenstep.DataLoader`."""
 
     def __init__(
-        self, config: Config, *, dp_world_size: int, dp_rank: int, tokenizer: Any, **sizes: Any
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        tokenizer: Any,
+        seq_len: int,
+        local_batch_size: int,
+        **others: Any,
     ) -> None:
         """What torchtitan's Trainer calls.
 
-        Args:
-            sizes: ``seq_len`` and ``local_batch_size``, or in newer releases
-                ``max_context_length`` and ``num_tokens_per_batch``.
-
         Raises:
-            ConfigurationError: padded batches in a release that takes none, or an argument is
-                wrong.
+            ConfigurationError: an argument is wrong.
         """
-        if "num_tokens_per_batch" in sizes:
-            longest, tokens = sizes["max_context_length"], sizes["num_tokens_per_batch"]
-        else:
-            longest, tokens = sizes["seq_len"], sizes["local_batch_size"] * sizes["seq_len"]
-        policy = config.policy or Even(tokens, packed=True)
-        if isinstance(policy, Even) and not _ROWS:
+        policy = config.policy or Even(local_batch_size * seq_len)
+        if isinstance(policy, Even):
             policy = replace(policy, packed=True)
-        if not policy.packed and not _ROWS:
+        if not policy.packed:
             raise ConfigurationError(
-                f"{type(policy).__name__} makes padded batches, and this release of torchtitan "
-                "takes one row of tokens; give a policy with packed=True"
+                f"{type(policy).__name__} makes padded batches; give a policy with packed=True"
             )
-        self._longest = longest
+        self._longest = seq_len
         group = _data_parallel_group(dp_rank, dp_world_size)
-        options: dict[str, Any] = {"shuffle": True, "length_fn": LengthWithin(longest)}
+        options: dict[str, Any] = {"shuffle": True, "length_fn": LengthWithin(seq_len)}
         options["labels"] = "causal"
         self.loader = DataLoader(
-            config.make_dataset(tokenizer, longest),
+            config.make_dataset(tokenizer, seq_len),
             policy=policy,
             seed=config.seed,
             num_workers=config.num_workers,
@@ -113,9 +101,7 @@ class EvenDataLoader(BaseDataLoader):
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         """Yields (arguments of the model, labels of the next tokens)."""
         for batch in self.stream:
-            inputs, labels = (
-                to_torchtitan(batch, rows=_ROWS) if "cu_seqlens" in batch else _padded(batch)
-            )
+            inputs, labels = to_torchtitan(batch)
             # Only padding goes further, which the model has no rotation for.
             inputs["positions"] = inputs["positions"].clamp(max=self._longest - 1)
             yield inputs, labels
@@ -153,28 +139,6 @@ class LengthWithin:
                 "it in make_dataset, whose second argument says how long it may be"
             )
         return length
-
-
-def _padded(batch: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
-    """Rows of one document each, whose padding on the right no real token sees.
-
-    Raises:
-        CollateError: padding is elsewhere.
-    """
-    rest = dict(batch)
-    mask = rest.pop("attention_mask", None)
-    if mask is not None and (mask.int().diff(dim=1) > 0).any():
-        raise CollateError(
-            "rows have padding before real tokens, and torchtitan takes no mask; pad on the right: "
-            "PadCollator(side='right')"
-        )
-    tokens, labels = rest.pop("input_ids"), rest.pop("labels")
-    positions = torch.arange(tokens.shape[1]).expand_as(tokens)
-    following = torch.full_like(labels[:, :1], IGNORE_INDEX)
-    return (
-        {"input": tokens, "positions": positions, **rest},
-        torch.cat([labels[:, 1:], following], dim=1),
-    )
 
 
 def _data_parallel_group(dp_rank: int, dp_world_size: int) -> dist.ProcessGroup | None:

@@ -24,14 +24,12 @@ import torch.distributed as dist
 
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.releases import check_hooks, check_release, importing
+from evenstep.integrations.releases import check_hooks, importing
 from evenstep.rebalance import Rebalancer
 
 with importing("verl", "verl"):
     from tensordict import NonTensorData, NonTensorStack, TensorDict
     from verl.utils.tensordict_utils import get, nested_tensor_from_tensor_list
-
-check_release("verl")
 
 
 def balance_updates(engine: ModuleType, *, cost: Cost | None = None) -> None:

@@ -200,8 +200,7 @@ def resolve_trim(policy: Policy, collate_fn: Any) -> Trim | None:
         return None
     given = ours and not isinstance(collate_fn, DefaultCollator)
     collator = collate_fn if given else PadCollator()
-    others = {*collator.media_fields, *getattr(collator, "per_sample_fields", ())}
-    return Trim(frozenset(others), packed=policy.packed)
+    return Trim(frozenset(collator.media_fields), packed=policy.packed)
 
 
 def resolve_blank(blank: Any, collate_fn: Any) -> Any:

@@ -20,7 +20,7 @@ rebalance/            sequences that ranks already hold, such as rollouts, to mi
 label_reading         how models read labels, and how a job learns it from its samples
 length_moments        how tokens are spread over lengths; the composition of a run
 rng                   one random stream for each use of a seed
-saved_state           the head that states of loaders, services and mixtures have, and what reads them
+saved_state           the head that all saved states have, and what reads them
 value_checks          checks of options, lengths and documents that were saved; options as text that
                       is equal on all ranks
 ```

@@ -155,17 +155,6 @@ def load_tokenizer(tokenizer: str) -> Tokenizer:
     return loaded
 
 
-def describe_lengths(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Mean, median, 95th percentile, maximum and coefficient of variation."""
-    return {
-        "mean": float(lengths.mean()),
-        "median": float(np.median(lengths)),
-        "p95": float(np.quantile(lengths, 0.95)),
-        "max": float(lengths.max()),
-        "cv": float(lengths.std() / lengths.mean()),
-    }
-
-
 def _tokenizers() -> ModuleType:
     try:
         import tokenizers

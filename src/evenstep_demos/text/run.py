@@ -11,12 +11,13 @@ import torch
 from torch.utils.data import Subset
 
 from evenstep.cli.output import note, print_json
+from evenstep.tools.advise import Summary
 from evenstep.tools.report.picture import plot_steps
 from evenstep_demos.models import PaddedGPT
 from evenstep_demos.ranks import run_ranks
 from evenstep_demos.text.budget import ACCUMULATE, TrainingOptions, choose
 from evenstep_demos.text.corpus import Corpus, read_parquet, read_standard_library
-from evenstep_demos.text.prepared_text import describe_lengths, prepare
+from evenstep_demos.text.prepared_text import prepare
 from evenstep_demos.text.result import figures_of_both, panels_of, table_of
 from evenstep_demos.text.train import REPEATS, train_both
 
@@ -50,12 +51,12 @@ def run_demo(
     ranks = options.world_size
     count = min(options.samples, len(task.lengths)) // ranks * ranks  # so that each is dealt once
     task = replace(task, training=Subset(task.training, range(count)), lengths=task.lengths[:count])
-    lengths = describe_lengths(task.lengths)
+    lengths = asdict(Summary.of(task.lengths))
     choice = choose(task.lengths, options)
     note(
         f"{count:,} documents to train on, their lengths median {lengths['median']:,.0f}, mean "
         f"{lengths['mean']:,.0f}, 95th percentile {lengths['p95']:,.0f}, longest "
-        f"{lengths['max']:,.0f} tokens, coefficient of variation {lengths['cv']:.2f}\n"
+        f"{lengths['longest']:,.0f} tokens, coefficient of variation {lengths['cv']:.2f}\n"
         f"training on {ranks} ranks, {REPEATS} times each: fixed batches of {choice.batch_size}, "
         f"and evenstep.Even(max_tokens={choice.max_tokens:,}); {ACCUMULATE} steps to an update"
     )

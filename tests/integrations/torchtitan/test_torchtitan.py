@@ -60,13 +60,6 @@ def test_epochs_gradients_and_losses(ranks: int, micro_batches: int, tmp_path: P
     assert reports[0]["values"] == reports[-1]["values"]
 
 
-def test_padded_batches(tmp_path: Path) -> None:
-    reports = job(2, tmp_path, steps=WITHOUT_END, epochs=1, policy="padded")
-    check_epochs(samples(reports), 1)
-    check_token_mean(reports)
-    assert 0 < reports[0]["values"]["padding"] < 0.5
-
-
 def test_steps_end_training(tmp_path: Path) -> None:
     (report,) = job(1, tmp_path, steps=3)
     assert report["step"] == len(report["updates"]) == len(report["losses"]) == 3

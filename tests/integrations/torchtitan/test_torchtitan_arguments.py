@@ -11,7 +11,7 @@ pytest.importorskip("torchtitan.config", reason="torchtitan is not installed")
 
 import evenstep
 from documents import Documents
-from evenstep.errors import CollateError, SampleError
+from evenstep.errors import ConfigurationError, SampleError
 from evenstep.integrations.torchtitan import EvenDataLoader
 
 pytestmark = pytest.mark.integrations
@@ -33,9 +33,8 @@ def test_rows_hold_as_many_tokens_as_torchtitans_own_batches() -> None:
     loader.close()
 
 
-@pytest.mark.parametrize("policy", [None, evenstep.Even(128)])
-def test_labels_are_those_of_the_next_tokens_of_a_document(policy: Any) -> None:
-    loader = build(epochs=1, policy=policy)
+def test_labels_are_those_of_the_next_tokens_of_a_document() -> None:
+    loader = build(epochs=1, policy=evenstep.Even(128))
     for inputs, labels in loader:
         tokens, positions = inputs["input"], inputs["positions"]
         assert tokens.shape == positions.shape == labels.shape
@@ -53,17 +52,9 @@ def test_a_sample_without_position_is_refused_by_name() -> None:
     loader.close()
 
 
-def test_padding_on_the_left_is_refused_as_torchtitan_takes_no_mask() -> None:
-    def padded(side: str) -> EvenDataLoader:
-        options = {"collate_fn": evenstep.PadCollator(side=side)}
-        return build(epochs=1, policy=evenstep.Even(128), options=options)
-
-    left, right = padded("left"), padded("right")
-    with pytest.raises(CollateError, match=r"PadCollator\(side='right'\)"):
-        list(left)
-    assert list(right)
-    left.close()
-    right.close()
+def test_a_policy_that_pads_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="give a policy with packed=True"):
+        build(policy=evenstep.TokenBudget(128))
 
 
 def test_padding_of_a_row_stays_within_the_positions() -> None:

@@ -33,7 +33,6 @@ from torchtitan.trainer import Trainer  # noqa: E402
 import evenstep  # noqa: E402
 from documents import Documents  # noqa: E402
 from evenstep.integrations.torchtitan import EvenDataLoader  # noqa: E402
-from evenstep.plan import Policy  # noqa: E402
 
 LONGEST = 64
 COUNT = 60
@@ -140,10 +139,6 @@ def make_config(
     )
 
 
-def policy_of(name: str) -> Policy | None:
-    return {"packed": None, "padded": evenstep.Even(2 * LONGEST)}[name]
-
-
 class Audit:
     """At every step of the optimizer: samples, and how far the gradient is from that of all of them
     in one batch, made without torchtitan's loop."""
@@ -207,7 +202,6 @@ def main(
     steps: int,
     micro_batches: int = 1,
     epochs: int = 0,
-    policy: str = "packed",
     interval: int = 0,
     die_at: int = 0,
     parallelism: dict[str, Any] | None = None,
@@ -218,7 +212,6 @@ def main(
         setattr(config.training, name, value)
     config.dataloader = WatchedLoader.Config(
         make_dataset=make_dataset,
-        policy=policy_of(policy),
         micro_batches_per_step=micro_batches,
         epochs=epochs,
         options={"memory": evenstep.Memory(buffer_size=16)},

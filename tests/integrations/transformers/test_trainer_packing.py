@@ -1,10 +1,8 @@
-"""Batches are packed where the model keeps the documents of a row apart, and the gradient of an
-update is that of its samples, each alone."""
+"""The gradient of an update of packed batches is that of its samples, each alone."""
 
 from __future__ import annotations
 
 import itertools
-import logging
 from importlib.metadata import version
 from typing import Any
 
@@ -153,7 +151,7 @@ def packs(rank: Rank | None, folder: Any, attention: str, accumulate: int = 1) -
         as_rank(rank)
     register()
     model = llama(attention)
-    trainer, told = train(folder, model, accumulate=accumulate)
+    trainer, told = train(folder, model, accumulate=accumulate, packed=True)
     # DDP reduces gradients at the end of an update.
     sync = trainer.callback_handler.train_dataloader.loader.policy.sync
     assert sync == ("step" if rank is None else "update")
@@ -162,26 +160,25 @@ def packs(rank: Rank | None, folder: Any, attention: str, accumulate: int = 1) -
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "by_boundaries"])
-def test_packed_where_the_model_can(attention: str, tmp_path: Any, caplog: Any) -> None:
-    with caplog.at_level(logging.INFO, "evenstep"):
-        packs(None, tmp_path, attention)
-    said = [text for text in caplog.messages if text.startswith("batches are")]
-    assert said == [
-        "batches are packed: the model keeps the documents of a row apart"
-        + ("" if attention == "by_boundaries" else ", for 4% more computation")
-    ]
+def test_packed_rows_keep_documents_apart(attention: str, tmp_path: Any) -> None:
+    packs(None, tmp_path, attention)
 
 
 def test_packed_on_two_ranks(tmp_path: Any) -> None:
     run(packs, 2, tmp_path, "sdpa", 3, folder=tmp_path, within=150)
 
 
-def test_the_user_decides(tmp_path: Any, caplog: Any) -> None:
-    _, told = train(tmp_path, llama("sdpa"), packed=False)
+def test_padded_where_nobody_packs(tmp_path: Any) -> None:
+    _, told = train(tmp_path, llama("sdpa"))
     assert any(len(row["input_ids"]) > 1 for rows in told.rows for row in rows)
-    model = llama("sdpa", hidden=64)
-    check(model, train(tmp_path, model, packed=True)[1])
-    assert not [text for text in caplog.messages if text.startswith("batches are")]
+
+
+def test_a_model_that_lets_documents_see_each_other_is_refused(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.__version__", "4.57.6")
+    with pytest.raises(ConfigurationError, match="see each other under attention 'sdpa'"):
+        train(tmp_path, llama("sdpa"), packed=True)
 
 
 def test_a_policy_without_packed_groups_is_refused(tmp_path: Any) -> None:
@@ -194,36 +191,3 @@ def test_a_policy_without_packed_groups_is_refused(tmp_path: Any) -> None:
     even.install(trainer, policy=evenstep.TokenBudget(64), packed=True)
     with pytest.raises(ConfigurationError, match="packed=True, and TokenBudget has no such form"):
         trainer.train()
-
-
-class Swallowing(LlamaForCausalLM):
-    """Knows no positions, so every document sees those before it."""
-
-    def forward(self, input_ids=None, labels=None, **others):  # type: ignore
-        return super().forward(input_ids=input_ids, labels=labels)
-
-
-PADDED = {
-    "mask": (lambda: llama("sdpa", 64), None, "by a mask over all pairs of its tokens"),
-    "sees": (lambda: Swallowing(llama("sdpa").config), None, "see each other"),
-    "fields": (
-        lambda: llama("sdpa"),
-        lambda rows: {**evenstep.PadCollator()(rows), "weight": torch.ones(len(rows))},
-        "samples have the fields ['weight']",
-    ),
-}
-
-
-@pytest.mark.parametrize("why", PADDED)
-def test_padded_where_it_cannot(why: str, tmp_path: Any, caplog: Any) -> None:
-    make, collator, reason = PADDED[why]
-    with caplog.at_level(logging.INFO, "evenstep"):
-        try:
-            _, told = train(tmp_path, make(), collator)
-        except TypeError:  # the model does not know the field, packed or not
-            assert why == "fields"
-            told = None
-    (said,) = [text for text in caplog.messages if text.startswith("batches are")]
-    assert said.startswith("batches are padded: ")
-    assert reason in said
-    assert told is None or any(len(row["input_ids"]) > 1 for rows in told.rows for row in rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -138,15 +137,3 @@ def test_a_checkpoint_of_trainer_alone_is_refused(tmp_path) -> None:
     trainer = even.install(make_trainer(tmp_path), policy=POLICY)
     with pytest.raises(MismatchError, match="saved without evenstep"):
         trainer.train(resume_from_checkpoint=True)
-
-
-def test_other_data_is_refused(tmp_path) -> None:
-    options: dict[str, Any] = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    even.install(make_trainer(tmp_path, **options), policy=POLICY).train()
-    state = json.loads((tmp_path / "checkpoint-2" / "evenstep.json").read_text())
-    assert state["trainer"]["updates"] == 2
-    other = even.install(
-        make_trainer(tmp_path, dataset=documents(40), **{**options, "max_steps": 4}), policy=POLICY
-    )
-    with pytest.raises(MismatchError, match="dataset"):
-        other.train(resume_from_checkpoint=True)

@@ -51,10 +51,9 @@ def test_the_learning_rate_falls_to_the_end_and_not_before(tmp_path, given: dict
 
 
 def test_an_estimate_that_is_too_small_ends_nothing(tmp_path, monkeypatch) -> None:
-    from evenstep.integrations.job_facts import StepEstimate
     from evenstep.integrations.transformers import trainer_run
 
-    monkeypatch.setattr(trainer_run, "estimate_steps", lambda loader: StepEstimate(3, 0.0))
+    monkeypatch.setattr(trainer_run, "estimate_steps", lambda loader: 3)
     trainer = trained(tmp_path, num_train_epochs=2, save_strategy="steps", save_steps=1000)
     assert sorted(trainer.model.seen.flat()) == sorted(2 * list(range(N)))
     assert trainer.state.max_steps == trainer.state.global_step > 6

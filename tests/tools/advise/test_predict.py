@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -31,14 +31,11 @@ def run(
     max_tokens: int = 8192,
     cost: Cost = COST,
     seed: int = 5,
-    progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Prediction]:
     numbers = {"max_tokens": max_tokens, "batch_size": 3, "buffer_size": 128}
     numbers["update_tokens"] = UPDATE
     setup = set_up(length_sample, world_size=2, **numbers)
-    found = predict(
-        builders, length_sample, world_size=2, setup=setup, cost=cost, seed=seed, progress=progress
-    )
+    found = predict(builders, length_sample, setup=setup, cost=cost, seed=seed)
     return {one.policy: one for one in found}
 
 
@@ -62,36 +59,15 @@ def test_figures_of_all_samples_are_those_of_a_simulation_of_the_data() -> None:
             identities=shards,
         )
         for figure in FIGURES:
-            predicted = found[name].figures[figure]
-            assert predicted.value == getattr(result, figure)
-            assert predicted.low == predicted.value == predicted.high
+            assert found[name].figures[figure] == getattr(result, figure)
 
 
 def test_speed_up_is_efficiency_over_that_of_fixed_batches() -> None:
     found = run(length_sample_of(sample_lengths("sharegpt4o", 100, 3), 300), max_tokens=12_288)
-    base = found[BASELINE].figures["efficiency"].value
+    base = found[BASELINE].figures["efficiency"]
     for one in found.values():
-        speedup = one.figures["speedup"]
-        assert speedup.value == pytest.approx(one.figures["efficiency"].value / base)
-    same = found[BASELINE].figures["speedup"]
-    assert same.low == same.value == same.high == 1.0
-    assert found["even"].figures["speedup"].low > 1.0
-
-
-def test_ranges_of_drawn_samples_hold_the_figures_of_all_the_data() -> None:
-    everything = sample_lengths("mm-mix", 400, 1)
-    builders = {name: BUILDERS[name] for name in ("even", "fixed-batch")}
-    truth = run(length_sample_of(everything, 400), builders)
-    held = []
-    for seed in range(2):
-        drawn = np.random.default_rng(seed).choice(everything, 80, replace=False)
-        found = run(length_sample_of(drawn, 400), builders, seed=seed)
-        for name, one in found.items():
-            for figure, value in one.figures.items():
-                assert value.low <= value.value <= value.high
-                held.append(value.low <= truth[name].figures[figure].value <= value.high)
-    # Nine in ten each; the figures of one draw are not independent of each other.
-    assert np.mean(held) >= 0.75
+        assert one.figures["speedup"] == pytest.approx(one.figures["efficiency"] / base)
+    assert found[BASELINE].figures["speedup"] == 1.0 < found["even"].figures["speedup"]
 
 
 def test_a_policy_that_cannot_run_says_why_and_keeps_its_place() -> None:

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import ConfigurationError
 from evenstep.tools.report import text_table
 
 CELLS = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=12)
@@ -34,13 +32,3 @@ def test_numbers_are_flush_right_and_names_flush_left() -> None:
         "padding    40 %",
         "wait        1 %",
     ]
-
-
-def test_wide_characters_count_as_two_columns() -> None:
-    lines = text_table(["a", "b"], [["長さ", "1"], ["abcd", "2"]]).split("\n")
-    assert lines[2].index("1") + 2 == lines[3].index("2")
-
-
-def test_a_row_with_a_missing_cell_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="row 1 has 1 cells under 2 headings"):
-        text_table(["a", "b"], [["1", "2"], ["3"]])

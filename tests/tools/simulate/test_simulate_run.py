@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan import FixedBatch, Policy, TokenBudget
+from evenstep.plan import FixedBatch, Policy, PoolSort, TokenBudget
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.run import deal, simulate
-from evenstep.tools.simulate.yardsticks import Yardstick
 from few_steps import FewSteps
 
 POLICIES = (TokenBudget(64), FewSteps(64, steps=2), FixedBatch(3))
@@ -126,7 +125,7 @@ def test_composition_tells_random_batches_from_sorted_ones() -> None:
     lengths = sample_lengths("ultrachat", 4_000, 0)
     shards = [lengths[shard] for shard in deal(len(lengths), 4)]
     random = simulate(FixedBatch(8), shards)
-    by_length = simulate(Yardstick(kind="sorted", batch_size=8), shards)
+    by_length = simulate(PoolSort(8, pool_size=200), shards)
     assert random.composition == pytest.approx(1, abs=0.05)
     assert by_length.composition < 0.1
     assert random.tokens_per_update_cv < by_length.tokens_per_update_cv

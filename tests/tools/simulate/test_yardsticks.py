@@ -18,7 +18,6 @@ from evenstep.tools.simulate.run import run_epoch
 from evenstep.tools.simulate.yardsticks import (
     YARDSTICKS,
     bucketed_max_tokens,
-    by_length,
     filled,
     length_grouped,
     max_tokens,
@@ -37,7 +36,7 @@ def several_lengths(draw: st.DrawFn) -> np.ndarray:
 
 few = settings(max_examples=25)
 LENGTHS, RANKS, SEEDS = several_lengths(), st.integers(1, 20), st.integers(0, 2**64 - 1)
-FORMS = st.tuples(st.sampled_from([by_length, length_grouped]), st.integers(1, 9)) | st.tuples(
+FORMS = st.tuples(st.just(length_grouped), st.integers(1, 9)) | st.tuples(
     st.sampled_from([max_tokens, bucketed_max_tokens]), st.integers(1, 3000)
 )
 
@@ -72,38 +71,6 @@ def test_ranks_get_equally_many_groups_and_only_what_wraps_around_comes_twice(
     assert in_turn == [once[i % len(once)] for i in range(padded)]
 
 
-# Batches of one size
-
-
-@few
-@given(LENGTHS, st.integers(1, 160), SEEDS)
-def test_runs_are_sorted_each_by_itself_and_ties_stay_in_order(
-    lengths: np.ndarray, run: int, seed: int
-) -> None:
-    order = np.random.default_rng(seed).permutation(len(lengths))
-    expected: list[int] = []
-    for begin in range(0, len(order), run):
-        expected += sorted(order[begin : begin + run].tolist(), key=lambda i: lengths[i])
-    assert sorted_runs(order, lengths, run).tolist() == expected
-
-
-@few
-@given(LENGTHS, st.integers(1, 9), RANKS)
-def test_batches_by_length_run_from_the_shortest_to_the_longest(
-    lengths: np.ndarray, batch_size: int, ranks: int
-) -> None:
-    dealt = by_length(lengths, ranks, 0, batch_size)
-    in_turn = [share.group(step) for step in range(len(dealt[0])) for share in dealt]
-    batches = -(-len(lengths) // batch_size)
-    assert (lengths[np.concatenate(in_turn[:batches])] == np.sort(lengths)).all()
-
-
-def test_length_grouped_draws_another_order_for_another_seed() -> None:
-    lengths = np.random.default_rng(0).integers(1, 1000, 480)
-    orders = [length_grouped(lengths, 1, seed, 4)[0].members.tolist() for seed in range(3)]
-    assert len({tuple(order) for order in orders}) == 3
-
-
 @pytest.mark.parametrize(("count", "batch_size"), [(3, 4), (70, 4), (1003, 4), (2000, 8)])
 def test_length_grouped_orders_a_permutation_as_hugging_face_does(
     count: int, batch_size: int
@@ -122,27 +89,6 @@ def test_length_grouped_orders_a_permutation_as_hugging_face_does(
     longest = int(lengths[order[::size]].argmax()) * size
     order[[0, longest]] = order[[longest, 0]]
     assert order.tolist() == expected
-
-
-def test_length_grouped_pads_and_steps_as_hugging_face_does() -> None:
-    theirs = pytest.importorskip("transformers.trainer_pt_utils")
-    batch_size, ranks = 8, 3
-    lengths = np.exp(np.random.default_rng(1).normal(5, 0.8, 20_003)).astype(np.int64) + 1
-
-    def padded(of_ranks: list[list[np.ndarray]]) -> float:
-        return sum(len(b) * lengths[b].max() for batches in of_ranks for b in batches)
-
-    own = length_grouped(lengths, ranks, 0, batch_size)
-    own_batches = [[share.group(g) for g in range(len(share))] for share in own]
-    their_batches = []
-    for rank in range(ranks):
-        sampler = theirs.DistributedLengthGroupedSampler(
-            batch_size, num_replicas=ranks, rank=rank, lengths=lengths.tolist()
-        )
-        drawn = np.array(list(sampler))
-        their_batches.append(np.split(drawn, range(batch_size, len(drawn), batch_size)))
-    assert [len(b) for b in own_batches] == [len(b) for b in their_batches]
-    assert padded(own_batches) == pytest.approx(padded(their_batches), rel=0.01)
 
 
 # Batches under a number of tokens
@@ -179,17 +125,6 @@ def test_bucketed_batches_and_their_order_differ_between_seeds() -> None:
     assert len({frozenset(map(frozenset, one)) for one in drawn}) == 3
 
 
-def test_bucketed_order_does_not_follow_length() -> None:
-    lengths = np.random.default_rng(0).integers(1, 500, 20_000)
-    (groups,) = bucketed_max_tokens(lengths, 1, 0, 4000)
-    means = groups.shapes(lengths).tokens / groups.sizes
-    steps = np.arange(len(groups))
-    assert abs(np.corrcoef(steps, means)[0, 1]) < 4 / np.sqrt(len(groups))
-    (sorted_groups,) = max_tokens(lengths, 1, 0, 4000)
-    means = sorted_groups.shapes(lengths).tokens / sorted_groups.sizes
-    assert np.corrcoef(np.arange(len(means)), means)[0, 1] > 0.9
-
-
 # In a simulation
 
 GIVEN = PolicyOptions(max_tokens=700, batch_size=3, cost=PaddedTokenCost())
@@ -211,14 +146,6 @@ def test_a_simulation_makes_the_steps_that_were_formed(
     figures = simulate(yardstick, [lengths[shard] for shard in shards], **given_)
     assert (figures.policy, figures.samples, figures.missing) == (name, len(lengths), 0)
     assert figures.filler_steps == 0
-
-
-def test_options_are_the_size_and_the_cost() -> None:
-    for yardstick in (one(GIVEN) for one in YARDSTICKS.values()):
-        sizes = {"max_tokens": 700, "batch_size": 3}
-        takes = YARDSTICKS[yardstick.name].takes
-        wanted = {name: sizes[name] for name in takes} | {"cost": repr(PaddedTokenCost())}
-        assert yardstick.options() == wanted
 
 
 @pytest.mark.parametrize("name", sorted(YARDSTICKS))

@@ -4,7 +4,7 @@ Each takes what `PackCollator()` returns, and returns new objects that share its
 can. None of them imports its framework, except for PyTorch.
 
     packed         `PackedRow`: the fields of a packed batch, checked once; and its masks
-    hugging_face   keyword arguments for models of transformers, and for its encoders
+    hugging_face   keyword arguments for causal models of transformers
     train_loops    what the train loops of Megatron-LM and torchtitan take
 """
 

@@ -6,9 +6,8 @@ padded batch they compute them themselves. In a packed row each sample needs its
 they are computed sample by sample, by the model class's own public method `get_rope_index`. That
 needs the configuration and no weights, so it runs in the batcher.
 
-Tokens of encoders attend in both directions, and these models have no way of finding documents
-themselves: `encoder_form` tells them by a mask over all pairs of tokens. And each kind numbers
-positions from its own beginning.
+Tokens of encoders attend in both directions, and these models find no documents themselves, so
+packed rows are refused for them.
 """
 
 from __future__ import annotations
@@ -23,82 +22,7 @@ from torch import Tensor
 
 from evenstep.batch.count_media import VISION_GRIDS
 from evenstep.batch.formats.packed import PackedRow, check_apart, copies_tokens, read_packed
-from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.errors import CollateError
-
-_FROM_0 = (
-    *("albert", "bert", "distilbert", "electra", "ernie", "eurobert", "jina_embeddings_v3"),
-    *("megatron-bert", "modernbert", "nomic_bert", "rembert", "squeezebert"),
-)
-_FROM_PADDING = (
-    *("camembert", "data2vec-text", "ibert", "mpnet", "roberta", "roberta-prelayernorm"),
-    "xlm-roberta",
-)
-"""Their first position is that behind the id of padding."""
-
-
-def is_encoder(config: Any) -> bool:
-    """Whether a model's configuration is of an encoder that is known here."""
-    kind = getattr(config, "model_type", None)
-    return kind in (*_FROM_0, *_FROM_PADDING) and not getattr(config, "is_decoder", False)
-
-
-def encoder_form(packed: PackedRow, config: Any) -> dict[str, Any]:
-    """Keyword arguments for the model: ``input_ids`` and ``position_ids``, int64 [1, T];
-    ``attention_mask`` float32 [1, 1, T, T], 0 where a token attends and -inf elsewhere, or one for
-    each kind of layer; ``labels``, unless the samples have none; and all other fields."""
-    real = _real(packed)
-    positions = packed.position_ids
-    if bool((positions[0, packed.bounds[:-1].long()] == 0).all()):  # counted by `PackCollator`
-        first = config.pad_token_id + 1 if config.model_type in _FROM_PADDING else 0
-        positions = positions * real + first  # padding may have more than the model has
-    form = {
-        **packed.rest,
-        "input_ids": packed.input_ids,
-        "position_ids": positions,
-        "attention_mask": _masks(packed, real, config),
-    }
-    if not _are_made(packed, real):
-        form["labels"] = packed.labels
-    return form
-
-
-def _are_made(packed: PackedRow, real: torch.Tensor) -> bool:
-    """Whether the labels are those that `PackCollator` makes of samples without any: all tokens but
-    the first of each document."""
-    same = packed.labels == packed.input_ids
-    first = packed.bounds[:-1].long()
-    supervised = packed.labels != IGNORE_INDEX
-    same[0, first] = ~supervised[0, first]
-    return bool((same | ~real).all() & supervised.any())
-
-
-def _real(packed: PackedRow) -> torch.Tensor:
-    """bool [1, T]: which tokens are not padding."""
-    begins = packed.bounds[:-1].long()
-    lengths = packed.cu_seqlens.diff().long()
-    places = torch.arange(packed.input_ids.shape[1], device=begins.device)
-    documents = packed.document_ids[0].long()
-    return (places < (begins + lengths)[documents])[None]
-
-
-def _masks(packed: PackedRow, real: torch.Tensor, config: Any) -> Any:
-    documents = packed.document_ids[0]
-    itself = torch.eye(len(documents), dtype=torch.bool, device=documents.device)
-    attends = (documents[:, None] == documents) & (real | itself)
-    whole = _added(attends)
-    if "sliding_attention" not in (getattr(config, "layer_types", None) or ()):
-        return whole
-    places = torch.arange(len(documents), device=documents.device)
-    near = (places[:, None] - places).abs() <= config.sliding_window
-    return {"full_attention": whole, "sliding_attention": _added(attends & near)}
-
-
-def _added(attends: torch.Tensor) -> torch.Tensor:
-    """What is added to attention scores, which every implementation takes."""
-    none = torch.zeros(attends.shape, device=attends.device)
-    return none.masked_fill_(~attends, float("-inf"))[None, None]
-
 
 logger = logging.getLogger("evenstep")
 
@@ -106,20 +30,17 @@ logger = logging.getLogger("evenstep")
 def to_hugging_face(
     batch: dict[str, Any], *, model: Any = None, seq_idx: bool = False, use_cache: bool = False
 ) -> dict[str, Any]:
-    """Keyword arguments for a model of transformers: a causal one, unless `model` is an encoder.
+    """Keyword arguments for a causal model of transformers.
 
     ``input_ids``, ``labels`` (the model shifts them) and ``position_ids``, int64 [1, T];
     ``cu_seq_lens_q`` and ``cu_seq_lens_k`` int32 [n + 1], boundaries that count padding, and
     ``max_length_q`` and ``max_length_k`` int: as ``return_flash_attn_kwargs=True`` of that class.
-    Other fields go with them; a ``loss_mask``, which the labels imply, does not.
+    Other fields go with them.
 
     Models with FlashAttention read the boundaries. With "sdpa" and "eager", transformers separates
     documents by ``position_ids``, but only without an attention mask and without a cache of keys.
     Its models keep a cache by default, and then every token silently sees the documents before its
     own. Hence ``use_cache=False`` among the arguments.
-
-    For an encoder there are a mask over all pairs of tokens, for "sdpa" and "eager", and positions
-    as the model numbers them: see `evenstep.batch.formats.hugging_face`.
 
     Args:
         batch: of ``PackCollator()``.
@@ -130,14 +51,11 @@ def to_hugging_face(
 
     Raises:
         CollateError: not such a batch, labels that are shifted already or are not for such a
-            model, a loss mask that says more than the labels, positions that do not show where
+            model, positions that do not show where
             documents begin, or are not the model's, or a kind of model that is not known.
     """
     packed = read_packed(batch)
-    packed.check_loss_mask("the loss of transformers")
     config = getattr(model, "config", model)
-    if is_encoder(config):
-        return encoder_form(packed, config)
     _check_for_causal(packed, model, config)
     form = {
         **packed.rest,
@@ -172,8 +90,8 @@ def _check_for_causal(packed: PackedRow, model: Any, config: Any) -> None:
     if model is None and not copies_tokens(packed.labels, packed.input_ids):
         raise CollateError(
             "the labels are no copy of the tokens, so they are not for a causal language model; "
-            "call evenstep.batch.to_hugging_face(batch, model=model), or, where PreparingCollator "
-            "packs, pass config=model.config of an encoder, or packed=False"
+            "call evenstep.batch.to_hugging_face(batch, model=model) if the model is one, or use "
+            "packed=False"
         )
     check_apart(packed.position_ids, packed.bounds)
 
@@ -206,8 +124,8 @@ def leave_cache_out(batch: Any, *, packed: bool, first: bool = False) -> None:
     if first and labels.shape == tokens.shape and not copies_tokens(labels, tokens):
         logger.warning(
             "the labels of packed rows are no copy of their tokens, so the model may be no causal "
-            "one. Call an encoder of transformers with evenstep.batch.to_hugging_face(batch, "
-            "model=model): model(**batch) would let documents see each other"
+            "one; call it with evenstep.batch.to_hugging_face(batch, model=model), which refuses a "
+            "model of transformers that would let documents see each other"
         )
 
 

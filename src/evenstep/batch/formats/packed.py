@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 _FIELDS = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "document_ids")
-_OPTIONAL = ("cu_seqlens_padded", "loss_mask")
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,6 @@ class PackedRow:
     max_seqlen: int
     document_ids: torch.Tensor
     """int32 [1, T]."""
-    loss_mask: torch.Tensor | None
-    """float [1, T], of each label."""
     rest: dict[str, Any]
     """All other fields."""
 
@@ -70,32 +67,17 @@ class PackedRow:
                 f"{remedy}"
             )
 
-    def check_loss_mask(self, consumer: str) -> None:
-        """For frameworks that read labels only.
-
-        Raises:
-            CollateError: a loss mask that is not 1 where labels are kept and 0 elsewhere.
-        """
-        kept = (self.labels != IGNORE_INDEX).to(torch.float32)
-        if self.loss_mask is not None and bool((self.loss_mask.to(torch.float32) != kept).any()):
-            raise CollateError(
-                f"loss_mask differs from where labels are not -100, and {consumer} weights tokens "
-                "by its labels only; set labels to -100 in the dataset instead"
-            )
-
-    def next_labels(self, labels_shifted: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Labels [1, T] of the token after each, and float32 [1, T] their loss mask.
+    def next_labels(self, labels_shifted: bool) -> torch.Tensor:
+        """Labels [1, T] of the token after each.
 
         Raises:
             CollateError: `labels_shifted` is False, and labels are not aligned with the tokens.
         """
-        labels, own_mask = self.labels, self.loss_mask
-        if not labels_shifted:
-            self.check_aligned("pass labels_shifted=True")
-            labels = _moved_left(labels, IGNORE_INDEX)
-            own_mask = None if own_mask is None else _moved_left(own_mask, 0)
-        mask = (labels != IGNORE_INDEX).to(torch.float32)
-        return labels, mask if own_mask is None else mask * own_mask.to(torch.float32)
+        if labels_shifted:
+            return self.labels
+        self.check_aligned("pass labels_shifted=True")
+        last = torch.full_like(self.labels[:, :1], IGNORE_INDEX)
+        return torch.cat([self.labels[:, 1:], last], dim=1)
 
 
 def copies_tokens(labels: torch.Tensor, tokens: torch.Tensor) -> bool:
@@ -128,15 +110,11 @@ def check_apart(positions: torch.Tensor, bounds: torch.Tensor) -> None:
         )
 
 
-def _moved_left(values: torch.Tensor, fill: int) -> torch.Tensor:
-    """Each value [1, T] one position to the left, and `fill` last."""
-    return torch.cat([values[:, 1:], torch.full_like(values[:, :1], fill)], dim=1)
-
-
 def read_packed(batch: Any) -> PackedRow:
     """
     Raises:
-        CollateError: not a batch of ``PackCollator()``, or one with a label per document.
+        CollateError: not a batch of ``PackCollator()``, or one with a label per document, or with
+            weights of labels.
     """
     missing = [name for name in _FIELDS if not isinstance(batch, Mapping) or name not in batch]
     if missing:
@@ -147,36 +125,34 @@ def read_packed(batch: Any) -> PackedRow:
             f"labels of shape {tuple(labels.shape)} do not go with tokens of shape "
             f"{tuple(tokens.shape)}; this form needs one label per token"
         )
-    known = (*_FIELDS, *_OPTIONAL, "use_cache")
+    if "loss_mask" in batch:
+        raise CollateError(
+            "samples have a loss_mask, and tokens are weighted by their labels alone; set labels "
+            "to -100 in the dataset, and leave loss_mask out"
+        )
+    known = (*_FIELDS, "cu_seqlens_padded", "use_cache")
     rest = {name: batch[name] for name in batch if name not in known}
     return PackedRow(
         **{name: batch[name] for name in _FIELDS},
-        **{name: batch.get(name) for name in _OPTIONAL},
+        cu_seqlens_padded=batch.get("cu_seqlens_padded"),
         rest=rest,
     )
 
 
-def attention_mask(batch: dict[str, Any], *, dtype: torch.dtype = torch.bool) -> torch.Tensor:
+def attention_mask(batch: dict[str, Any]) -> torch.Tensor:
     """Mask for ``scaled_dot_product_attention(..., attn_mask=)`` and models of transformers.
 
     Args:
         batch: of `PackCollator`; the mask lies where its tensors lie.
-        dtype: bool for True where a token attends; a floating type for 0 there and -inf elsewhere.
 
     Returns:
-        [1, 1, T, T].
+        bool [1, 1, T, T], True where a token attends.
 
     Raises:
-        ConfigurationError: another dtype.
         CollateError: not a packed batch.
     """
-    if dtype != torch.bool and not dtype.is_floating_point:
-        raise ConfigurationError(f"dtype={dtype} must be torch.bool or a floating type")
     documents = _documents(batch)
-    attends = (documents[:, None] == documents[None, :]).tril()[None, None]
-    if dtype == torch.bool:
-        return attends
-    return torch.zeros_like(attends, dtype=dtype).masked_fill_(~attends, float("-inf"))
+    return (documents[:, None] == documents[None, :]).tril()[None, None]
 
 
 def block_mask(batch: dict[str, Any], *, block_size: int = 128) -> BlockMask:

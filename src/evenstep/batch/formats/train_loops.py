@@ -10,13 +10,13 @@ variable-length attention.
 
 from __future__ import annotations
 
-import dataclasses
 from importlib import import_module
 from typing import Any
 
 import torch
 
 from evenstep.batch.formats.packed import PackedRow, read_packed
+from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.errors import CollateError
 
 
@@ -24,7 +24,6 @@ def to_megatron(
     batch: dict[str, Any],
     *,
     labels_shifted: bool = False,
-    attend_padding: bool = True,
     context_parallel_size: int = 1,
 ) -> tuple[dict[str, Any], Any]:
     """Fields for a GPT model of Megatron-LM, and the parameters of its attention over documents.
@@ -37,9 +36,6 @@ def to_megatron(
     Args:
         batch: of ``PackCollator()``.
         labels_shifted: the dataset has shifted the labels (``mask_first_label=False``).
-        attend_padding: treat the padding of a document as its last tokens, which no real token
-            sees, as ``pretrain_gpt.py`` does and every attention kernel can. False passes real and
-            padded lengths separately, so that kernels skip padding; not all kernels can.
         context_parallel_size: ranks that share the row, for the check of its divisibility.
 
     Returns:
@@ -54,13 +50,13 @@ def to_megatron(
     """
     packed = read_packed(batch)
     _check_divisible(packed, context_parallel_size)
-    labels, loss_mask = packed.next_labels(labels_shifted)
+    labels = packed.next_labels(labels_shifted)
     padded = packed.cu_seqlens_padded
     fields = {
         **packed.rest,
         "tokens": packed.input_ids,
         "labels": labels,
-        "loss_mask": loss_mask,
+        "loss_mask": (labels != IGNORE_INDEX).to(torch.float32),
         "position_ids": packed.position_ids,
         "attention_mask": None,
         "cu_seqlens": packed.cu_seqlens[None],
@@ -69,34 +65,28 @@ def to_megatron(
             [packed.max_seqlen], dtype=torch.int32, device=packed.input_ids.device
         ),
     }
-    return fields, _attention_parameters(packed, attend_padding, context_parallel_size > 1)
+    return fields, _attention_parameters(packed, context_parallel_size > 1)
 
 
-def _attention_parameters(packed: PackedRow, attend_padding: bool, context_parallel: bool) -> Any:
-    """See what `to_megatron` returns."""
-    padded = packed.cu_seqlens_padded
-    lengths = packed.bounds if attend_padding else packed.cu_seqlens
+def _attention_parameters(packed: PackedRow, context_parallel: bool) -> Any:
+    """See what `to_megatron` returns. The padding of a document counts as its last tokens, which no
+    real token sees, as in ``pretrain_gpt.py``: every attention kernel can do that."""
+    bounds = packed.bounds
     # Transformer Engine's context parallelism requires these, padded or not.
-    room = packed.bounds if context_parallel else padded
+    room = bounds if context_parallel else packed.cu_seqlens_padded
     parameters: dict[str, Any] = {
         "qkv_format": "thd",
-        "cu_seqlens_q": lengths,
-        "cu_seqlens_kv": lengths,
+        "cu_seqlens_q": bounds,
+        "cu_seqlens_kv": bounds,
         "cu_seqlens_q_padded": room,
         "cu_seqlens_kv_padded": room,
         "max_seqlen_q": packed.max_seqlen,
         "max_seqlen_kv": packed.max_seqlen,
     }
-    if padded is not None and not attend_padding:
-        parameters["pad_between_seqs"] = True
     try:
-        made: Any = import_module("megatron.core.packed_seq_params").PackedSeqParams
+        return import_module("megatron.core.packed_seq_params").PackedSeqParams(**parameters)
     except ImportError:
         return parameters
-    # Up to 0.16 it lacks this one, which Transformer Engine then finds out by itself.
-    if "pad_between_seqs" not in {each.name for each in dataclasses.fields(made)}:
-        parameters.pop("pad_between_seqs", None)
-    return made(**parameters)
 
 
 def _check_divisible(packed: PackedRow, ranks: int) -> None:
@@ -110,39 +100,26 @@ def _check_divisible(packed: PackedRow, ranks: int) -> None:
 
 
 def to_torchtitan(
-    batch: dict[str, Any], *, labels_shifted: bool = False, rows: bool = False
+    batch: dict[str, Any], *, labels_shifted: bool = False
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """What a torchtitan data loader yields.
 
-    ``{"input": ids, "positions": positions}`` and labels, int64 [T]; -100 where nothing is
+    ``{"input": ids, "positions": positions}`` and labels, int64 [1, T]; -100 where nothing is
     predicted. Other fields join the dictionary, whose entries all become arguments of the model.
     torchtitan divides by the labels of all ranks itself: no `loss_scale` here.
 
     Args:
         batch: of ``PackCollator()``.
         labels_shifted: the dataset has shifted the labels (``mask_first_label=False``).
-        rows: return [1, T] instead of [T], as torchtitan took before August 2026.
 
     Raises:
-        CollateError: not such a batch, labels that contradict `labels_shifted`, a loss mask that
-            says more than the labels, or the samples' own positions if they are not 0 exactly
-            where a document begins.
+        CollateError: not such a batch, labels that contradict `labels_shifted`, or the samples'
+            own positions if they are not 0 exactly where a document begins.
     """
     packed = read_packed(batch)
     _check_positions(packed)
-    packed.check_loss_mask("torchtitan")
-    labels, _ = packed.next_labels(labels_shifted)
-    form = {"input": packed.input_ids, "positions": packed.position_ids, **packed.rest}
-    if rows:
-        return form, labels
-    length = packed.input_ids.shape[1]
-    flat = {
-        name: value[0]
-        if isinstance(value, torch.Tensor) and value.shape[:2] == (1, length)
-        else value
-        for name, value in form.items()
-    }
-    return flat, labels[0]
+    inputs = {"input": packed.input_ids, "positions": packed.position_ids, **packed.rest}
+    return inputs, packed.next_labels(labels_shifted)
 
 
 def _check_positions(packed: PackedRow) -> None:

@@ -3,8 +3,6 @@
 `rule_of` says which rule an image processor of transformers follows, by its class. The rules:
 
 - `qwen_vl`, of Qwen2-VL, 2.5 and 3: rows of patches, and a grid for each image.
-- `llava_next` and `llava_onevision`: an image as a whole, and tiles of the grid that fits it best.
-  OneVision cuts an image only if it is alone in its sample.
 - `idefics`, of Idefics3 and SmolVLM: tiles of all images of a sample in one row, and for each image
   that is cut the image as a whole.
 - `gemma3` and `internvl`: squares, one for each image or several.
@@ -56,15 +54,13 @@ class Call:
         given = self.arguments.get(name)
         return getattr(self.processor, name, None) if given is None else given
 
-    def side(self, name: str, *keys: str) -> int:
-        """A number of the setting `name`, which is a mapping such as ``size``, by the first of
-        `keys` that it has."""
+    def side(self, name: str, key: str) -> int:
+        """A number of the setting `name`, which is a mapping such as ``size``."""
         sizes = self.option(name)
-        for key in keys:
-            value = sizes.get(key) if isinstance(sizes, Mapping) else getattr(sizes, key, None)
-            if value:
-                return int(value)
-        raise NotPlanned(f"{name}={sizes} has none of {keys}")
+        value = sizes.get(key) if isinstance(sizes, Mapping) else getattr(sizes, key, None)
+        if not value:
+            raise NotPlanned(f"{name}={sizes} has no {key}")
+        return int(value)
 
     def check(self) -> None:
         """
@@ -118,42 +114,6 @@ def qwen_vl(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planne
     return {
         "pixel_values": placeholder(patches, 3 * frames * patch * patch),
         "image_grid_thw": torch.tensor(grids),
-    }
-
-
-def llava_next(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planned:
-    images = flat(sizes)
-    return _anyres(call, images, [True] * len(images))
-
-
-def llava_onevision(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planned:
-    counts = [len(row) for row in sizes if row] if nested else [1] * len(flat(sizes))
-    cut = [count == 1 for count in counts for _ in range(count)]
-    return {**_anyres(call, flat(sizes), cut), "batch_num_images": torch.tensor(counts)}
-
-
-def _anyres(call: Call, images: Sequence[Size], cut: Sequence[bool]) -> Planned:
-    """
-    Args:
-        cut: whether each image is cut into tiles.
-    """
-    if not call.option("do_pad"):
-        raise NotPlanned("do_pad is off")
-    side = call.side("size", "height", "shortest_edge"), call.side("size", "width", "shortest_edge")
-    tile = side[0]
-    if call.option("crop_size"):
-        tile = call.side("crop_size", "height")
-        if call.option("do_center_crop"):
-            side = tile, call.side("crop_size", "width")
-    grids = call.option("image_grid_pinpoints")
-    best_of = sys.modules[type(call.processor).__module__].select_best_resolution
-    tiles = []
-    for size, is_cut in zip(images, cut):
-        height, width = best_of(size, grids) if is_cut else (0, 0)
-        tiles.append(1 + -(-height // tile) * -(-width // tile))
-    return {
-        "pixel_values": placeholder(len(images), max(tiles), 3, *side),
-        "image_sizes": torch.tensor(list(images)),
     }
 
 
@@ -232,8 +192,6 @@ one list of all -> what the image processor returns."""
 
 _RULES: dict[str, Rule] = {
     "Qwen2VLImageProcessor": qwen_vl,
-    "LlavaNextImageProcessor": llava_next,
-    "LlavaOnevisionImageProcessor": llava_onevision,
     "Idefics3ImageProcessor": idefics,
     "SmolVLMImageProcessor": idefics,
     "Gemma3ImageProcessor": gemma3,

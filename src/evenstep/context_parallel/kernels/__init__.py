@@ -4,7 +4,6 @@
 choice    `Kernel`, what a back end is; and which one runs
 layout    where the keys lie that a rank needs; `varlen_arguments`, for one call of a kernel
 flash     FlashAttention's variable-length kernel, one launch for all fragments (CUDA)
-flex      FlexAttention with a block mask
 sdpa      PyTorch's scaled dot-product attention, block by block: the reference, on any device
 ```
 """

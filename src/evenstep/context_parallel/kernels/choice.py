@@ -7,18 +7,16 @@ called in every layer. It knows nothing of other ranks.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Protocol
 
 import torch
 
 from evenstep.context_parallel.kernels.flash import FlashKernel, flash_function
-from evenstep.context_parallel.kernels.flex import FlexKernel
 from evenstep.context_parallel.kernels.sdpa import SdpaKernel
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding
 
-BACKENDS = ("auto", "flash", "flex", "sdpa")
+BACKENDS = ("auto", "flash", "sdpa")
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -28,8 +26,6 @@ class Kernel(Protocol):
     rows: torch.Tensor
     """[keys] int64: rows of the buffer of all ranks' keys (see `layout`) that it takes, in its
     order."""
-    repeated: bool
-    """Whether it may take a row twice."""
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
@@ -59,19 +55,12 @@ def check_backend(name: str, device: torch.device) -> None:
         raise ConfigurationError(
             "backend='flash' needs the package flash-attn, or a PyTorch with "
             f"torch.nn.attention.varlen (this is {torch.__version__}); install one of them, or use "
-            "backend='flex'"
-        )
-    if name == "flex" and not _can_flex(device):
-        raise ConfigurationError(
-            "backend='flex' needs the package triton on CUDA; install it, or use backend='sdpa'"
+            "backend='sdpa'"
         )
 
 
-def pick_backend(name: str, device: torch.device, dtype: torch.dtype, *, trains: bool) -> str:
+def pick_backend(name: str, device: torch.device, dtype: torch.dtype) -> str:
     """Picks the back end for tensors of this dtype: `name`, or for "auto" one of the others.
-
-    Args:
-        trains: whether gradients will be computed.
 
     Raises:
         ConfigurationError: the back end asked for does not support that.
@@ -81,28 +70,14 @@ def pick_backend(name: str, device: torch.device, dtype: torch.dtype, *, trains:
             f"backend='flash' takes float16 and bfloat16, not {dtype}; run the model under "
             "torch.autocast, or use backend='auto'"
         )
-    if name == "flex" and device.type == "cpu" and trains:
-        raise ConfigurationError(
-            "backend='flex' has no backward pass on CPU, where PyTorch implements only the forward "
-            "pass; use backend='sdpa', or torch.no_grad()"
-        )
     if name != "auto":
         return name
-    if device.type != "cuda":
-        return "sdpa"
-    if dtype in _HALF and flash_function() is not None:
-        return "flash"
-    return "flex" if dtype != torch.float64 and _can_flex(device) else "sdpa"
+    fits = device.type == "cuda" and dtype in _HALF and flash_function() is not None
+    return "flash" if fits else "sdpa"
 
 
 def kernel_of(name: str, sharding: Sharding, rank: int, device: torch.device) -> Kernel:
     """Builds the back end `name` (not "auto") for one rank's fragments."""
     if name == "flash":
         return FlashKernel(sharding, rank, device)
-    if name == "flex":
-        return FlexKernel(sharding, rank, device)
     return SdpaKernel(sharding, rank, device)
-
-
-def _can_flex(device: torch.device) -> bool:
-    return device.type != "cuda" or find_spec("triton") is not None

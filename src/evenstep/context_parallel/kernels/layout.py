@@ -20,46 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array, prefix_sums
-from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding.sharding import Sharding
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class KeyLayout:
-    """Keys and queries of a rank's fragments.
-
-    The keys of fragment f are ``first[f]`` to ``first[f] + keys[f]`` of those taken. Its queries
-    are ``queries[f]`` to ``queries[f + 1]`` of the rank's, and belong to the last of its keys.
-    """
-
-    positions: Int64Array
-    """[keys taken] position of each in the sequence."""
-    first: Int64Array
-    """[fragments] index, among the keys taken, of the first key of the fragment's document."""
-    keys: Int64Array
-    """[fragments] number of keys."""
-    queries: Int64Array
-    """[fragments + 1] from 0 to the number of the rank's tokens."""
-
-
-def each_document_once(sharding: Sharding, rank: int) -> KeyLayout:
-    """Takes each key once that any fragment of the rank meets: fragments of a document share them.
-
-    With documents of 5 and 3 tokens and the fragments [0, 2) and [3, 5) of the first, the keys
-    taken are 0 to 4, and ``first=[0, 0]``, ``keys=[2, 5]``, ``queries=[0, 2, 4]``.
-    """
-    own = slice(int(sharding.offsets[rank]), int(sharding.offsets[rank + 1]))
-    document, start, end = sharding.document[own], sharding.start[own], sharding.end[own]
-    needed = np.zeros(len(sharding.lengths), np.int64)  # [documents] keys
-    np.maximum.at(needed, document, end)
-    begins = prefix_sums(needed)
-    shift = sharding.begins[:-1] - begins[:-1]
-    return KeyLayout(
-        positions=np.arange(begins[-1]) + shift.repeat(needed),
-        first=begins[document],
-        keys=end,
-        queries=prefix_sums(end - start),
-    )
 
 
 def buffer_rows(sharding: Sharding, positions: Int64Array) -> Int64Array:
@@ -73,9 +34,6 @@ def buffer_rows(sharding: Sharding, positions: Int64Array) -> Int64Array:
 
 
 Int32Array = npt.NDArray[np.int32]
-
-_LIMIT = 2**31 - 1
-"""The largest boundary: kernels take them as int32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,18 +64,13 @@ def varlen_arguments(sharding: Sharding, rank: int) -> VarlenArguments:
     second, then ``cu_seqlens_q=[0, 2, 4]``, ``cu_seqlens_k=[0, 2, 5]``, ``keys=[0, 1, 5, 6, 7]``.
 
     Raises:
-        ConfigurationError: there is no such rank, or its fragments have more than 2**31 - 1 keys.
+        ConfigurationError: there is no such rank.
     """
     sharding.check_rank(rank)
     own = slice(sharding.offsets[rank], sharding.offsets[rank + 1])
     queries, keys = (sharding.end - sharding.start)[own], sharding.end[own]
     queries_until, keys_until = prefix_sums(queries), prefix_sums(keys)  # [fragments + 1]
     total = int(keys_until[-1])
-    if total > _LIMIT:
-        raise ConfigurationError(
-            f"rank {rank} has {total:,} keys in {len(keys):,} fragments, over the {_LIMIT:,} of "
-            "int32 boundaries; pack fewer tokens, or cut documents into fewer fragments"
-        )
     shift = sharding.begins[sharding.document[own]] - keys_until[:-1]
     return VarlenArguments(
         cu_seqlens_q=queries_until.astype(np.int32),

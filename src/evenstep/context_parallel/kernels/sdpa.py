@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
-from evenstep.context_parallel.kernels.layout import buffer_rows, each_document_once
+from evenstep.context_parallel.kernels.layout import buffer_rows, varlen_arguments
 from evenstep.plan.sharding import Sharding
 
 MASK = 1 << 22
@@ -43,20 +44,14 @@ class _Block:
 class SdpaKernel:
     """See `evenstep.context_parallel.kernels.Kernel`."""
 
-    repeated = False
-
     def __init__(self, sharding: Sharding, rank: int, device: torch.device) -> None:
-        layout = each_document_once(sharding, rank)
-        self.rows = torch.from_numpy(buffer_rows(sharding, layout.positions)).to(device)
+        varlen = varlen_arguments(sharding, rank)
+        self.rows = torch.from_numpy(buffer_rows(sharding, varlen.keys)).to(device)
+        queries, keys = varlen.cu_seqlens_q.tolist(), varlen.cu_seqlens_k.tolist()
         self._blocks = [
             block
-            for first, keys, start, stop in zip(
-                layout.first.tolist(),
-                layout.keys.tolist(),
-                layout.queries[:-1].tolist(),
-                layout.queries[1:].tolist(),
-            )
-            for block in _cut(first, keys, start, stop)
+            for (start, stop), (first, end) in zip(pairwise(queries), pairwise(keys))
+            for block in _cut(first, end - first, start, stop)
         ]
 
     def __call__(

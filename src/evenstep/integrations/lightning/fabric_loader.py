@@ -11,7 +11,7 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
 from evenstep.integrations.lightning.step_callback import Fabric
-from evenstep.integrations.rank_values import check_ranks, gather_state
+from evenstep.integrations.rank_values import all_parts, check_ranks
 from evenstep.loader.dataloader import DataLoader
 
 
@@ -68,9 +68,9 @@ class FabricLoader:
         self.loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop is, with the parts of all ranks on rank 0. All ranks call it, as
+        """Where the loop is, with the parts of all ranks. All ranks call it, as
         ``fabric.save`` does."""
-        return gather_state(self.loader.state_dict())
+        return all_parts(self.loader.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes on any number of ranks.

@@ -18,7 +18,7 @@ from evenstep.integrations.job_facts import estimate_steps, take_cost, waits_at_
 from evenstep.integrations.lightning.trainer_loader import CarriedStep, LightningLoader
 from evenstep.integrations.lightning.trainer_loader import loader as lightning_loader
 from evenstep.integrations.rank_values import check_ranks
-from evenstep.integrations.releases import check_hooks, check_release, importing
+from evenstep.integrations.releases import check_hooks, importing
 from evenstep.integrations.step_values import StepValues
 from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.doctor.software import warn_of_plans
@@ -29,7 +29,6 @@ with importing("lightning", "lightning"):
     from lightning.pytorch import LightningModule as LightningModule
     from lightning.pytorch import Trainer as Trainer
 
-check_release("lightning")
 check_hooks("lightning", Callback, "on_before_backward", "on_before_optimizer_step")
 check_hooks("lightning", Fabric, "to_device")
 
@@ -247,9 +246,8 @@ def estimated_stepping_batches(trainer: Trainer, loader: DataLoader | LightningL
     """
     inner = loader.loader if isinstance(loader, LightningLoader) else loader
     limit = trainer.max_steps if trainer.max_steps >= 0 else math.inf
-    estimate = estimate_steps(inner)
-    if estimate is not None and trainer.max_epochs is not None and trainer.max_epochs >= 0:
-        steps = estimate.steps
+    steps = estimate_steps(inner)
+    if steps is not None and trainer.max_epochs is not None and trainer.max_epochs >= 0:
         if isinstance(trainer.limit_train_batches, int):
             steps = min(steps, trainer.limit_train_batches)
         fixed = inner.update_tokens is None

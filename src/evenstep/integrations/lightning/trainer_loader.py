@@ -16,7 +16,7 @@ from typing import Any
 
 from evenstep.batch.step_info import STEP_KEY, StepInfo
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.rank_values import gather_state
+from evenstep.integrations.rank_values import all_parts
 from evenstep.loader.dataloader import DataLoader
 
 
@@ -95,10 +95,10 @@ class LightningLoader:
         return reached is not None and reached[0] is None and len(self._places) > 1
 
     def state(self) -> dict[str, Any]:
-        """Where training is, with the parts of all ranks on rank 0. All ranks call it."""
+        """Where training is, with the parts of all ranks. All ranks call it."""
         reached = self._reached()
         if reached is None:
-            return gather_state(self.loader.state_dict())
+            return all_parts(self.loader.state_dict())
         carried, state = reached
         if carried is not None and not carried.step.ends_update:
             warnings.warn(
@@ -107,7 +107,7 @@ class LightningLoader:
                 "epoch",
                 stacklevel=2,
             )
-        return gather_state(state)
+        return all_parts(state)
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Goes on where training was, on any number of ranks. A batch that was read ahead becomes

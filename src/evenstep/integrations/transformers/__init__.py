@@ -8,7 +8,7 @@ hooks           `EvenTrainer`: the methods that Trainer lets its subclasses over
 loader          Trainer's own loader, taken over; what evenstep cannot work with; `RankShare`
 model_labels    how the model reads labels, and what its loss is a mean over; trainers of pairs:
                 what a sample of theirs holds
-packing_choice  whether batches are packed: tried on two samples
+packing_choice  whether batches are packed
 trainer_run     `TrainerRun`: one call of `train`: its loader, checkpoint and schedule;
                 `EvenCallback`: corrects the counts of updates and ends the training;
                 `TrainerBatches`: what Trainer walks over, and how far it is

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.releases import check_hooks, check_release, importing
+from evenstep.integrations.releases import check_hooks, importing
 
 with importing("transformers", "transformers accelerate"):
     import transformers
@@ -18,7 +18,6 @@ from evenstep.plan.policy import Policy
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Any)
 
-check_release("transformers")
 check_hooks(
     "transformers",
     transformers.Trainer,
@@ -47,8 +46,7 @@ def install(
         policy: how batches are formed; `per_device_train_batch_size` no longer does. None where
             the trainer's own `get_train_dataloader` returns an `evenstep.DataLoader`.
         packed: whether batches are rows of several documents, without padding. By default they are
-            where the policy says so, and under `Even` where the model is found to keep the
-            documents of a row apart; the log says what was found.
+            where the policy says so, and under `Even` where the collate function makes such rows.
         **options: arguments of `evenstep.DataLoader`; they win over what the trainer's arguments
             say. With `update_tokens`, evenstep sets `gradient_accumulation_steps` while it trains.
             Without, and with 1 step of accumulation, an update has the tokens of one batch of each

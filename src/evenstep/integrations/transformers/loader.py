@@ -22,7 +22,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.integrations.job_facts import waits_at_updates
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.model_labels import (
-    UncoupledQuestion,
     check_padded,
     collated_alone,
     drawn_once,
@@ -161,8 +160,6 @@ def make_loader(
     preferences, found = trains_preferences(trainer), None
     if preferences:
         check_padded(policy, packed)
-        coupled = UncoupledQuestion(dataset=theirs.dataset, collate_fn=given)
-        _asked(theirs, options, coupled.answer)
         collate_fn = given
         options = {**preference_options(trainer, given), **options}
     else:

@@ -8,30 +8,28 @@ rows, all padded to one length. So a sample has as many tokens as these rows hol
 collated alone, and a group as many as the batch will hold with its padding. The loss is a mean over
 samples, not over tokens.
 
-A collate function that makes rows of two samples is refused: evenstep decides which samples share
-a batch, and one of a single sample would make its pair of that sample alone. TRL's for KTO with
-images does so, for its estimate of a KL divergence; of text, the dataset has these pairs.
+TRL's collate function for KTO with images makes rows of two samples, for its estimate of a KL
+divergence; of text, the dataset has these pairs. That is refused: evenstep decides which samples
+share a batch, and one of a single sample would make its pair of that sample alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from evenstep.batch.joining import copy_of, keeping_random_state
+from evenstep.batch.images.processors import is_processor
+from evenstep.batch.joining import copy_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.loader.learning.probe import Run
-from evenstep.loader.learning.rows import few_rows
 from evenstep.plan.policy import Policy
 
 
@@ -142,9 +140,20 @@ def check_padded(policy: Policy, packed: bool | None) -> None:
 
 
 def preference_options(trainer: Any, collate_fn: Callable[[list[Any]], Any]) -> dict[str, Any]:
-    """Options of the loader that such a trainer needs."""
+    """Options of the loader that such a trainer needs.
+
+    Raises:
+        ConfigurationError: its collate function pairs samples.
+    """
+    coupled = getattr(trainer, "calculate_KL", False)
+    if coupled and is_processor(getattr(trainer, "processing_class", None)):
+        raise ConfigurationError(
+            "TRL's KTOTrainer pairs samples that have images in its collate function, and "
+            "evenstep's batches may have one: use KTOConfig(loss_type='apo_zero_unpaired'), which "
+            "needs no pairs"
+        )
     inexact = [each for each in getattr(trainer, "loss_types", ()) if each in _OF_WHOLE_BATCHES]
-    if getattr(trainer, "calculate_KL", False):
+    if coupled:
         inexact.append(trainer.loss_type)
     if inexact and trainer.is_world_process_zero():
         logger.warning(
@@ -153,55 +162,6 @@ def preference_options(trainer: Any, collate_fn: Callable[[list[Any]], Any]) -> 
             ", ".join(inexact),
         )
     return {"length_fn": TokensOfRows(collate_fn), "loss_scaling": "sample"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class UncoupledQuestion:
-    """Whether a collate function makes of samples together what it makes of each alone: see
-    `evenstep.loader.learning`."""
-
-    dataset: Any
-    collate_fn: Callable[[list[Any]], Any]
-
-    def answer(self, run: Run) -> None:
-        """
-        Raises:
-            ConfigurationError: see `check_uncoupled`.
-        """
-        list(run(self._check, self.dataset, [None], 1))
-
-    def _check(self, dataset: Any, item: None) -> None:
-        check_uncoupled(self.collate_fn, few_rows(dataset))
-
-
-def check_uncoupled(
-    collate_fn: Callable[[list[Any]], Any], rows: Sequence[Callable[[], Any]]
-) -> None:
-    """
-    Args:
-        rows: calls that return a few samples.
-
-    Raises:
-        ConfigurationError: the collate function makes other tokens of samples together than of each
-            alone.
-    """
-    samples, alone = [], []
-    with keeping_random_state():
-        for read in rows:
-            with contextlib.suppress(Exception):  # what is wrong with a sample, the loader says
-                sample = read()
-                alone.append(_sequences(collated_alone(collate_fn, sample)))
-                samples.append(sample)
-        together = (
-            _sequences(collate_fn([copy_of(sample) for sample in samples])) if samples else {}
-        )
-    for name, sequences in together.items():
-        if sorted(sequences) != sorted(one for each in alone for one in each[name]):
-            raise ConfigurationError(
-                f"collate_fn makes other {name!r} of {len(samples)} samples together than of each "
-                "alone, and evenstep's batches may have one. TRL's KTOTrainer pairs samples that "
-                "have images: use KTOConfig(loss_type='apo_zero_unpaired'), which needs no pairs"
-            )
 
 
 @dataclass(frozen=True)
@@ -229,13 +189,3 @@ def _token_rows(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
             f"the collate function makes no field that ends in 'input_ids': {sorted(batch)}"
         )
     return rows
-
-
-def _sequences(batch: Mapping[str, Any]) -> dict[str, list[list[int]]]:
-    """The fields of tokens that have a mask, without their padding."""
-    masks = {name: name.replace("input_ids", "attention_mask") for name in _token_rows(batch)}
-    return {
-        name: [row[kept.bool()].tolist() for row, kept in zip(batch[name], batch[mask])]
-        for name, mask in masks.items()
-        if mask in batch
-    }

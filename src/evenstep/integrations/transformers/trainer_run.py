@@ -130,7 +130,6 @@ logger = logging.getLogger("evenstep")
 
 NAME = "evenstep"  # of the file in a checkpoint
 _TRAINER = "trainer"  # the key of what is saved beside the loader's state
-_SPREADS = 2  # that the schedule is longer than the estimate
 
 
 class TrainerRun:
@@ -186,7 +185,7 @@ class TrainerRun:
         same = self._before.get("place") == [loader.world_size, k]
         self._updates_per_epoch = self._before.get("updates_per_epoch") if same else None
         if self._updates_per_epoch is None and (found := estimate_steps(loader)) is not None:
-            self._updates_per_epoch = math.ceil((found.steps + _SPREADS * found.spread) / k)
+            self._updates_per_epoch = math.ceil(found / k)
         return self._updates_per_epoch
 
     def max_steps(self, args: Any) -> int:

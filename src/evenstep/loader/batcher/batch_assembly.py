@@ -268,7 +268,6 @@ def _own_shards(
     options: dict[str, Any] = {}
     if isinstance(collate, PackCollator):
         options["labels_shifted"] = not collate.mask_first_label
-        options["per_sample_fields"] = collate.per_sample_fields
     shards = [
         shard_batch(batch, policy.shard(document_lengths(batch)), spec.context_rank, **options)
         for batch in batches

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
-from evenstep.tools.advise.length_sample import (
-    LengthSample,
-    Summary,
-    return_on_investment,
-    summarize,
-)
-from evenstep.tools.advise.notes import LearningRateHint, dear_note
+from evenstep.plan.policies.even.packed_round import full_group
+from evenstep.plan.policies.even.timed import counts
+from evenstep.tools.advise.length_sample import LengthSample, Summary
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, predict
 from evenstep.tools.advise.recommend import Recommendation, Setup, code_for
 
 _PADDED, _PACKED = "even", "even-packed"
-_NEAR = 0.01  # smaller differences of efficiency are not worth a note
 _RANDOM = 0.9  # composition below is worth a warning
 _OUTLIER = 4  # times the 99th percentile: beyond that, the longest sample decides max_tokens
+_SHARE = 0.01  # of all time, below which dear samples are not worth a note
+_SAME = 0.15  # updates whose tokens differ by a smaller share need no other learning rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,26 +28,16 @@ class Advice:
     length_sample: LengthSample
     summary: Summary
     setup: Setup
-    world_size: int
     cost: Cost
     seed: int
     predictions: tuple[Prediction, ...]
     recommendation: Recommendation
-    screen: tuple[str, str]
-    """The word and the sentence of `return_on_investment`."""
     notes: tuple[str, ...]
     """Remarks on this data, one or two sentences each."""
 
     def prediction(self, policy: str) -> Prediction:
         """The prediction for a policy, by its name."""
         return next(one for one in self.predictions if one.policy == policy)
-
-    @property
-    def learning_rate(self) -> LearningRateHint:
-        """Updates of the recommended policy, against those of fixed batches."""
-        return LearningRateHint(
-            baseline=self.prediction(BASELINE), chosen=self.prediction(self.recommendation.policy)
-        )
 
     def as_dict(self) -> dict[str, Any]:
         """One object with all figures; fractions are fractions, not percent."""
@@ -64,9 +51,8 @@ class Advice:
             "longest_known": length_sample.longest,
             "max_length": length_sample.max_length,
             "samples_cut": length_sample.cut,
-            "lengths": self.summary.as_dict(),
-            "screen": {"expected_gain": self.screen[0], "meaning": self.screen[1]},
-            "world_size": self.world_size,
+            "lengths": asdict(self.summary),
+            "world_size": setup.world_size,
             "seed": self.seed,
             "cost": repr(self.cost),
             "recommended": {
@@ -83,7 +69,6 @@ class Advice:
             "batch_size": setup.batch_size,
             "rules": list(setup.reasons),
             "baseline": BASELINE,
-            "learning_rate": self.learning_rate.as_dict(),
             "predictions": {one.policy: one.as_dict() for one in self.predictions},
             "predictions_leave_out": list(LEFT_OUT),
             "notes": list(self.notes),
@@ -118,61 +103,50 @@ def advise(
         raise ConfigurationError(
             f"the policy {name} is not among the builders, so it cannot be recommended"
         )
-    summary = summarize(length_sample, setup.max_tokens, seed)
-    world: dict[str, Any] = {"world_size": setup.world_size, "cost": cost, "seed": seed}
-    predictions = predict(builders, length_sample, setup=setup, progress=progress, **world)
+    predictions = predict(
+        builders, length_sample, setup=setup, cost=cost, seed=seed, progress=progress
+    )
     chosen = next(one for one in predictions if one.policy == name)
     if chosen.problem is not None:
         raise ConfigurationError(chosen.problem)
+    baseline = next(one for one in predictions if one.policy == BASELINE)
     policy = builders[name](setup.options(cost))
-    recommendation = Recommendation(
-        policy=name,
-        code=code_for(policy, setup.buffer_size, setup.update_tokens),
-        reason=_reason(chosen, packed),
-    )
+    summary = Summary.of(length_sample.lengths)
     return Advice(
-        **world,
         length_sample=length_sample,
         summary=summary,
         setup=setup,
+        cost=cost,
+        seed=seed,
         predictions=tuple(predictions),
-        recommendation=recommendation,
-        screen=return_on_investment(summary),
+        recommendation=Recommendation(
+            policy=name,
+            code=code_for(policy, setup.buffer_size, setup.update_tokens),
+            reason=_reason(chosen, packed),
+        ),
         notes=(
-            *_notes(length_sample, summary, setup, predictions, chosen),
-            *dear_note(builders, length_sample, setup=setup, chosen=chosen, **world),
+            *_length_notes(length_sample, summary, setup),
+            *_dear_note(length_sample, setup, cost, chosen),
+            *_policy_notes(chosen, baseline),
+            *_batch_notes(setup),
         ),
     )
 
 
 def _reason(chosen: Prediction, packed: bool) -> str:
-    speedup = chosen.figures["speedup"]
-    if speedup.low <= 1:
-        gain = "no certain gain is predicted over fixed batches"
-    else:
-        gain = f"predicted speed-up of {speedup.value:.2f} over fixed batches"
-    gain += f"; composition {chosen.figures['composition'].value:.2f}, where 1 is random batches"
     why = "in every step, from lengths measured online"
     if packed:
         why = "without padding, since the model takes packed batches"
-    return f"equal cost on all ranks {why}; {gain}"
+    return (
+        f"equal cost on all ranks {why}; predicted speed-up of {chosen.figures['speedup']:.2f} "
+        f"over fixed batches; composition {chosen.figures['composition']:.2f}, where 1 is random "
+        "batches"
+    )
 
 
-def _notes(
-    length_sample: LengthSample,
-    summary: Summary,
-    setup: Setup,
-    predictions: list[Prediction],
-    chosen: Prediction,
-) -> Iterator[str]:
-    yield from _length_notes(length_sample, summary, setup)
-    yield from _policy_notes(summary, predictions, chosen, alone=setup.batch_size == 1)
-    if setup.batch_size * setup.longest > setup.max_tokens:
-        yield (
-            f"Fixed batches of {setup.batch_size:,} may take {setup.batch_size * setup.longest:,} "
-            f"tokens after padding, over max_tokens={setup.max_tokens:,}."
-        )
-    elif setup.batch_size == 1:
+def _batch_notes(setup: Setup) -> Iterator[str]:
+    """Fixed batches that hold one sample."""
+    if setup.batch_size == 1:
         yield (
             "Fixed batches hold one sample here, since the longest has to fit. If yours hold more, "
             "compare with them: --batch-size."
@@ -198,57 +172,55 @@ def _length_notes(length_sample: LengthSample, summary: Summary, setup: Setup) -
             f"longer than max_tokens={setup.max_tokens:,}, by name. --all finds the longest; or "
             "truncate in the dataset."
         )
-    if setup.longest > _OUTLIER * summary.p99.value:
+    if setup.longest > _OUTLIER * summary.p99:
         yield (
             f"The longest sample, {setup.longest:,} tokens, is "
-            f"{setup.longest / summary.p99.value:.0f} times the 99th percentile, "
-            f"{summary.p99.value:,.0f}, and alone decides how small max_tokens can be. If such "
+            f"{setup.longest / summary.p99:.0f} times the 99th percentile, "
+            f"{summary.p99:,.0f}, and alone decides how small max_tokens can be. If such "
             "samples may be truncated, split or left out, do that in the dataset; --max-length "
             "shows what it would change."
         )
-    if length_sample.longest is not None and length_sample.longest > 2 * summary.longest:
+
+
+def _dear_note(
+    length_sample: LengthSample, setup: Setup, cost: Cost, chosen: Prediction
+) -> Iterator[str]:
+    """Samples that take longer than any full group, which are groups by themselves: see
+    `evenstep.plan.policies.even.timed`."""
+    lengths = length_sample.lengths
+    times = counts(cost, lengths, packed=chosen.packed)
+    full: float = chosen.options.get("target_tokens") or setup.max_tokens
+    if chosen.packed:
+        full = full_group(times, lengths, setup.max_tokens, chosen.accumulate)
+    dear = times > full
+    share = float(times[dear].sum() / times.sum())
+    if share >= _SHARE:
         yield (
-            f"The longest sample drawn has {summary.longest:,} tokens, the longest of the data "
-            f"{length_sample.longest:,}: CV and predictions leave out such rare samples. --all "
-            "includes them."
+            f"{int(dear.sum()):,} of the {len(lengths):,} samples, those longer than "
+            f"{int(lengths[~dear].max(initial=0)):,} tokens, take longer than a full group, and "
+            f"{share:.0%} of the time; ranks wait for them, or each for its like. What helps: a "
+            "larger max_tokens, if memory allows; larger updates, and sync='update' under DDP or "
+            "ZeRO-1; packing; and context parallelism for those longer than memory allows."
         )
 
 
-def _policy_notes(
-    summary: Summary, predictions: list[Prediction], chosen: Prediction, *, alone: bool
-) -> Iterator[str]:
-    """Doubts about `chosen`, and reasons for another; `alone`: fixed batches hold one sample."""
-    composition = chosen.figures["composition"].value
+def _policy_notes(chosen: Prediction, baseline: Prediction) -> Iterator[str]:
+    """Doubts about `chosen`, and what becomes of the learning rate."""
+    composition = chosen.figures["composition"]
     if composition < _RANDOM:
         yield (
             f"The steps of {chosen.policy} mix lengths less than random batches do (composition "
             f"{composition:.2f}), which may cost quality: compare the held-out loss, and note that "
             "adding up the gradients of several steps mixes more."
         )
-    samples = chosen.figures["samples_per_update"].value
-    if summary.cv.value <= 0.5 and samples:
-        yield (
-            f"Lengths vary little, so max_tokens acts mostly as a batch size: {samples:,.0f} "
-            "samples an update on all ranks. ODB (appendix H) found quality to fall slightly with "
-            "large budgets on such data; stay near the batch size that is known to train well."
+    held = chosen.figures["tokens_per_update"]
+    ratio = held / baseline.figures["tokens_per_update"]
+    yield (
+        f"An update has {held:,.0f} tokens on all ranks, {ratio:.2f} times those of fixed-batch "
+        "(--batch-size). "
+        + (
+            "The learning rate, its schedule and the number of updates can stay."
+            if abs(ratio - 1) <= _SAME
+            else "Tune the learning rate anew, or keep the updates: --update-tokens."
         )
-    own = chosen.figures["efficiency"].value
-    better = [
-        one
-        for one in predictions
-        if one.figures
-        and one.packed == chosen.packed
-        and one.figures["efficiency"].value > own + _NEAR
-    ]
-    if better:
-        better.sort(key=lambda one: -one.figures["efficiency"].value)
-        names = ", ".join(
-            f"{one.policy}{'*' if one.needs_lengths else ''} {one.figures['efficiency'].value:.1%} "
-            f"(composition {one.figures['composition'].value:.2f})"
-            for one in better
-        )
-        yield (
-            f"More efficient here by the cost model than {chosen.policy} ({own:.1%}): {names}. "
-            "Those with * need all lengths before training; a low composition may cost quality"
-            + (", and batches of one sample rarely fill an accelerator." if alone else ".")
-        )
+    )

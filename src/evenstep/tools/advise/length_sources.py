@@ -2,8 +2,7 @@
 
 Every sample is equally likely to be drawn, whatever its length; drawing by position in bytes would
 favour long lines. So files are read once from end to end, and only the drawn samples are parsed and
-tokenized, which takes most of the time. A large Parquet file is the exception: see
-`evenstep.tools.advise.parquet_sample`.
+tokenized, which takes most of the time.
 """
 
 from __future__ import annotations
@@ -44,11 +43,10 @@ _OTHER_FILE = re.compile(r".*\.(?:csv|tsv|txt|json|gz|zst|arrow|bin|idx|tar|pt|n
 def draw_length_sample(
     data: str,
     *,
-    column: str | None = None,
     tokenizer: str | None = None,
     size: int | None = SAMPLE_SIZE,
     seed: int = 0,
-    split: str | None = None,
+    split: str = "train",
     subset: str | None = None,
     progress: Progress | None = None,
 ) -> LengthSample:
@@ -56,62 +54,40 @@ def draw_length_sample(
 
     Args:
         data: ``FILE.npy`` of lengths, ``FILE.parquet[:COLUMN]``, ``FILE.jsonl[:COLUMN]`` (also
-            ``.jsonl.gz``), a folder that Hugging Face ``save_to_disk`` wrote, a data set on its
-            hub, or a name in `DISTRIBUTIONS`.
-        column: the same as ``:COLUMN``. Integers are lengths, lists of integers count their
-            elements, text is tokenized. By default ``input_ids``, or ``text`` if there is a
-            `tokenizer`, or the only column.
+            ``.jsonl.gz``), a folder that Hugging Face ``save_to_disk`` wrote or a data set on its
+            hub, both with ``[:COLUMN]``, too, or a name in `DISTRIBUTIONS`. Of the column, integers
+            are lengths, lists count their elements, text is tokenized. By default it is
+            ``input_ids``, or ``text`` if there is a `tokenizer`, or the only one.
         tokenizer: see `load_tokenizer`; needed for text.
         size: samples to draw; None takes all.
         seed: seed of the draw.
-        split, subset: parts of a Hugging Face data set; None takes "train", and the only subset.
+        split, subset: parts of a Hugging Face data set; None takes the only subset.
 
     Raises:
-        ConfigurationError: no such data, column or tokenizer; samples without a usable length; or
-            an argument that does not apply to `data`.
+        ConfigurationError: no such data, column or tokenizer; or samples without a usable length.
         ImportError: a package is missing that reading `data` needs.
     """
     check_at_least(1, size=size)
     check_at_least(0, seed=seed)
     random = generator(seed, RandomStream.ADVICE_SAMPLE)
-    lengths_alone = data in DISTRIBUTIONS or data.endswith(".npy")
     parquet, lines = PARQUET.fullmatch(data), _JSON_LINES.fullmatch(data)
-    if lengths_alone:
-        _refuse(f"{data} holds lengths alone", column=column, tokenizer=tokenizer)
-    if lengths_alone or parquet is not None or lines is not None:
-        _refuse(f"{data} is not a Hugging Face data set", split=split, subset=subset)
     if data in DISTRIBUTIONS:
         return _of_distribution(data, size, seed)
     if data.endswith(".npy"):
         return LengthSample.choose(data, load_lengths(data), size, random)
     count_tokens = None if tokenizer is None else load_tokenizer(tokenizer)
     if parquet is not None:
-        path, named = existing_file(parquet["path"]), parquet["column"]
-        wanted = _one(column, named)
-        return draw_from_parquet(path, wanted, count_tokens, size, random, progress)
+        path, column = existing_file(parquet["path"]), parquet["column"]
+        return draw_from_parquet(path, column, count_tokens, size, random, progress)
     if lines is not None:
-        path, named = existing_file(lines["path"]), lines["column"]
-        return _of_lines(path, _one(column, named), count_tokens, size, random, progress)
+        path, column = existing_file(lines["path"]), lines["column"]
+        return _of_lines(path, column, count_tokens, size, random, progress)
     if Path(data).is_file() or (_OTHER_FILE.fullmatch(data) and not Path(data).is_dir()):
         raise ConfigurationError(
             f"cannot read {data}: give FILE.npy, FILE.parquet, FILE.jsonl, a Hugging Face data set "
             f"or one of {', '.join(DISTRIBUTIONS)}"
         )
-    return draw_from_dataset(
-        data, split or "train", subset, column, count_tokens, size, random, progress
-    )
-
-
-def _refuse(why: str, **options: str | None) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigurationError(f"{why}: --{name} {value} does not apply to it; leave it out")
-
-
-def _one(column: str | None, named: str | None) -> str | None:
-    if column and named and column != named:
-        raise ConfigurationError(f"two columns: --column {column} and :{named}; give one")
-    return column or named or None
+    return draw_from_dataset(data, split, subset, count_tokens, size, random, progress)
 
 
 def _of_distribution(name: str, size: int | None, seed: int) -> LengthSample:
@@ -140,11 +116,6 @@ def _of_lines(
     if not drawn:
         raise ConfigurationError(f"{path} holds no samples")
     names = list(_record(*drawn[0], path))
-    if column is not None and column not in names:
-        # An optional field may be missing from this line only.
-        raise ConfigurationError(
-            f"line {drawn[0][0]} of {path} has no field {column!r}; it has {', '.join(names)}"
-        )
     field = choose_column(column, names, path, text=count_tokens is not None)
     where = f"{path}:{field}"
     values = [_record(number, line, path).get(field) for number, line in drawn]

@@ -1,18 +1,13 @@
-"""Lengths drawn from a Parquet file.
+"""Lengths drawn from a Parquet file, or from a data set of Hugging Face, in a folder or on the hub.
 
 A column of integers is read whole: it is small, and gives the number of samples and the longest
-one. For text and lists, only the row groups that hold drawn samples are read, a batch at a time.
-From a file of many row groups, samples are drawn in two stages: `_ROW_GROUPS` times a row group,
-with a probability proportional to its rows, then rows of these groups in equal parts. If neighbours
-in the file are similar, as in a file sorted by source, such a draw is less certain than its ranges
-say.
-
-A data set of Hugging Face is drawn from likewise, in a folder or on the hub.
+one. Of text and lists, only the drawn rows are measured, a batch at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +26,8 @@ from evenstep.tools.advise.token_counter import (
 from evenstep.tools.simulate import DISTRIBUTIONS
 from evenstep.tools.simulate.lengths import load_lengths, open_parquet
 
-_ROW_GROUPS = 128
 _BATCH = 1024  # rows
+_HOW = "rows drawn at random"
 
 
 def draw_from_parquet(
@@ -51,66 +46,32 @@ def draw_from_parquet(
         name = choose_column(column, names, path, text=count_tokens is not None)
         where = f"{path}:{name}"
         if not arrow.types.is_integer(file.schema_arrow.field(name).type):
-            counts = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
-            rows = np.array(counts, np.int64)
-            total = int(rows.sum())
-            if not total:
-                raise ConfigurationError(f"{where} holds no samples")
-            chosen, groups = draw_rows(rows, size, random)
-            batches = _batches(file, name, rows, groups, chosen)
+            total = file.metadata.num_rows
+            rows = _drawn(total, size, random, where)
             lengths = measure_column(
-                where, batches, count_tokens, total=len(chosen), progress=progress
+                where, _batches(file, name, rows), count_tokens, total=len(rows), progress=progress
             )
-            how = "rows drawn at random from the whole file"
-            if len(groups) < np.count_nonzero(rows):
-                how = f"rows drawn at random from {len(groups)} of {len(rows):,} row groups"
-            return LengthSample.measured(where, lengths, total, how)
+            return LengthSample.measured(where, lengths, total, _HOW)
     return LengthSample.choose(where, load_lengths(where), size, random)
 
 
-def draw_rows(
-    rows: Int64Array, size: int | None, random: np.random.Generator
-) -> tuple[Int64Array, Int64Array]:
-    """Draws the rows of a file to measure.
-
-    Args:
-        rows: [row groups] rows in each.
-        size: rows to draw; None takes all.
-
-    Returns:
-        The rows drawn, by number in the file, and the row groups that hold them, both increasing.
-    """
-    total = int(rows.sum())
-    ends = np.cumsum(rows)
+def _drawn(total: int, size: int | None, random: np.random.Generator, where: str) -> Int64Array:
+    """[drawn] numbers of rows, increasing."""
+    if not total:
+        raise ConfigurationError(f"{where} holds no samples")
     if size is None or size >= total:
-        return np.arange(total), np.flatnonzero(rows)
-    if np.count_nonzero(rows) <= _ROW_GROUPS:
-        chosen = np.sort(random.choice(total, size, replace=False))
-        return chosen, np.unique(np.searchsorted(ends, chosen, side="right"))
-    times = random.multinomial(_ROW_GROUPS, rows / total)
-    groups = np.flatnonzero(times)
-    # Equal parts: larger groups were already drawn more often.
-    shares = np.minimum(times[groups] * -(-size // _ROW_GROUPS), rows[groups])
-    chosen = np.concatenate(
-        [
-            ends[g] - rows[g] + np.sort(random.choice(int(rows[g]), int(share), replace=False))
-            for g, share in zip(groups, shares)
-        ]
-    )
-    return chosen[np.sort(random.permutation(len(chosen))[:size])], groups
+        return np.arange(total)
+    return np.sort(random.choice(total, size, replace=False))
 
 
-def _batches(
-    file: Any, column: str, rows: Int64Array, groups: Int64Array, chosen: Int64Array
-) -> Iterator[Batch]:
-    begins = np.cumsum(rows) - rows
-    for group in groups.tolist():
-        at = int(begins[group])
-        for batch in file.iter_batches(_BATCH, row_groups=[group], columns=[column]):
-            begin, end = np.searchsorted(chosen, [at, at + batch.num_rows])
-            mine = chosen[begin:end]
+def _batches(file: Any, column: str, rows: Int64Array) -> Iterator[Batch]:
+    at = 0
+    for batch in file.iter_batches(_BATCH, columns=[column]):
+        begin, end = np.searchsorted(rows, [at, at + batch.num_rows])
+        if begin < end:
+            mine = rows[begin:end]
             yield values_of(batch.column(0).take(mine - at)), mine.tolist()
-            at += batch.num_rows
+        at += batch.num_rows
 
 
 def values_of(column: Any) -> list[Any]:
@@ -133,47 +94,28 @@ def draw_from_dataset(
     data: str,
     split: str,
     subset: str | None,
-    column: str | None,
     count_tokens: CountTokens | None,
     size: int | None,
     random: np.random.Generator,
     progress: Progress | None,
 ) -> LengthSample:
     """See `draw_length_sample`. Downloads the whole split of a data set on the hub."""
-    if column is None and not Path(data).exists():
-        data, _, named = data.partition(":")
-        column = named or None
+    column = ""
+    if not Path(data).exists():
+        data, _, column = data.partition(":")
     dataset = _load_dataset(data, split, subset)
     name = choose_column(column, dataset.column_names, data, text=count_tokens is not None)
     where = f"{data}:{name}"
     total = len(dataset)
-    if not total:
-        raise ConfigurationError(f"{where} holds no samples")
-    drawn, rows = dataset.select_columns([name]).with_format("arrow"), np.arange(total)
-    if size is not None and size < total:
-        rows = np.sort(random.choice(total, size, replace=False))
-        drawn = drawn.select(rows)
-    lengths = measure_column(
-        where,
-        _batches_of_dataset(drawn, where, rows),
-        count_tokens,
-        total=len(rows),
-        progress=progress,
+    rows = _drawn(total, size, random, where)
+    drawn = dataset.select_columns([name]).with_format("arrow").select(rows)
+    numbers = iter(rows.tolist())
+    batches = (
+        (values := values_of(table.column(0).combine_chunks()), list(islice(numbers, len(values))))
+        for table in drawn.iter(batch_size=_BATCH)
     )
-    return LengthSample.measured(where, lengths, total, "rows drawn at random")
-
-
-def _batches_of_dataset(drawn: Any, where: str, rows: Int64Array) -> Iterator[Batch]:
-    tables, at = drawn.iter(batch_size=_BATCH), 0
-    while at < len(rows):
-        try:
-            values = values_of(next(tables).column(0).combine_chunks())
-        except Exception as error:  # Arrow raises many kinds over a damaged file
-            raise ConfigurationError(
-                f"{where} cannot be read: {described(error)}; write or download it again"
-            ) from error
-        yield values, rows[at : at + len(values)].tolist()
-        at += len(values)
+    lengths = measure_column(where, batches, count_tokens, total=len(rows), progress=progress)
+    return LengthSample.measured(where, lengths, total, _HOW)
 
 
 def _load_dataset(data: str, split: str, subset: str | None) -> Any:
@@ -189,14 +131,9 @@ def _load_dataset(data: str, split: str, subset: str | None) -> Any:
             return datasets.load_dataset(data, subset, split=split)
         loaded = datasets.load_from_disk(data)
     except Exception as error:  # many kinds: network, authorisation, files, versions
-        kind = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        if Path(data).is_dir():
-            raise ConfigurationError(
-                f"{data} cannot be read as a folder written by save_to_disk ({kind})"
-            ) from error
         raise ConfigurationError(
-            f"there is no data {data!r}: it is not a file or folder, not one of "
-            f"{', '.join(DISTRIBUTIONS)}, and not on the Hugging Face hub ({kind})"
+            f"there is no data {data!r}: it is not a file or folder that can be read, not one of "
+            f"{', '.join(DISTRIBUTIONS)}, and not on the Hugging Face hub ({described(error)})"
         ) from error
     if not isinstance(loaded, datasets.DatasetDict):
         return loaded

@@ -61,11 +61,6 @@ class Setup:
         )
 
     @property
-    def windows(self) -> str:
-        """`buffer_size` as text."""
-        return self.buffer_size if isinstance(self.buffer_size, str) else f"{self.buffer_size:,}"
-
-    @property
     def to_try(self) -> str:
         """The budgets to try, in a sentence."""
         sweep = ", ".join(f"{tokens:,}" for tokens in self.sweep)

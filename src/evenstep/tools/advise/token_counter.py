@@ -1,13 +1,11 @@
 """Turns a column's values into lengths: integers are lengths, lists are counted, text is tokenized.
 
-No bad row is left out silently: one error reports all of them.
-
 A tokenizer counts the tokens of text, and never truncates or pads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,50 +29,24 @@ def load_tokenizer(name: str) -> CountTokens:
 
     Raises:
         ConfigurationError: it cannot be loaded.
-        ImportError: ``tokenizers`` (for files) or ``transformers`` (for names) is not installed.
+        ImportError: transformers is not installed.
     """
+    try:
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    except ModuleNotFoundError as error:
+        raise ImportError("a tokenizer needs transformers: pip install 'evenstep[hub]'") from error
     path = Path(name)
-    if path.is_dir() and (path / "tokenizer.json").is_file():
-        path = path / "tokenizer.json"
-    if path.is_file() or name.endswith(".json"):
-        return _from_file(path)
-    return _from_transformers(name)
-
-
-def _from_file(path: Path) -> CountTokens:
-    if not path.is_file():
-        raise ConfigurationError(f"there is no tokenizer file {path}")
+    if (path / "tokenizer.json").is_file():
+        path /= "tokenizer.json"
     try:
-        from tokenizers import Tokenizer
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"reading {path} needs tokenizers: pip install 'evenstep[hub]'"
-        ) from error
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the package raises bare Exception
-        raise ConfigurationError(f"{path} cannot be read as a tokenizer: {error}") from error
-    # A tokenizer.json may set both, which would make long samples look short.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return lambda texts: [len(coded) for coded in tokenizer.encode_batch(list(texts))]
-
-
-def _from_transformers(name: str) -> CountTokens:
-    try:
-        from transformers import AutoTokenizer
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"the tokenizer {name!r} needs transformers: pip install 'evenstep[hub]'; or give a "
-            "tokenizer.json"
-        ) from error
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(name)
+        if path.suffix == ".json":
+            tokenizer: Any = PreTrainedTokenizerFast(tokenizer_file=str(path))
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(name)
     except Exception as error:  # many kinds: network, authorisation, files, versions
-        first = (str(error).splitlines() or [""])[0]
         raise ConfigurationError(
-            f"there is no tokenizer {name!r}: it is not a file or folder, and transformers could "
-            f"not load it ({type(error).__name__}: {first})"
+            f"transformers cannot load the tokenizer {name!r} ({described(error)}); give a "
+            "tokenizer.json, a folder or a name on the hub"
         ) from error
 
     def count(texts: Sequence[str]) -> list[int]:
@@ -125,75 +97,36 @@ def measure_column(
         [samples] int64.
 
     Raises:
-        ConfigurationError: some rows are bad, or there are none.
+        ConfigurationError: a row is bad, or there are none.
     """
     lengths: list[int] = []
-    bad: list[str] = []
-    kind = None
-    for values, rows in _small(batches):
-        kinds = [_kind(value) for value in values]
-        kind = kind or next(filter(None, kinds), None)
-        good = [value for value, own in zip(values, kinds) if own and own == kind]
-        measured = iter(_measure(where, good, kind, count_tokens))
-        for value, own, number in zip(values, kinds, rows):
-            if own is None or own != kind:
-                unlike = "" if own is None else f" where others hold {kind}"
-                bad.append(f"{row} {number} holds {_describe(value)}{unlike}")
-            elif not 1 <= (length := next(measured)) < 2**63:
-                bad.append(f"{row} {number} has length {length}")
-            else:
+    for values, rows in batches:
+        for begin in range(0, len(values), _TEXTS):
+            some = values[begin : begin + _TEXTS]
+            for length, number in zip(_measured(where, some, count_tokens), rows[begin:]):
+                if type(length) is not int or not 1 <= length < 2**63:
+                    raise ConfigurationError(
+                        f"{row} {number} of {where} has length {length!r}, and a sample needs at "
+                        "least one token, in all rows as text, token ids or a number; remove it "
+                        "first"
+                    )
                 lengths.append(length)
-        if progress is not None:
-            progress(len(lengths), total)
-    if bad:
-        raise ConfigurationError(
-            f"{len(bad):,} of the {len(bad) + len(lengths):,} samples read from {where} cannot be "
-            f"used: {'; '.join(bad[:3])}{'; ...' if len(bad) > 3 else ''}. "
-            "Samples without tokens cannot be trained on: remove these first"
-        )
+            if progress is not None:
+                progress(len(lengths), total)
     return check_lengths(np.array(lengths, np.int64), where)
 
 
-def _small(batches: Iterable[Batch]) -> Iterator[Batch]:
-    for values, rows in batches:
-        for begin in range(0, len(values), _TEXTS):
-            yield values[begin : begin + _TEXTS], rows[begin : begin + _TEXTS]
-
-
-def _measure(
-    where: str, values: list[Any], kind: str | None, count_tokens: CountTokens | None
-) -> list[int]:
-    if kind != "text":
-        return [value if kind == "lengths" else len(value) for value in values]
+def _measured(where: str, values: Sequence[Any], count_tokens: CountTokens | None) -> list[Any]:
+    if not isinstance(values[0], str):
+        return [len(value) if isinstance(value, list) else value for value in values]
     if count_tokens is None:
         raise ConfigurationError(
             f"{where} holds text: give --tokenizer NAME, FOLDER or tokenizer.json, or another "
             "column that holds lengths or token ids"
         )
     try:
-        return count_tokens(values) if values else []
-    except Exception as error:  # such as half a surrogate pair, which JSON can hold
+        return count_tokens(values)
+    except Exception as error:  # such as half a surrogate pair, which JSON can hold, or no text
         raise ConfigurationError(
-            f"{where} holds text that the tokenizer refuses: {described(error)}; remove it first"
+            f"{where} holds what the tokenizer refuses: {described(error)}; remove it first"
         ) from error
-
-
-def _kind(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return "lengths"
-    if isinstance(value, list) and all(type(token) is int for token in value):
-        return "token ids"
-    return None
-
-
-def _describe(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    if isinstance(value, list):
-        kinds = sorted({type(element).__name__ for element in value})
-        return f"a list of {' and '.join(kinds)}, not of token ids" if kinds else "an empty list"
-    if isinstance(value, (str, dict)):
-        return "text" if isinstance(value, str) else "a record"
-    return f"{value!r} ({type(value).__name__})"

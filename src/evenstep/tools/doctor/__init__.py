@@ -2,7 +2,7 @@
 
 ```
 finding      one result: what was found, and what to do about it
-limits       files, tasks, memory and processors that this process may use
+limits       files that this process may have open
 software     Python, torch and other packages; whether PyTorch's attention is slow where shapes
              vary: trainers warn of it, too
 trial        a small job of two ranks: it fails where the system forbids what all jobs do
@@ -28,9 +28,6 @@ CHECKS = (
     software.releases,
     software.torch_build,
     limits.open_files,
-    limits.tasks,
-    limits.memory,
-    limits.processors,
 )
 _ORDER = ("breaks", "warning", "ok")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from evenstep.version import __version__
@@ -42,19 +42,9 @@ class Examination:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
-        return {
-            "evenstep": __version__,
-            "host": self.host,
-            "system": self.system,
-            "releases": self.releases,
-            "breaks": self.breaks,
-            "findings": [
-                {
-                    "check": each.check,
-                    "level": each.level,
-                    "found": each.found,
-                    "remedy": each.remedy or None,
-                }
-                for each in self.findings
-            ],
-        }
+        findings = [
+            {**asdict(each), "level": each.level, "remedy": each.remedy or None}
+            for each in self.findings
+        ]
+        found = {**asdict(self), "breaks": self.breaks, "findings": findings}
+        return {"evenstep": __version__, **found}

@@ -5,11 +5,9 @@ the whole model, the measurements those of one layer. A digest over the content 
 was damaged or edited, which would silently balance a training wrongly.
 
 Coefficients are fitted to the seconds of both parts of a layer. Attention over a document of l
-tokens takes ``max(a, a0 + a1 l + a2 l²)`` seconds and the rest ``max(r, r0 + r1 l)``. The floors a
-and r are what launches take: a GPU computes short documents faster than their operations are
-launched. No coefficient is negative, and r0 is at most half of the rest at the longest length
-measured. So where even that length is on the floor, a token takes the floor over as many tokens, or
-half of it: too much, but never 0.
+tokens takes ``a0 + a1 l + a2 l²`` seconds and the rest ``r0 + r1 l``. No coefficient is negative,
+and r0 is at most half of the rest at the longest length measured. So where even that length takes
+no longer than its launches, a token still takes something.
 
 The parts are fitted separately: in their sum, a rest that gets faster per token as matrices grow
 would look like less attention. Errors are relative to the whole layer at that length, so that short
@@ -35,35 +33,16 @@ from evenstep.errors import ConfigurationError, parsing
 from evenstep.files import MeasuredFile
 from evenstep.tools.profile.layer_measure import LengthMeasurement
 from evenstep.tools.profile.model_on_device import Device, ModelShape
-from evenstep.tools.profile.timer import Timing
+from evenstep.tools.report.table import text_table
 
 _FEWEST_LENGTHS = 4
 """One more than the coefficients of attention: a fit to fewer lengths would follow the noise."""
-
 _NOTHING = 1e-6
 """A term below this share of its part at all lengths is rounding, and set to zero."""
+_POOR_FIT = 0.15
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartFits:
-    """Seconds of both parts of one layer, as polynomials of the length, lowest power first."""
-
-    attention: tuple[float, float, float]
-    rest: tuple[float, float]
-    floors: tuple[float, float] = (0.0, 0.0)
-    """What attention and the rest take at least; 0 where no length was so short."""
-
-    def cost(self, layers: int) -> FittedCost:
-        """Cost of a model with this number of equal layers, of groups above the floor."""
-        overhead, token, pair = self.attention
-        return FittedCost(
-            per_group=layers * (overhead + self.rest[0]),
-            per_token=layers * (token + self.rest[1]),
-            per_pair=layers * pair,
-        )
-
-
-def fit_parts(lengths: npt.ArrayLike, attention: npt.ArrayLike, rest: npt.ArrayLike) -> PartFits:
+def fit_parts(lengths: npt.ArrayLike, attention: npt.ArrayLike, rest: npt.ArrayLike) -> FittedCost:
     """Fits both parts of a layer.
 
     Args:
@@ -82,33 +61,21 @@ def fit_parts(lengths: npt.ArrayLike, attention: npt.ArrayLike, rest: npt.ArrayL
             "--seconds, or a smaller --max-length"
         )
     whole, unit = first + second, length / length.max()  # powers of `unit` are of similar size
-    a, (a1, a0, a2) = _above_a_floor([unit, unit**0, unit**2], first, whole)
-    r, (r1, r0) = _above_a_floor([unit, 1 + unit], second, whole)
-    _, token, pair = (float(value) for value in length.max() ** -np.arange(3.0))
-    return PartFits(
-        attention=(a0, a1 * token, a2 * pair), rest=(r0, (r0 + r1) * token), floors=(a, r)
+    a1, a0, a2 = _fitted([unit, unit**0, unit**2], first, whole)
+    r1, r0 = _fitted([unit, 1 + unit], second, whole)
+    longest = float(length.max())
+    return FittedCost(
+        per_group=a0 + r0, per_token=(a1 + r0 + r1) / longest, per_pair=a2 / longest**2
     )
 
 
-def _above_a_floor(
-    terms: list[Float64Array], seconds: Float64Array, whole: Float64Array
-) -> tuple[float, list[float]]:
-    """The floor, and the coefficients of `terms` ([lengths] each) above it.
-
-    Tries each number of lengths as those on the floor, which is their median: one slow measurement
-    does not raise it.
-    """
-    columns = np.stack(terms, axis=1)
-    found: list[tuple[float, float, Float64Array]] = []
-    for on_floor in range(len(seconds)):
-        floor = float(np.median(seconds[:on_floor])) if on_floor else 0.0
-        above, scale = slice(on_floor, None), whole[on_floor:]
-        solution = not_negative(columns[above] / scale[:, None], seconds[above] / scale)
-        error = (np.maximum(floor, columns @ solution) - seconds) / whole
-        found.append((float(error @ error), floor, solution))
-    _, floor, solution = min(found, key=lambda each: round(each[0], 20))  # the first of equals
+def _fitted(
+    terms: Sequence[Float64Array], seconds: Float64Array, whole: Float64Array
+) -> list[float]:
+    """The coefficients of `terms` ([lengths] each)."""
+    solution = not_negative(np.stack(terms, axis=1) / whole[:, None], seconds / whole)
     solution[solution < _NOTHING * seconds.max()] = 0
-    return floor, [float(value) for value in solution]
+    return [float(value) for value in solution]
 
 
 _FILE = MeasuredFile(
@@ -132,8 +99,8 @@ class Calibration:
     torch: str
     """Version of PyTorch."""
     measurements: tuple[LengthMeasurement, ...]
-    """Includes lengths for which memory or time did not suffice, with outcomes other than ok."""
-    fits: PartFits
+    layer: FittedCost
+    """Of one layer, in seconds."""
 
     @classmethod
     def of(
@@ -150,15 +117,11 @@ class Calibration:
         Raises:
             ConfigurationError: fewer than four lengths could be measured.
         """
-        timed = [(m.length, m.attention, m.rest) for m in measurements if m.attention and m.rest]
-        others = [f"{m.length:,}: {m.outcome} ({m.detail})" for m in measurements if not m.rest]
+        timed = [(m.length, *m.seconds) for m in measurements if m.seconds]
         try:
-            fits = fit_parts(
-                [length for length, _, _ in timed],
-                [attention.seconds for _, attention, _ in timed],
-                [rest.seconds for _, _, rest in timed],
-            )
+            layer = fit_parts(*np.array(timed).reshape(-1, 3).T)
         except ConfigurationError as error:
+            others = dict.fromkeys(m.why_not for m in measurements if m.why_not)
             raise ConfigurationError("; ".join([str(error), *others])) from error
         return cls(
             shape=shape,
@@ -166,13 +129,13 @@ class Calibration:
             dtype=dtype,
             torch=str(torch),  # PyTorch's version is a subclass of str
             measurements=tuple(measurements),
-            fits=fits,
+            layer=layer,
         )
 
     @property
     def cost(self) -> FittedCost:
         """Cost of the whole model, in seconds."""
-        return self.fits.cost(self.shape.layers)
+        return FittedCost(**{n: self.shape.layers * each for n, each in asdict(self.layer).items()})
 
     @property
     def linear(self) -> float | None:
@@ -181,23 +144,10 @@ class Calibration:
         cost = self.cost
         return cost.per_token / cost.per_pair if cost.per_pair > 0 else None
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest document measured."""
-        return max(m.length for m in self.measurements if m.outcome == "ok")
-
     def fitted(self, length: int) -> float:
         """Seconds of one layer at `length`, by the fit."""
-        cost = self.fits.cost(1)
-        above = cost.per_group + length * (cost.per_token + length * cost.per_pair)
-        return max(sum(self.fits.floors), above)
-
-    def error(self, measurement: LengthMeasurement) -> float | None:
-        """Error of the fit, relative to the measurement: positive if the fit is too high."""
-        if measurement.attention is None or measurement.rest is None:
-            return None
-        seconds = measurement.attention.seconds + measurement.rest.seconds
-        return self.fitted(measurement.length) / seconds - 1
+        layer = self.layer
+        return layer.per_group + length * (layer.per_token + length * layer.per_pair)
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON object of the file. The seconds of measurements are those of one layer."""
@@ -215,34 +165,41 @@ class Calibration:
             "shape": asdict(self.shape),
             "coefficients": asdict(self.cost),
             "linear": self.linear,
-            "layer_fits": {name: list(values) for name, values in asdict(self.fits).items()},
             "measurements": [
-                {**asdict(m), "fitted": self.fitted(m.length), "error": self.error(m)}
-                for m in self.measurements
+                {**asdict(m), "fitted": self.fitted(m.length)} for m in self.measurements
             ],
         }
 
-
-def read_calibration(path: str | os.PathLike[str]) -> Calibration:
-    """Reads a file of `Calibration.write`.
-
-    Raises:
-        ConfigurationError: there is no such file, another program or version wrote it, or it has
-            changed since then.
-    """
-    content = _FILE.read(path)
-    with parsing(path, remedy=_FILE.again):
-        fits = {name: tuple(values) for name, values in content["layer_fits"].items()}
-        calibration = Calibration(
-            shape=ModelShape(**content["shape"]),
-            device=Device(**content["device"]),
-            dtype=content["dtype"],
-            torch=content["torch"],
-            measurements=tuple(map(_measurement, content["measurements"])),
-            fits=PartFits(**fits),
+    def text(self) -> str:
+        """A table of the measurements, the coefficients and how far to trust them, for people."""
+        rows, notes = [], []
+        for m in self.measurements:
+            row = [f"{m.length:,}", "-", "-", _ms(self.fitted(m.length))]
+            if m.seconds is None:
+                notes.append(f"note: {m.length:,} was not measured: {m.why_not}")
+            else:
+                row[1:3] = map(_ms, m.seconds)
+                error = self.fitted(m.length) / sum(m.seconds) - 1
+                if abs(error) > _POOR_FIT:
+                    notes.append(f"note: the fit is off by {error:+.0%} at {m.length:,}")
+            rows.append(row)
+        title = (
+            f"one layer, forward and backward, on {self.device}, {self.dtype}, PyTorch {self.torch}"
         )
-        calibration.cost  # noqa: B018  (checks the coefficients)
-    return calibration
+        header = ("length", "attention ms", "rest ms", "both, fitted ms")
+        cost, linear, operations = self.cost, self.linear, self.shape.operations
+        coefficients = (
+            f"{self.shape.layers} equal layers: {cost.per_group:.3g} s per group, "
+            f"{cost.per_token:.3g} s per token, {cost.per_pair:.3g} s per squared token"
+        )
+        crossing = "attention was too fast to be measured: measure longer documents"
+        if linear is not None:
+            crossing = (
+                f"attention costs as much as the rest at {linear:,.0f} tokens; by operations, at "
+                f"{operations.per_token / operations.per_pair:,.0f}"
+            )
+        table = text_table(header, rows, title=title)
+        return "\n".join([table, "", coefficients, crossing, *notes])
 
 
 def load_calibration(path: str | os.PathLike[str]) -> FittedCost:
@@ -252,16 +209,13 @@ def load_calibration(path: str | os.PathLike[str]) -> FittedCost:
         ConfigurationError: there is no such file, another program or version wrote it, or it has
             changed since then.
     """
-    calibration = read_calibration(path)
-    logger.info("%s: measured on %s, %s", path, calibration.device, calibration.dtype)
-    return calibration.cost
+    content = _FILE.read(path)
+    with parsing(path, remedy=_FILE.again):
+        device, cost = Device(**content["device"]), FittedCost(**content["coefficients"])
+        logger.info("%s: measured on %s, %s", path, device, content["dtype"])
+    return cost
 
 
-def _measurement(content: dict[str, Any]) -> LengthMeasurement:
-    return LengthMeasurement(
-        length=content["length"],
-        outcome=content["outcome"],
-        detail=content["detail"],
-        attention=content["attention"] and Timing(**content["attention"]),
-        rest=content["rest"] and Timing(**content["rest"]),
-    )
+def _ms(seconds: float) -> str:
+    value = 1000 * seconds
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

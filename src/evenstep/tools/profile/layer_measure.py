@@ -20,7 +20,7 @@ from torch import nn
 from evenstep.errors import ConfigurationError
 from evenstep.plan.value_checks import check_at_least
 from evenstep.tools.profile.model_on_device import DTYPES, Device, ModelShape
-from evenstep.tools.profile.timer import Timing, free_memory, ran_out_of_memory, time_in_turn
+from evenstep.tools.profile.timer import free_memory, ran_out_of_memory, time_in_turn
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -134,10 +134,10 @@ def _rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) lengths."""
-TimeLength = Callable[[int, float, float], tuple[Timing, Timing]]
-"""From (length, share, limit), the latter in seconds, to timings of attention and rest."""
+TimeLength = Callable[[int, float, float], tuple[float, float]]
+"""From (length, share, limit), the latter in seconds, to seconds of attention and rest."""
 
-_LENGTHS = 9
+_LENGTHS = 5
 _MULTIPLE = 16
 _LEAST_SHARE = 0.02
 """Share of the whole time for one length."""
@@ -151,23 +151,20 @@ class LengthMeasurement:
     """One layer at one length, forward and backward."""
 
     length: int
-    outcome: str = "ok"
-    """"ok", "out of memory" or "skipped"."""
-    detail: str = ""
-    attention: Timing | None = None
-    rest: Timing | None = None
+    seconds: tuple[float, float] | None = None
+    """Of attention and the rest; None where they were not measured."""
+    why_not: str = ""
 
 
 def lengths_up_to(max_length: int) -> list[int]:
-    """At most nine lengths, each twice the one before, the last one `max_length`.
+    """Five lengths, each twice the one before, the last one `max_length`.
 
     Raises:
-        ConfigurationError: `max_length` is below 128, which gives too few lengths.
+        ConfigurationError: `max_length` is too small for them.
     """
-    check_at_least(8 * _MULTIPLE, max_length=max_length)
-    halved = [max_length >> power for power in range(1, _LENGTHS)]
-    rounded = [length - length % _MULTIPLE for length in halved if length >= _MULTIPLE]
-    return [*reversed(rounded), max_length]
+    check_at_least(_MULTIPLE << (_LENGTHS - 1), max_length=max_length)
+    halved = [max_length >> power for power in range(_LENGTHS - 1, 0, -1)]
+    return [*(length - length % _MULTIPLE for length in halved), max_length]
 
 
 def measure_layer(
@@ -193,10 +190,9 @@ def measure_layer(
         raise ConfigurationError(f"seconds={seconds} must be positive and finite")
     lengths = lengths_up_to(max_length)
     layer = Layer(shape, device=device.kind, dtype=DTYPES[dtype])
+    LayerParts(layer, lengths[0])  # loads libraries, which is not timed
 
-    def time_length(length: int, share: float, limit: float) -> tuple[Timing, Timing]:
-        if length == lengths[0]:
-            LayerParts(layer, length)  # loads libraries, which is not timed
+    def time_length(length: int, share: float, limit: float) -> tuple[float, float]:
         parts = LayerParts(layer, length)
         attention, rest = time_in_turn(
             (parts.attention, parts.rest),
@@ -224,45 +220,34 @@ def measure_upward(
     """
     begin = clock()
     found: list[LengthMeasurement] = []
-    stopped = ""
+    why_not = ""
     for index, length in enumerate(lengths):
         left = seconds - (clock() - begin)
-        detail = stopped
-        if found and not stopped and (detail := _too_long(found[-1], length, left)):
-            stopped = f"{length:,} would already have taken too long"
-        if detail:
-            found.append(LengthMeasurement(length=length, outcome="skipped", detail=detail))
-        else:
+        if found and not why_not:
+            why_not = _too_long(found[-1], length, left)
+        measured = None
+        if not why_not:
             # Equally many repeats of all lengths, about, and more of the short ones, which vary.
             share = max(left * length / sum(lengths[index:]), _LEAST_SHARE * seconds)
-            found.append(_one(time_length, length, share, left))
-            if found[-1].outcome != "ok":
-                stopped = f"{length:,} already ran out of memory"
+            try:
+                measured = time_length(length, share, left)
+            except Exception as error:
+                if not ran_out_of_memory(error):
+                    raise
+                why_not = f"out of memory at {length:,} tokens"
+        if measured is None:
+            free_memory()
+        found.append(LengthMeasurement(length=length, seconds=measured, why_not=why_not))
         if progress is not None:
             progress(index + 1, len(lengths))
     return found
 
 
-def _one(time_length: TimeLength, length: int, share: float, limit: float) -> LengthMeasurement:
-    detail = None
-    try:
-        attention, rest = time_length(length, share, limit)
-    except Exception as error:
-        if not ran_out_of_memory(error):
-            raise
-        detail = " ".join(str(error).partition("\n")[0].split())
-    if detail is None:
-        return LengthMeasurement(length=length, attention=attention, rest=rest)
-    free_memory()
-    return LengthMeasurement(length=length, outcome="out of memory", detail=detail)
-
-
 def _too_long(before: LengthMeasurement, length: int, left: float) -> str:
     """Why `length` cannot be measured in the seconds left; empty if it can."""
-    if before.attention is None or before.rest is None:
-        return before.detail
-    growth = length / before.length
-    once = growth * (growth * before.attention.seconds + before.rest.seconds)
+    assert before.seconds is not None
+    (attention, rest), growth = before.seconds, length / before.length
+    once = growth * (growth * attention + rest)
     if _CALLS * once <= left:
         return ""
     return f"{_CALLS} passes of up to {once:,.2g} s do not fit in the {max(left, 0):,.2g} s left"

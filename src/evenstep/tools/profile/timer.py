@@ -1,49 +1,23 @@
 """Repeated timings of functions, in turn, until a share of the time is spent.
 
 What runs out of memory meanwhile is recognised, and what a failed attempt still holds is freed.
-Running out of memory shows in many ways: torch's exception, errors of CUDA libraries, the operating
-system's SIGKILL, or a launcher's report of it.
 """
 
 from __future__ import annotations
 
 import gc
 import math
-import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
-
-from evenstep.errors import EvenstepError
 
 _REPEATS = (3, 50)
 """Fewest and most repeats."""
 _SHORTEST = 0.005
 """Seconds of one timing, at least. A faster function is called several times in a row, as in a
 training, where a GPU computes one operation while the next is launched."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Seconds of one call."""
-
-    seconds: float
-    """The median of the repeats."""
-    low: float
-    high: float
-    """The quartiles: half of the repeats lie between them."""
-    repeats: int
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Timing:
-        """Median and quartiles of the seconds of each repeat."""
-        low, middle, high = statistics.quantiles(
-            seconds if len(seconds) > 1 else 2 * list(seconds), n=4, method="inclusive"
-        )
-        return cls(seconds=middle, low=low, high=high, repeats=len(seconds))
 
 
 def time_in_turn(
@@ -53,7 +27,7 @@ def time_in_turn(
     share: float,
     limit: float,
     clock: Callable[[], float] = time.perf_counter,
-) -> list[Timing]:
+) -> list[float]:
     """Times functions that have run before, in turn, so that a temporary slowdown of the machine
     affects all of them.
 
@@ -62,6 +36,9 @@ def time_in_turn(
         share: seconds after which no repeat begins, except for the fewest.
         limit: seconds after which no repeat begins, except for the first.
         clock: returns seconds.
+
+    Returns:
+        For each function the median of its repeats, in seconds of one call.
     """
     begin = clock()
 
@@ -84,28 +61,16 @@ def time_in_turn(
             break
         for times, function, number in zip(found, functions, calls):
             times.append(timed(function, number))
-    return [Timing.of(times) for times in found]
-
-
-RAISED = re.compile(r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|CUDA error: out of memory")
-"""Printed by a process that ran out of memory, even if it caught the exception."""
-DIED = re.compile(
-    RAISED.pattern + r"|^(\[rank\d+\]: ?)?MemoryError\b"
-    r"|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory"
-    r"|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED"
-    # torchrun's report of a rank that was killed, and evenstep's of a worker.
-    r"|Signal 9 \(SIGKILL\)|exitcode\s*:\s*-9\b|was killed by SIGKILL",
-    re.MULTILINE,
-)
-"""Printed by a process that died, if memory was the reason."""
+    return [statistics.median(times) for times in found]
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of this process means that memory ran out."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    # Libraries that cannot allocate raise plain RuntimeErrors.
-    return not isinstance(error, EvenstepError) and bool(DIED.search(str(error)))
+    """Whether an exception means that memory ran out: CUDA libraries and the CPU's allocator raise
+    plain RuntimeErrors."""
+    said = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in said)
+    )
 
 
 def free_memory() -> None:

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterable
 
 from evenstep.tools.advise.advice import Advice
-from evenstep.tools.advise.length_sample import Range
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Prediction
 from evenstep.tools.report.table import text_table
 
@@ -26,34 +25,36 @@ def advice_text(advice: Advice) -> str:
     """Figures, predictions and recommendation."""
     recommendation = advice.recommendation
     reasons = [*(f"{reason}." for reason in advice.setup.reasons), advice.setup.to_try]
-    parts = [
-        _wrapped([f"{advice.length_sample.name}: {describe_sample(advice)}."]),
-        text_table(
-            ["tokens of a sample", ""],
-            [
-                (name, value + (f" ({spread})" if spread else ""))
-                for name, value, spread in length_figures(advice)
-            ],
-        ),
-        _wrapped([f"Expected gain: {advice.screen[0]}. {advice.screen[1]}."]),
-        _wrapped(
-            [
-                f"Recommended: {recommendation.policy}: {recommendation.reason}.",
-                *(f"- {reason}" for reason in reasons),
-            ]
-        ),
-        textwrap.indent(recommendation.code, "    "),
-        _predictions(advice),
-        _wrapped(explanations(advice)),
-        _wrapped([f"Learning rate. {advice.learning_rate.text}"]),
-        _listed("Predictions, not measurements. They leave out:", LEFT_OUT),
+    summary = advice.summary
+    drawn = "" if advice.length_sample.longest is not None else " drawn"
+    lengths = [
+        ("mean", f"{summary.mean:,.0f}"),
+        ("median", f"{summary.median:,.0f}"),
+        ("95th percentile", f"{summary.p95:,.0f}"),
+        ("99th percentile", f"{summary.p99:,.0f}"),
+        (f"longest{drawn}", f"{advice.setup.longest:,}"),
+        ("CV (deviation / mean)", f"{summary.cv:.2f}"),
     ]
-    if advice.notes:
-        parts.append(_listed("Notes", advice.notes))
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        [
+            _wrapped([f"{advice.length_sample.name}: {_described(advice)}."]),
+            text_table(["tokens of a sample", ""], lengths),
+            _wrapped(
+                [
+                    f"Recommended: {recommendation.policy}: {recommendation.reason}.",
+                    *(f"- {reason}" for reason in reasons),
+                ]
+            ),
+            textwrap.indent(recommendation.code, "    "),
+            _predictions(advice),
+            _wrapped(_explanations(advice)),
+            _listed("Predictions, not measurements. They leave out:", LEFT_OUT),
+            _listed("Notes", advice.notes),
+        ]
+    )
 
 
-def describe_sample(advice: Advice) -> str:
+def _described(advice: Advice) -> str:
     """Says how many samples there are and how many were drawn."""
     length_sample = advice.length_sample
     count = len(length_sample.lengths)
@@ -63,29 +64,7 @@ def describe_sample(advice: Advice) -> str:
     return f"{count:,}{of} samples, {length_sample.how}"
 
 
-def length_figures(advice: Advice) -> list[tuple[str, str, str]]:
-    """(name, value, range) of each figure of the lengths; the range is empty if all are known."""
-    summary = advice.summary
-    drawn = "" if advice.length_sample.longest is not None else " drawn"
-    return [
-        ("mean", *_ranged(summary.mean, ",.0f")),
-        ("median", *_ranged(summary.median, ",.0f")),
-        ("95th percentile", *_ranged(summary.p95, ",.0f")),
-        ("99th percentile", *_ranged(summary.p99, ",.0f")),
-        (f"longest{drawn}", f"{advice.setup.longest:,}", ""),
-        ("CV (deviation / mean)", *_ranged(summary.cv, ".2f")),
-        (f"f_s (share under {summary.max_tokens / 4:,.0f})", *_ranged(summary.short, ".3f")),
-    ]
-
-
-def prediction_figures(one: Prediction) -> list[tuple[str, str]]:
-    """(value, range) of each figure; "-" for a policy that cannot run."""
-    if one.problem is not None:
-        return [("-", "")] * len(_FORMS)
-    return [_ranged(one.figures[name], form) for name, (_, form) in _FORMS.items()]
-
-
-def setting_of(one: Prediction) -> str:
+def _setting_of(one: Prediction) -> str:
     """The policy's budget or batch size, and how many such groups an update adds up."""
     for name in ("batch_size", "target_tokens", "max_tokens"):
         if (value := one.options.get(name)) is not None:
@@ -94,7 +73,7 @@ def setting_of(one: Prediction) -> str:
     return ""
 
 
-def explanations(advice: Advice) -> list[str]:
+def _explanations(advice: Advice) -> list[str]:
     """What the figures and marks of the predictions mean."""
     predictions = advice.predictions
     meaning = (
@@ -106,10 +85,6 @@ def explanations(advice: Advice) -> list[str]:
         "and tokens are real ones, on all ranks together."
     )
     texts = [meaning]
-    if not advice.length_sample.whole:
-        texts.append(
-            "Below each figure: its 5 to 95 % range over other draws of this size, in other orders."
-        )
     if any(one.needs_lengths for one in predictions):
         texts.append("* needs the lengths of all samples before training.")
     if any(one.packed for one in predictions):
@@ -117,22 +92,18 @@ def explanations(advice: Advice) -> list[str]:
     return texts + [f"{one.policy}: {one.problem}" for one in predictions if one.problem]
 
 
-def _ranged(value: Range, form: str) -> tuple[str, str]:
-    """The value, and its range if it has one."""
-    spread = "" if value.low == value.high else f"{value.low:{form}} to {value.high:{form}}"
-    return f"{value.value:{form}}", spread
-
-
 def _predictions(advice: Advice) -> str:
     rows = []
     for one in advice.predictions:
-        cells = prediction_figures(one)
+        cells = [
+            f"{one.figures[name]:{form}}" if one.figures else "-"
+            for name, (_, form) in _FORMS.items()
+        ]
         marks = "*" * one.needs_lengths + "+" * one.packed
-        rows.append([one.policy + marks, setting_of(one), *(value for value, _ in cells)])
-        if any(spread for _, spread in cells):
-            rows.append(["", "", *(spread for _, spread in cells)])
+        rows.append([one.policy + marks, _setting_of(one), *cells])
+    setup = advice.setup
     title = (
-        f"Predicted on {advice.world_size} ranks, buffer_size {advice.setup.windows}, cost "
+        f"Predicted on {setup.world_size} ranks, buffer_size {setup.buffer_size}, cost "
         f"{advice.cost!r}"
     )
     return text_table(["policy", "with", *(name for name, _ in _FORMS.values())], rows, title=title)

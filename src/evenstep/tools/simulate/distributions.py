@@ -35,9 +35,8 @@ class Quantiles(Protocol):
         """[samples] lengths at `levels`, each between 0 and 1 exclusive."""
         ...
 
-    def moment(self, order: int) -> float:
-        """Exact mean of ``length ** order``."""
-        ...
+    @property
+    def mean(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,11 @@ class LogLinear:
         logs: Float64Array = np.interp(levels, at, np.log(lengths))
         return np.exp(logs)
 
-    def moment(self, order: int) -> float:
+    @property
+    def mean(self) -> float:
         at, lengths = np.array(self.knots).T
-        powers = lengths**order
         # The mean of an exponential between two values is their logarithmic mean.
-        return float(np.sum(np.diff(at) * np.diff(powers) / np.diff(np.log(powers))))
+        return float(np.sum(np.diff(at) * np.diff(lengths) / np.diff(np.log(lengths))))
 
 
 @dataclass(frozen=True)
@@ -73,24 +72,9 @@ class LogNormal:
         normal = np.fromiter(map(NormalDist().inv_cdf, levels.tolist()), np.float64, len(levels))
         return self.median * np.exp(self.sigma * normal)
 
-    def moment(self, order: int) -> float:
-        return float(self.median**order * math.exp((order * self.sigma) ** 2 / 2))
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """Quantile function of a uniform distribution."""
-
-    low: float
-    high: float
-
-    def __call__(self, levels: Float64Array) -> Float64Array:
-        lengths: Float64Array = self.low + (self.high - self.low) * levels
-        return lengths
-
-    def moment(self, order: int) -> float:
-        powers = self.high ** (order + 1) - self.low ** (order + 1)
-        return powers / ((order + 1) * (self.high - self.low))
+    @property
+    def mean(self) -> float:
+        return float(self.median * math.exp(self.sigma**2 / 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +91,7 @@ class Distribution:
     @property
     def mean(self) -> float:
         """Mean length, without rounding and clipping."""
-        return sum(share * part.moment(1) for share, part in self.parts)
-
-    @property
-    def cv(self) -> float:
-        """Standard deviation over mean, without rounding and clipping."""
-        square = sum(share * part.moment(2) for share, part in self.parts)
-        return math.sqrt(square - self.mean**2) / self.mean
+        return sum(share * part.mean for share, part in self.parts)
 
     def lengths(self, levels: Float64Array) -> Int64Array:
         """[samples] int64 lengths at `levels`. Parts divide the levels by their shares."""
@@ -135,15 +113,6 @@ def _through(*knots: tuple[float, float], max_tokens: int) -> Distribution:
         shortest=int(knots[0][1]),
         longest=int(knots[-1][1]),
         max_tokens=max_tokens,
-    )
-
-
-def _synthetic(*parts: tuple[float, tuple[int, int]]) -> Distribution:
-    return Distribution(
-        parts=tuple((share, Uniform(*bounds)) for share, bounds in parts),
-        shortest=min(bounds[0] for _, bounds in parts),
-        longest=max(bounds[1] for _, bounds in parts),
-        max_tokens=4096,
     )
 
 
@@ -217,14 +186,6 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
         "coyo-text": _through(*_COYO_TEXT, max_tokens=2048),
         # Images from the web in cells of 28 pixels: mean 645, CV 2.14.
         "coyo-image": _through(*_COYO_IMAGE, max_tokens=16_384),
-        # ODB's Appendix I, for audits of its guarantees. It prints shares of short and long samples
-        # for "longtail" and "bimodal", and no bounds: those of its other distributions are taken.
-        "uniform-narrow": _synthetic((1.0, (64, 512))),
-        "uniform-wide": _synthetic((1.0, (64, 2048))),
-        "longtail": _synthetic((0.9, (64, 512)), (0.1, (1800, 2048))),
-        "bimodal": _synthetic((0.5, (64, 512)), (0.5, (1800, 2048))),
-        "all-long": _synthetic((1.0, (1800, 2048))),
-        "all-short": _synthetic((1.0, (32, 64))),
     }
 )
 

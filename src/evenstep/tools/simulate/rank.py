@@ -88,8 +88,6 @@ class SimulatedEpoch:
     ranks: list[SimulatedRank]
     identities: Sequence[Int64Array]
     """For each rank, [samples] identity of each sample, by arrival number."""
-    sent: int
-    """Bytes of all messages except the hello."""
     plan_seconds: float
     """Processor time in the policy, all ranks together."""
 

@@ -77,8 +77,6 @@ class SimulationResult:
     """The same for a token, on average."""
     plan_us_per_sample: float
     """Microseconds of processor time one rank spends in the policy, per sample it emits."""
-    message_bytes_per_round: float
-    """Bytes that one rank sends in one round, on average; without the hello of the epoch."""
     costs: Float64Array = field(repr=False, compare=False)
     """[steps, ranks x micro-batches] cost of every group; 0 for a filler."""
     text_imbalance: float | None = None
@@ -156,7 +154,6 @@ def measure(
         max_delay_steps=max(one.max_delay for one in emitted),
         mean_delay_steps=sum(one.waited for one in emitted) / max(real, 1),
         plan_us_per_sample=1e6 * epoch.plan_seconds / max(count, 1),
-        message_bytes_per_round=epoch.sent / len(ranks) / max(rounds, 1),
         costs=costs,
         **({} if ranks[0].vision is None else _images(emitted, cost, costs, together)),
     )

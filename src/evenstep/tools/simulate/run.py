@@ -125,21 +125,17 @@ def run_epoch(
         entries = None if stream is None else stream.shape[1]
         protocol = RankProtocol(options, rank=number, share=shard.shape[1], entries=entries)
         ranks.append(SimulatedRank(protocol, shard if stream is None else shard[:, :0], stream))
-    sent: list[int] = []
     while not _all_finished(ranks):
         for rank in ranks:
             rank.fill()
         messages = Exchanged([rank.outgoing() for rank in ranks])
-        sent.append(sum(map(len, messages.messages)))
         for rank in ranks:
             rank.incoming(messages)
         if progress is not None:
             progress(sum(rank.protocol.emitted for rank in ranks), total)
     if pooled is not None:
         identities = [pooled[rank.entries] for rank in ranks]
-    return SimulatedEpoch(
-        ranks=ranks, identities=identities, sent=sum(sent[1:]), plan_seconds=sum(spent)
-    )
+    return SimulatedEpoch(ranks=ranks, identities=identities, plan_seconds=sum(spent))
 
 
 def _identities(

@@ -24,11 +24,6 @@ from evenstep.plan.rng import RandomStream, generator
 from evenstep.plan.value_checks import check_at_least, plain_value
 
 
-def by_length(lengths: Int64Array, ranks: int, seed: int, batch_size: int) -> list[Groups]:
-    """Batches of one size in the order of their lengths, shortest first, in every epoch."""
-    return _shares(_batches(np.argsort(lengths, kind="stable"), batch_size), ranks)
-
-
 def length_grouped(lengths: Int64Array, ranks: int, seed: int, batch_size: int) -> list[Groups]:
     """Batches of one size as ``group_by_length`` of Hugging Face makes them (ODB, App. J: HFG).
 
@@ -109,7 +104,6 @@ def _turns(count: int, ranks: int) -> list[Int64Array]:
 
 
 _FORMS = {
-    "sorted": (by_length, "fixed-size batches, by length."),
     "length-grouped": (length_grouped, "group_by_length of Hugging Face."),
     "max-tokens": (max_tokens, "full batches, shortest first (GMT)."),
     "bucketed-max-tokens": (bucketed_max_tokens, "full batches of like length (BMT)."),
