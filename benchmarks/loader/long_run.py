@@ -86,7 +86,7 @@ def train(
 def role(process: psutil.Process, depth: int) -> str:
     if "resource_tracker" in " ".join(process.cmdline()):
         return ""
-    return {1: "trainers", 2: "fork servers", 3: "batchers", 4: "workers"}.get(depth, "")
+    return {1: "trainers", 2: "batchers", 3: "workers"}.get(depth, "")
 
 
 def main() -> None:
