@@ -183,7 +183,7 @@ class Broken(Policy):
         ("dropped too", "a sample twice"),
         ("empty group", "a group without samples"),
         ("in no group", "samples without a group"),
-        ("unequal", "rank 0 planned 1 steps in round 0, and rank 1 2"),
+        ("unequal", "rank 0 planned 1 steps, and rank 1 2"),
     ],
 )
 def test_a_policy_that_breaks_its_contract_is_an_error(how, said):

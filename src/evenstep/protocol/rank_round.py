@@ -13,9 +13,8 @@ from evenstep.plan.label_reading import FIRST, UNSHIFTED
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.protocol.bodies import ProposalHead, ProposalHeads
 from evenstep.protocol.epoch_options import EpochOptions
-from evenstep.protocol.own_receipt import Receipt, counts_by_source
 from evenstep.protocol.planned_step import PlannedStep, SettledRound
-from evenstep.protocol.receipts import RoundTotals
+from evenstep.protocol.receipts import Receipt, RoundTotals, counts_by_source
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
 
