@@ -30,8 +30,7 @@ The files of this folder, in reading order:
     notices        what a loader says about its pass
     feeder         `Feeder`: the sampler's indices
     memory_watch   what fits in memory, found while training
-    threads        `GuardedThread`: a thread that never ends in silence; `LaterInterrupt`;
-                   `Watchdog`: calls of the user's code that take longer than `timeout`
+    threads        `GuardedThread`: a thread that never ends in silence
     torch_loader   `wrap`: takes over a torch DataLoader
     row_order      what its samplers and batch samplers yield, and whether for all ranks or for one
 """

@@ -48,7 +48,6 @@ from evenstep.loader.resume.state import to_dict
 from evenstep.loader.row_order import resolve_batch_sampler
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.step_clock import StepClock
-from evenstep.loader.threads import LaterInterrupt, Watchdog
 from evenstep.loader.transport.peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.plan.policies.even.even import Even
@@ -95,9 +94,8 @@ class DataLoader(LoaderAttributes):
             last smaller batch.
         num_workers: processes that prepare samples; 0 prepares them in a thread of this process.
         prefetch_factor: chunks prepared ahead by each worker (2 when None).
-        timeout: seconds that a worker may take for a chunk, and one call of the sampler,
-            `collate_fn` or, with ``num_workers=0``, the dataset. Else it is a `LoaderDiedError`
-            that names the call and has the stacks of its process. 0 is no limit.
+        timeout: seconds that a worker may take for a chunk of samples; else it is a
+            `LoaderDiedError`. 0 is no limit.
         update_tokens: real tokens of an optimizer update on all ranks together, or "auto" for what
             a full group of each rank holds. The loader chooses how many steps an update has, and
             how large their groups are: see `evenstep.plan.update_size`. It reads a few samples
@@ -287,15 +285,12 @@ class DataLoader(LoaderAttributes):
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
             epoch = start.spec(self._passes)
             self._passes += 1
-            # The built-in order is not the user's code.
-            timeout = self._options.timeout if self.sampler is not None else 0
-            watchdog = Watchdog(timeout, exchange.place.rank)
             batcher = self._runtime.start_batcher(start, self._spec(exchange.place))
             iterator = StepIterator(
                 batcher=batcher,
                 keep_batcher=self._options.keeps_workers,
                 exchange=exchange,
-                feeder=self._runtime.start_feeder(start, batcher, epoch.serial, watchdog),
+                feeder=self._runtime.start_feeder(start, batcher, epoch.serial),
                 epoch=epoch,
                 pin_memory=self.pin_memory and torch.cuda.is_available(),
                 observers=Observers(
@@ -380,7 +375,6 @@ class DataLoader(LoaderAttributes):
             if not step.rank and not step.context_rank:
                 same = message.new_round.same_rows
                 self._notices.same_rows(same, self.sampler, self.dataset)
-            self._notices.memory(message.new_round.start.window_limit, self._options)
 
     def _ended(self, end: EpochEnd) -> None:
         self._notices.bad(end.bad)
@@ -581,11 +575,8 @@ class DataLoader(LoaderAttributes):
         closed(self)
 
     def __del__(self) -> None:
-        try:
-            if hasattr(self, "_owner"):
-                self.close()
-        except KeyboardInterrupt:
-            later = LaterInterrupt()  # noqa: F841
+        if hasattr(self, "_owner"):
+            self.close()
 
     def _under_way(self) -> bool:
         running = self._current() if self._current is not None else None

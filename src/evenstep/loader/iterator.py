@@ -27,7 +27,6 @@ from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.memory_watch import MemoryWatch
 from evenstep.loader.step_clock import StepClock
-from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Doing, Session
 from evenstep.run_log import RunLog
@@ -180,12 +179,9 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             return batch, step
 
     def _check_threads(self) -> None:
-        """Raises an error if a thread that the batcher waits for has failed or hangs."""
+        """Raises an error if a thread that the batcher waits for has failed."""
         if self._session.broken is not None:
             raise self._session.broken
-        hangs = self._feeder.overdue() if self._feeder is not None else None
-        if hangs is not None:
-            BatcherFailure(*hangs).reraise()
         failed = self._feeder.failure if self._feeder is not None else None
         if failed is not None and self._batcher.alive():
             raise LoaderDiedError(f"the sampler's indices cannot be sent: {described(failed)}")
@@ -240,11 +236,8 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                 self._batcher.close()
 
     def __del__(self) -> None:
-        try:
-            if hasattr(self, "_session"):  # else it was never started
-                self.close()
-        except KeyboardInterrupt:
-            later = LaterInterrupt()  # noqa: F841
+        if hasattr(self, "_session"):  # else it was never started
+            self.close()
 
 
 class BatchIterator(Iterator[Any]):

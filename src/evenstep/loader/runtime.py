@@ -21,7 +21,6 @@ from evenstep.loader.learning.probe import Probe, ask
 from evenstep.loader.learning.question import JobAnswer, JobQuestion
 from evenstep.loader.options import Faults
 from evenstep.loader.resume.epoch_cursor import EpochStart
-from evenstep.loader.threads import Watchdog
 from evenstep.loader.transport.peers import LoaderNumber
 from evenstep.loader.transport.rank_exchange import RankExchange, make_exchange
 from evenstep.loader.transport.session import Session
@@ -102,7 +101,6 @@ class LoaderRuntime:
         start: EpochStart,
         batcher: BatcherProcess | BatcherThread,
         serial: int,
-        watchdog: Watchdog,
     ) -> Feeder | None:
         """The feeder of a pass; None for an iterable dataset."""
         indices = start.indices()
@@ -115,7 +113,6 @@ class LoaderRuntime:
                 indices,
                 previous,
                 start.deals(),
-                watchdog,
                 start.first_rows,
             )
         return self._feeder

@@ -26,7 +26,7 @@ from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
 from evenstep.loader.batcher.process_main import ANY_PASS, GRACE, run_batcher
 from evenstep.loader.batcher.sample_store import Closed
-from evenstep.loader.threads import GuardedThread, Watchdog
+from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
 from evenstep.loader.workers.worker_start import could_not_start, start_batcher
 
@@ -184,7 +184,7 @@ class BatcherThread:
         self._spec = spec
         # `length_fn` and `collate_fn` may share a tokenizer, in which every call sets padding and
         # truncation for itself.
-        self._watchdog = Watchdog(spec.timeout, spec.rank, lock=threading.Lock())
+        self._lock = threading.Lock()
         try:
             self.exchange, self._batcher_exchange = multiprocessing.Pipe()
             batcher_feed, self.feed = multiprocessing.Pipe()
@@ -204,8 +204,8 @@ class BatcherThread:
         self._ports = PipePorts(
             self._batcher_exchange, epoch.serial, self._spec.memory.prefetch, self._results.put
         )
-        intake = Intake(self._spec, self._batcher_feed, self._watchdog)
-        self._run = EpochRun(self._spec, epoch, self._ports, intake.feed, self._watchdog)
+        intake = Intake(self._spec, self._batcher_feed, self._lock)
+        self._run = EpochRun(self._spec, epoch, self._ports, intake.feed, lock=self._lock)
         thread = GuardedThread(self._work, self._run, intake, self._ports, name="batcher")
         thread.start()
         self._thread = thread
@@ -246,8 +246,7 @@ class BatcherThread:
             return self._results.get(timeout=timeout if alive else 0)
         except queue.Empty:
             if alive:
-                hangs = self._watchdog.overdue()
-                return BatcherFailure(*hangs) if hangs else None
+                return None
             raise LoaderDiedError(self.cause_of_death()) from None
 
     def alive(self) -> bool:
@@ -266,6 +265,6 @@ class BatcherThread:
         if self._thread is None:  # which would have closed these
             self._batcher_feed.close()
             self._batcher_exchange.close()
-        elif not self._watchdog.overdue():
+        else:
             # A sample that is being prepared cannot be interrupted; its result is dropped.
             self._thread.join(5.0)

@@ -19,7 +19,6 @@ from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.probe import Run
 from evenstep.loader.learning.rows import asks_rows, found_of_rows
 from evenstep.loader.options import LoaderOptions
-from evenstep.loader.threads import Watchdog
 from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
 from evenstep.loader.workers.seeding import epoch_seed
 from evenstep.plan.policies.even import Even
@@ -196,7 +195,7 @@ def _lengths(options: LoaderOptions, source: Any, indices: list[int]) -> tuple[l
     """Lengths of good samples. The loader skips the others, or says what is bad."""
     preparation = Preparation(options.prepare, skip_bad=True)
     request = ChunkRequest(epoch_seed(options.seed, 0), tuple(indices))
-    raw = IndexedDataset(source, preparation, Watchdog())[request]
+    raw = IndexedDataset(source, preparation)[request]
     longest = options.policy.max_length
     lengths, bad = [], ""
     for sample, name in zip(raw.samples, raw.names):
