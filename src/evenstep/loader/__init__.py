@@ -25,7 +25,7 @@ The files of this folder, in reading order:
     arguments      what it refuses, trainers without evenstep's integration too; its defaults
     options        `LoaderOptions`: its arguments, checked; `Memory`, `Faults`, `SampleCounts`
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
-    iterator       `StepIterator`: one pass; `until`: passes until enough samples have come
+    iterator       `StepIterator`: one pass
     step_clock     how long steps take, and what that says of the policy's cost
     notices        what a loader says about its pass
     feeder         `Feeder`: the sampler's indices

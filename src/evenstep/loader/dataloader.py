@@ -34,7 +34,7 @@ from evenstep.loader.arguments import (
 )
 from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.batcher_messages import BadSample, EpochEnd, LoaderSpec, StepProgress
-from evenstep.loader.iterator import BatchIterator, Observers, StepIterator, until
+from evenstep.loader.iterator import BatchIterator, Observers, StepIterator
 from evenstep.loader.learning.job_learning import JobLearning
 from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.question import JobQuestion, Measured
@@ -304,21 +304,6 @@ class DataLoader(LoaderAttributes):
         self._current = weakref.ref(iterator)
         self._cursor.started(start)
         return iterator
-
-    def epochs(self, *, samples: int) -> Iterator[tuple[Any, StepInfo]]:
-        """Yields (batch, `StepInfo`) of successive passes until all ranks together have received
-        this many samples, counting those before a resume: see `samples`.
-
-        It stops after the first update that reaches the number, so all ranks stop at the same step
-        and exceed the number by less than one update. That may be in the middle of an epoch. From a
-        state saved there, a call with a larger number continues with the rest of the epoch.
-
-        Raises:
-            ConfigurationError: `samples` is not at least 1; or, while iterating, two passes after
-                each other had no step.
-        """
-        check_at_least(1, samples=samples)
-        return until(self, samples)
 
     def _log_of_pass(self, place: GroupPlace) -> RunLog | None:
         if self._run_log is None or place.rank or place.context_rank:

@@ -149,10 +149,8 @@ def decode_proposals(bodies: Sequence[memoryview]) -> tuple[ProposalHeads, Int64
     table[np.arange(table.shape[1]) < sizes[:, None]] = np.frombuffer(b"".join(bodies), _NUMBER)
     ratios = len(ProposalHead._fields) - 1
     finished, lacks = table[:, :2].T.astype(np.bool_)
-    heads = ProposalHeads(
-        finished, lacks, *table[:, 2:ratios].T, ratios=table[:, ratios : ratios + 2]
-    )
-    return heads, table[:, ratios + 2 :]
+    columns = [*table[:, 2:ratios].T, table[:, ratios : ratios + 2]]
+    return ProposalHeads(finished, lacks, *columns), table[:, ratios + 2 :]
 
 
 # Receipt

@@ -234,15 +234,15 @@ class RoundTotals(Totals):
                 )
             if count:
                 planes[rank] = table.reshape(rows, 8, steps)
-        table = np.ascontiguousarray(np.moveaxis(planes, 2, -1)).view(np.int64)[..., 0]
-        samples, tokens, padding, unsupervised, patches, images = table[:, :_COUNTS].swapaxes(0, 1)
-        table[:, _COUNTS] ^= _bits(tokens + padding)
-        floats = table[:, _COUNTS : _COUNTS + len(_FLOATS)].view(np.float64).swapaxes(0, 1)
+        found = np.ascontiguousarray(np.moveaxis(planes, 2, -1)).view(np.int64)[..., 0]
+        samples, tokens, padding, unsupervised, patches, images = found[:, :_COUNTS].swapaxes(0, 1)
+        found[:, _COUNTS] ^= _bits(tokens + padding)
+        floats = found[:, _COUNTS : _COUNTS + len(_FLOATS)].view(np.float64).swapaxes(0, 1)
         return cls(
             *(samples, tokens, tokens + padding, tokens - unsupervised),
             patches=patches,
             images=images,
-            by_source=table[:, _COUNTS + len(_FLOATS) :].swapaxes(1, 2),
+            by_source=found[:, _COUNTS + len(_FLOATS) :].swapaxes(1, 2),
             **dict(zip(_FLOATS, floats)),
         )
 
