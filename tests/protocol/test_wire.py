@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import struct
-import zlib
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.errors import DamagedMessageError, MismatchError, PeerError
+from evenstep.errors import MismatchError, PeerError
 from evenstep.protocol.bodies import (
     ProposalHead,
     compare_hellos,
@@ -176,16 +174,3 @@ def test_a_rank_elsewhere_is_named_with_both_places(bodies, kind, other, round, 
     )
     with pytest.raises(MismatchError, match=message):
         open_all(messages, kind, round, rank=5, epoch=0)
-
-
-def test_a_message_can_be_made_from_what_the_head_says():
-    """With nothing of evenstep's."""
-
-    def message(length: int) -> bytes:
-        rest = struct.pack("<III", length, 0, 7) + b"abc"
-        checksum = zlib.crc32(b"ev\x07P" + rest)
-        return b"ev\x07P" + struct.pack("<I", checksum) + rest
-
-    assert message(23) == encode(PROPOSAL, b"abc", rank=0, round=7)
-    with pytest.raises(DamagedMessageError, match="it has 23 bytes of 24"):
-        open_all([message(24)], PROPOSAL, 7, rank=0, epoch=0)
