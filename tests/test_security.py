@@ -16,7 +16,6 @@ UNPICKLES = {
     # processes of one rank, through pipes and memory that they inherit
     "loader/batcher/filler_sample.py",
     "loader/learning/probe.py",
-    "loader/start/fork_server.py",
     "loader/transport/shared_memory.py",
     # a Source Loader and its own workers, through pipes
     "service/source_loader/preparer.py",

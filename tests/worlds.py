@@ -22,10 +22,8 @@ from evenstep.plan.policies.pool_sort import PoolSort
 from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.rng import generator
 from evenstep.protocol import EpochOptions, RankProtocol
-from evenstep.protocol.bodies import ProposalHead, ProposalHeads
-from evenstep.protocol.own_receipt import Receipt
 from evenstep.protocol.planned_step import PlannedStep
-from evenstep.protocol.receipts import RoundTotals
+from evenstep.protocol.receipts import Receipt, RoundTotals
 from evenstep.protocol.window_buffer import RoundStart
 from few_steps import FewSteps
 
@@ -364,14 +362,4 @@ def play(policy, shards, **options):
 
 def totals_of(receipts: Sequence[Receipt]) -> RoundTotals:
     """What all ranks learn of a round in which each of them trains on all of its window."""
-    heads = []
-    for receipt in receipts:
-        columns = (receipt.samples, receipt.supervised_tokens, receipt.tokens)
-        held = [int(column.sum()) for column in columns]
-        heads.append(ProposalHead(not held[0], False, *held, 0))
-    return RoundTotals.decode([receipt.encode() for receipt in receipts], heads_of(heads))
-
-
-def heads_of(heads: Sequence[ProposalHead]) -> ProposalHeads:
-    """As all ranks have them."""
-    return ProposalHeads(*map(np.array, zip(*heads)))
+    return RoundTotals.decode([receipt.encode() for receipt in receipts])

@@ -8,7 +8,7 @@ import evenstep
 from evenstep import StepInfo, TokenBudget
 from evenstep.batch import Composition
 from evenstep.cost import GroupShapes, PaddedTokenCost
-from evenstep.protocol.own_receipt import Receipt
+from evenstep.protocol.receipts import Receipt
 from evenstep.tools.simulate import sample_lengths, simulate
 from worlds import totals_of
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -112,23 +110,3 @@ def test_an_interrupt_closes_the_pass(recording: Recording) -> None:
     assert batcher.calls[-1] == "close"
     with pytest.raises(EvenstepError):
         next(steps)
-
-
-@pytest.mark.parametrize("busy", [0.0, 0.2], ids=["", "on a busy machine"])
-def test_an_interrupt_while_a_pass_is_finalized_is_not_lost(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch, busy: float
-) -> None:
-    class Interrupted(Batcher):
-        def close(self) -> None:
-            raise KeyboardInterrupt
-
-    def start_slowly(thread: threading.Thread) -> None:
-        start(thread)
-        time.sleep(busy)
-
-    start = threading.Thread.start
-    steps = iterator_over(Interrupted(), recording)
-    monkeypatch.setattr(threading.Thread, "start", start_slowly)
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  it may come at once
-        del steps
-        time.sleep(10)

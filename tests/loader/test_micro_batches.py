@@ -10,8 +10,6 @@ import torch
 
 import evenstep
 from documents import Documents
-from evenstep.errors import InvariantError
-from evenstep.plan import Groups, Plan
 from loader_options import grouped
 from worlds import Arbitrary
 
@@ -56,38 +54,3 @@ def test_a_collate_function_may_take_its_samples_apart(num_workers) -> None:
     loader = make(num_workers=num_workers, collate_fn=take_apart)
     fillers = sum(scale == 0 for _, step in loader.steps() for scale in step.loss_scales)
     assert fillers > 0
-
-
-class Overfull(Arbitrary):
-    def settle(self, proposal, messages, rank):
-        count = len(proposal.window)
-        groups = Groups(np.arange(count), np.arange(count + 1))
-        return Plan(groups, steps=np.array(self.bounds(count)))
-
-
-class TooMany(Overfull):
-    def bounds(self, count):
-        return [0, count]
-
-
-class Unfinished(Overfull):
-    def bounds(self, count):
-        return [0, 1]
-
-
-class Empty(Overfull):
-    def bounds(self, count):
-        return [0, 0, 2, count]
-
-
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        (TooMany(micro_batches=3), r"a step of \d+ groups, with micro_batches=3"),
-        (Unfinished(micro_batches=3), "a group of no step"),
-        (Empty(micro_batches=3), "a step without groups"),
-    ],
-)
-def test_a_policy_that_breaks_its_contract_is_an_error(policy, message) -> None:
-    with pytest.raises(InvariantError, match=message):
-        list(make(policy))

@@ -67,10 +67,9 @@ def make() -> Iterator[Make]:
 
 
 def everybody() -> set[int]:
-    """Batcher and workers; the resource tracker and the fork server of other tests are neither."""
-    others = ("resource_tracker", "evenstep.loader.start")
+    """Batcher and workers; the resource tracker of other tests is neither."""
     children = psutil.Process().children(recursive=True)
-    return {c.pid for c in children if not any(name in " ".join(c.cmdline()) for name in others)}
+    return {c.pid for c in children if "resource_tracker" not in " ".join(c.cmdline())}
 
 
 def whole_pass(loader: evenstep.DataLoader) -> set[int]:

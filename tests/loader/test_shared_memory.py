@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import LoaderDiedError
-from evenstep.loader.transport import shared_memory as module
 from evenstep.loader.transport.shared_memory import Reader, Writer
 from shared_memory import abandoned, shared_memory
 
@@ -35,9 +34,7 @@ def sample(size: int, value: int = 0) -> dict[str, torch.Tensor]:
 
 @given(
     st.lists(
-        st.tuples(
-            st.sampled_from(["pack", "lend", "drop"]), st.integers(1, 3000), st.integers(0, 9)
-        ),
+        st.tuples(st.sampled_from(["pack", "drop"]), st.integers(1, 3000), st.integers(0, 9)),
         max_size=60,
     )
 )
@@ -46,9 +43,7 @@ def test_what_either_side_keeps_stays_and_all_else_is_used_again(turns):
     kept: list[tuple[torch.Tensor, int]] = []  # and what fills them
     most = 0
     for number, (act, size, choice) in enumerate(turns):
-        if act == "lend":
-            kept.append((in_lent_memory(writer, size, number), number))
-        elif act == "pack":
+        if act == "pack":
             again = [(view[:size], value) for view, value in kept[choice : choice + 2]]
             fresh = (torch.full((size,), number), number)
             packed = writer.pack([view for view, _ in (fresh, *again)])
@@ -61,10 +56,6 @@ def test_what_either_side_keeps_stays_and_all_else_is_used_again(turns):
             assert (view == value).all()
         most = max(most, len(kept))
     assert len(writer._slabs) <= most + 1
-
-
-def in_lent_memory(writer: Writer, size: int, value: int) -> torch.Tensor:
-    return torch.frombuffer(writer.lend(8 * size), dtype=torch.int64).fill_(value)
 
 
 def test_a_small_part_that_is_kept_keeps_itself_alone():
@@ -81,31 +72,6 @@ def test_a_small_part_that_is_kept_keeps_itself_alone():
     assert len(writer._slabs) <= len(large) + 2
 
 
-def test_a_tensor_in_lent_memory_is_not_copied():
-    writer, reader = Writer(), Reader()
-    tensor = in_lent_memory(writer, 1000, 1)
-    back = reader.unpack(writer.pack({"x": tensor, "small": torch.arange(5)}))
-    tensor[7] = 99  # the same memory, so the reader sees it
-    assert back["x"][7] == 99
-    assert back["small"].tolist() == [0, 1, 2, 3, 4]
-
-
-def test_a_batch_is_packed_while_another_thread_is_being_lent_memory(monkeypatch):
-    writer, reader = Writer(), Reader()
-    found = []
-
-    class Interrupted(module._Lease):
-        def __new__(cls, *arguments):
-            # As if the thread that packs ran here, where nothing keeps it from running.
-            found.append(writer.pack({"x": torch.arange(5)}))
-            return super().__new__(cls, *arguments)
-
-    monkeypatch.setattr(module, "_Lease", Interrupted)
-    writer.lend(100)
-    monkeypatch.undo()
-    assert reader.unpack(found[0])["x"].tolist() == [0, 1, 2, 3, 4]
-
-
 def test_a_slab_that_outlives_its_reader_is_given_back():
     writer, reader = Writer(), Reader()
     kept = reader.unpack(writer.pack(sample(1000, 7)))["x"]
@@ -120,15 +86,13 @@ def test_a_slab_that_outlives_its_reader_is_given_back():
 def test_what_a_forked_child_lets_go_of_stays_with_the_parent():
     writer, reader = Writer(), Reader()
     kept = reader.unpack(writer.pack(sample(1000, 7)))["x"]
-    lent = memoryview(writer.lend(1000))
     if (child := os.fork()) == 0:
-        del kept, lent
+        del kept
         os._exit(0)
     os.waitpid(child, 0)
     busy = {writer.pack(sample(1000, turn)).slab for turn in range(3)}
     assert len(busy) == 3
     assert kept.tolist() == [7] * 1000
-    assert len(lent) == 1000
 
 
 def mapped() -> int:
@@ -138,7 +102,7 @@ def mapped() -> int:
 
 def test_memory_is_given_back_without_python_code_that_a_signal_could_interrupt():
     writer, reader = Writer(), Reader()
-    batches = [reader.unpack(writer.pack(sample(1000))), memoryview(writer.lend(1000))]
+    batches = [reader.unpack(writer.pack(sample(1000)))]
     ran = []
     sys.setprofile(lambda frame, event, function: ran.append((event, frame.f_code.co_name)))
     batches.clear()
@@ -153,8 +117,6 @@ def test_without_anonymous_memory_buffers_travel_in_the_message(monkeypatch):
     back = Reader().unpack(packed)
     back["x"] += 1
     assert back["x"].tolist() == [4] * 50
-    back = Reader().unpack(Writer().pack([in_lent_memory(Writer(), 50, 6)]))[0]
-    assert back.tolist() == [6] * 50
 
 
 def _write(connection, turns: int) -> None:
@@ -204,8 +166,6 @@ def test_memory_that_runs_out_is_an_error_that_says_how_much_was_asked_for_and_w
     assert message.startswith(f"shared memory ran out: process {os.getpid()} asked for 2,000,")
     assert "in 1 slabs" in message
     assert "lower buffer_size, prefetch or num_workers" in message
-    with limited(resource.RLIMIT_FSIZE, 1 << 20), pytest.raises(LoaderDiedError, match="ran out"):
-        Writer().lend(2 << 20)
     # Nothing is lost: what was packed before stays, and the same goes through later.
     assert kept["x"].tolist() == [0] * 1000
     assert reader.unpack(writer.pack(sample(250_000, 7)))["x"][-1] == 7

@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
-from evenstep.loader.threads import Watchdog
 from evenstep.loader.workers import iterable
 from evenstep.loader.workers.chunks import Chunk, Preparation, RawChunk
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog, WorkerStates
@@ -96,9 +95,7 @@ def raw_chunks(
     """As torch's DataLoader gets them from `workers` processes; 0 is the process itself."""
     if states is not None:
         states = WorkerStates.from_json(states.to_json())
-    chunked = ChunkedIterable(
-        dataset, size, Preparation(None, skip_bad=False), Watchdog(), replays=replays
-    )
+    chunked = ChunkedIterable(dataset, size, Preparation(None, skip_bad=False), replays=replays)
     chunked.begin(states)
     copies = [pickle.loads(pickle.dumps(chunked)) for _ in range(workers)] or [chunked]
     iterators = [iter(copy) for copy in copies]

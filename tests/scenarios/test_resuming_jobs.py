@@ -102,6 +102,16 @@ def test_two_ranks_resume_exactly(tmp_path: Path) -> None:
 QUOTA = 150  # samples, of epochs of 60
 
 
+def until(loader: evenstep.DataLoader, samples: int) -> Any:
+    """The loop of docs/training.md."""
+    while loader.samples < samples:
+        for batch, step in (steps := loader.steps()):
+            yield batch, step
+            if step.ends_update and loader.samples >= samples:
+                break
+        steps.close()
+
+
 def steps_of_job(kind: str) -> tuple[evenstep.DataLoader, Any]:
     """Steps of one epoch, or of a quota of samples, which is met in the third."""
     if kind == "epoch":
@@ -109,7 +119,7 @@ def steps_of_job(kind: str) -> tuple[evenstep.DataLoader, Any]:
         return loader, loader.steps
     faults = evenstep.Faults(exhausted=kind)
     loader = make_loader(dataset=Documents(60, prompts=True), faults=faults)
-    return loader, lambda: loader.epochs(samples=QUOTA)
+    return loader, lambda: until(loader, QUOTA)
 
 
 def train_and_save(rank: Rank, folder: Path, kind: str, resume: bool) -> list[list[Any]]:
@@ -243,7 +253,7 @@ def train_to_quota(rank: Rank, state: dict[str, Any] | None, quota: int) -> Any:
     if state is not None:
         loader.load_state_dict(state)
     before, seen = loader.samples, []
-    for batch, step in loader.epochs(samples=quota):
+    for batch, step in until(loader, quota):
         seen.append([step.epoch, [] if step.filler else batch["identity"].tolist()])
         time.sleep(0.1 * rank.rank)  # the first rank leaves its last pass long before the others
     return before, seen, loader.state_dict(), loader.samples

@@ -6,7 +6,6 @@ import logging
 from typing import Any
 
 import pytest
-from ranks import Rank, run
 from torch.utils.data import Dataset
 
 import evenstep
@@ -63,35 +62,3 @@ def test_there_is_none_where_something_counts(cut: Any, options: Any, caplog: An
 def test_an_update_of_several_steps_is_one(caplog: Any) -> None:
     (message,) = warnings_of([4, 5, 6, 7], caplog, accumulate=2)
     assert "update 1 of epoch 0" in message
-
-
-def test_a_pass_that_resumes_inside_an_update_knows_of_half_of_it(caplog: Any) -> None:
-    def loader() -> evenstep.DataLoader:
-        dataset = Prompts(2, 3, 6, 7)
-        collate = evenstep.PadCollator()
-        return evenstep.DataLoader(dataset, batch_size=2, accumulate=2, collate_fn=collate)
-
-    first = loader()
-    steps = first.steps()
-    next(steps)
-    second = loader()
-    second.load_state_dict(first.state_dict())
-    with caplog.at_level(logging.WARNING, "evenstep"):
-        assert len(list(second.steps())) == COUNT // 2 - 1
-    assert not [message for message in caplog.messages if "supervised" in message]
-
-
-def warned(rank: Rank, cut: list[int]) -> int:
-    messages: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore
-    logging.getLogger("evenstep").addHandler(handler)
-    dataset, collate = Prompts(*cut), evenstep.PadCollator()
-    list(evenstep.DataLoader(dataset, batch_size=2, collate_fn=collate).steps())
-    return sum("supervised" in message for message in messages)
-
-
-@pytest.mark.parametrize(("cut", "said"), [([4, 6], [0, 0]), ([4, 5, 6, 7], [1, 0])])
-def test_the_first_rank_says_it_for_all(tmp_path: Any, cut: list[int], said: list[int]) -> None:
-    # Rank r has samples r, r + 2, r + 4 and so on.
-    assert run(warned, 2, cut, folder=tmp_path) == said

@@ -131,7 +131,7 @@ def _modules(package: Any) -> list[Any]:
 def simulated_machine() -> Iterator[None]:
     """Within it, the loader runs on the simulated machine, and nowhere else."""
     modules = _modules(evenstep.loader)
-    with _simulated([*modules, evenstep.processes, sys.modules["evenstep.batch.memory"]]):
+    with _simulated([*modules, evenstep.processes]):
         patience._made = simulated_processes.PerProcess(collections.Counter)  # type: ignore
         peers.socket = _Module(gethostname=lambda: simulated.current().process.host)  # type: ignore
         rank_exchange.Meeting = simulated_distributed.Meeting  # type: ignore

@@ -8,7 +8,6 @@
     media           images, videos and audio of a group, joined
     pad             `PadCollator`: a group as padded rows; `DefaultCollator`
     pack            `PackCollator`: a group as one row of documents, which lie as `RowLayout` says
-    memory          where collators put large tensors
     formats/        a packed batch in the form that each training framework takes
     joining         `unbatch`: a batch of one sample, as that sample; whether such samples, joined,
                     make the batch that a collate function makes of rows

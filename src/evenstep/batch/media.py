@@ -18,7 +18,6 @@ from collections.abc import Collection, Mapping, Sequence, Set
 import torch
 
 from evenstep.batch.count_media import VISION_GRIDS
-from evenstep.batch.memory import cat
 from evenstep.errors import CollateError
 
 _TILE_MASK = "pixel_attention_mask"
@@ -105,7 +104,7 @@ def _join(name: str, rows: Rows, names: Set[str]) -> torch.Tensor:
             raise _unjoinable(name, present, "differ in more than their first dimension")
         largest = [max(sizes) for sizes in zip(*shapes)]
         present = [_padded(row, largest) for row in present]
-    return cat(present)
+    return torch.cat(present)
 
 
 def _padded(row: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:

@@ -29,7 +29,6 @@ from evenstep.batch.columns import (
 )
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.media import MEDIA_FIELDS
-from evenstep.batch.memory import stack
 from evenstep.errors import CollateError, ConfigurationError
 
 WAVEFORM = "input_values"
@@ -126,7 +125,7 @@ class PadCollator:
         if as_tokens or (name in self.label_fields and ids):
             target = self._rounded(longest)
         if target == longest and all(row.shape == rows[0].shape for row in rows):
-            return stack(rows)
+            return torch.stack(rows)
         if any(row.shape[1:] != rows[0].shape[1:] for row in rows) or None in sizes:
             raise CollateError(
                 f"field {name!r} cannot be padded: shapes {shapes_text(rows)} differ in more than "

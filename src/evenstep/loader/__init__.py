@@ -15,9 +15,8 @@ threads of the trainer process.
                     worker processes: prepare and measure samples, in a plain torch DataLoader
 
 Samples and batches travel through recycled shared memory, decisions as small messages in pipes.
-All three processes use transport/, where these and the exchange thread are. start/ starts batchers.
-learning/ finds out what the job is like before its first pass, in a process made for it. resume/
-has the order of samples, and states.
+All three processes use transport/, where these and the exchange thread are. learning/ finds out
+what the job is like before its first pass. resume/ has the order of samples, and states.
 
 The files of this folder, in reading order:
 
@@ -26,13 +25,12 @@ The files of this folder, in reading order:
     arguments      what it refuses, trainers without evenstep's integration too; its defaults
     options        `LoaderOptions`: its arguments, checked; `Memory`, `Faults`, `SampleCounts`
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
-    iterator       `StepIterator`: one pass; `until`: passes until enough samples have come
+    iterator       `StepIterator`: one pass
     step_clock     how long steps take, and what that says of the policy's cost
     notices        what a loader says about its pass
     feeder         `Feeder`: the sampler's indices
     memory_watch   what fits in memory, found while training
-    threads        `GuardedThread`: a thread that never ends in silence; `LaterInterrupt`;
-                   `Watchdog`: calls of the user's code that take longer than `timeout`
+    threads        `GuardedThread`: a thread that never ends in silence
     torch_loader   `wrap`: takes over a torch DataLoader
     row_order      what its samplers and batch samplers yield, and whether for all ranks or for one
 """

@@ -34,7 +34,7 @@ from evenstep.loader.arguments import (
 )
 from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.batcher_messages import BadSample, EpochEnd, LoaderSpec, StepProgress
-from evenstep.loader.iterator import BatchIterator, Observers, StepIterator, until
+from evenstep.loader.iterator import BatchIterator, Observers, StepIterator
 from evenstep.loader.learning.job_learning import JobLearning
 from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.question import JobQuestion, Measured
@@ -48,7 +48,6 @@ from evenstep.loader.resume.state import to_dict
 from evenstep.loader.row_order import resolve_batch_sampler
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.step_clock import StepClock
-from evenstep.loader.threads import LaterInterrupt, Watchdog
 from evenstep.loader.transport.peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.plan.policies.even.even import Even
@@ -95,9 +94,8 @@ class DataLoader(LoaderAttributes):
             last smaller batch.
         num_workers: processes that prepare samples; 0 prepares them in a thread of this process.
         prefetch_factor: chunks prepared ahead by each worker (2 when None).
-        timeout: seconds that a worker may take for a chunk, and one call of the sampler,
-            `collate_fn` or, with ``num_workers=0``, the dataset. Else it is a `LoaderDiedError`
-            that names the call and has the stacks of its process. 0 is no limit.
+        timeout: seconds that a worker may take for a chunk of samples; else it is a
+            `LoaderDiedError`. 0 is no limit.
         update_tokens: real tokens of an optimizer update on all ranks together, or "auto" for what
             a full group of each rank holds. The loader chooses how many steps an update has, and
             how large their groups are: see `evenstep.plan.update_size`. It reads a few samples
@@ -123,9 +121,8 @@ class DataLoader(LoaderAttributes):
             `evenstep.batch.loss_scale`.
         step_log: a file to which the first rank adds a line for each step: what it took and held.
             ``evenstep report`` shows it.
-        multiprocessing_context: how batcher and workers start. None is a fork server that starts
-            with the first loader; or a fork, where the dataset could not be sent to it or would be
-            another there. See "How workers start" in docs/loader.md.
+        multiprocessing_context: how batcher and workers start. See "How workers start" in
+            docs/loader.md.
         in_order: batches come in order, so False is refused.
         group: the process group of all ranks that train on these steps: the data-parallel ones,
             and those that share micro-batches with them (`WorkloadPacking.context_parallel`), next
@@ -246,7 +243,6 @@ class DataLoader(LoaderAttributes):
         # What runs.
         self._runtime = LoaderRuntime(group)
         self._job = JobLearning(self._runtime.ask)
-        self._runtime.prepare(options)
         self._passes = 0
         self._current: weakref.ref[StepIterator] | None = None
         self._owner = os.getpid()
@@ -289,15 +285,12 @@ class DataLoader(LoaderAttributes):
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
             epoch = start.spec(self._passes)
             self._passes += 1
-            # The built-in order is not the user's code.
-            timeout = self._options.timeout if self.sampler is not None else 0
-            watchdog = Watchdog(timeout, exchange.place.rank)
             batcher = self._runtime.start_batcher(start, self._spec(exchange.place))
             iterator = StepIterator(
                 batcher=batcher,
                 keep_batcher=self._options.keeps_workers,
                 exchange=exchange,
-                feeder=self._runtime.start_feeder(start, batcher, epoch.serial, watchdog),
+                feeder=self._runtime.start_feeder(start, batcher, epoch.serial),
                 epoch=epoch,
                 pin_memory=self.pin_memory and torch.cuda.is_available(),
                 observers=Observers(
@@ -311,21 +304,6 @@ class DataLoader(LoaderAttributes):
         self._current = weakref.ref(iterator)
         self._cursor.started(start)
         return iterator
-
-    def epochs(self, *, samples: int) -> Iterator[tuple[Any, StepInfo]]:
-        """Yields (batch, `StepInfo`) of successive passes until all ranks together have received
-        this many samples, counting those before a resume: see `samples`.
-
-        It stops after the first update that reaches the number, so all ranks stop at the same step
-        and exceed the number by less than one update. That may be in the middle of an epoch. From a
-        state saved there, a call with a larger number continues with the rest of the epoch.
-
-        Raises:
-            ConfigurationError: `samples` is not at least 1; or, while iterating, two passes after
-                each other had no step.
-        """
-        check_at_least(1, samples=samples)
-        return until(self, samples)
 
     def _log_of_pass(self, place: GroupPlace) -> RunLog | None:
         if self._run_log is None or place.rank or place.context_rank:
@@ -382,7 +360,6 @@ class DataLoader(LoaderAttributes):
             if not step.rank and not step.context_rank:
                 same = message.new_round.same_rows
                 self._notices.same_rows(same, self.sampler, self.dataset)
-            self._notices.memory(message.new_round.start.window_limit, self._options)
 
     def _ended(self, end: EpochEnd) -> None:
         self._notices.bad(end.bad)
@@ -583,11 +560,8 @@ class DataLoader(LoaderAttributes):
         closed(self)
 
     def __del__(self) -> None:
-        try:
-            if hasattr(self, "_owner"):
-                self.close()
-        except KeyboardInterrupt:
-            later = LaterInterrupt()  # noqa: F841
+        if hasattr(self, "_owner"):
+            self.close()
 
     def _under_way(self) -> bool:
         running = self._current() if self._current is not None else None

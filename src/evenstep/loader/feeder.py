@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import EvenstepError, LoaderDiedError, SampleError, described
+from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.arguments import check_index
-from evenstep.loader.threads import GuardedThread, Watchdog
+from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport.first_rows import FirstRows
 
 _BLOCK = 512  # indices in a message
@@ -34,7 +34,6 @@ class Feeder:
         indices: Iterable[tuple[int, Any]],
         after: Feeder | None,
         deals: Callable[[Int64Array], Iterable[tuple[int, Any]]] | None = None,
-        watchdog: Watchdog | None = None,
         first_rows: Callable[[list[Any]], FirstRows | None] = lambda indices: None,
     ) -> None:
         """
@@ -43,7 +42,6 @@ class Feeder:
             after: the feeder of the pass before, which must have sent its last block first.
             deals: `indices` for entries of the ranks' stream that are dealt to this rank on demand;
                 None where `indices` are all.
-            watchdog: of this feeder alone.
             first_rows: see `EpochStart`.
         """
         self._connection = connection
@@ -52,7 +50,6 @@ class Feeder:
         self._deals = deals
         # One of another batcher has nothing to do with this one, and may hang.
         self._after = after if after is not None and after._connection is connection else None
-        self._watchdog = watchdog or Watchdog()
         self._first_rows = first_rows
         self._left = threading.Event()
         self._unsent: BaseException | None = None
@@ -68,10 +65,6 @@ class Feeder:
     def failure(self) -> BaseException | None:
         """Why no more indices will come, if the batcher could not be sent that."""
         return self._unsent or self._thread.failure
-
-    def overdue(self) -> tuple[LoaderDiedError, str] | None:
-        """See `Watchdog.overdue`."""
-        return self._watchdog.overdue()
 
     def _run(self) -> None:
         if self._after is not None:
@@ -114,25 +107,12 @@ class Feeder:
 
     def _blocks(self) -> Iterator[list[tuple[int, Any]]]:
         """Blocks of indices, with an empty one after each deal."""
-        yield from _in_blocks(self._watched(self._indices))
+        yield from _in_blocks(self._indices)
         if self._deals is not None:
             yield []
             while (entries := self._next_deal()) is not None:
-                yield from _in_blocks(self._watched(self._deals(entries)))
+                yield from _in_blocks(self._deals(entries))
                 yield []
-
-    def _watched(self, indices: Iterable[tuple[int, Any]]) -> Iterable[tuple[int, Any]]:
-        if not self._watchdog.limit:
-            yield from indices
-            return
-        iterator = iter(indices)
-        while True:
-            with self._watchdog.call("the sampler"):
-                try:
-                    entry = next(iterator)
-                except StopIteration:
-                    return
-            yield entry
 
     def _next_deal(self, *, until_left: bool = True) -> Int64Array | None:
         """Waits for the next deal of this pass; None if there will be none."""

@@ -1,4 +1,4 @@
-"""One pass over a loader, in the trainer process, and passes after each other."""
+"""One pass over a loader, in the trainer process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from evenstep.batch.step_info import StepInfo, attach_step
 from evenstep.cost.measured import UNMEASURED, Ratios
 from evenstep.errors import (
-    ConfigurationError,
     EvenstepError,
     LoaderDiedError,
     PeerError,
@@ -27,13 +26,9 @@ from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.memory_watch import MemoryWatch
 from evenstep.loader.step_clock import StepClock
-from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Doing, Session
 from evenstep.run_log import RunLog
-
-if TYPE_CHECKING:
-    from evenstep.loader.dataloader import DataLoader
 
 _CHECK_INTERVAL = 0.25  # seconds between checks that all processes and threads live
 
@@ -180,12 +175,9 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             return batch, step
 
     def _check_threads(self) -> None:
-        """Raises an error if a thread that the batcher waits for has failed or hangs."""
+        """Raises an error if a thread that the batcher waits for has failed."""
         if self._session.broken is not None:
             raise self._session.broken
-        hangs = self._feeder.overdue() if self._feeder is not None else None
-        if hangs is not None:
-            BatcherFailure(*hangs).reraise()
         failed = self._feeder.failure if self._feeder is not None else None
         if failed is not None and self._batcher.alive():
             raise LoaderDiedError(f"the sampler's indices cannot be sent: {described(failed)}")
@@ -240,11 +232,8 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                 self._batcher.close()
 
     def __del__(self) -> None:
-        try:
-            if hasattr(self, "_session"):  # else it was never started
-                self.close()
-        except KeyboardInterrupt:
-            later = LaterInterrupt()  # noqa: F841
+        if hasattr(self, "_session"):  # else it was never started
+            self.close()
 
 
 class BatchIterator(Iterator[Any]):
@@ -281,28 +270,3 @@ def pin(batch: Any) -> Any:
         fields = {f.name: pin(getattr(batch, f.name)) for f in dataclasses.fields(batch) if f.init}
         return dataclasses.replace(batch, **fields)
     return batch
-
-
-def until(loader: DataLoader, samples: int) -> Iterator[tuple[Any, StepInfo]]:
-    """The steps of successive passes: see `DataLoader.epochs`."""
-    empty = 0
-    while loader.samples < samples:
-        before, epoch = loader.samples, loader.epoch
-        steps = loader.steps()
-        try:
-            for batch, step in steps:
-                yield batch, step
-                # All ranks know the samples of all ranks, so they leave the pass after the same
-                # step.
-                if step.ends_update and loader.samples >= samples:
-                    return
-        finally:
-            steps.close()
-        # A pass that resumes at the end of an epoch may be empty, so one empty pass is no error.
-        empty = empty + 1 if loader.samples == before else 0
-        if empty == 2:
-            raise ConfigurationError(
-                f"epochs {epoch - 1} and {epoch} had no sample for a step, with {before:,} of "
-                f"{samples:,} samples received, so that number would never be reached; give every "
-                'rank samples, or use exhausted="pad"'
-            )

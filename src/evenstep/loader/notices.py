@@ -9,7 +9,6 @@ from typing import Any
 from evenstep.batch.composition import Composition
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.batcher.batcher_messages import BadSample, RoundProgress
-from evenstep.loader.options import LoaderOptions
 from evenstep.loader.row_order import name_of
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.plan.policies.fixed_batch import FixedBatch
@@ -36,7 +35,6 @@ class Notices:
     def __init__(self, policy: Policy) -> None:
         self.skipped: list[BadSample] = []
         self._told_of_rows = False
-        self._told_of_memory = False
         self._supervised: int | None = None
         """Supervised tokens of the update so far; None where a pass began in its middle."""
         self._told_of_supervised = False
@@ -74,24 +72,6 @@ class Notices:
             more,
             what,
             remedy,
-        )
-
-    def memory(self, limit: int | None, options: LoaderOptions) -> None:
-        """Warns, once, of windows that are smaller than the user wants.
-
-        Args:
-            limit: samples of a window that all ranks have memory for.
-        """
-        size = options.memory.buffer_size
-        if isinstance(size, str) or limit is None or limit >= size or self._told_of_memory:
-            return
-        self._told_of_memory = True
-        logger.warning(
-            "buffer_size=%d samples do not fit in buffer_bytes=%d, of which a window has half: "
-            "windows hold %d on each rank; raise buffer_bytes, or lower buffer_size",
-            size,
-            options.memory.buffer_bytes,
-            options.policy.window_size(limit),
         )
 
     def supervision(self, step: StepInfo) -> None:

@@ -82,8 +82,7 @@ class Faults:
 
     skip_bad_samples: int = 0
     """Samples that each rank may skip in an epoch because the dataset raises for them or returns
-    None, they cannot be counted, or they are too long; or cannot be collated, for which workers try
-    ``collate_fn`` on copies of them, unless it prepares the samples. The loader logs each one and
+    None, they cannot be counted or prepared, or they are too long. The loader logs each one and
     keeps it in `DataLoader.skipped`. One more is an error. An iterable dataset that raises has
     ended, so this is always an error."""
     warn_after: float | None = 20.0

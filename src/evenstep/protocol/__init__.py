@@ -39,9 +39,8 @@ In reading order:
     look_ahead       windows of ranks that each have a fixed share
     lending          samples lent to ranks that have none to run zero-loss steps with
     planned_step     `PlannedStep` and the tables of its round
-    own_receipt      what a rank sends of its steps, in columns
-    receipts         totals of every step, as each rank learns them
-    bodies           hello, proposal and receipt as bytes, and which numbers cannot be
+    receipts         what a rank sends of its steps, and totals of all, as each rank learns them
+    bodies           hello, proposal and receipt as bytes
     wire             the head of every message, and aborts; `Exchanged`: all ranks' messages
 """
 

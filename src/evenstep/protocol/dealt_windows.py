@@ -24,7 +24,6 @@ from evenstep.protocol.bodies import ProposalHeads
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 from evenstep.protocol.window_size import WindowSize
-from evenstep.protocol.wire import HELLO, damaged
 
 
 class DealtWindows:
@@ -96,10 +95,6 @@ class DealtWindows:
         return self._base + len(self._entries) - self._bound
 
     def begin(self, left: Int64Array) -> None:
-        if (wrong := (left < 0) | (left > self.next_entry)).any():
-            rank = int(wrong.argmax())
-            what = f"{left[rank]:,} of {self.next_entry:,} samples that were dealt are queued"
-            raise damaged(rank, HELLO, 0, what)
         self._queued = left
         if not self._resumes_round:  # else its window is filled, and the next deal made
             nothing = np.zeros(self._world_size, np.int64)

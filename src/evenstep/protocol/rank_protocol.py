@@ -47,7 +47,6 @@ from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.epoch_options import EpochOptions
 from evenstep.protocol.lending import Lending
 from evenstep.protocol.look_ahead import LookAhead
-from evenstep.protocol.own_receipt import TEXT, VISION
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.rank_round import RankRound
 from evenstep.protocol.receipts import RoundTotals
@@ -102,7 +101,6 @@ class RankProtocol:
         self.options = options
         self.policy = policy
         self.rank = rank
-        self._layout = (VISION if policy.counts_patches else TEXT).by_source(options.sources)
         start = start or RoundStart.empty()
         self.rounds = start.round
         self.steps = start.step
@@ -272,7 +270,7 @@ class RankProtocol:
             body = self._propose()
         else:
             assert self._round is not None
-            receipt = self._round.receipt.encode(self._layout)
+            receipt = self._round.receipt.encode()
             body = bodies.encode_receipt(self._samples_left(), receipt, self._lending.lent)
         return wire.encode(self._phase.value, body, rank=self.rank, round=self.rounds)
 
@@ -341,13 +339,7 @@ class RankProtocol:
 
     def _settle(self, exchanged: Exchanged, received: Sequence[memoryview]) -> None:
         """Proposals are in: plans this rank's part of the round, or ends the epoch."""
-        heads, messages = exchanged.once(
-            bodies.decode_proposals,
-            received,
-            round=self.rounds,
-            window=self._size.largest,
-            longest=self.policy.max_length,
-        )
+        heads, messages = exchanged.once(bodies.decode_proposals, received)
         finished = heads.finished
         unplannable = finished.all() or (self.options.exhausted == "stop" and finished.any())
         if unplannable and self._windows.done:
@@ -386,16 +378,8 @@ class RankProtocol:
         """Receipts are in: returns the steps of the round, and begins the next one."""
         assert self._round is not None
         assert self._heads is not None
-        receipts = exchanged.once(
-            bodies.decode_receipts, received, round=self.rounds, lender=self._lending.lender
-        )
-        totals = exchanged.once(
-            RoundTotals.decode,
-            receipts.totals,
-            self._heads,
-            round=self.rounds,
-            layout=self._layout,
-        )
+        receipts = exchanged.once(bodies.decode_receipts, received)
+        totals = exchanged.once(RoundTotals.decode, receipts.totals, sources=self.options.sources)
         self.rounds += 1
         self.agreed.end(self._round.start)
         self._phase = _Phase.FILLING

@@ -58,11 +58,8 @@ class WindowSize:
         """Samples that all ranks have memory for; None if that is unknown."""
         if start is not None and start.window_size is not None:
             self.current, self.limit = start.window_size, start.window_limit
-        self._peak = max(self._first, self.current)
         if self._tokens is None:
             self.current = min(self.current, self._first)
-        elif self.current != self._first:
-            self._peak = max(self._peak, self._tokens)  # windows held no more before a resume
         self.fresh = start is None or start.quota is None
         """Whether no window was formed yet."""
 
@@ -83,12 +80,6 @@ class WindowSize:
     def within(self, room: int) -> int:
         """`most`, with memory for `room` samples; 0 if unknown."""
         return self._policy.window_size(min(self.current, room or self.current))
-
-    @property
-    def largest(self) -> int:
-        """Samples that a window may hold now, counting those that stay in it from earlier ones,
-        which may have been larger."""
-        return self._policy.window_size(self._peak)
 
     def too_large(self, room: int) -> bool:
         """Whether a window must be formed again, by what a rank has memory for: only the first one,
@@ -115,5 +106,4 @@ class WindowSize:
             wanted = -(-self._tokens * samples // tokens)
             size = max(size, min(wanted, 2 * size))
         self.current = min(size, self.limit or size)
-        self._peak = max(self._peak, self.current)
         return again

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -226,9 +225,7 @@ def _explained(
         ((place, cause),) = misfits.items()
         return SampleError(
             f"sample {names[place]} cannot be collated, alone or with others: "
-            f"{described(cause)}; fix it, exclude its index from the sampler, or let "
-            "faults=evenstep.Faults(skip_bad_samples=...) leave out so many samples. It came in "
-            f"{where}"
+            f"{described(cause)}; fix it, or exclude its index from the sampler. It came in {where}"
         )
     if isinstance(error, EvenstepError):
         return CollateError(f"{where}: {error}") if isinstance(error, CollateError) else error
@@ -284,14 +281,7 @@ class GroupCollate:
     blank, it says so once a group lacks what others have, since ranks then wait for each other
     without a word."""
 
-    def __init__(
-        self, spec: LoaderSpec, room: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> None:
-        """
-        Args:
-            room: see `EpochRun`.
-        """
-        self._room = room
+    def __init__(self, spec: LoaderSpec) -> None:
         self.function: Callable[[list[Any]], Any] = spec.collate_fn
         self._given = spec.collate_fn
         self._labels: str | None = None
@@ -319,10 +309,6 @@ class GroupCollate:
         Raises:
             CollateError: see `Blank.added_to` and `BlankRow.collated`.
         """
-        with self._room():
-            return self._collated(samples)
-
-    def _collated(self, samples: list[Any]) -> Any:
         blank, collate = self._blank, self.function
         if isinstance(blank, BlankRow):
             if self._row_towers is None:

@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from typing import Any
@@ -27,31 +26,26 @@ from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
 from evenstep.loader.batcher.process_main import ANY_PASS, GRACE, run_batcher
 from evenstep.loader.batcher.sample_store import Closed
-from evenstep.loader.threads import GuardedThread, Watchdog
+from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
-from evenstep.loader.workers.worker_start import could_not_start
+from evenstep.loader.workers.worker_start import could_not_start, start_batcher
 
 _COPIED = 1 << 20
 """Bytes of a part of a batch that the trainer gets a copy of: loops keep such as token ids. Larger
 ones share the memory of the whole batch."""
-LOST = 255  # exit code of a process whose own is unknown because its fork server died
 
 
 class BatcherProcess:
     """The trainer's handle on its batcher process. All passes of a loader may share it."""
 
-    def __init__(self, spec: LoaderSpec, start: Callable[..., Any]) -> None:
-        """
-        Args:
-            start: starts the process and returns it: see `StartChoice`.
-        """
+    def __init__(self, spec: LoaderSpec) -> None:
         try:
             batcher_control, self._control = multiprocessing.Pipe(duplex=False)
             batcher_feed, self.feed = multiprocessing.Pipe()
             self._results, batcher_results = multiprocessing.Pipe(duplex=False)
             self.exchange, batcher_exchange = multiprocessing.Pipe()
             theirs = (batcher_control, batcher_feed, batcher_exchange, batcher_results)
-            self._process = start(run_batcher, spec, theirs)
+            self._process = start_batcher(run_batcher, spec, theirs)
         except (OSError, MemoryError) as error:
             raise could_not_start(f"the batcher process of rank {spec.rank}", error) from error
         # Before multiprocessing waits for it, since it ends only on request.
@@ -145,8 +139,6 @@ class BatcherProcess:
         how = (
             f"was killed by {signal.Signals(-code).name}"
             if code is not None and code < 0
-            else "ended, since the fork server that it came from was killed"
-            if code == LOST
             else f"ended with exit code {code}"
         )
         return (
@@ -192,7 +184,7 @@ class BatcherThread:
         self._spec = spec
         # `length_fn` and `collate_fn` may share a tokenizer, in which every call sets padding and
         # truncation for itself.
-        self._watchdog = Watchdog(spec.timeout, spec.rank, lock=threading.Lock())
+        self._lock = threading.Lock()
         try:
             self.exchange, self._batcher_exchange = multiprocessing.Pipe()
             batcher_feed, self.feed = multiprocessing.Pipe()
@@ -212,8 +204,8 @@ class BatcherThread:
         self._ports = PipePorts(
             self._batcher_exchange, epoch.serial, self._spec.memory.prefetch, self._results.put
         )
-        intake = Intake(self._spec, self._batcher_feed, self._watchdog)
-        self._run = EpochRun(self._spec, epoch, self._ports, intake.feed, self._watchdog)
+        intake = Intake(self._spec, self._batcher_feed, self._lock)
+        self._run = EpochRun(self._spec, epoch, self._ports, intake.feed, lock=self._lock)
         thread = GuardedThread(self._work, self._run, intake, self._ports, name="batcher")
         thread.start()
         self._thread = thread
@@ -254,8 +246,7 @@ class BatcherThread:
             return self._results.get(timeout=timeout if alive else 0)
         except queue.Empty:
             if alive:
-                hangs = self._watchdog.overdue()
-                return BatcherFailure(*hangs) if hangs else None
+                return None
             raise LoaderDiedError(self.cause_of_death()) from None
 
     def alive(self) -> bool:
@@ -274,6 +265,6 @@ class BatcherThread:
         if self._thread is None:  # which would have closed these
             self._batcher_feed.close()
             self._batcher_exchange.close()
-        elif not self._watchdog.overdue():
+        else:
             # A sample that is being prepared cannot be interrupted; its result is dropped.
             self._thread.join(5.0)

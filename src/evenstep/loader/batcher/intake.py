@@ -26,7 +26,6 @@ from evenstep.arrays import Int64Array
 from evenstep.data.mixed import MixedStream
 from evenstep.loader.batcher.batcher_messages import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.chunk_checks import TRAINED, NumberedChunk
-from evenstep.loader.threads import Watchdog
 from evenstep.loader.transport.first_rows import FirstRows
 from evenstep.loader.workers.chunks import (
     Chunk,
@@ -134,12 +133,12 @@ class Intake:
         self,
         spec: LoaderSpec,
         connection: Connection,
-        watchdog: Watchdog,
+        lock: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:
         """
         Args:
             connection: where the feeder's blocks arrive.
-            watchdog: of the samples' preparation; one without a limit where workers prepare them.
+            lock: held while samples are measured; None in workers.
         """
         self._spec = spec
         self._generator = torch.Generator()
@@ -156,9 +155,8 @@ class Intake:
                 policy=spec.policy,
                 multiple=spec.padded_to.samples,
                 skip_bad=skip_bad,
-                collate=spec.collate_fn if spec.prepare is None else None,
                 packed=workers > 0,
-                watchdog=watchdog,
+                lock=lock,
             ),
             "timeout": spec.timeout if workers else 0,
             "worker_init_fn": WorkerStart(spec.worker_init_fn),
@@ -174,13 +172,12 @@ class Intake:
                 spec.dataset,
                 spec.chunk_size,
                 preparation,
-                watchdog,
                 replays=spec.faults.replay,
             )
             self._loader = DataLoader(self._chunked, batch_size=None, **options)
         else:
             self.feed = IndexFeed(connection, spec.chunk_size)
-            dataset = IndexedDataset(spec.source, preparation, watchdog)
+            dataset = IndexedDataset(spec.source, preparation)
             self._loader = DataLoader(dataset, batch_sampler=self.feed, **options)
 
     def begin(self, epoch: EpochSpec, check: Callable[[], None] = lambda: None) -> None:

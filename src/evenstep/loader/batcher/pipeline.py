@@ -45,7 +45,7 @@ from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.sample_store import Closed, SampleStore
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
-from evenstep.loader.threads import GuardedThread, Watchdog
+from evenstep.loader.threads import GuardedThread
 from evenstep.protocol.wire import abort_message
 
 
@@ -58,21 +58,19 @@ class EpochRun:
         epoch: EpochSpec,
         ports: PipePorts,
         feed: IndexFeed | None,
-        watchdog: Watchdog,
         *,
+        lock: contextlib.AbstractContextManager[Any] | None = None,
         seeds: bool = False,
-        room: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         """
         Args:
             feed: of the intake.
-            watchdog: of this process.
+            lock: held while samples are collated.
             seeds: see `make_step`.
-            room: within it the collate function may build its batch in other memory.
         """
         self._feed = feed if epoch.entries is not None else None
         """Where samples are dealt on demand: asked for them."""
-        self._watchdog = watchdog
+        self._lock = lock or contextlib.nullcontext()
         self._spec = spec
         self._epoch = epoch
         self._ports = ports
@@ -81,7 +79,7 @@ class EpochRun:
         # The first samples one by one, until it is known for how many there is memory.
         alone = self._protocol.has_no_window
         self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
-        self._group_collate = GroupCollate(spec, room)
+        self._group_collate = GroupCollate(spec)
         self._checks = ChunkChecks(spec, epoch, FillerSample())
         self._planner = RoundPlanner(
             spec,
@@ -266,8 +264,7 @@ class EpochRun:
             indices += own
         index, epoch = planned.index, self._epoch.epoch
         try:
-            call = f"collate_fn at step {index} of epoch {epoch}, samples {list(indices)},"
-            with self._watchdog.call(call, locked=True):
+            with self._lock:
                 rows = rows_of(self._spec, planned, groups)
                 step, batch = make_step(
                     self._spec,

@@ -20,14 +20,13 @@ from typing import Any
 
 import torch
 
-from evenstep.batch.memory import borrowing
 from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec, LoaderSpec
 from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
 from evenstep.loader.batcher.sample_store import Closed
-from evenstep.loader.threads import GuardedThread, Watchdog
+from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport.shared_memory import Writer
 from evenstep.processes import end_now, end_with_parent, kill_children
 from evenstep.protocol.wire import abort_message
@@ -90,18 +89,11 @@ class _Main:
         self._current: tuple[int, EpochRun, PipePorts] | None = None  # the pass, by serial number
         self._abandoned = -1  # serial number of the latest pass that the trainer has left
         self._done = threading.Event()
-        self._sending = threading.Lock()
-        self._watchdog = Watchdog(spec.timeout, spec.rank)
-        self._hangs = False
 
     def run(self) -> None:
         control = GuardedThread(self._obey, name="control", failed=self._lost)
         control.start()
-        if self._spec.timeout:
-            GuardedThread(
-                self._watchdog.watch, self._report, name="watchdog", failed=self._lost
-            ).start()
-        intake = Intake(self._spec, self._pipes.feed, Watchdog())
+        intake = Intake(self._spec, self._pipes.feed)
         while (epoch := self._passes.get()) is not None:
             self._pass(intake, epoch)
             if self._current is not None:
@@ -125,8 +117,7 @@ class _Main:
                     f"step {step.step} of epoch {step.epoch} on rank {step.rank}: the pickling of "
                     f"its batch raised {described(error)}"
                 ) from error
-            with self._sending:
-                results.send((epoch.serial, (step, packed, progress)))
+            results.send((epoch.serial, (step, packed, progress)))
 
         ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.memory.prefetch, send)
         seeds = self._spec.collate_threads == 1
@@ -136,9 +127,7 @@ class _Main:
                 epoch,
                 ports,
                 intake.feed,
-                self._watchdog,
                 seeds=seeds,
-                room=lambda: borrowing(writer.lend),
             )
         except BaseException as error:  # of the policy
             ports.announce(abort_message(described(error)))
@@ -190,17 +179,9 @@ class _Main:
             if command == "close":
                 self._passes.put(None)
                 # A worker may be busy with a slow sample that is no longer needed.
-                if self._hangs:
-                    end_now()
                 if not self._done.wait(GRACE):
                     kill_children()
                 return
-
-    def _report(self, error: LoaderDiedError, stacks: str) -> None:
-        """Tells the trainer of a call that hangs, as the thread that runs it cannot."""
-        self._hangs = True
-        with self._sending:
-            self._pipes.results.send((ANY_PASS, BatcherFailure(error, stacks)))
 
     def _lost(self, error: BaseException) -> None:
         """The trainer can no longer be heard, so this process ends."""

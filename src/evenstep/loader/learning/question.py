@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.probe import Run
 from evenstep.loader.learning.rows import asks_rows, found_of_rows
 from evenstep.loader.options import LoaderOptions
-from evenstep.loader.threads import Watchdog
 from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
 from evenstep.loader.workers.seeding import epoch_seed
 from evenstep.plan.policies.even import Even
@@ -31,8 +31,6 @@ _LENGTHS, _PREPARED_LENGTHS = 256, 64
 """Samples that are measured to choose the size of groups; where `collate_fn` prepares them."""
 _FIRST, _CHUNK = 4, 8
 """Samples that are measured first, and twice; and at a time then."""
-_QUICK = 0.1
-"""Seconds for what is left, above which more workers are started for it."""
 
 
 class Measured(NamedTuple):
@@ -145,8 +143,6 @@ class _Chunk(NamedTuple):
     bad: str
     """Why the last bad sample is; empty if none is."""
     same: bool
-    seconds: float
-    """For each sample, nearly."""
 
 
 def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measured:
@@ -158,22 +154,16 @@ def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measur
         count = len(order)
     else:
         order = np.random.default_rng(options.seed).choice(size, count, replace=False).tolist()
-    first, rest = order[:_FIRST], range(_FIRST, count, _CHUNK)
-    chunks = [_Request(first, True), *(_Request(order[i : i + _CHUNK], False) for i in rest)]
+    places = [0, *range(_FIRST, count, _CHUNK), count]
+    chunks = [_Request(order[i:j], i == 0) for i, j in pairwise(places)]
     lengths: list[int] = []
-    drawn, bad, same, workers = 0, "", True, 1
-    results = run(measure, source, chunks, workers)
-    while drawn < count and (drawn < question.enough or time.monotonic() < until):
-        chunk = next(results)
-        taken = min(count - drawn, _CHUNK) if drawn else len(first)
-        if not drawn:
-            left = chunk.seconds * (count - taken)
-            workers = max(1, min(options.num_workers, math.ceil(left / _QUICK)))
-            if workers > 1:
-                results = run(measure, source, chunks[1:], workers)
-        drawn += taken
+    drawn, bad, same = 0, "", True
+    for request, chunk in zip(chunks, run(measure, source, chunks, max(1, options.num_workers))):
+        drawn += len(request.indices)
         lengths += chunk.lengths
         bad, same = chunk.bad or bad, same and chunk.same
+        if drawn >= question.enough and time.monotonic() > until:
+            break
     if not lengths:
         raise SampleError(f"none of {drawn} samples is good: {bad}")
     return Measured(np.array(lengths, np.int64), len(lengths) / drawn, same)
@@ -185,18 +175,16 @@ class _Request(NamedTuple):
 
 
 def _measure(options: LoaderOptions, source: Any, request: _Request) -> _Chunk:
-    began = time.monotonic()
     lengths, bad = _lengths(options, source, request.indices)
     same = not request.twice or _lengths(options, source, request.indices)[0] == lengths
-    seconds = (time.monotonic() - began) / (len(request.indices) * (1 + request.twice))
-    return _Chunk(lengths, bad, same, seconds)
+    return _Chunk(lengths, bad, same)
 
 
 def _lengths(options: LoaderOptions, source: Any, indices: list[int]) -> tuple[list[int], str]:
     """Lengths of good samples. The loader skips the others, or says what is bad."""
     preparation = Preparation(options.prepare, skip_bad=True)
     request = ChunkRequest(epoch_seed(options.seed, 0), tuple(indices))
-    raw = IndexedDataset(source, preparation, Watchdog())[request]
+    raw = IndexedDataset(source, preparation)[request]
     longest = options.policy.max_length
     lengths, bad = [], ""
     for sample, name in zip(raw.samples, raw.names):

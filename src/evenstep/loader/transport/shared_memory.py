@@ -4,8 +4,7 @@ A writer owns slabs of anonymous memory and copies an object's buffers into a fr
 maps a slab the first time it sees it and rebuilds the object in place. When the last tensor that
 looks into a slab is gone, the reader marks the slab free, and the writer uses it again. So bytes
 are copied once, and after a short start no memory is allocated at all: fresh shared memory costs
-twenty times as much to fill as memory that has been touched before. An object that is built in a
-lent slab is not copied at all.
+twenty times as much to fill as memory that has been touched before.
 
 Slabs have no name in the file system. However the processes end, the kernel takes the memory back,
 and a small /dev/shm, as in containers, is not a limit. A slab's memory is reserved when it is made,
@@ -37,7 +36,6 @@ import numpy as np
 import torch
 
 from evenstep.loader.transport.slab_file import (
-    GROWTH,
     Bytes,
     SlabFile,
     allocate,
@@ -86,8 +84,7 @@ def from_buffers(data: bytes, buffers: Sequence[Any]) -> Any:
 
 
 _ALIGN = 64  # of every buffer in a slab; also the room for the slab's header
-_READ, _LENT = 0, 1  # bytes of a slab's header: in use by a reader; by a borrower in this process
-_FREE, _BUSY = 0, 1  # their values
+_FREE, _BUSY = 0, 1  # values of its first byte: whether a reader uses it
 
 
 class _Lease(weakref.ref[Bytes]):
@@ -95,25 +92,25 @@ class _Lease(weakref.ref[Bytes]):
 
     __slots__ = ("free",)
 
-    def __new__(cls, view: Bytes, memory: Bytes, use: int) -> _Lease:
-        # The callback is called with the lease: it calls ``lease.free(use, _FREE)``.
-        return super().__new__(cls, view, operator.methodcaller("free", use, _FREE))
+    def __new__(cls, view: Bytes, memory: Bytes) -> _Lease:
+        # The callback is called with the lease: it calls ``lease.free(0, _FREE)``.
+        return super().__new__(cls, view, operator.methodcaller("free", 0, _FREE))
 
-    def __init__(self, view: Bytes, memory: Bytes, use: int) -> None:
+    def __init__(self, view: Bytes, memory: Bytes) -> None:
         self.free = memory.__setitem__
 
 
 _orphans: list[_Lease] = []
 """Leases that have outlived their reader."""
 
-_holders: weakref.WeakSet[Reader | Writer] = weakref.WeakSet()
-"""Readers and writers of this process."""
+_readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+"""Of this process."""
 
 
 def _leave_to_the_parent() -> None:
     """Disarms the leases of a forked child. It has copies of all views of the parent's memory, and
     must not free that when its copies are gone."""
-    leases = [*_orphans, *(lease for holder in _holders for lease in holder.leases.values())]
+    leases = [*_orphans, *(lease for reader in _readers for lease in reader.leases.values())]
     for lease in leases:
         lease.free = _nothing
 
@@ -156,27 +153,8 @@ class Writer:
         self._lock = threading.Lock()
         self._inline = not available()
         self._slabs: dict[int, tuple[Bytes, int]] = {}  # number -> (memory, file descriptor)
-        self._lent_ends: dict[int, int] = {}  # number -> end of the part that was lent last
-        self.leases: dict[int, _Lease] = {}
-        """The latest of each slab."""
-        _holders.add(self)
         self._retired: list[int] = []
         self._next = 0
-
-    def lend(self, size: int) -> memoryview:
-        """`size` bytes of a slab to build an object in, which `pack` then need not copy. They are
-        the caller's until no view of them is left."""
-        if self._inline:
-            return memoryview(bytearray(size))
-        with self._lock:
-            # The rest of the object should fit behind them.
-            number = self._acquire(_ALIGN + int(GROWTH * size), _LENT)
-            memory, _ = self._slabs[number]
-            # Before another thread packs: it looks at all that is lent.
-            self._lent_ends[number] = _ALIGN + size
-        lease = memory[:]
-        self.leases[number] = _Lease(lease, memory, _LENT)
-        return memoryview(lease)[_ALIGN : _ALIGN + size]  # type: ignore[arg-type]
 
     def pack(self, obj: Any) -> PackedObject:
         data, buffers = to_buffers(obj)
@@ -185,40 +163,23 @@ class Writer:
             return PackedObject(data, pid, -1, inline=tuple(bytearray(b) for b in buffers))
         arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
         with self._lock:
-            number, starts, in_place = self._lay_out(arrays)
+            starts, size = _laid_out(arrays)
+            number = self._acquire(size)
             memory, fd = self._slabs[number]
             retired, self._retired = tuple(self._retired), []
         spans = tuple((start, start + len(array)) for start, array in zip(starts, arrays))
-        for position, (start, end) in enumerate(spans):
-            if position not in in_place:
-                memory[start:end] = arrays[position]
+        for array, (start, end) in zip(arrays, spans):
+            memory[start:end] = array
         file = SlabFile(pid, fd)
         return PackedObject(data, pid, number, file, spans, retired=retired)
 
-    def _lay_out(self, arrays: Sequence[Bytes]) -> tuple[int, list[int], set[int]]:
-        """A slab, marked as in use by a reader; where each array starts in it; and which arrays are
-        there already."""
-        for number, (memory, _) in self._slabs.items():
-            # A slab that a reader already has is left alone: the reader may free it at any time.
-            if memory[_LENT] == _BUSY and memory[_READ] == _FREE:
-                starts = [array.ctypes.data - memory.ctypes.data for array in arrays]
-                in_place = {i for i, start in enumerate(starts) if 0 <= start < len(memory)}
-                # Others go behind all that was lent: the borrower may keep a part unpacked.
-                end = self._lent_ends[number]
-                if in_place and _append(arrays, starts, in_place, end) <= len(memory):
-                    memory[_READ] = _BUSY
-                    return number, starts, in_place
-        starts = [0] * len(arrays)
-        size = _append(arrays, starts, set(), _ALIGN)
-        return self._acquire(size, _READ), starts, set()
-
-    def _acquire(self, size: int, use: int) -> int:
+    def _acquire(self, size: int) -> int:
         """A free slab of at least `size` bytes, marked busy: the smallest that is large enough,
         else a new one in place of the largest that is too small."""
         free = [
             (len(memory), number)
             for number, (memory, _) in self._slabs.items()
-            if memory[_READ] == _FREE and memory[_LENT] == _FREE
+            if memory[0] == _FREE
         ]
         fitting = [entry for entry in free if entry[0] >= size]
         if fitting:
@@ -236,12 +197,10 @@ class Writer:
                     f"for {size:,} bytes beside the {held:,} bytes in {len(self._slabs)} slabs "
                     "that it holds",
                 ) from error
-        self._slabs[number][0][use] = _BUSY
+        self._slabs[number][0][0] = _BUSY
         return number
 
     def _retire(self, number: int) -> None:
-        self.leases.pop(number, None)
-        self._lent_ends.pop(number, None)
         os.close(self._slabs.pop(number)[1])
         self._retired.append(number)
 
@@ -267,7 +226,7 @@ class Reader:
         self._slabs: dict[tuple[int, int], Bytes] = {}
         self.leases: dict[tuple[int, int], _Lease] = {}
         """The latest of each slab."""
-        _holders.add(self)
+        _readers.add(self)
 
     def __del__(self) -> None:
         alive = [lease for lease in (*_orphans, *self.leases.values()) if lease() is not None]
@@ -289,18 +248,17 @@ class Reader:
         # Every buffer of the object that is not copied is a part of this one view, which lives as
         # long as any of them.
         lease = memory[:]
-        self.leases[key] = _Lease(lease, memory, _READ)
+        self.leases[key] = _Lease(lease, memory)
         view = memoryview(lease)  # type: ignore[arg-type]
         parts = [view[start:end] for start, end in packed.spans]
         own = [bytearray(p) if p.nbytes <= self._copied else p for p in parts]
         return from_buffers(packed.pickle, own)
 
 
-def _append(arrays: Sequence[Bytes], starts: list[int], placed: set[int], end: int) -> int:
-    """Sets the starts of the arrays that are not placed, one after the other from `end` on, and
-    returns the end of the last."""
-    for position, array in enumerate(arrays):
-        if position not in placed:
-            starts[position] = end + -end % _ALIGN
-            end = starts[position] + len(array)
-    return end
+def _laid_out(arrays: Sequence[Bytes]) -> tuple[list[int], int]:
+    """Where each array starts in a slab, and the end of the last."""
+    starts, end = [], _ALIGN
+    for array in arrays:
+        starts.append(end + -end % _ALIGN)
+        end = starts[-1] + len(array)
+    return starts, end

@@ -18,12 +18,9 @@ import numpy as np
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from evenstep.arrays import Int64Array, rounded_up
-from evenstep.batch.check import check_rows, misfits
-from evenstep.batch.joining import keeping_random_state
 from evenstep.batch.measure import Measure, digests_of
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError, described
-from evenstep.loader.threads import Watchdog
-from evenstep.loader.transport.shared_memory import PackedObject, Writer, from_buffers, to_buffers
+from evenstep.loader.transport.shared_memory import PackedObject, Writer, to_buffers
 from evenstep.loader.workers.seeding import sample_seed, seed_everything
 from evenstep.plan.policy import Policy, too_long
 
@@ -117,7 +114,7 @@ class Preparation:
 class IndexedDataset(Dataset):  # type: ignore[type-arg]
     """Prepares requested chunks from a map-style dataset."""
 
-    def __init__(self, dataset: Any, preparation: Preparation, watchdog: Watchdog) -> None:
+    def __init__(self, dataset: Any, preparation: Preparation) -> None:
         """
         Args:
             preparation: of each sample; it says, too, whether samples that the dataset raises for
@@ -125,18 +122,12 @@ class IndexedDataset(Dataset):  # type: ignore[type-arg]
         """
         self.dataset = dataset
         self._preparation = preparation
-        self._watchdog = watchdog
 
     def __getitems__(self, requests: Sequence[ChunkRequest]) -> RawChunk:
         (request,) = requests
         names = [_name(index) for index in request.indices]
-        samples = []
-        for number, sample in enumerate(self._fetch(request, names)):
-            if self._preparation.prepare is not None:
-                with self._watchdog.call(names[number]):
-                    sample = self._preparation(sample, names[number])
-            samples.append(sample)
-        return RawChunk(samples, names)
+        fetched = self._fetch(request, names)
+        return RawChunk([self._preparation(*each) for each in zip(fetched, names)], names)
 
     def _fetch(self, request: ChunkRequest, names: list[str]) -> Iterator[Any]:
         # In the trainer process the random state is the trainer's, and stays untouched.
@@ -146,8 +137,7 @@ class IndexedDataset(Dataset):  # type: ignore[type-arg]
             if seeds:
                 seed_everything(sample_seed(request.epoch_seed, request.indices[0]))
             try:
-                with self._watchdog.call(f"one of {', '.join(names)}"):
-                    samples = list(fetch(list(request.indices)))
+                samples = list(fetch(list(request.indices)))
                 if len(samples) != len(request.indices):
                     raise IndexError(
                         f"{len(samples)} samples for {len(request.indices)} indices of __getitems__"
@@ -166,8 +156,7 @@ class IndexedDataset(Dataset):  # type: ignore[type-arg]
             if seeds:
                 seed_everything(sample_seed(request.epoch_seed, index))
             try:
-                with self._watchdog.call(name):
-                    sample = self.dataset[index]
+                sample = self.dataset[index]
             except BaseException as error:
                 sample = _failed(name, error)
                 if not self._preparation.skip_bad:
@@ -243,29 +232,23 @@ class ChunkCollate:
         policy: Policy,
         multiple: int,
         skip_bad: bool,
-        collate: Callable[[list[Any]], Any] | None,
         packed: bool,
-        watchdog: Watchdog,
+        lock: contextlib.AbstractContextManager[Any] | None,
     ) -> None:
         """
         Args:
             multiple: of tokens to which each sample is padded.
-            skip_bad: leave out samples that cannot be measured, sent or collated, or are too long,
-                instead of failing.
-            collate: the collate function, to find those that cannot be collated; None if it has
-                prepared the samples.
+            skip_bad: leave out samples that cannot be measured or are too long, instead of failing.
             packed: put the samples into shared memory.
+            lock: held while samples are measured; None for none, as one cannot be sent to workers.
         """
-        self._watchdog = watchdog
+        self._lock = lock
         self._measure = measure
         self._policy = policy
         self._multiple = multiple
         self._skip_bad = skip_bad
-        self._collate = collate if skip_bad else None
         self._packed = packed
         self._writer: Writer | None = None
-        self._good: list[Any] = []
-        """A sample that can be collated; none before the first."""
 
     def __call__(self, raw: RawChunk) -> Chunk:
         if not self._skip_bad:
@@ -275,10 +258,6 @@ class ChunkCollate:
             self._columns(raw.samples, raw.names)
         except SampleError:
             bad = self._bad(raw)
-        good = [position for position in range(len(raw.samples)) if position not in bad]
-        for number, error in self._misfits([raw.samples[position] for position in good]).items():
-            name = raw.names[good[number]]
-            bad[good[number]] = f"{name}: it cannot be collated: {described(error)}"
         return self._chunk(raw, bad)
 
     def _chunk(self, raw: RawChunk, bad: Mapping[int, str]) -> Chunk:
@@ -310,9 +289,8 @@ class ChunkCollate:
                 raise sample
             if sample is None:
                 raise _none(name)
-        call = f"the measuring of one of {', '.join(names)}"
         with (
-            self._watchdog.call(call, locked=True),
+            self._lock or contextlib.nullcontext(),
             _naming("its measuring", lambda one: self._measure([one], [""]), samples, names),
         ):
             columns = self._measure(samples, names)
@@ -334,33 +312,3 @@ class ChunkCollate:
             except SampleError as error:
                 bad[position] = str(error)
         return bad
-
-    def _misfits(self, samples: list[Any]) -> dict[int, BaseException]:
-        """By position, samples that cannot be collated, alone or with a good one."""
-        if self._collate is None or not samples:
-            return {}
-        group, known = [*self._good, *samples], len(self._good)
-        in_worker = get_worker_info() is not None
-        with (
-            self._watchdog.call("collate_fn, tried on a few samples,", locked=True),
-            keeping_random_state() if in_worker else contextlib.nullcontext(),
-        ):
-            try:
-                self._tried(group)
-            except Exception:
-                found = misfits(self._tried, group)
-            else:
-                found = {}
-                self._good = self._good or _copies(samples[:1])
-        return {place - known: error for place, error in found.items() if place >= known}
-
-    def _tried(self, group: list[Any]) -> None:
-        assert self._collate is not None
-        check_rows(self._collate(_copies(group)), len(group))
-
-
-def _copies(samples: list[Any]) -> list[Any]:
-    """Samples as they are sent; a collate function may change them."""
-    data, buffers = to_buffers(samples)
-    copies: list[Any] = from_buffers(data, [bytearray(buffer) for buffer in buffers])
-    return copies

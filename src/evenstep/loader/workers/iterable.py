@@ -23,7 +23,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 from evenstep.data.mixed_pass import MixedPass
 from evenstep.data.resumable import has_state
 from evenstep.errors import EvenstepError, SampleError, described
-from evenstep.loader.threads import Watchdog
 from evenstep.loader.transport.plain_values import decode, encode
 from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, Preparation, RawChunk
 
@@ -75,7 +74,6 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         dataset: Any,
         chunk_size: int,
         preparation: Preparation,
-        watchdog: Watchdog,
         *,
         replays: bool,
     ) -> None:
@@ -89,7 +87,6 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         self._chunk_size = chunk_size
         self._replays = replays
         self._preparation = preparation
-        self._watchdog = watchdog
         self._worker_states: WorkerStates | None = None
         self._last: str | None = None
 
@@ -114,24 +111,20 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
             self._last = state
             return
         samples: list[Any] = []
-        with _naming(worker, 0, samples), self._watchdog.call("the dataset, at its beginning,"):
+        with _naming(worker, 0, samples):
             count, iterator, owner = self._open(state)
         ended = False
         read = _read(iterator)
         while not ended:
             samples = []
-            with (
-                _naming(worker, count, samples),
-                self._watchdog.call(f"the dataset, after {count} samples,"),
-            ):
+            with _naming(worker, count, samples):
                 samples.extend(itertools.islice(read, self._chunk_size))
             names = [f"sample number {count + i} of its worker" for i in range(len(samples))]
             drawn = None
             if isinstance(iterator, MixedPass):
                 drawn = tuple(iterator.names)
                 iterator.names.clear()
-            with self._watchdog.call(f"one of {', '.join(names)}"):
-                samples = [self._preparation(*each) for each in zip(samples, names)]
+            samples = [self._preparation(*each) for each in zip(samples, names)]
             count += len(samples)
             ended = len(samples) < self._chunk_size
             with _naming(worker, count):

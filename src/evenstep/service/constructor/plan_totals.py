@@ -8,8 +8,7 @@ from evenstep.arrays import Float64Array, Int64Array, rounded_up
 from evenstep.batch.pad import PadCollator, padded_multiple
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.plan.partition.items import sums
-from evenstep.protocol.own_receipt import counts_by_source
-from evenstep.protocol.receipts import StepTotals
+from evenstep.protocol.receipts import StepTotals, counts_by_source
 from evenstep.service.job.job import Job
 from evenstep.service.job.sample_measure import MEDIA, SUPERVISED
 from evenstep.strategy import LoadingPlan

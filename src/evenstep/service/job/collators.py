@@ -79,12 +79,10 @@ def vision_fields(samples: Sequence[Any]) -> dict[str, Any] | list[Any]:
     order, for a vision encoder. If no sample has such fields, the samples themselves."""
     import torch
 
-    from evenstep.batch.memory import cat
-
     joined = {}
     for name in (name for pair in VISION_GRIDS.items() for name in pair):
         found = [s[name] for s in samples if isinstance(s, Mapping) and s.get(name) is not None]
         rows = [torch.as_tensor(value) for value in found]
         if rows:
-            joined[name] = cat([row.reshape(-1, row.shape[-1]) for row in rows])
+            joined[name] = torch.cat([row.reshape(-1, row.shape[-1]) for row in rows])
     return joined or list(samples)
