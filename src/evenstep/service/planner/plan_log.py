@@ -77,10 +77,9 @@ class PlanLog:
             "MemoryOptions, or give a file as plans= of LogOptions"
         )
 
-    def clear(self, begin: int = 0) -> None:
-        """Forgets the plans in memory, of this step and all after it."""
-        for step in [step for step in self._plans if step >= begin]:
-            del self._plans[step]
+    def clear(self) -> None:
+        """Forgets the plans in memory."""
+        self._plans.clear()
 
 
 _START = re.compile(rb'\{"step":\d+,')
