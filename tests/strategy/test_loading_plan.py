@@ -5,60 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graph_world import meshes, squares, table
-from hypothesis import given
-from hypothesis import strategies as st
+from graph_world import table
 
 from evenstep.errors import ConfigurationError
-from evenstep.strategy import DGraph, from_json, to_json
+from evenstep.strategy import DGraph
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.mesh import ClientPlaceTree
-
-texts = st.lists(st.integers(1, 40), min_size=27, max_size=60)
-
-
-@given(texts, meshes(), st.booleans(), st.sampled_from(["greedy", "zigzag"]))
-def test_json_is_exact_subplans_and_floats_included(
-    lengths: list[int], tree: ClientPlaceTree, whole: bool, method: str
-) -> None:
-    images = [length % 3 * 7 for length in lengths]
-    root = DGraph.of(table(lengths, images), tree, step=5, micro_batches=2, max_tokens=45)
-    cost = squares if whole else lambda n: n**1.37 / 3
-    encoder = root.modality("image").distribute("WORLD").cost(np.sqrt).balance(method)
-    main = root.modality("text").distribute("DP").cost(cost).balance(method)
-    plan = main.broadcast_at("TP", "CP").plan(subplans={"encoder": encoder})
-    text = to_json(plan)
-    back = from_json(text)
-    assert to_json(back) == text
-    assert back.samples == plan.samples
-    assert back.tree == plan.tree
-    assert back.costs.dtype == plan.costs.dtype
-    assert back.cost_after.tolist() == plan.cost_after.tolist()
-    assert back.cost_before.tolist() == plan.cost_before.tolist()
-    assert back.delivery.fetched_by.tolist() == plan.delivery.fetched_by.tolist()
-    assert (back.notes, back.methods, back.carried) == (plan.notes, plan.methods, plan.carried)
-    (sub,) = back.subplans.values()
-    assert sub.samples is back.samples
-    assert sub.costs.tolist() == plan.subplans["encoder"].costs.tolist()
-    assert sub.stages == "all"
-
-
-def test_a_damaged_or_foreign_plan_is_refused() -> None:
-    plan = DGraph.of(table([1, 2, 3]), ClientPlaceTree.of({"DP": 2})).distribute("DP").plan()
-    text = to_json(plan)
-    with pytest.raises(ConfigurationError, match="a plan of version 2 cannot be read"):
-        from_json(text.replace('"version":1', '"version":2', 1))
-    with pytest.raises(ConfigurationError, match="a plan of version None"):
-        from_json("[]")
-    assert '"bucket":[0,0,1]' in text
-    with pytest.raises(ConfigurationError, match=r"damaged: .*bucket is \[0, 0\], which"):
-        from_json(
-            text.replace('"bucket":[0,0,1]', '"bucket":[0,0]')
-            .replace('"micro_batch":[0,0,0]', '"micro_batch":[0,0]')
-            .replace('"order":[0,1,0]', '"order":[0,1]')
-        )
-    with pytest.raises(ConfigurationError, match="bucket=2 of sample 2 must be from 0 to 1"):
-        from_json(text.replace('"bucket":[0,0,1]', '"bucket":[0,0,2]'))
 
 
 def test_members_are_in_order_and_bounds_are_checked() -> None:

@@ -2,8 +2,8 @@
 
 The path of a step, in reading order:
 
-    graph               `DGraph`: builds a strategy from primitives; read it first. Its `Draws` asks
-                        the mixture for the samples of the step: see `evenstep.mixture`
+    graph               `DGraph`: builds a strategy from primitives; read it first. It draws the
+                        samples of the step from a mixture: see `evenstep.mixture`
     plan_builder        places the samples: spec -> assignment -> plan
     mesh                `ClientPlaceTree`: into how many buckets, and which rank fetches which
     balance/            balances buckets and micro-batches by cost
@@ -13,37 +13,30 @@ The path of a step, in reading order:
 Around it:
 
     loaders/            how many Source Loaders a job needs, and which has what
-    loading_plan_json   a plan as text
 
 Primitives have the names of the OVERLORD paper; `sample` of its first version is `mix` here.
 """
 
 from evenstep.mixture.sample_table import (
     BufferedMetadata,
-    BulkMetadata,
     Metadata,
     SampleId,
     SampleTable,
 )
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.methods import METHODS
-from evenstep.strategy.graph import DGraph, Draws, Mixes
-from evenstep.strategy.loading_plan import LoaderTask, LoadingPlan
-from evenstep.strategy.loading_plan_json import from_json, to_json
+from evenstep.strategy.graph import DGraph
+from evenstep.strategy.loading_plan import LoaderTask, LoadingPlan, to_json
 
 __all__ = [
     "METHODS",
     "Assignment",
     "BufferedMetadata",
-    "BulkMetadata",
     "DGraph",
-    "Draws",
     "LoaderTask",
     "LoadingPlan",
     "Metadata",
-    "Mixes",
     "SampleId",
     "SampleTable",
-    "from_json",
     "to_json",
 ]

@@ -20,18 +20,13 @@ from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import Balancing, assign
-from evenstep.strategy.balance.methods import CostFunction, name_of, sample_costs
+from evenstep.strategy.balance.methods import CostFunction, sample_costs
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import Buckets
 
 
 class TooFewSamplesError(ConfigurationError):
     """A step has fewer samples than buckets. Where a mixture ends, that is its end."""
-
-
-_ROOM = 1 << 40
-"""The room of a micro-batch where two limits share it. Shares are rounded down, so that samples may
-fill it exactly; limits are kept to one part in this of each sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +37,6 @@ class GraphSpec:
     """Empty is the samples' only modality."""
     buckets: Buckets | None = None
     cost: CostFunction | None = None
-    memory: CostFunction | None = None
-    max_memory: float = float("inf")
-    """What `memory` may add up to in a micro-batch."""
     balancing: Balancing = field(default_factory=Balancing)
     broadcast_at: tuple[str, ...] = ()
     stages: str | None = None
@@ -113,20 +105,17 @@ def place_samples(
     costs_of_rows = sample_costs(spec.cost, tokens[rows])
     costs: Costs = np.zeros(len(samples), costs_of_rows.dtype)  # type: ignore[assignment]
     costs[rows] = costs_of_rows
-    sizes, cap = _room_taken(samples, rows, tokens[rows], spec, max_tokens)
     within = assign(
         costs_of_rows,
-        sizes,
+        tokens[rows],
         buckets.bucket_count,
         spec.balancing,
         micro_batches=micro_batches,
-        max_tokens=cap,
+        max_tokens=max_tokens,
     )
     left = rows[~within.placed]
     if len(left):
-        limits = [] if max_tokens is None else [f"{max_tokens:,} tokens"]
-        limits += [] if spec.memory is None else [f"{spec.max_memory:,} of memory"]
-        room = f"{within.buckets * micro_batches:,} micro-batches of {' and '.join(limits)}"
+        room = f"{within.buckets * micro_batches:,} micro-batches of {max_tokens:,} tokens"
         what = f"{len(left):,} of {len(rows):,} samples, {tokens[left].sum():,} tokens,"
         if subplan is not None:
             raise ConfigurationError(
@@ -161,37 +150,9 @@ def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> Loadi
         modality=placement.modality,
         max_tokens=placement.max_tokens,
         notes=placement.notes,
-        methods={
-            level: method if isinstance(method, str) else name_of(method)
-            for level, method in methods.items()
-            if method is not None
-        },
+        methods={level: method for level, method in methods.items() if method is not None},
         **more,
     )
-
-
-def _room_taken(
-    samples: SampleTable,
-    rows: Int64Array,
-    tokens: Int64Array,
-    spec: GraphSpec,
-    max_tokens: int | None,
-) -> tuple[Int64Array, int | None]:
-    """The room that each sample takes of a micro-batch, and the whole room of one: tokens, or with
-    a limit of memory the larger share of both limits, so that neither is exceeded."""
-    if spec.memory is None:
-        return tokens, max_tokens
-    shares = sample_costs(spec.memory, tokens) / spec.max_memory
-    if len(shares) and shares.max() > 1:
-        most = int(shares.argmax())
-        raise SampleError(
-            f"sample {samples.identity(int(rows[most]))} takes {shares[most]:.2f} times the memory "
-            f"of a micro-batch, {spec.max_memory:,}; truncate it in the source's transform or "
-            "raise the limit"
-        )
-    if max_tokens is not None:
-        shares = np.maximum(shares, tokens / max_tokens)
-    return np.maximum(shares * _ROOM, 1).astype(np.int64), _ROOM
 
 
 def _check_lengths(

@@ -21,7 +21,7 @@ from evenstep.data.source import Source
 from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import Mixer
-from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT, stop_rule
+from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT
 from evenstep.plan.policy import Policy
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
@@ -218,7 +218,7 @@ class Job:
     @property
     def passes(self) -> int | None:
         """How often each source is read; None means endlessly."""
-        return None if stop_rule(self.draws.stop) in (REPEAT, ALL_REPEATED) else 1
+        return None if self.draws.stop in (REPEAT, ALL_REPEATED) else 1
 
     def mixture(self, sizes: Mapping[str, int | None]) -> Mixer:
         """A new mixture, before its first draw.
