@@ -6,6 +6,7 @@
     StorageError         a SampleError: the file that holds it cannot be read, or has changed
     CollateError         a batch cannot be made, or is not what was planned
     MismatchError        ranks, or a state and its loader, were built differently
+    MeshChangedError     the mesh of a running job has changed: join it again
     SupersededError      another planner has taken over a run, and this one was only slow
     LoaderDiedError      a worker, a batcher or an actor of the service died
     PeerError            another rank failed or left: raised on all others
@@ -60,6 +61,10 @@ class PeerError(EvenstepError):
 class DamagedMessageError(PeerError):
     """A message of a rank did not arrive as it was sent, or says what cannot be. As the copy of one
     rank alone may be damaged, that rank tells the others."""
+
+
+class MeshChangedError(EvenstepError):
+    """The mesh of a running job has changed, and this client is of the mesh before."""
 
 
 class SupersededError(EvenstepError):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import evenstep.service as es
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.messages import LocalHandle, Reply
 from evenstep.service.planner.store.run_store import RunStore
@@ -195,6 +195,33 @@ def test_a_message_that_comes_late_again_does_not_stand_in_for_the_next_client(
         common.client_restarted(0)
         assert (await common.meet(0, STEP + 1, 90)).value == [state[STEP + 1]]
         assert (await late).value == [state[STEP]]
+
+    asyncio.run(meetings())
+
+
+def test_ranks_of_a_new_mesh_wait_for_each_other_alone(tmp_path: Path) -> None:
+    """And those of one that gets no step, as it has ended where it began, for nobody."""
+
+    async def meetings() -> None:
+        planners: Any = Planners(tmp_path)
+        ends: dict[int, int] = {}
+        common = CommonState(planners, {}, ends.get)
+        first = asyncio.ensure_future(common.meet(0, STEP, 70, begins=True))
+        await asyncio.sleep(0.01)
+        ends[0] = STEP
+        common.end_mesh(STEP)
+        for error in ((await first).error, (await common.meet(1, STEP, 71, begins=True)).error):
+            assert isinstance(error, MeshChangedError)
+        before = asyncio.ensure_future(common.meet(2, STEP, 72))  # it has taken steps
+        await asyncio.sleep(0.01)
+        planners.planner.remesh({"DP": 2}, STEP)
+        new = [asyncio.ensure_future(common.meet(0, STEP, 80, 1, begins=True))]
+        await asyncio.sleep(0.01)
+        assert not new[0].done()
+        new.append(asyncio.ensure_future(common.meet(1, STEP, 81, 1, begins=True)))
+        answers = await asyncio.wait_for(asyncio.gather(before, *new), 5)
+        state = planners.planner.state_dict(STEP)
+        assert [each.value for each in answers] == [[state]] * 3
 
     asyncio.run(meetings())
 

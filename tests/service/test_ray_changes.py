@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 from ray_cluster import PATIENCE
-from service_world import comparable, in_one_process, job_of, steps_of
+from service_world import comparable, in_one_process, job_of, steps_of, striped
 from test_changing_loaders import layouts
+from test_remesh import trained_by
 
 pytest.importorskip("ray", reason="ray is not installed")
 
 import evenstep.service as es
+from evenstep.errors import MeshChangedError
 from evenstep.service.backends.ray import RayService
 
 STEPS = 7
@@ -64,6 +66,38 @@ def test_no_batch_changes_whatever_loaders_there_are_and_whoever_dies(
     assert [comparable(each) for each in taken] == expected
     assert status["failed"] is None
     assert len(status["loaders"]) == len(layout.shares)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("meshes", [[{"DP": 1}], [{"DP": 3}, {"DP": 2}]])
+def test_ranks_join_and_leave_though_all_that_hold_steps_die(
+    meshes: list[dict[str, int]], tmp_path: Path
+) -> None:
+    job = job_of(tmp_path, mesh={"DP": 2}, stop="all_exhausted", samples_per_step=6, max_tokens=400)
+    seen: list[Any] = []
+    with RayService(job, name=f"remesh-{len(meshes)}", loaders=striped(job, 2, 4)) as service:
+        for mesh in meshes:
+            old = [service.client(rank) for rank in range(len(service.job.tree))]
+            taken = [steps_of(client, 1) for client in old]
+            former = [handle for _, handle in service._info.constructors]
+            service.remesh(mesh)
+            info = service._info
+            kill(info.registry, info.planner, former[0], info.constructors[0][1])
+            for client, steps in zip(old, taken):
+                while client.step < info.step:
+                    steps += steps_of(client, 1)
+                with pytest.raises(MeshChangedError, match="make a new client"):
+                    next(client)
+                seen += trained_by(steps)
+            state = service.state_dict(info.step)
+            expected = in_one_process(service.job, 2, ranks=range(mesh["DP"]), state=state)
+            got = [steps_of(service.client(rank), 2) for rank in range(mesh["DP"])]
+            assert list(map(comparable, got)) == expected
+        for rank in range(len(got)):
+            seen += trained_by(steps_of(service.client(rank)))
+        status = service.status()
+    assert len(seen) == len(set(seen)) == 155 - status["planner"]["left_over"]
+    assert status["failed"] is None
 
 
 @SOAK

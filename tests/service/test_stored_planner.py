@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_storage import Crash, FaultyStorage, crash_after, crash_before, torn
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from service_world import new_job
 
@@ -113,6 +113,7 @@ OPERATION = st.one_of(
     st.tuples(st.just("report"), st.integers(1, 9), st.integers(0, 1), st.integers(0, 3)),
     st.tuples(st.just("again"), st.integers(1, KEPT)),
     st.tuples(st.just("state"), st.integers(0, KEPT)),
+    st.tuples(st.just("remesh"), st.integers(0, KEPT), st.integers(2, 4)),
 )
 
 
@@ -131,12 +132,22 @@ def carried_out(planner: Planner, operation: tuple[Any, ...], begin: int) -> Any
         return planner.report(max(begin - back, 0), rank, signals)
     if kind == "state":
         return planner.state_dict(max(begin - numbers[0], 0))
+    if kind == "remesh":
+        state = planner.remesh({"DP": numbers[1]}, max(begin - numbers[0], 0))
+        return {**state, "job": None}  # that before the mesh, or, told twice, that on it
     step = begin + numbers[0] - 1 if kind == "plan" else max(begin - numbers[0], 0)
     made = planner.plan(step)
     return None if made is None else to_json(made)
 
 
+REPORTED_AGAIN_AFTER_A_REMESH = [
+    *(("plan", 1), ("report", 1, 1, 0), ("plan", 2), ("plan", 3), ("report", 2, 0, 0)),
+    *(("remesh", 1, 2), ("plan", 1), ("plan", 1), ("report", 7, 1, 0), ("plan", 1)),
+]
+
+
 @settings(max_examples=40, deadline=None)
+@example(JOB, REPORTED_AGAIN_AFTER_A_REMESH, 0)
 @given(
     st.sampled_from([JOB, BY_STRATEGY, BY_POLICY, BY_SHARES]),
     st.lists(OPERATION, min_size=4, max_size=40),
@@ -198,7 +209,7 @@ def test_states_are_written_while_steps_are_planned() -> None:
     assert step == 6
     reference = Planner(JOB, METADATA)
     reference.plan(8)
-    expected = reference.state_dict(6)
+    expected = {**reference.state_dict(6), "mesh": JOB.tree.to_dict()}
     assert json.loads(json.dumps(expected)) == state
     fresh = Planner(JOB, METADATA)
     fresh.load_state_dict(state)

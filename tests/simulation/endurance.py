@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from histories import Played, describe
+from shrinking import shrink
 
 SOAK_SECONDS = float(os.environ.get("EVENSTEP_SIMULATION_SECONDS", "300"))
 _FIRST = int(os.environ.get("EVENSTEP_SIMULATION_SEED", "100000"))
@@ -18,7 +19,10 @@ _FIRST = int(os.environ.get("EVENSTEP_SIMULATION_SEED", "100000"))
 
 def check(history: Any) -> Played:
     played: Played = history.play()
-    assert played.violation is None, describe(history, played)
+    if played.violation is not None:
+        print(describe(history, played))
+        smaller = shrink(history, played)
+        raise AssertionError(describe(smaller, smaller.play()))
     return played
 
 

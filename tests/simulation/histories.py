@@ -1,12 +1,16 @@
-"""Histories: drawn from a seed, played and judged."""
+"""Histories: drawn from a seed, played, judged, and written as text from which they play again."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import gc
+import json
 import random
+import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +27,85 @@ KINDS = (*["kill"] * 6, "stop", "stop", "delay", "delay", "sends", "receives", "
 class History:
     setup: Setup
     runs: tuple[Run, ...]
-    seed: int
+    seed: int | None = None
+    given: tuple[int, ...] | None = None
+    """The choices; drawn by the seed when None."""
 
-    @property
-    def name(self) -> str:
-        return f"{self.seed}"
+    def choices(self) -> Choices:
+        return Choices(self.seed, self.given)
+
+    def to_text(self) -> str:
+        return as_text(self)
+
+    @classmethod
+    def from_text(cls, text: str) -> History:
+        plain = from_text(text)
+        runs = []
+        for run in plain["runs"]:
+            faults = tuple(Fault(**fault) for fault in run.pop("faults"))
+            runs.append(Run(**run, faults=faults))
+        given = plain["given"]
+        return cls(
+            Setup(**plain["setup"]),
+            tuple(runs),
+            plain["seed"],
+            None if given is None else tuple(given),
+        )
 
     def play(self) -> Played:
         return play(self)
+
+    def plainer(self) -> Iterator[History]:
+        """Simpler settings, with the choices as they are, for whatever they then mean."""
+        runs = self.runs
+        for number in range(len(runs)):
+            if len(runs) > 1:
+                yield dataclasses.replace(self, runs=runs[:number] + runs[number + 1 :])
+        for number, run in enumerate(runs):
+            changes = [
+                {"faults": run.faults[:i] + run.faults[i + 1 :]} for i in range(len(run.faults))
+            ]
+            changes += [
+                {"leaves": None},
+                {"slow": False},
+                {"heavy": False},
+                {"threads": 1},
+                {"persistent": False},
+            ]
+            changes += [{"ranks": run.ranks - 1}] if run.ranks > 1 else []
+            changes += [{"workers": run.workers - 1}] if run.workers > 1 else []
+            changes += [{"capacity": 1 << 16}, {"deaf": False}, {"timeout": 0.0}, {"prefetch": 2}]
+            for change in changes:
+                changed = dataclasses.replace(run, **change)
+                if changed != run:
+                    yield dataclasses.replace(
+                        self, runs=(*runs[:number], changed, *runs[number + 1 :])
+                    )
+        setup = self.setup
+        for change in (
+            {"epochs": 1},
+            {"samples": 12},
+            {"accumulate": 1},
+            {"policy": "fixed"},
+            {"shuffle": False},
+            {"iterable": None},
+            {"context": 1},
+            {"bad_sample": None},
+            {"bad_batch": None},
+            {"bad_order": None},
+        ):
+            changed = dataclasses.replace(setup, **change)
+            if changed != setup:
+                yield dataclasses.replace(self, setup=changed)
+
+
+def as_text(history: Any) -> str:
+    plain = dataclasses.asdict(history)
+    return base64.b85encode(zlib.compress(json.dumps(plain).encode(), 9)).decode()
+
+
+def from_text(text: str) -> Any:
+    return json.loads(zlib.decompress(base64.b85decode(text)))
 
 
 @dataclass
@@ -153,7 +228,7 @@ def reference(setup: Setup, ranks: int, workers: int) -> list[list[Any]]:
 
 def play(history: History) -> Played:
     """Plays a history to the end of the job: after its runs comes one where nothing goes wrong."""
-    played, choices, setup = Played(), Choices(history.seed), history.setup
+    played, choices, setup = Played(), history.choices(), history.setup
     states: list[str] = []
     known: dict[Any, Any] = {}  # what each rank has received at a step, since ranks changed
     trained: Counter[tuple[int, int]] = Counter()
@@ -228,6 +303,6 @@ def describe(history: Any, played: Played) -> str:
             *(f"  {run}" for run in history.runs),
             f"{len(played.choices)} choices, of which {sum(map(bool, played.choices))} are not 0",
             str(played.violation),
-            f"play it again: python -m replay {history.name}",
+            f"play it again: python -m replay {history.to_text()!r}",
         ]
     )

@@ -7,10 +7,11 @@ import functools
 import gc
 import random
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from choices import Choices
-from histories import Played
+from histories import Played, as_text, from_text
 from process_faults import Fault
 from service_settings import MESHES, ServiceRun, ServiceSetup
 from service_verdict import check_service
@@ -24,14 +25,68 @@ KINDS = (*["kill"] * 4, "stop", "stop", "delay", "cut", "cut")
 class ServiceHistory:
     setup: ServiceSetup
     runs: tuple[ServiceRun, ...]
-    seed: int
+    seed: int | None = None
+    given: tuple[int, ...] | None = None
+    """The choices; drawn by the seed when None."""
 
-    @property
-    def name(self) -> str:
-        return f"service:{self.seed}"
+    def choices(self) -> Choices:
+        return Choices(self.seed, self.given)
+
+    def to_text(self) -> str:
+        return "service:" + as_text(self)
+
+    @classmethod
+    def from_text(cls, text: str) -> ServiceHistory:
+        plain = from_text(text.removeprefix("service:"))
+        runs = []
+        for run in plain["runs"]:
+            faults = tuple(Fault(**fault) for fault in run.pop("faults"))
+            run["changes"] = tuple(map(tuple, run["changes"]))
+            run["remesh"] = run["remesh"] and tuple(run["remesh"])
+            runs.append(ServiceRun(**run, faults=faults))
+        setup = ServiceSetup(**{**plain["setup"], "sizes": tuple(plain["setup"]["sizes"])})
+        given = plain["given"]
+        given = None if given is None else tuple(given)
+        return cls(setup, tuple(runs), plain["seed"], given)
 
     def play(self) -> Played:
         return play(self)
+
+    def plainer(self) -> Iterator[ServiceHistory]:
+        """Simpler settings, with the choices as they are, for whatever they then mean."""
+        runs, replace = self.runs, dataclasses.replace
+        for number in range(len(runs)):
+            if len(runs) > 1:
+                yield replace(self, runs=runs[:number] + runs[number + 1 :])
+        for number, run in enumerate(runs):
+            faults = run.faults
+            changes = [{"faults": faults[:i] + faults[i + 1 :]} for i in range(len(faults))]
+            changes += [{"lives": run.lives - 1}] if run.lives > 1 else []
+            changes += [{"loaders": run.loaders - 1}] if run.loaders > 1 else []
+            changes += [{"standbys": run.standbys - 1}] if run.standbys else []
+            changes += [{name: False} for name in ("slow", "late", "repeats")]
+            changes += [{name: None} for name in ("leaves", "astray", "closes", "remesh")]
+            changes += [{"changes": run.changes[1:]}]
+            changes += [{"mesh": "two"}, {"lockstep": True}]
+            for change in changes:
+                changed = replace(run, **change)
+                if changed != run:
+                    yield replace(self, runs=(*runs[:number], changed, *runs[number + 1 :]))
+        for change in (
+            {"sizes": (12,)},
+            {"stop": "all_exhausted"},
+            {"follows": False},
+            {"broadcast": False},
+            {"packed": False},
+            {"prefetch": 1},
+            {"bad_sample": None},
+            {"bad_batch": None},
+            {"bad_step": None},
+            {"policy": None},
+        ):
+            changed = replace(self.setup, **change)
+            if changed != self.setup:
+                yield replace(self, setup=changed)
 
 
 def service_history_of(seed: int) -> ServiceHistory:
@@ -72,12 +127,20 @@ def by_policy(history: ServiceHistory, name: str) -> ServiceHistory:
 
 
 def _changing(run: ServiceRun, draw: random.Random) -> ServiceRun:
-    """With other loaders in the middle of it."""
+    """With other loaders in the middle of it, and perhaps another mesh."""
     changes = tuple(
         (draw.choice([0.01, 0.1, 0.5, 2.0]), draw.choice([1, 2, 3]))
         for _ in range(draw.choice([0, 1, 1, 2]))
     )
-    return dataclasses.replace(run, changes=changes)
+    run = dataclasses.replace(run, changes=changes)
+    if draw.random() < 0.5 or run.astray is not None or run.closes is not None:
+        return run
+    # Trainers that are killed begin again where they have saved, perhaps before the other mesh.
+    faults = tuple(each for each in run.faults if not each.process.startswith("rank"))
+    size = MESHES[run.mesh].get("DP", 1)  # on a smaller mesh steps would draw more than they hold
+    meshes = [name for name, sizes in MESHES.items() if sizes.get("DP", 1) >= size]
+    remesh = draw.choice([0.01, 0.1, 0.5, 2.0]), draw.choice(meshes)
+    return dataclasses.replace(run, remesh=remesh, faults=faults, lives=1, leaves=None)
 
 
 def _run_of(draw: random.Random, setup: ServiceSetup, mesh: str) -> ServiceRun:
@@ -140,15 +203,17 @@ def _fault_of(draw: random.Random, run: ServiceRun) -> Fault:
 
 
 @functools.lru_cache(maxsize=4096)
-def service_reference(setup: ServiceSetup, mesh: str, state: str | None) -> Undisturbed:
+def service_reference(
+    setup: ServiceSetup, mesh: str, state: str | None, started_on: str | None = None
+) -> Undisturbed:
     """What comes from a state on, where no sample or batch is bad; see `undisturbed`."""
     whole = dataclasses.replace(setup, bad_sample=None, bad_batch=None, bad_step=None)
-    return undisturbed(whole, mesh, state)
+    return undisturbed(whole, mesh, state, started_on)
 
 
 def play(history: ServiceHistory) -> Played:
     """Plays a history to the end of the job: after its runs comes one where nothing goes wrong."""
-    played, choices, setup = Played(), Choices(history.seed), history.setup
+    played, choices, setup = Played(), history.choices(), history.setup
     state: str | None = None
     trained: Counter[tuple[int, int]] = Counter()
     finished = False
@@ -160,19 +225,27 @@ def play(history: ServiceHistory) -> Played:
         astray=None,
         repeats=False,
         changes=(),
+        remesh=None,
     )
     for run in (*history.runs, quiet):
         expected = service_reference(setup, run.mesh, state)
-        attempt = ServiceAttempt(setup, run, choices, state, expected.taking)
+        references = [expected]
+        if run.remesh is not None:
+            references.append(service_reference(setup, run.remesh[1], state, run.mesh))
+        attempt = ServiceAttempt(setup, run, choices, state, [each.taking for each in references])
         played.violation = attempt.run()
-        reports = [r for r in attempt.reports if r.rank in attempt.taking]
+        reports = [r for r in attempt.reports if r.rank in attempt.taking[r.mesh]]
+        if attempt.changed_at is not None and run.remesh is not None:
+            state = expected.states[attempt.changed_at]
+            references[1] = service_reference(setup, run.remesh[1], state, run.mesh)
+            expected = references[attempt.reports[-1].mesh]
         played.scheduled += attempt.world.steps
         played.trained += sum(len(report.steps) for report in reports)
         played.faults.update(what.partition(" ")[0] for what, _ in attempt.injected)
         played.faults["repeat"] += attempt.cluster.repeated
         played.errors.update(type(r.error).__name__ for r in reports if r.error is not None)
         if played.violation is None:
-            played.violation = check_service(attempt, expected)
+            played.violation = check_service(attempt, references)
         if played.violation is not None:
             break
         step = attempt.checkpoint()

@@ -82,6 +82,8 @@ class ServiceRun:
     """Seconds after which the service is closed."""
     changes: tuple[tuple[float, int], ...] = ()
     """Seconds after which so many loaders are to be there."""
+    remesh: tuple[float, str] | None = None
+    """Seconds after which the mesh changes, and to which."""
     lockstep: bool = True
     """Whether ranks wait for each other after each step, as collectives make them."""
     slow: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from service_settings import ServiceSetup
 from simulated_service import ClientReport, CollectiveFailed, ServiceAttempt
@@ -21,17 +22,17 @@ _PATIENCE = 40.0
 _SLOWNESS = ("stop", "delay")
 
 
-def check_service(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
+def check_service(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | None:
     """What is wrong with a life of the service that has come to its end, if anything is.
 
     Args:
-        expected: what comes if nothing fails, and no sample or batch is bad.
+        expected: [meshes] what comes if nothing fails, and no sample or batch is bad.
     """
     checks = (_ends, _causes, _steps, _nothing_left)
     return next((wrong for check in checks if (wrong := check(attempt, expected))), None)
 
 
-def _ends(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
+def _ends(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | None:
     for process in attempt.world.processes:
         if process.exit_code not in (0, -9):
             return f"{process.name} raised what is no error of evenstep's:\n{process.error}"
@@ -48,7 +49,7 @@ def _ends(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
     return None
 
 
-def _causes(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
+def _causes(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | None:
     """An error has a cause, and is of the right kind. That a role dies or is cut off is none."""
     run, setup = attempt.settings, attempt.setup
     grave = [what for what, _ in attempt.injected if not what.startswith(_SLOWNESS)]
@@ -90,19 +91,24 @@ def _all_fail(attempt: ServiceAttempt, setup: ServiceSetup) -> str | None:
     if setup.bad_batch is not None and not attempt.settings.lockstep:
         return None
     last = attempt.reports[-1].life
-    reports = [r for r in attempt.reports if r.life == last and r.rank in attempt.taking]
+    reports = [r for r in attempt.reports if r.life == last and r.rank in attempt.taking[r.mesh]]
     failed = [isinstance(report.error, EvenstepError) for report in reports]
     if any(failed) and any(report.finished for report in reports):
         return "some ranks end without an error, and others fail"
     return None
 
 
-def _steps(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
+def _steps(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | None:
     """Every rank gets the steps that come undisturbed, one after another, and saves their states;
     and of what has ended, all of them."""
     begins = {0: attempt.first}
     for report in attempt.reports:
-        rank = report.rank
+        rank, of_mesh = report.rank, expected[report.mesh]
+        heard = report.changed and attempt.changed_at is not None
+        if heard and rank in attempt.taking[report.mesh]:
+            last = report.steps[-1].step + 1 if report.steps else attempt.first
+            if last != attempt.changed_at:
+                return f"rank {rank} ends at step {last}: the mesh changes at {attempt.changed_at}"
         if report.steps:
             begin = begins.setdefault(report.life, report.steps[0].step)
             if begin != report.steps[0].step:
@@ -110,20 +116,24 @@ def _steps(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
         for number, taken in enumerate(report.steps):
             if taken.step != begins[report.life] + number:
                 return f"rank {rank} goes to step {taken.step} after {number} steps"
-            alone = expected.steps.get((rank, taken.step))
+            alone = of_mesh.steps.get((rank, taken.step))
             if alone != taken:
                 return f"rank {rank} got {taken}, and {alone} undisturbed"
         for step, state in report.saved.items():
-            wanted = expected.states.get(step)
+            wanted = of_mesh.states.get(step)
             if wanted is None:
                 return f"rank {rank} saved at step {step}, which does not come undisturbed"
             differs = _difference(state, wanted)
+            if step == attempt.changed_at:  # it may be the state with which the next mesh begins
+                others = [each.states.get(step) for each in expected if each is not of_mesh]
+                same = [_difference(state, each) is None for each in others if each is not None]
+                differs = None if any(same) else differs
             if differs is not None:
                 return f"rank {rank} saved another state at step {step}: {differs}"
-        if report.finished and rank in attempt.taking:
-            last = report.steps[-1].step + 1 if report.steps else expected.end
-            if last != expected.end:
-                return f"rank {rank} ended at step {last}, and step {expected.end} is the end"
+        if report.finished and rank in attempt.taking[report.mesh]:
+            last = report.steps[-1].step + 1 if report.steps else of_mesh.end
+            if last != of_mesh.end:
+                return f"rank {rank} ended at step {last}, and step {of_mesh.end} is the end"
     return None
 
 
@@ -136,7 +146,7 @@ def _difference(state: str, wanted: str) -> str | None:
     return None
 
 
-def _nothing_left(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
+def _nothing_left(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | None:
     """When all ranks have had all, no role holds samples for them, unless a constructor that has
     died has left some behind."""
     run = attempt.settings

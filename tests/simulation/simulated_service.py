@@ -13,13 +13,13 @@ from choices import Choices
 from job_settings import spend
 from os_process import Process
 from process_faults import Fault, inject_faults
-from service_settings import ServiceRun, ServiceSetup, job_of, loss_of
+from service_settings import MESHES, ServiceRun, ServiceSetup, job_of, loss_of
 from simulated_actors import Cluster
 from simulated_world import World
 from undisturbed_service import Taken
 
 import evenstep.service as es
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, MeshChangedError
 from evenstep.service.backends.ray.ray_service import RayService
 from evenstep.service.client.joining import Client
 
@@ -43,6 +43,10 @@ class ClientReport:
     steps: list[Taken] = field(default_factory=list)
     saved: dict[int, str] = field(default_factory=dict)
     error: BaseException | None = None
+    mesh: int = 0
+    begun: bool = False
+    changed: bool = False
+    """Whether it has heard that the mesh has changed."""
     finished: bool = False
     ended_at: float = 0.0
 
@@ -56,12 +60,12 @@ class ServiceAttempt:
         run: ServiceRun,
         choices: Choices,
         state: str | None,
-        taking: list[int],
+        taking: list[list[int]],
     ) -> None:
         """
         Args:
             state: to resume from.
-            taking: the ranks that take steps.
+            taking: [meshes] the ranks that take steps.
         """
         self.setup, self.settings, self.state, self.taking = setup, run, state, taking
         self.stopped = sum(fault.seconds for fault in run.faults)
@@ -71,6 +75,8 @@ class ServiceAttempt:
         self.injected = inject_faults(self.world, run.faults, self._cut)
         self.job = job_of(setup, run.mesh, buffer_size=run.buffer_size, slow=run.slow)
         self.first = 0 if state is None else int(json.loads(state)["step"])
+        self.changed_at: int | None = None
+        """The first step of the other mesh."""
         self.reports: list[ClientReport] = []
         self.service_error: BaseException | None = None
         self.closed_at: float | None = None
@@ -106,10 +112,11 @@ class ServiceAttempt:
             life = 0
             while self._await_life(life):
                 change.join()
-                if life + 1 >= run.lives:
+                changed = any(each.changed for each in self.reports if each.life == life)
+                if not changed and life + 1 >= run.lives:
                     break
                 life += 1
-                self._begin_life(life)
+                self._begin_life(life, changed)
             change.join()
             try:
                 self.status = service.status()
@@ -125,13 +132,27 @@ class ServiceAttempt:
         return es.SourceLayout.of(self.job.names, loaders, stripe=self.settings.stripe)
 
     def _change(self, service: RayService) -> None:
-        """Other loaders in the middle of a life."""
+        """Other loaders, and another mesh, in the middle of a life."""
         try:
             for seconds, loaders in self.settings.changes:
                 self.world.sleep(seconds)
                 service.use_loaders(self._layout(loaders))
+            if self.settings.remesh is not None:
+                seconds, mesh = self.settings.remesh
+                self.world.sleep(seconds)
+                gone = [each.process.exited for each in self.reports if each.process is not None]
+                self.world.until(lambda: not self._beginning(), self._changed, *gone)
+                service.remesh(MESHES[mesh])
+                self.job, self.changed_at = service.job, service._info.step
         except EvenstepError as error:
             self.service_error = error
+
+    def _beginning(self) -> list[ClientReport]:
+        return [
+            each
+            for each in self.reports
+            if not (each.begun or each.ended_at or each.process is None) and each.process.alive
+        ]
 
     @property
     def _closes(self) -> float | None:
@@ -183,10 +204,14 @@ class ServiceAttempt:
 
     # Trainers
 
-    def _begin_life(self, life: int) -> None:
-        step = (self.checkpoint() or self.first) if life else None
+    def _begin_life(self, life: int, changed: bool = False) -> None:
+        """
+        Args:
+            changed: whether it begins where the mesh has changed.
+        """
+        step = None if not life or changed else self.checkpoint() or self.first
         for rank in self.job.tree.ranks.ravel().tolist():
-            report = ClientReport(rank, life)
+            report = ClientReport(rank, life, mesh=int(changed))
             report.process = simulated_processes.start_process(
                 self.world,
                 f"rank{rank}.{life}",
@@ -198,12 +223,20 @@ class ServiceAttempt:
     def checkpoint(self) -> int | None:
         """The last step at which all ranks have saved."""
         saved = Counter(
-            step
-            for rank in self.taking
-            for step in {s for each in self.reports if each.rank == rank for s in each.saved}
+            (mesh, step)
+            for mesh, taking in enumerate(self.taking)
+            for rank in taking
+            for step in {
+                step
+                for each in self.reports
+                if (each.mesh, each.rank) == (mesh, rank)
+                for step in each.saved
+            }
         )
-        everywhere = (step for step, count in saved.items() if count == len(self.taking))
-        return max(everywhere, default=None)
+        return max(
+            (step for (mesh, step), count in saved.items() if count == len(self.taking[mesh])),
+            default=None,
+        )
 
     def saved_state(self, step: int) -> str:
         return next(each.saved[step] for each in self.reports if step in each.saved)
@@ -212,10 +245,14 @@ class ServiceAttempt:
         try:
             # What is stopped may keep the service from starting for longer than a minute.
             with Client("auto", "job", report.rank, step=step, patience=300.0) as client:
+                report.begun = True
+                self.world.wake(self._changed)
                 if client.fetches:
                     self._steps(client, report)
                 else:
                     report.finished = True
+        except MeshChangedError:
+            report.changed = True
         except (EvenstepError, CollectiveFailed) as error:
             report.error = error
             self.world.after(_FORGOTTEN_SECONDS, lambda: self.world.wake(self._changed))
@@ -249,7 +286,11 @@ class ServiceAttempt:
     def _await_ranks(self, report: ClientReport) -> None:
         """A collective."""
         here = len(report.steps)
-        others = [r for r in self.reports if r.life == report.life and r.rank in self.taking]
+        others = [
+            each
+            for each in self.reports
+            if each.life == report.life and each.rank in self.taking[each.mesh]
+        ]
 
         def behind() -> list[ClientReport]:
             return [each for each in others if len(each.steps) < here]

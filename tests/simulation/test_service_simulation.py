@@ -8,6 +8,7 @@ off, late and resumed, none of which may hang, lose or repeat a sample, or end w
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,9 +17,11 @@ import pytest
 pytest.importorskip("greenlet")
 
 from endurance import SOAK_SECONDS, check, run_for_long
-from service_histories import by_policy, service_history_of
+from service_histories import by_policy, service_history_of, service_reference
+from service_mutations import SERVICE_MUTATIONS
 from service_settings import POLICIES
 from simulated_modules import simulated_cluster
+from simulated_mutations import Mutation
 
 MENDED = """
     38 111 100145 100392 100561 104436 300339 500217 600645 600866 602721 603426 606160 801267
@@ -55,6 +58,26 @@ def test_no_history_hangs_loses_or_repeats_a_sample_or_ends_in_silence() -> None
 def test_no_history_of_a_job_that_a_policy_plans_does_either(policy: str) -> None:
     for seed in range(3000, 3003):
         check(by_policy(service_history_of(seed), policy))
+
+
+def test_one_seed_is_one_history() -> None:
+    for seed in range(1, 2):
+        history = service_history_of(seed)
+        given = type(history).from_text(history.to_text())
+        assert history.play() == given.play()
+
+
+@pytest.mark.parametrize("mutation", SERVICE_MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_deliberate_fault_is_found(mutation: Mutation) -> None:
+    seeds = range(mutation.near, mutation.near + 200)
+    with mutation.applied():
+        service_reference.cache_clear()
+        try:
+            found = next((n for n in seeds if service_history_of(n).play().violation), None)
+        finally:
+            service_reference.cache_clear()
+    print(f"{mutation.name}: seed {found}", file=sys.stderr)
+    assert found is not None
 
 
 @pytest.mark.soak

@@ -8,6 +8,8 @@ jobs, none of which may hang, lose or repeat a sample, or end without saying why
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,8 +18,10 @@ import pytest
 pytest.importorskip("greenlet")
 
 from endurance import SOAK_SECONDS, check, run_for_long
-from histories import history_of, play
+from histories import history_of, play, reference
+from shrinking import kind_of, shrink
 from simulated_modules import simulated_machine
+from simulated_mutations import MUTATIONS, Mutation
 
 MENDED = """
     23 462 100022 100031 100121 100677 7001022 7002835 7006134 7009245 7011966 9009386 9011167
@@ -58,7 +62,38 @@ def test_no_history_hangs_loses_or_repeats_a_sample_or_ends_in_silence() -> None
 def test_one_seed_is_one_history() -> None:
     for seed in range(3):
         history = history_of(seed)
-        assert play(history) == play(history)
+        first, again = play(history), play(history)
+        given = type(history).from_text(history.to_text())
+        assert first == again == play(given)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_deliberate_fault_is_found(mutation: Mutation) -> None:
+    seeds = range(mutation.near, mutation.near + 200)
+    with mutation.applied():
+        reference.cache_clear()
+        try:
+            found = next((n for n in seeds if play(history_of(n)).violation), None)
+        finally:
+            reference.cache_clear()
+    print(f"{mutation.name}: seed {found}", file=sys.stderr)
+    assert found is not None
+
+
+@pytest.mark.soak
+def test_what_goes_wrong_is_shrunk_to_what_matters() -> None:
+    with MUTATIONS[0].applied():
+        history, played = next(
+            (history, played)
+            for history in map(history_of, itertools.count())
+            if (played := play(history)).violation and len(history.runs) > 1
+        )
+        smaller = shrink(history, played, seconds=5)
+        after = play(smaller)
+    assert kind_of(after) == kind_of(played)
+    assert len(smaller.runs) == 1
+    assert not smaller.runs[0].faults
+    assert sum(map(bool, after.choices)) <= sum(map(bool, played.choices))
 
 
 @pytest.mark.soak

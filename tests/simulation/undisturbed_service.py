@@ -9,7 +9,7 @@ from typing import Any
 
 import simulated_processes
 from choices import Choices
-from service_settings import ServiceSetup, job_of, loss_of
+from service_settings import MESHES, ServiceSetup, job_of, loss_of
 from simulated_actors import Cluster
 from simulated_world import World
 
@@ -73,8 +73,16 @@ class Undisturbed:
         return sorted({rank for rank, _ in self.steps})
 
 
-def undisturbed(setup: ServiceSetup, mesh: str, state: str | None) -> Undisturbed:
-    job = job_of(setup, mesh)
+def undisturbed(
+    setup: ServiceSetup, mesh: str, state: str | None, started_on: str | None = None
+) -> Undisturbed:
+    """
+    Args:
+        started_on: the mesh of the job before it was changed to `mesh`.
+    """
+    job = job_of(setup, started_on or mesh)
+    if started_on is not None:
+        job = job.on(MESHES[mesh])
     world, found = World(Choices(given=()), seconds=1e6), Undisturbed()
     world.network = Cluster(world, late=False, repeats=False)
     process = simulated_processes.start_process(

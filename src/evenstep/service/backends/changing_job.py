@@ -1,4 +1,4 @@
-"""`ChangingJob`: a job whose loaders change while it runs, and no sample is lost.
+"""`ChangingJob`: a job whose loaders and mesh change while it runs, and no sample is lost.
 
 A role that restarts must know the job's current state. So each change is first written to the
 `JobState` that the registry has, and then sent to the running roles. All messages may be sent
@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from evenstep.errors import ConfigurationError
 from evenstep.service.backends.running_job import RunningJob
 from evenstep.service.backends.scaling_thread import ScalingThread
 from evenstep.service.client.remote_client import RemoteClient
@@ -67,6 +68,8 @@ class ChangingJob(RunningJob):
         self._started = 0
         """Loaders, since the start."""
         self._clients: list[RemoteClient] = []
+        self._old_clients: list[RemoteClient] = []
+        """Clients of earlier meshes."""
         self._changing = threading.Lock()
         self._state_lock = threading.Lock()
         self._scaling: ScalingThread | None = None
@@ -99,13 +102,21 @@ class ChangingJob(RunningJob):
             constructors=constructors,
             step_log=None if self._logs.steps is None else str(self._logs.steps),
         )
-        return JobState(info=info, layout=self._layout, planner_state=state)
+        return JobState(info=info, layout=self._layout, tree=job.tree, planner_state=state)
 
     # What backends do in their own ways
 
     @abstractmethod
     def _new_loader(self, part: LoaderJob) -> OwnedLoader:
         """Starts a loader."""
+
+    @abstractmethod
+    def _new_constructors(self, job: Job, mesh: int, groups: list[list[int]]) -> Constructors:
+        """Starts constructors, and waits until they are ready."""
+
+    @abstractmethod
+    def _end_constructors(self, handles: Sequence[RemoteHandle]) -> None:
+        """Ends constructors that have no more clients."""
 
     @abstractmethod
     def _tell(self, job_state: JobState) -> None:
@@ -143,7 +154,7 @@ class ChangingJob(RunningJob):
         return state
 
     def _close_clients(self) -> None:
-        for client in self._clients:
+        for client in [*self._clients, *self._old_clients]:
             client.close()
 
     # Loaders
@@ -187,7 +198,7 @@ class ChangingJob(RunningJob):
                 old_loaders=tuple(each.handle() for each in left),
                 loaders_started=self._started,
             )
-            users = [self._info.planner, *(handle for _, handle in self._info.constructors)]
+            users = [self._info.planner, *self._all_constructors()]
             results([each.send("use_loaders", handles, layout) for each in users])
             self._update_state(old_loaders=())
             for each in left:
@@ -225,7 +236,82 @@ class ChangingJob(RunningJob):
         if self._scaling is not None:
             self._scaling.close()
 
+    # The mesh
+
+    def remesh(self, mesh: Any, at_step: int | None = None) -> None:
+        """Changes the mesh at a step; see `LocalService.remesh`. Clients of the old mesh, in all
+        processes, get the steps before it, and then `MeshChangedError`. Clients that are made from
+        now on belong to the new mesh, and begin there. Clients of earlier meshes get no more steps.
+
+        Args:
+            mesh: see `LocalService.remesh`.
+            at_step: None is the first step that no client has requested. An earlier one is for
+                ranks that are lost: clients of the previous mesh drop what they have
+                requested from there on.
+
+        Raises:
+            ConfigurationError: a client has taken the step already, or the job does not go with the
+                mesh.
+            EvenstepError: a step before it cannot be planned.
+        """
+        self._check_open()
+        with self._changing:
+            job = self.job.on(mesh)
+            count = self._options.constructors
+            groups = groups_of(job, None if count is None else min(count, job.tree.sizes["DP"]))
+            before = tuple(handle for _, handle in self._info.constructors)
+            step: int | None = None
+            self._update_state(held=True)
+            try:
+                first = self._first_step(before, at_step)
+                state = call(self._info.planner, "remesh", job.tree, first)
+                step = state["step"]  # not after the end of the mixture
+            finally:
+                if step is None:
+                    self._update_state(held=False)
+                else:
+                    begins = (*self._state.mesh_begins, step)
+                    self._update_state(
+                        held=False, mesh_begins=begins, tree=job.tree, planner_state=state
+                    )
+                results([each.send("end_at", step) for each in before])
+            # Again, for a planner without a store that restarted before the state was updated.
+            call(self._info.planner, "remesh", job.tree, step)
+            results([loader.send("drop_from", step) for loader in self._info.loaders])
+            number = len(begins)
+            made = self._new_constructors(job, number, groups)
+            self.job = job
+            info = replace(self._info, tree=job.tree, mesh=number, step=step, constructors=made)
+            ended = self._state.old_constructors
+            self._update_state(info=info, old_constructors=before)
+            self._old_clients += self._clients
+            self._clients = []
+            self._end_constructors(ended)
+
+    def _first_step(self, constructors: Sequence[RemoteHandle], at_step: int | None) -> int:
+        """The first step of the next mesh. Constructors start no step until `end_at`."""
+        held = results([each.send("hold") for each in constructors])
+        for client in self._clients:
+            client.report_steps()
+        reached_elsewhere: int = call(self._info.registry, "reached")
+        reached: int = max(self._info.step, reached_elsewhere, *(taken for taken, _ in held))
+        if at_step is not None:
+            if at_step < reached:
+                raise ConfigurationError(
+                    f"at_step={at_step}, but a client comes to step {reached} next; choose that or "
+                    "a later one"
+                )
+            return at_step
+        free: int = max(reached, *(started + 1 for _, started in held))
+        if reached > self._info.step and any(started < 0 for _, started in held):
+            # Of a restarted constructor it is only known how far clients may have requested.
+            free = max(free, reached + self.job.memory.prefetch + 1)
+        return free
+
     # The job's state
+
+    def _all_constructors(self) -> list[RemoteHandle]:
+        return [*(handle for _, handle in self._info.constructors), *self._state.old_constructors]
 
     def _update_state(self, **changes: Any) -> None:
         """Changes the job's state, and tells the registry."""

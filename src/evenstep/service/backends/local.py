@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.client.rank_client import RankClient
@@ -20,6 +20,9 @@ from evenstep.service.sizing.loader_planning import LoaderScaling
 from evenstep.service.source_loader.source_loader import SourceLoader
 from evenstep.service.start_options import LogOptions
 from evenstep.strategy import LoadingPlan
+
+if TYPE_CHECKING:
+    from evenstep.service.constructor.data_constructor import DataConstructor
 
 
 class LocalService:
@@ -46,8 +49,6 @@ class LocalService:
                 "loaders= is a LoaderScaling, and one thread has no use for more loaders; give "
                 "loaders=scaling.layout, or choose another backend"
             )
-        from evenstep.service.constructor.data_constructor import DataConstructor  # needs torch
-
         plan_log = None if logs is None else logs.plans
         self.job = job
         self._closed = False
@@ -62,11 +63,8 @@ class LocalService:
                 job, pool, state=state, plan_log=plan_log, store=new_run(store)
             )
             self._first = self._planner.step
-            planner = LocalHandle(self._planner)
-            self._constructors = [
-                DataConstructor(job, groups, planner, handles, layout)
-                for groups in groups_of(job, constructors)
-            ]
+            self._layout, self._constructor_count = layout, constructors
+            self._constructors = self._made_constructors(job)
         except BaseException:
             self.close()
             raise
@@ -93,6 +91,51 @@ class LocalService:
         )
         self._clients.append(client)
         return client
+
+    def remesh(self, mesh: Any, at_step: int | None = None) -> None:
+        """Changes the mesh at a step, without a restart: `client` then returns clients of the new
+        mesh, which begin there. Clients of the old mesh get the steps before it, and then
+        `MeshChangedError`. Samples that were drawn for later steps come first, each once.
+
+        Args:
+            mesh: see `Job`; or ``service.job.tree`` with nodes added, removed or replaced.
+            at_step: None is the step that comes next in the client that is furthest.
+
+        Raises:
+            ConfigurationError: a client has taken the step already, or the job does not go with the
+                mesh.
+            EvenstepError: a step before it cannot be planned.
+        """
+        self._check_open()
+        reached = max((c.step for c in self._clients), default=self._first)
+        step = reached if at_step is None else at_step
+        if step < reached:
+            raise ConfigurationError(
+                f"at_step={step}, but a client comes to step {reached} next; choose that or a "
+                "later one"
+            )
+        job = self.job.on(mesh)
+        made = self._made_constructors(job)
+        step = self._planner.remesh(job.tree, step)["step"]  # not after the end of the mixture
+        for constructor in self._constructors:
+            constructor.end_at(step)
+        for loader in self._loaders:
+            loader.drop_from(step)
+        self.job, self._constructors, self._first = job, made, step
+
+    def _made_constructors(self, job: Job) -> list[DataConstructor]:
+        from evenstep.service.constructor.data_constructor import (
+            DataConstructor,  # which needs torch
+        )
+
+        count = self._constructor_count
+        if count is not None and job is not self.job:
+            count = min(count, job.tree.sizes["DP"])
+        handles, planner = list(map(LocalHandle, self._loaders)), LocalHandle(self._planner)
+        return [
+            DataConstructor(job, groups, planner, handles, self._layout)
+            for groups in groups_of(job, count)
+        ]
 
     def plan(self, step: int) -> LoadingPlan | None:
         """The plan of a step; None if the mixture has ended before it."""

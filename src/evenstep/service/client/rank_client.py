@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, MeshChangedError
 from evenstep.run_log import RunLog
 from evenstep.service.client.service_step import ServiceStep, StepDelivery
 from evenstep.service.messages import Handle, Reply, call
@@ -104,6 +104,8 @@ class RankClient:
         self._request_steps()
         try:
             delivery: StepDelivery = self._requested.popleft().result()
+            while delivery.held:
+                delivery = self._request(self._next).result()
         except Exception:
             self._requested.clear()  # the steps after a failed one cannot come either
             raise
@@ -152,6 +154,7 @@ class RankClient:
         Raises:
             ConfigurationError: ranks have called it at different steps, or one has taken more steps
                 without calling it. All that wait get the error, which names each rank's step.
+            MeshChangedError: the mesh has ended where it began, and gets no step.
         """
         return self.state_dict()
 
@@ -169,8 +172,10 @@ class RankClient:
     def _request_steps(self) -> None:
         while len(self._requested) <= self._prefetch:
             step = self._next + len(self._requested)
-            reply = self._constructor.send("deliver", step, self.rank, self._next)
-            self._requested.append(reply)
+            self._requested.append(self._request(step))
+
+    def _request(self, step: int) -> Reply:
+        return self._constructor.send("deliver", step, self.rank, self._next)
 
     def _nothing_to_fetch(self, delivery: StepDelivery) -> str:
         text = f"rank {self.rank} ({self.place}) fetches nothing in step {delivery.step}"
@@ -184,3 +189,14 @@ class RankClient:
             f"{text}: rank {delivery.fetched_by} ({peer}) fetches for it and broadcasts; iterate "
             "only there, and not where client.fetches is False"
         )
+
+
+def mesh_changed(rank: int, step: int, end: int) -> MeshChangedError:
+    """The error of a client that comes to a step after its mesh has ended."""
+    again = f"steps {end} to {step - 1}" if step > end + 1 else f"step {end}"
+    return MeshChangedError(
+        f"the mesh of the job has changed at step {end}, and rank {rank} comes to step {step} as a "
+        "client of the mesh before; "
+        + (f"{again}, which it has taken, come again on the new mesh; " if step > end else "")
+        + "make a new client"
+    )

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.client.rank_client import RankClient
+from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
+from evenstep.service.client.rank_client import RankClient, mesh_changed
 from evenstep.service.client.service_step import ServiceStep
 from evenstep.service.registry.metrics import TakenStep
 from evenstep.service.remote.channels import (
@@ -29,10 +29,17 @@ from evenstep.service.remote.job_state import JobInfo
 
 class ServiceMonitor:
     """Keeps a question pending at the registry, in a thread. The registry answers it when a role
-    has died for good, or the service is closed. If the registry dies, its successor is asked."""
+    has died for good, the service is closed, or the mesh has changed. If the registry dies, its
+    successor is asked."""
 
-    def __init__(self, registry: RolePlace) -> None:
-        self._registry = registry
+    def __init__(self, registry: RolePlace, mesh: int) -> None:
+        """
+        Args:
+            mesh: of the client; see `JobInfo`.
+        """
+        self._registry, self._mesh = registry, mesh
+        self.ends_at: int | None = None
+        """The step at which the client's mesh has ended, if it is known to have."""
         self.error: Exception | None = None
         """What has happened, if anything has."""
         threading.Thread(
@@ -42,10 +49,15 @@ class ServiceMonitor:
     def _run(self, location: Location) -> None:
         try:
             while self.error is None:
+                asked = location.channel.send([("failed", (self._mesh, self.ends_at))])
                 try:
-                    self.error = location.channel.send([("failed", ())]).answer().error
+                    answer = asked.answer()
                 except RoleGoneError:
                     location = self._registry.successor(location)
+                    continue
+                if answer.error is not None:
+                    raise answer.error
+                self.ends_at = answer.value[0]
         except RoleGoneError as error:
             self.error = cause_of_death(self._registry.role, error)
         except Exception as error:
@@ -75,14 +87,14 @@ class RemoteClient(RankClient):
         """
         self._stages: Mapping[str, float] = {}
         constructor = job.constructor(rank)  # refuses ranks that do not exist
-        self._monitor = ServiceMonitor(job.registry.place)
+        self._monitor = ServiceMonitor(job.registry.place, job.mesh)
         watched: dict[str, Any] = {
             "monitor": self._monitor,
             "on_wait": warn_of_wait(f"rank {rank}"),
             "warn_after": job.warn_after,
         }
         self._registry = job.registry.using(**watched)
-        self._begin = job.step
+        self._mesh, self._begin = job.mesh, job.step
         self._taken: list[TakenStep] = []
         self._taken_lock = threading.Lock()
         self._told: PendingAnswer | None = None
@@ -105,6 +117,7 @@ class RemoteClient(RankClient):
             self.log_steps(step_log)
 
     def __next__(self) -> tuple[list[Any], ServiceStep]:
+        self._check_mesh()
         try:
             micro_batches, step = super().__next__()
         except StopIteration:
@@ -113,7 +126,7 @@ class RemoteClient(RankClient):
             self._await_told()
             raise
         except EvenstepError as error:
-            if not self._closed:
+            if not (self._closed or isinstance(error, MeshChangedError)):
                 self._tell_failure(error)
             raise
         record = TakenStep(
@@ -154,7 +167,7 @@ class RemoteClient(RankClient):
         self.report_steps()
         begins = self.step == self._begin
         state: Mapping[str, Any] = self._registry.send(
-            "common_state", self.rank, self.step, self._number, begins
+            "common_state", self.rank, self.step, self._number, self._mesh, begins
         ).result()
         return state
 
@@ -194,3 +207,12 @@ class RemoteClient(RankClient):
 
     def _take_answer(self, answer: Answer) -> None:
         self._stages = answer.stages
+        self._check_mesh()  # it may be of a step that was requested before the mesh has changed
+
+    def _check_mesh(self) -> None:
+        """
+        Raises:
+            MeshChangedError: the mesh has ended before the step that comes next.
+        """
+        if self._monitor.ends_at is not None and self.step >= self._monitor.ends_at:
+            raise mesh_changed(self.rank, self.step, self._monitor.ends_at)

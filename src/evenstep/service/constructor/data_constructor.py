@@ -23,6 +23,7 @@ import numpy as np
 from evenstep.batch.loss_scale import shard_loss_scale
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.protocol.receipts import StepTotals
+from evenstep.service.client.rank_client import mesh_changed
 from evenstep.service.client.service_step import ServiceStep, StepDelivery, SubplanStep
 from evenstep.service.constructor.batch_builder import (
     BuiltBucket,
@@ -41,6 +42,8 @@ from evenstep.strategy import LoadingPlan
 
 logger = logging.getLogger("evenstep")
 
+_HELD_SECONDS = 0.2
+"""After which a client that must wait asks again, so that others can use its thread."""
 _WINDOWS = 4
 """Steps whose samples are held, as a multiple of those that a client requests ahead."""
 
@@ -82,6 +85,11 @@ class DataConstructor:
         self.buckets = tuple(sorted(buckets))
         clients = tree.ranks[:, list(self.buckets)]
         self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
+        self._ends_at: int | None = None
+        self._started = threading.Condition()  # for the next three
+        self._held = False
+        self._last_begun = -1
+        self._delivering = 0
         self._fetcher = StepFetcher(self.clients, planner, loaders, layout)
         self._on_queued = on_queued
         self._taken_lock = threading.Lock()
@@ -99,6 +107,7 @@ class DataConstructor:
     def fetches(self, step: int, rank: int) -> bool:
         """Whether a client fetches anything itself in a step."""
         self._check(rank)
+        self._check_mesh(rank, step, taken=step)
         plan = self._fetcher.plan(step)
         return plan is not None and _fetches(plan, rank)
 
@@ -115,6 +124,20 @@ class DataConstructor:
         """
         self._check(rank)
         self._update_taken(rank, taken, may_restart=step == taken)
+        with self._started:
+            if not self._started.wait_for(lambda: not self._held, _HELD_SECONDS):
+                return StepDelivery(step=step, held=True)
+            self._check_mesh(rank, step, taken)
+            self._last_begun = max(self._last_begun, step)
+            self._delivering += 1
+        try:
+            return self._delivered(step, rank)
+        finally:
+            with self._started:
+                self._delivering -= 1
+                self._started.notify_all()
+
+    def _delivered(self, step: int, rank: int) -> StepDelivery:
         plan = self._fetcher.plan(step)
         if plan is None:
             return StepDelivery(step=step, ended=True)
@@ -129,6 +152,7 @@ class DataConstructor:
                 self._drop_all_but_recent(step)
                 return self._delivery(plan, self._fetcher.samples(plan), rank)
         except EvenstepError as error:
+            self._check_mesh(rank, step)
             call(self._planner, "fail", step + 1, error)
             raise
 
@@ -137,6 +161,29 @@ class DataConstructor:
         self._check(rank)
         self._update_taken(rank, taken, may_restart=False)
         self._fetcher.flush()
+
+    def hold(self) -> tuple[int, int]:
+        """Starts no delivery until `end_at`, and finishes those that have started. Returns the next
+        step of the client that is furthest, and the last step of which a delivery has started, -1
+        if none has."""
+        with self._started:
+            self._held = True
+            self._started.wait_for(lambda: not self._delivering)
+            with self._taken_lock:
+                return max(self._taken.values()), self._last_begun
+
+    def end_at(self, step: int | None) -> None:
+        """Serves no steps from this one on, because the mesh changes there. None serves all."""
+        with self._started:
+            self._ends_at = step
+        if step is not None:
+            self._fetcher.drop_from(step)
+            with self._taken_lock:
+                for number in [each for each in self._recent if each >= step]:
+                    del self._recent[number]
+        with self._started:  # only now, as no delivery may start until here
+            self._held = False
+            self._started.notify_all()
 
     def use_loaders(self, loaders: Sequence[Handle], layout: SourceLayout) -> None:
         """See `StepFetcher.use_loaders`."""
@@ -271,6 +318,12 @@ class DataConstructor:
                 samples[name, bucket] = held
             batches[bucket] = held
         return subplan_step(plan, name, plan.delivery.bucket_of(rank), batches)
+
+    def _check_mesh(self, rank: int, step: int, taken: int = 0) -> None:
+        if self._ends_at is not None and step >= self._ends_at:
+            if taken >= self._ends_at:  # else it has requested ahead, and waits for earlier steps
+                self.release(rank, self._ends_at)
+            raise mesh_changed(rank, step, self._ends_at)
 
     def _check(self, rank: int) -> None:
         if rank not in self._taken:

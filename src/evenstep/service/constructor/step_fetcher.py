@@ -132,6 +132,16 @@ class StepFetcher:
                 self._releases.setdefault(loader, {})[step] = keys
             each.samples, each.staged_on = None, {}
 
+    def drop_from(self, step: int) -> None:
+        """Drops a step and all later ones, none of which is being fetched. Loaders get no more
+        messages about these steps; the caller tells them."""
+        with self._lock:
+            for number in [each for each in self._steps if each >= step]:
+                del self._steps[number]
+            for steps in self._releases.values():
+                for number in [each for each in steps if each >= step]:
+                    del steps[number]
+
     def flush(self) -> None:
         """Sends the pending releases now, for when no fetch may follow soon."""
         with self._lock:

@@ -260,6 +260,21 @@ class Job:
         sizes = layout.buffer_bytes or (None,) * len(layout.shares)
         return [self.for_loader(*each) for each in zip(layout.shares, count(first), workers, sizes)]
 
+    def on(self, mesh: Any) -> Job:
+        """The same job for another mesh. If the job does not say how much to draw, a step draws
+        what the new mesh holds.
+
+        Args:
+            mesh: see `Job`.
+
+        Raises:
+            ConfigurationError: the job does not go with the mesh.
+        """
+        draws = self.draws
+        if self._room is not None and draws.tokens_per_step == self._filling:
+            draws = replace(draws, tokens_per_step=None)
+        return replace(self, mesh=mesh, draws=draws)
+
     def opened(self) -> Job:
         """The same job, which from now on has its files as they are now; see `FirstOpening`.
 

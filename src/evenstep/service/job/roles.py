@@ -74,9 +74,13 @@ def ranks_of(job: Job, groups: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(job.tree.ranks[:, list(groups)].ravel().tolist()))
 
 
-def constructor_name(number: int) -> str:
-    """The role of a constructor, which no other of the job has."""
-    return f"Data Constructor {number}"
+def constructor_name(number: int, mesh: int) -> str:
+    """The role of a constructor, which no other of the job has.
+
+    Args:
+        mesh: how many meshes the job had before its own.
+    """
+    return f"Data Constructor {number}" + (f" of mesh {mesh}" if mesh else "")
 
 
 def constructor_threads(job: Job, groups: int) -> int:

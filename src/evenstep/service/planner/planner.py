@@ -68,6 +68,7 @@ class Planner:
         self._policy_steps = self._begin_policy()
         self._bad = BadSamples(job.sources)
         self._ranks = set(job.tree.ranks.ravel().tolist())
+        """The ranks of this mesh and all earlier ones."""
         self._step = 0
         self._ended_at: int | None = None
         self._failure: Exception | None = None
@@ -205,10 +206,37 @@ class Planner:
             MismatchError: it is of another version, seed or `by`, of other data or of a modality
                 that the job does not have.
         """
-        job, mixture = self._job, self._job.mixture(self._sizes)
-        loaded = loaded_state(state, job=job, contents=self._contents, mixture=mixture)
-        self._mixture = mixture
+        self._resume(state, self._job)
         self._log.clear()
+
+    def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
+        """Plans for another mesh from a step on. Later steps are planned again: nobody has trained
+        on them. Returns the state before the step, on the mesh.
+
+        Args:
+            mesh: see `Job.on`.
+            at_step: must still be kept.
+
+        Raises:
+            ConfigurationError: the plan of the step is not kept any more.
+            EvenstepError: a step before it cannot be planned.
+        """
+        if at_step > self._step:
+            self.plan(at_step - 1)
+        return self._move(self.state_dict(min(at_step, self._step)), self._job.on(mesh))
+
+    def _move(self, state: Mapping[str, Any], job: Job) -> dict[str, Any]:
+        reported = self._signals
+        self._resume(state, job)
+        self._signals.recall(reported, self._step)
+        self._log.clear(self._step)
+        return Planner.state_dict(self)
+
+    def _resume(self, state: Mapping[str, Any], job: Job) -> None:
+        mixture = job.mixture(self._sizes)
+        loaded = loaded_state(state, job=job, contents=self._contents, mixture=mixture)
+        self._job, self._mixture = job, mixture
+        self._ranks |= set(job.tree.ranks.ravel().tolist())
         self._windows, self._step = loaded.windows, loaded.step
         self._bad.found = loaded.bad
         self._signals = Signals(job.memory.prefetch, job.memory.plans_kept)

@@ -29,6 +29,7 @@ from evenstep.service.planner.planner_state import PlannerState, state_to_dict
 from evenstep.service.planner.store.run_store import RunPlace, RunStore
 from evenstep.service.planner.trainer_reports import merged
 from evenstep.strategy import LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
 
 _INTERVAL = 0.25  # seconds from one state to the next
 _LOGGER = logging.getLogger("evenstep")
@@ -123,9 +124,12 @@ class StoredPlanner(Planner):
             MismatchError: a state is of another job.
         """
         super().__init__(job, metadata, plan_log=plan_log)
-        self._store = store
+        self._store, self._given = store, job
         self._first = 0
         """The first step that this planner has planned. Earlier ones are planned again."""
+        self._started: int | None = None
+        """The first step of the mesh. Its state must not be overwritten: if the write were cut off,
+        the state of the previous mesh would be left."""
         self._past: Planner | None = None
         self._checkpoints: set[int] = set()
         """Steps whose states were asked for, and written."""
@@ -173,6 +177,22 @@ class StoredPlanner(Planner):
             self._store.save_meeting(step)
         return state
 
+    def _move(self, state: Mapping[str, Any], job: Job) -> dict[str, Any]:
+        """See `Planner.remesh`. Removes the states of later steps from the store. A planner that
+        restarts before that is done continues with the old mesh; `remesh` is to be called again."""
+        step = state["step"]
+        assert self._writer is not None
+        self._writer.close()
+        try:
+            written = {**state, "job": job.fingerprint, "mesh": job.tree.to_dict()}
+            self._store.save_state(step, written)
+            self._store.drop_after(step)
+            self._started, self._first, self._past = step, min(self._first, step), None
+            self._checkpoints = {each for each in self._checkpoints if each <= step}
+            return super()._move(state, job)
+        finally:
+            self._writer = StateWriter(self._store, self._written_out)
+
     def close(self) -> None:
         """Writes the last state. Idempotent."""
         if self._writer is not None:
@@ -186,7 +206,8 @@ class StoredPlanner(Planner):
         if self._writer is not None:  # it has recovered
             if self._mixture.peaks is None:  # weights may follow reports
                 self._store.add_planned(self._step)
-            self._writer.add(logged.before)
+            if logged.before.step != self._started:
+                self._writer.add(logged.before)
         super()._keep(logged)
 
     # Steps from before this planner started
@@ -226,13 +247,24 @@ class StoredPlanner(Planner):
                 f"step {step} cannot be planned again: the store has no state of it or a step "
                 "before it"
             )
-        state = found[1]
-        if state.get("job") != self._job.fingerprint:
+        planner._resume(found[1], self._job_of(found[1]))
+        planner._log.clear()
+
+    def _job_of(self, state: Mapping[str, Any]) -> Job:
+        """The job on the mesh for which a state was written.
+
+        Raises:
+            MismatchError: it is another job.
+        """
+        job = self._given
+        if "mesh" in state and state["job"] != job.fingerprint:
+            job = job.on(ClientPlaceTree.from_dict(state["mesh"]))
+        if state.get("job") != job.fingerprint:
             raise MismatchError(
                 f"the store has states of another job: {state.get('job')}, and this one is "
-                f"{self._job.fingerprint}; give each run of a job another place"
+                f"{job.fingerprint}; give each run of a job another place"
             )
-        planner.load_state_dict(state)
+        return job
 
     def _plan_again(self, planner: Planner, until: int) -> None:
         """Plans the steps below `until` with the reports that counted for them then."""
@@ -250,7 +282,8 @@ class StoredPlanner(Planner):
 
     def _written_out(self, state: PlannerState) -> dict[str, Any]:
         job, mixture = self._job, self._mixture
-        return state_to_dict(state, job=job, contents=self._contents, mixture=mixture)
+        made = state_to_dict(state, job=job, contents=self._contents, mixture=mixture)
+        return {**made, "mesh": job.tree.to_dict()}
 
 
 _ELSEWHERE = "the planner runs on another machine than the one that started the service"
@@ -292,12 +325,14 @@ def planner_of(
     state: Mapping[str, Any] | None,
     plan_log: str | os.PathLike[str] | None,
     store: RunPlace | None,
+    mesh: Any = None,
 ) -> Planner:
     """The planner of a run, at its start or after one that died.
 
     Args:
         state: to resume from, if the store has none of this run.
         store: None keeps nothing.
+        mesh: that a planner without a store continues with; None is the job's.
 
     Raises:
         ConfigurationError: the store cannot be read or written.
@@ -306,6 +341,7 @@ def planner_of(
     if store is not None and store.is_here:
         run = store.open(job)
         return StoredPlanner(job, loaders, run, plan_log=plan_log, state=state)
+    job = job if mesh is None else job.on(mesh)
     kind = Planner if store is None else UnstoredPlanner
     planner = kind(job, loaders, plan_log=plan_log)
     if state is not None:

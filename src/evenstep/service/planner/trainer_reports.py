@@ -26,7 +26,7 @@ class Signals:
         """
         Args:
             prefetch: steps that clients request ahead.
-            kept: last plans that may be made again.
+            kept: last plans that may be made again; see `recall`.
         """
         self._lag = prefetch + 3
         self._remembered = kept + self._lag
@@ -60,6 +60,18 @@ class Signals:
         used.setdefault(step, set()).update(signals)
         if len(used) > self._remembered:
             del used[min(used)]
+
+    def recall(self, before: Signals, step: int) -> None:
+        """Remembers, for `repeats`, what was reported before a state of a step was loaded.
+
+        Args:
+            before: the reports until then. Those on this and later steps do not count any more.
+        """
+        for rank, used in before._used.items():
+            for of_step, names in sorted(used.items()):
+                if of_step < step and (of_step, rank) not in self._waiting:
+                    self._note_used(of_step, rank, names)
+        self._last = {rank: last for rank, last in before._last.items() if last[0] < step}
 
     def take(self, step: int) -> dict[str, Any]:
         """Removes and returns the signals that count from the plan of this step on: the mean over

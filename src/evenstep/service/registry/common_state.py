@@ -15,11 +15,12 @@ seconds, no rank gets an error because of what a client did that may have been k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.client.rank_client import mesh_changed
 from evenstep.service.job.roles import steps_text
 from evenstep.service.messages import call
 from evenstep.service.remote.channels import Answer
@@ -35,7 +36,7 @@ class _Meeting:
     step: int
     """At which the first rank arrived."""
     begins: bool
-    """Whether the service begins there."""
+    """Whether a mesh begins there, and a client of that mesh has arrived."""
     came: dict[int, int] = field(default_factory=dict)
     """By rank, the step at which it arrived."""
     waiting: dict[int, list[asyncio.Future[Answer]]] = field(default_factory=dict)
@@ -49,12 +50,18 @@ class _Meeting:
 class CommonState:
     """One meeting after another. Used in one event loop."""
 
-    def __init__(self, planner: RemoteHandle, clients: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        planner: RemoteHandle,
+        clients: Mapping[int, int],
+        end_of: Callable[[int], int | None] = lambda mesh: None,
+    ) -> None:
         """
         Args:
             clients: by rank, the number of its last client, as far as it is known by now.
+            end_of: see `JobState.end_of`.
         """
-        self._planner, self._clients = planner, clients
+        self._planner, self._clients, self._end_of = planner, clients, end_of
         self._taken: dict[int, int] = {}
         """By rank, the step that its client has taken last."""
         self._failed: dict[int, EvenstepError] = {}
@@ -67,12 +74,15 @@ class CommonState:
         self._met: int | None = None
         """The last step at which all have met; None until the planner has said it."""
 
-    async def meet(self, rank: int, step: int, client: int, begins: bool = False) -> Answer:
+    async def meet(
+        self, rank: int, step: int, client: int, mesh: int = 0, begins: bool = False
+    ) -> Answer:
         """Waits for all ranks; the answer has the state before `step`.
 
         Args:
             client: the number of the rank's client.
-            begins: whether the service begins at the step.
+            mesh: of the client; see `JobInfo`.
+            begins: whether the mesh begins at the step.
         """
         if self._met is None:
             answer = await self._answer("last_meeting")
@@ -84,11 +94,16 @@ class CommonState:
             await asyncio.wait([self._asking])  # nobody can join it any more
         if self._clients.get(rank, client) != client:  # it has restarted meanwhile
             return Answer(error=superseded(rank))
+        end = self._end_of(mesh)
+        if begins and end is not None and end <= step:
+            return Answer(error=mesh_changed(rank, step, end))
         self._doubtful.discard(rank)
         if step <= self._met:
             return await self._answer("common_state", step)
         if meeting is None:
             meeting = self._begin(_Meeting(step, begins))
+        elif begins and not meeting.begins:  # the mesh of those who came has ended
+            meeting = self._begin(replace(meeting, begins=True, ranks=None))
         meeting.came[rank] = step
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         meeting.waiting.setdefault(rank, []).append(waiting)
@@ -106,6 +121,16 @@ class CommonState:
         self._failed[rank] = error
         self._doubtful.discard(rank)
         self._end_if_decided()
+
+    def end_mesh(self, step: int) -> None:
+        """Notes that the mesh has ended. If it began at the same step or later, its ranks get no
+        step, and stop waiting for each other."""
+        meeting = self._meeting
+        if meeting is None or not meeting.begins or meeting.complete or meeting.step < step:
+            return
+        self._meeting = None
+        for rank, each in meeting.waiting.items():
+            _answer(each, Answer(error=mesh_changed(rank, meeting.step, step)))
 
     def client_restarted(self, rank: int) -> None:
         """Notes that a rank that had a client has a new one. Nobody waits for the old one, and it

@@ -68,6 +68,12 @@ class WaitStatistics:
         while len(self._steps) > self._kept:
             self._steps.popitem(last=False)
 
+    def forget_ranks(self) -> None:
+        """Forgets how far ranks have come: they are others now."""
+        self._reached.clear()
+        self._waited.clear()
+        self._ended.clear()
+
     def record_end(self, rank: int) -> None:
         """Records that a client has reached the end of the mixture."""
         self._ended.add(rank)

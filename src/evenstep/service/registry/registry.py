@@ -81,7 +81,7 @@ class JobRegistry:
             room=room,
             on_error=self._raise_failure,
         )
-        self._common_state = CommonState(job_state.info.planner, self._clients)
+        self._common_state = CommonState(job_state.info.planner, self._clients, self._end_of)
         await self.update(job_state)
         if hung_after and kill is not None:
             self._roles.begin(self._roles.end_silent(hung_after, kill))
@@ -109,11 +109,19 @@ class JobRegistry:
         self._state = replace(
             job_state,
             info=info,
+            old_constructors=tuple(map(own, job_state.old_constructors)),
             old_loaders=tuple(map(own, job_state.old_loaders)),
         )
-        if before is not None and job_state.scaled[-1:] != before.scaled[-1:]:
-            self._events.add("scaled", **job_state.scaled[-1])
+        if before is not None:
+            if before.info.mesh != info.mesh:
+                self._waits.forget_ranks()
+            if before.mesh_begins != job_state.mesh_begins:
+                self._common_state.end_mesh(job_state.mesh_begins[-1])
+            if job_state.scaled and job_state.scaled[-1:] != before.scaled[-1:]:
+                self._events.add("scaled", **job_state.scaled[-1])
         self._watched.follow(self._state.roles)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def job_state(self) -> JobState:
         """For roles that start or restart."""
@@ -202,11 +210,21 @@ class JobRegistry:
             self._numbers[mark] = self._clients[rank]
         return self._numbers[mark]
 
-    async def failed(self) -> None:
-        """Waits until a role has died for good, or the service is closed, and raises that."""
-        await self._changed.wait()
-        assert self._failure is not None
-        raise self._failure
+    async def failed(self, mesh: int = 0, end: int | None = None) -> int | None:
+        """Waits until a role has died for good, or the service is closed, and raises that; or until
+        a mesh ends at another step than `end`, and returns that step."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            changed = self._changed
+            ends_at = self._end_of(mesh)
+            if ends_at != end:
+                return ends_at
+            await changed.wait()
+
+    def _end_of(self, mesh: int) -> int | None:
+        """See `JobState.end_of`."""
+        return None if self._state is None else self._state.end_of(mesh)
 
     async def close(self) -> None:
         """Answers all pending `failed` questions, and ends the sockets. Idempotent."""
@@ -233,6 +251,10 @@ class JobRegistry:
         if records and self._is_last(rank, client):
             self._common_state.took_step(rank, records[-1].step)
 
+    async def reached(self) -> int:
+        """The step that comes next in the client that is furthest, as far as clients have said."""
+        return max((int(each["step"]) for each in self._waits.clients()), default=0)
+
     async def record_end(self, rank: int) -> None:
         self._waits.record_end(rank)
 
@@ -246,12 +268,12 @@ class JobRegistry:
         return self._clients[rank] == client
 
     async def common_state(
-        self, rank: int, step: int, client: int, begins: bool
+        self, rank: int, step: int, client: int, mesh: int, begins: bool
     ) -> Mapping[str, Any]:
         """See `CommonState.meet`."""
         if not self._is_last(rank, client):
             raise superseded(rank)
-        answer = await self._common_state.meet(rank, step, client, begins)
+        answer = await self._common_state.meet(rank, step, client, mesh, begins)
         if answer.error is not None:
             raise answer.error
         state: Mapping[str, Any] = answer.value[0]

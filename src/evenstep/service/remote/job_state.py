@@ -28,11 +28,13 @@ class JobInfo:
     prefetch: int
     warn_after: float | None
     step: int
-    """The first step."""
+    """The first step of the mesh."""
     registry: RemoteHandle
     planner: RemoteHandle
     loaders: tuple[RemoteHandle, ...]
     constructors: Constructors
+    mesh: int = 0
+    """How many meshes the job had before this one."""
     step_log: str | None = None
     """A file to which the client of rank 0 adds a line for each step, where that rank trains."""
 
@@ -69,8 +71,16 @@ class JobState:
     info: JobInfo
     layout: SourceLayout
     """Which of the loaders owns which samples."""
+    tree: ClientPlaceTree
+    """The mesh that is planned for."""
     planner_state: Mapping[str, Any] | None
     """From which a planner without a store starts."""
+    mesh_begins: tuple[int, ...] = ()
+    """First steps of all meshes but the first."""
+    held: bool = False
+    """Whether constructors of the last mesh must begin no step; see `DataConstructor.hold`."""
+    old_constructors: tuple[RemoteHandle, ...] = ()
+    """Those of the previous mesh."""
     old_loaders: tuple[RemoteHandle, ...] = ()
     """Loaders that were taken out, and may still be asked for samples."""
     loaders_started: int = 0
@@ -85,8 +95,13 @@ class JobState:
     @property
     def roles(self) -> list[RemoteHandle]:
         """All roles that processes run."""
-        return [*self.info.roles, *self.old_loaders]
+        return [*self.info.roles, *self.old_constructors, *self.old_loaders]
 
     def has_ended(self, number: int, role: str) -> bool:
         """Whether a loader was taken out and is not asked for anything any more."""
         return number < self.loaders_started and role not in [each.role for each in self.roles]
+
+    def end_of(self, mesh: int) -> int | None:
+        """The step at which a mesh, the first of which is number 0, has ended; None if it has
+        not."""
+        return min(self.mesh_begins[mesh:], default=None)

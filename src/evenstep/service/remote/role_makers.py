@@ -18,6 +18,7 @@ from evenstep.service.remote.job_state import JobState
 from evenstep.service.remote.requests import WaitTimer
 from evenstep.service.source_loader.preparer import Preparer
 from evenstep.service.source_loader.source_loader import SourceLoader, preparer_of
+from evenstep.strategy.mesh import ClientPlaceTree
 
 if TYPE_CHECKING:
     from evenstep.service.constructor.data_constructor import DataConstructor
@@ -57,10 +58,11 @@ def make_planner(
     state: Mapping[str, Any] | None,
     plan_log: str | None,
     store: RunPlace | None = None,
+    mesh: ClientPlaceTree | None = None,
 ) -> Planner:
     handles = [handle.using(timer=timer) for handle in loaders]
     pool = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
-    return planner_of(job, pool, state=state, plan_log=plan_log, store=store)
+    return planner_of(job, pool, state=state, plan_log=plan_log, store=store, mesh=mesh)
 
 
 def make_constructor(
@@ -96,17 +98,29 @@ def restart_planner(
         job_state.planner_state,
         plan_log,
         store,
+        job_state.tree if job_state.mesh_begins else None,
     )
 
 
 def restart_constructor(
-    timer: WaitTimer, job: Job, registry: RemoteHandle, groups: list[int]
+    timer: WaitTimer, job: Job, registry: RemoteHandle, groups: list[int], mesh: int
 ) -> DataConstructor:
-    """From the job's current state."""
+    """From the job's current state.
+
+    Args:
+        job: on the constructor's mesh.
+        mesh: the number of that; see `JobInfo`.
+    """
     # Imports torch while the registry starts.
     import evenstep.service.constructor.data_constructor  # noqa: F401
 
     job_state: JobState = call(registry, "job_state")
     info = job_state.info
     given = job_state.layout, list(info.loaders), info.planner, groups
-    return make_constructor(timer, job, *given)
+    made = make_constructor(timer, job, *given)
+    end = job_state.end_of(mesh)
+    if end is not None:
+        made.end_at(end)
+    elif job_state.held:
+        made.hold()
+    return made

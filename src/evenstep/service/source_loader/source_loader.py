@@ -167,6 +167,12 @@ class SourceLoader:
                 if not staged.buckets:
                     staged.size = 0
 
+    def drop_from(self, step: int) -> None:
+        """Drops what is staged of a step and all later ones, which will be planned again."""
+        with self._lock:
+            for number in [each for each in self._staged if each >= step]:
+                del self._staged[number]
+
     # Operation
 
     def status(self) -> Mapping[str, Any]:

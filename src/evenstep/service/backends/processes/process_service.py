@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -92,7 +92,7 @@ class ProcessService(ChangingJob):
                 "processes", time.time_ns(), registry, planner, handles, ()
             )
             self._info = self._state.info
-            made = self._new_constructors()
+            made = self._new_constructors(job, 0, self._groups)
             self._info = replace(self._info, constructors=made)
             self._state = replace(self._state, info=self._info)
             self._open_registry(events)
@@ -146,14 +146,19 @@ class ProcessService(ChangingJob):
     def _new_loader(self, part: LoaderJob) -> LoaderSuccession:
         return LoaderSuccession(part, self._faults.patience, self._standbys)
 
-    def _new_constructors(self) -> Constructors:
-        job, info, made = self.job, self._info, []
-        for number, each in enumerate(self._groups):
-            given = job, self._layout, list(info.loaders), info.planner, each
+    def _new_constructors(self, job: Job, mesh: int, groups: list[list[int]]) -> Constructors:
+        info, made = self._info, []
+        for number, each in enumerate(groups):
+            given = job, self._state.layout, list(info.loaders), info.planner, each
             threads = constructor_threads(job, len(each))
-            handle = self._made(constructor_name(number), threads, make_constructor, *given)
+            role = constructor_name(number, mesh)
+            handle = self._made(role, threads, make_constructor, *given)
             made.append((ranks_of(job, each), handle))
         return tuple(made)
+
+    def _end_constructors(self, handles: Sequence[RemoteHandle]) -> None:
+        for handle in handles:
+            self._hosts.pop(handle).close()
 
     def _tell(self, job_state: JobState) -> None:
         self._run(self._registry.update(job_state))

@@ -105,7 +105,7 @@ class ActorPlacement:
         """For ``options`` of an actor's class.
 
         Args:
-            actor: "planner", or such as "loader-3". Of
+            actor: "planner", or such as "loader-3" or, of the second mesh, "constructor-0-1". Of
                 those that come after the start, each is placed as one of the first.
         """
         kind, number = (*actor.split("-"), "0")[:2]

@@ -120,7 +120,7 @@ class Launcher:
         whole = self._put(ray.cloudpickle.dumps(job))
         given = self.registry, logs.plans, store
         planner = self._create("planner", "the Planner", cpus, 1, restart_planner, whole, *given)
-        return planner, loaders, self._create_constructors(groups, cpus, whole)
+        return planner, loaders, self._create_constructors(job, 0, groups, cpus, whole)
 
     def start(self, job_state: JobState) -> None:
         """Tells the registry the job's state, for which all wait; returns when all are ready.
@@ -152,6 +152,26 @@ class Launcher:
         loader = self._create_loader(part, self._cpus or 0.0)
         loader.wait = lambda: self._await([part.role], deadline)
         return loader
+
+    def begin_constructors(
+        self, job: Job, mesh: int, groups: Sequence[Sequence[int]]
+    ) -> Constructors:
+        """Creates constructors of another mesh, and returns when they are ready.
+
+        Raises:
+            ConfigurationError: they were not in time.
+        """
+        deadline = time.monotonic() + self._faults.patience
+        whole = self._put(import_ray().cloudpickle.dumps(job))
+        made = self._create_constructors(job, mesh, groups, self._cpus or 0.0, whole)
+        self._await([handle.role for _, handle in made], deadline)
+        for _, handle in made:
+            handle.place.location()
+        return made
+
+    def end_roles(self, handles: Sequence[RemoteHandle]) -> None:
+        """Ends the actors of roles."""
+        _end([self._actors.pop(handle.role) for handle in handles])
 
     def end(self) -> None:
         """Ends all actors."""
@@ -202,23 +222,24 @@ class Launcher:
         return self._put(import_ray().cloudpickle.dumps(whole))
 
     def _create_constructors(
-        self, groups: Sequence[Sequence[int]], cpus: float, whole: Any
+        self, job: Job, mesh: int, groups: Sequence[Sequence[int]], cpus: float, whole: Any
     ) -> Constructors:
         """
         Args:
             whole: a reference to the job.
         """
-        job, made = self._job, []
+        made = []
         for number, each in enumerate(groups):
             handle = self._create(
-                f"constructor-{number}",
-                constructor_name(number),
+                f"constructor-{number}" + (f"-{mesh}" if mesh else ""),
+                constructor_name(number, mesh),
                 cpus,
                 constructor_threads(job, len(each)),
                 restart_constructor,
                 whole,
                 self.registry,
                 list(each),
+                mesh,
             )
             made.append((ranks_of(job, each), handle))
         return tuple(made)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.planner.store.run_store import new_run, own_run
 from evenstep.service.remote.channels import SocketChannel
-from evenstep.service.remote.job_state import JobState
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.job_state import Constructors, JobState
 from evenstep.service.start_options import RayOptions, StartOptions
 from evenstep.service.transport.endpoint import path_of, remove_endpoint, write_endpoint
 
@@ -111,6 +113,12 @@ class RayService(ChangingJob):
 
     def _new_loader(self, part: LoaderJob) -> ActorLoader:
         return self._launcher.begin_loader(part)
+
+    def _new_constructors(self, job: Job, mesh: int, groups: list[list[int]]) -> Constructors:
+        return self._launcher.begin_constructors(job, mesh, groups)
+
+    def _end_constructors(self, handles: Sequence[RemoteHandle]) -> None:
+        self._launcher.end_roles(handles)
 
     def _tell(self, job_state: JobState) -> None:
         self._launcher.tell(job_state)

@@ -9,7 +9,7 @@ failed write, and no one has relied on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError
@@ -112,6 +112,17 @@ class ReportLog:
         generation.check()
         self._written[name] = report
         self._last = number
+
+    def plan_again_from(self, step: int) -> None:
+        """Forgets that this step and later ones were planned. Reports on earlier steps that arrived
+        since count as if they had arrived while this step was planned next."""
+        self._written, self._lasting = {**self._lasting, **self._written}, {}
+        for report in list(self._written.values()):
+            if report.planned_step > step > report.step >= 0:
+                self.add(replace(report, planned_step=step))
+        for name, r in list(self._written.items()):
+            if not (r.planned_step < step or (r.planned_step == step > r.step >= 0)):
+                self._remove(name)
 
     def trim(self, oldest: int, needed: Callable[[LoggedReport], bool]) -> None:
         """Removes records of when steps before the oldest were planned next, but for those that are

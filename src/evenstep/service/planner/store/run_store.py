@@ -21,7 +21,7 @@ import tempfile
 import threading
 from bisect import bisect_right, insort
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError
@@ -100,9 +100,27 @@ class RunStore:
             SupersededError: a later planner has taken over.
         """
         with self._saving:
-            if self._name(step) not in self._states:  # a write that is cut off would leave none
-                self._states = sorted([*self._states, self._put(self._files, step, state)])
-                self._trim()
+            # Never over another one: a write that is cut off would leave none.
+            before = sum(_step(each) == step for each in self._states)
+            before += self._lasting.count(step)
+            name = self._put(self._files, step, state, suffix=f"-{before:03d}" if before else "")
+            self._states = sorted({*self._states, name})
+            self._trim()
+
+    def drop_after(self, step: int) -> None:
+        """Removes the states of all later steps, which will be planned again. Reports that
+        came while a later step was planned next count as if they had come while this one was."""
+        with self._saving:
+            for folder in (self._files, self._checkpoints):
+                for name in [each for each in folder.names() if _step(each) > step]:
+                    folder.remove(name)
+            self._states, self._lasting = self._files.names(), []
+            self._log.plan_again_from(step)
+            self.reports = [
+                replace(each, planned_step=min(each.planned_step, step))
+                for each in self.reports
+                if each.step < step
+            ]
 
     def newest_state(self, at_most: int | None = None) -> tuple[int, dict[str, Any]] | None:
         """The newest state that is whole, and the step it is for; None if there is none. Those that
@@ -140,17 +158,13 @@ class RunStore:
         found = None if content is None else decoded(_LAST, content)
         return -1 if found is None else int(found["step"])
 
-    def _name(self, step: int) -> str:
-        """The file of a state of this planner."""
-        assert self._generation is not None, "begin() comes first"
-        return f"{step:012d}-{self._generation.name}"
-
-    def _put(self, folder: UrlFolder, step: int, state: Mapping[str, Any]) -> str:
-        """Writes a state, and returns the name of its file."""
-        name = self._name(step)
+    def _put(self, folder: UrlFolder, step: int, state: Mapping[str, Any], suffix: str = "") -> str:
+        """Writes a state as this planner's, and returns the name of its file."""
+        generation = self._generation
+        assert generation is not None, "begin() comes first"
+        name = f"{step:012d}-{generation.name}{suffix}"
         folder.put(name, encoded(name, state))
-        assert self._generation is not None
-        self._generation.check()
+        generation.check()
         return name
 
     def resumable(self, step: int | None, reached: int) -> dict[str, Any] | None:
