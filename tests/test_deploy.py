@@ -71,6 +71,7 @@ def test_the_service_is_started_by_a_command_that_exists() -> None:
     assert str(params["plan_log"]).startswith(mounts["runs"])
     assert str(params["store"]).startswith(mounts["runs"])
     assert str(params["placement"].parent) == mounts["jobs"]
+    assert {"containerPort": params["port"], "name": "status"} in head["ports"]
     assert JOB["RayJob"]["spec"]["clusterSelector"] == {
         "ray.io/cluster": CLUSTER["metadata"]["name"]
     }

@@ -36,6 +36,7 @@ UNPICKLES = {
 }
 LISTENS = {
     "loader/transport/lifeline_sockets.py",
+    "service/status_http.py",
     "service/transport/server.py",
 }
 
@@ -62,6 +63,7 @@ def test_the_page_is_linked() -> None:
     root = SECURITY.parent
     assert "SECURITY.md" in (root / "README.md").read_text()
     assert "SECURITY.md" in (root / "docs" / "service-operation.md").read_text()
+    assert "EVENSTEP_STATUS_TOKEN" in SECURITY.read_text()
 
 
 def test_a_name_with_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

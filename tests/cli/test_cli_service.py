@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ def evenstep(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
 @dataclass
 class Running:
     process: subprocess.Popen[str]
+    url: str
+    """Of its status."""
     folder: Path
     """In which it was started."""
 
@@ -59,7 +62,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
     """`evenstep service run` in a process of its own."""
     (tmp_path / "a_job.py").write_text(JOB)
     command = ["-m", "evenstep", "service", "run", "a_job.py", "--backend", "processes", "--json"]
-    command += ["--name", NAME, "--plan-log", "plans.jsonl"]
+    command += ["--name", NAME, "--plan-log", "plans.jsonl", "--port", "0"]
     with subprocess.Popen(
         [sys.executable, *command, "--step-log", "run.jsonl"],
         cwd=tmp_path,
@@ -75,7 +78,8 @@ def running(tmp_path: Path) -> Iterator[Running]:
                 break
         else:
             pytest.fail("".join(lines))
-        yield Running(process, tmp_path)
+        (told,) = [line for line in lines if line.startswith("status at ")]
+        yield Running(process, told.split()[-1], tmp_path)
         process.kill()
 
 
@@ -86,6 +90,8 @@ def test_a_job_runs_to_its_end_and_can_be_looked_at(running: Running, capsys: Ca
         assert code == 0
         told = json.loads(out)
         assert [(each["rank"], each["step"]) for each in told["clients"]] == [(0, 1)]
+        with urllib.request.urlopen(running.url, timeout=20) as answer:
+            assert json.load(answer)["clients"] == told["clients"]
         code, out, _ = evenstep(capsys, "plan", "--name", NAME, "--step", "1", "--json")
         assert code == 0
         assert json.loads(out)["step"] == 1
@@ -114,3 +120,6 @@ def test_what_is_not_there_is_said(capsys: Capture, tmp_path: Path) -> None:
     code, _, err = evenstep(capsys, "run", str(tmp_path / "no_job.py"))
     assert code == 2
     assert "is a int" in err
+    code, _, err = evenstep(capsys, "plan", "--step", "1", "--log", str(tmp_path / "none"))
+    assert code == 2
+    assert "no file" in err

@@ -1,4 +1,4 @@
-"""Draws of a mixture: shares, order, resume, and the end of sources."""
+"""Draws of a mixture: shares, order, resume, replay, and the end of sources."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from mixing_world import Arrays, AtOnce, drawn, steps, through_json, weights_of,
 
 from evenstep.errors import ConfigurationError, InvariantError, MismatchError, SampleError
 from evenstep.mixture import (
+    DrawRecord,
     FeedbackSchedule,
     LengthCurriculum,
     Mixer,
-    Past,
     PerStep,
     Staged,
     WarmUp,
+    redrawn,
 )
+from evenstep.mixture.sample_table import SampleTable
 
 UNLIKE = {
     "short": [10] * 50,
@@ -71,9 +73,9 @@ class Made:
         return Arrays(self.world, endless=self.endless)
 
     def run(self, count):
-        """Draws and states of the first steps."""
+        """Draws, records and states of the first steps; None where a curriculum is refused."""
         mixture, provider = self.mixture(), self.provider()
-        states, tables = [through_json(mixture.state_dict())], []
+        states, records, tables = [through_json(mixture.state_dict())], [], []
         while len(tables) < count and not mixture.ended:
             try:
                 tables.append(mixture.draw(mixture.step, provider))
@@ -81,8 +83,9 @@ class Made:
                 if not self.may_refuse:
                     raise
                 break
+            records.append(through_json(mixture.record.to_dict()))
             states.append(through_json(mixture.state_dict()))
-        return tables, states
+        return tables, records, states
 
 
 @st.composite
@@ -94,28 +97,36 @@ def made(draw: st.DrawFn) -> Made:
 @settings(max_examples=settings.default.max_examples // 2)
 @given(made())
 def test_resuming_at_any_step_draws_what_would_have_come(one):
-    tables, states = one.run(8)
+    tables, records, states = one.run(8)
     for at, state in enumerate(states):
         mixture = one.mixture()
         mixture.load_state_dict(state)
         assert through_json(mixture.state_dict()) == state
         provider = one.provider()
-        for table in tables[at:]:
+        for table, record in zip(tables[at:], records[at:]):
             assert mixture.draw(mixture.step, provider) == table
+            assert through_json(mixture.record.to_dict()) == record
         assert through_json(mixture.state_dict()) == states[-1]
 
 
 @settings(max_examples=settings.default.max_examples // 2)
 @given(made())
-def test_draws_are_the_same_however_they_are_asked_for(one):
-    tables, states = one.run(8)
-    asked, kept = one.mixture(), []
-    many = AtOnce(one.world, endless=one.endless)
-    for step, table in enumerate(tables):
+def test_draws_come_again_from_records_and_however_they_are_asked_for(one):
+    tables, records, states = one.run(8)
+    asked, replayed, kept = one.mixture(), one.mixture(), []
+    many, provider = AtOnce(one.world, endless=one.endless), one.provider()
+    for step, (table, record) in enumerate(zip(tables, records)):
+        written = DrawRecord.from_dict(record)
+        sources, positions = redrawn(written, list(one.world), one.given["seed"])
+        assert list(zip(sources.tolist(), positions.tolist())) == drawn(table)
+        assert replayed.replay(written, provider) == table
         kept.append(asked.state)  # which does not change as the mixture goes on
+        asked.weights_at(step + 3)  # for it nothing changes either
         for _ in range(2):
             assert asked.draw(step, many) == table
+            assert through_json(asked.record.to_dict()) == record
             assert through_json(asked.state_dict()) == states[step + 1]
+    assert through_json(replayed.state_dict()) == states[-1]
     assert [through_json(asked.state_dict(each)) for each in kept] == states[: len(tables)]
 
 
@@ -129,7 +140,7 @@ def test_a_state_that_is_kept_has_the_signals_of_its_time():
 
 @given(made())
 def test_every_sample_comes_once_in_order_or_waits_and_limits_of_a_step_hold(one):
-    tables, states = one.run(8)
+    tables, records, states = one.run(8)
     for number, name in enumerate(one.world):
         found = [p for t in tables for s, p in drawn(t) if s == number]
         state = states[-1]["sources"][name]
@@ -140,7 +151,7 @@ def test_every_sample_comes_once_in_order_or_waits_and_limits_of_a_step_hold(one
         for table in tables:  # what waited is older, so within a step positions ascend as well
             inside = table.position[table.source == number]
             assert (np.diff(inside) > 0).all()
-    ended = states[-1]["ended"]
+    ended = bool(records) and records[-1]["ended"]
     for step, table in enumerate(tables):
         if "tokens_per_step" in one.given:
             assert int(table.lengths["text"].sum()) <= one.given["tokens_per_step"]
@@ -297,6 +308,19 @@ def test_a_repeated_source_that_ends_is_refused_with_the_position():
     assert mixture.draw(0, arrays) == before[0]
 
 
+@pytest.mark.parametrize(
+    ("alias", "rule"),
+    [
+        ("all_exhausted_without_replacement", "all_exhausted"),
+        ("STOP_ON_SHORTEST", "first_exhausted"),
+        ("STOP_ON_LONGEST_DROP", "all_exhausted"),
+        ("CYCLE_FOREVER", "repeat"),
+    ],
+)
+def test_other_libraries_names_of_stop_rules_are_understood(alias, rule):
+    assert Mixer(["a"], {"a": 1}, samples_per_step=1, stop=alias).options.stop == rule
+
+
 # Curriculum
 
 
@@ -328,7 +352,7 @@ def test_limits_that_make_no_sense_are_refused(limits):
         LengthCurriculum(limits)
 
 
-# States
+# States and records
 
 
 def test_sources_may_be_added_and_reordered_but_not_lost():
@@ -354,6 +378,22 @@ def test_a_state_of_something_else_is_refused(change):
         mixture.load_state_dict({**mixture.state_dict(), **change})
 
 
+def test_a_record_of_other_samples_is_refused_and_nothing_is_drawn():
+    mixture, arrays = (
+        Mixer(["a", "b"], {"a": 1, "b": 1}, samples_per_step=8),
+        Arrays({"a": [1], "b": [1]}),
+    )
+    mixture.draw(0, arrays)
+    record = mixture.record
+    other = Mixer(["a", "b"], {"a": 1, "b": 1}, samples_per_step=9)
+    before = other.state_dict()
+    with pytest.raises(MismatchError, match="step 0 was recorded with other samples"):
+        other.replay(record, arrays)
+    assert other.state_dict() == before
+    with pytest.raises(MismatchError, match="step 0, and step 1 is next"):
+        mixture.replay(record, arrays)
+
+
 def test_steps_are_drawn_in_order():
     mixture, arrays = Mixer(["a"], {"a": 1}, samples_per_step=2), Arrays({"a": [1]})
     mixture.draw(0, arrays)
@@ -364,23 +404,38 @@ def test_steps_are_drawn_in_order():
 # Live weights
 
 
-def test_live_weights_follow_reports():
+def test_live_weights_follow_reports_and_replay_without_them():
     asked = []
 
     def follow(last, signals):
         asked.append((dict(last), dict(signals)))
         return {name: 1 + loss for name, loss in signals["loss_by_source"].items()}
 
-    schedule = FeedbackSchedule(initial={"a": 1}, function=follow, every=2)
-    mixture = Mixer(["a", "b"], schedule, samples_per_step=4)
-    arrays, weights = Arrays({"a": [1], "b": [1]}), []
+    def made():
+        return Mixer(
+            ["a", "b"],
+            FeedbackSchedule(initial={"a": 1}, function=follow, every=2),
+            samples_per_step=4,
+        )
+
+    mixture, arrays = made(), Arrays({"a": [1], "b": [1]})
+    tables, records = [], []
     for step in range(5):
         if step == 1:
             mixture.report(loss_by_source={"a": np.float32(0.5), "b": 3})
-        mixture.draw(step, arrays)
-        weights.append(mixture.record.weights)
+        tables.append(mixture.draw(step, arrays))
+        records.append(DrawRecord.from_dict(through_json(mixture.record.to_dict())))
+    weights = [record.weights for record in records]
     assert weights == [{"a": 1}, {"a": 1}, *[{"a": 1.5, "b": 4}] * 3]
+    assert mixture.weights_at(4) == {"a": 1.5, "b": 4}
     assert [last for last, _ in asked] == [{"a": 1}, {"a": 1.5, "b": 4}]
+    assert records[2].signals == {"loss_by_source": {"a": 0.5, "b": 3}}
+
+    calls = len(asked)
+    again = made()
+    assert [again.replay(record, arrays) for record in records] == tables
+    assert again.state_dict() == mixture.state_dict()
+    assert len(asked) == calls
 
 
 def test_a_signal_that_cannot_be_recorded_is_refused():
@@ -529,30 +584,67 @@ def test_a_provider_that_gives_other_positions_is_found_out():
         def ahead(self, source, position, count):
             return super().ahead(source, position + 1, count)
 
-    with pytest.raises(InvariantError, match="and got others"):
+    with pytest.raises(InvariantError, match="from position 0"):
         Mixer(["a"], {"a": 1}, samples_per_step=4).draw(0, Wrong({"a": [1]}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda table: table[::-1], "from position 0"),
+        (lambda table: SampleTable.concatenate([table, table[:1]]), "and got 3"),
+        (lambda table: table[np.argsort(-table.source, kind="stable")], "not one source after"),
+    ],
+)
+def test_a_provider_that_mixes_sources_up_is_found_out(wrong, told):
+    class Wrong(AtOnce):
+        def ahead_of_many(self, sources, positions, counts):
+            return wrong(super().ahead_of_many(sources, positions, counts))
+
+    mixture = Mixer(["a", "b"], {"a": 1, "b": 1}, samples_per_step=4)
+    with pytest.raises(InvariantError, match=told):
+        mixture.draw(0, Wrong({"a": [1], "b": [1]}))
 
 
 def test_warm_up_goes_from_one_mixture_to_the_other_in_equal_parts():
     schedule = WarmUp(start={"a": 4}, end={"a": 1, "b": 3}, steps=4, begin=2)
-    shares = [schedule.weights(step, Past())["b"] for step in range(8)]
+    mixture = Mixer(["a", "b"], schedule, samples_per_step=1)
+    shares = [mixture.weights_at(step)["b"] for step in range(8)]
     assert shares == pytest.approx([0, 0, 0, 0.1875, 0.375, 0.5625, 0.75, 0.75])
 
 
 def test_stages_hold_from_their_step_on_and_may_be_schedules():
     schedule = Staged({0: {"a": 1}, 4: WarmUp(start={"a": 1}, end={"b": 1}, steps=2, begin=4)})
-    found = [schedule.weights(step, Past()).get("b", 0.0) for step in (0, 3, 4, 5, 6, 60)]
+    mixture = Mixer(["a", "b"], schedule, samples_per_step=1)
+    found = [mixture.weights_at(step).get("b", 0.0) for step in (0, 3, 4, 5, 6, 60)]
     assert found == [0, 0, 0, 0.5, 1, 1]
 
 
-def test_a_step_may_be_drawn_with_weights_of_its_own():
-    one, arrays = Mixer(["a", "b"], {"a": 1}, samples_per_step=4), Arrays({"a": [1], "b": [1]})
-    warming = WarmUp(start={"a": 1}, end={"b": 1}, steps=6)
-    counts, weights = [], []
-    for step, schedule in enumerate([None, {"b": 2}, lambda step: {"a": step, "b": step}, warming]):
-        counts.append(one.draw_with(step, arrays, schedule).counts().tolist())
-        weights.append(one.record.weights)
-    assert weights == [{"a": 1}, {"b": 2}, {"a": 2, "b": 2}, {"a": 0.5, "b": 0.5}]
-    assert counts[:2] == [[4, 0], [0, 4]]
-    with pytest.raises(ConfigurationError, match="weights of step 4 name 'c'"):
+def test_a_step_may_be_drawn_with_weights_of_its_own_and_is_replayed():
+    def mixture():
+        return Mixer(["a", "b"], {"a": 1}, samples_per_step=4)
+
+    one, arrays, records = mixture(), Arrays({"a": [1], "b": [1]}), []
+    schedules = [
+        None,
+        {"b": 2},
+        lambda step: {"a": step, "b": step},
+        WarmUp(start={"a": 1}, end={"b": 1}, steps=6),
+    ]
+    tables = []
+    for step, schedule in enumerate(schedules):
+        tables.append(one.draw_with(step, arrays, schedule))
+        records.append(DrawRecord.from_dict(through_json(one.record.to_dict())))
+    assert [dict(r.weights) for r in records] == [
+        {"a": 1},
+        {"b": 2},
+        {"a": 2, "b": 2},
+        {"a": 0.5, "b": 0.5},
+    ]
+    assert tables[1].source.tolist() == [1] * 4
+    again = mixture()
+    assert [again.replay(record, arrays) for record in records] == tables
+    with pytest.raises(
+        ConfigurationError, match="weights of step 4 name 'c', which is not a source"
+    ):
         one.draw_with(4, arrays, {"c": 1})

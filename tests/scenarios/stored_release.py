@@ -39,7 +39,7 @@ TAKEN = 3
 NEXT = 4
 """Steps after it that are stored."""
 JSONL, PARQUET = "web.jsonl", "books.parquet"
-STEPS = "steps.jsonl"
+PLANS, STEPS = "plans.jsonl", "steps.jsonl"
 CALIBRATION, ATTENTION = "calibration.json", "attention.json"
 
 
@@ -169,8 +169,8 @@ def write_sources(folder: Path) -> None:
 def write_service(folder: Path) -> None:
     """A store and logs, of a service that saved, and went on."""
     write_sources(folder)
-    job = job_over(folder)
-    with es.start(job, backend="local", store=folder / "store") as service:
+    job, logs = job_over(folder), es.LogOptions(plans=folder / PLANS)
+    with es.start(job, backend="local", store=folder / "store", logs=logs) as service:
         clients = [service.client(rank) for rank in range(2)]
         for client in clients:
             taken(client, TAKEN)
@@ -182,6 +182,7 @@ def write_service(folder: Path) -> None:
 def told_by(folder: Path) -> dict[str, Any]:
     """By file: what it says."""
     return {
+        PLANS: tell("service", "plan", "--log", folder / PLANS, "--step", TAKEN),
         STEPS: tell("report", folder / STEPS),
         CALIBRATION: plain(load_calibration(folder / CALIBRATION)),
         ATTENTION: plain(load_latency(folder / ATTENTION)),

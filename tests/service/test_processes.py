@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import urllib.request
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -74,31 +75,34 @@ def test_a_status_is_there_within_a_second_though_a_loader_is_stopped(
     service: ProcessService,
 ) -> None:
     """The first test of the service: nobody has asked for its status before."""
-    steps_of(service.client(0), 1)
-    process = loaders_of(service)[1]
-    for asked_before in (False, True):
-        stop(process)
-        try:
-            answers = [timed(service.status) for _ in range(2)]
-        finally:
-            os.kill(process, signal.SIGCONT)
-        assert min(seconds for seconds, _ in answers) < 1  # the other may share the machine
-        assert [said["failed"] for _, said in answers] == [None] * 2
-        first, last = answers[0][1], answers[1][1]
-        (named,) = last["silent"]  # not who waits for it, such as the planner
-        assert re.match(rf"Source Loader 1 \(process {process} on .*\)", named)
-        running, silent = last["loaders"]
-        assert "silent_seconds" not in running
-        assert silent["silent_seconds"] > first["loaders"][1]["silent_seconds"] > 0
-        assert (silent.get("seconds_old", 0) > silent["silent_seconds"]) is asked_before
-        assert ("sources" in silent) is asked_before
-        until(lambda: not service.status()["silent"], "an answer of the loader that runs again")
+    with es.StatusEndpoint(service) as endpoint:
+        steps_of(service.client(0), 1)
+        process = loaders_of(service)[1]
+        for asked_before in (False, True):
+            stop(process)
+            try:
+                answers = [
+                    timed(endpoint.url + path) for path in ("/status", "/healthz", "/status")
+                ]
+            finally:
+                os.kill(process, signal.SIGCONT)
+            assert min(seconds for seconds, _ in answers) < 1  # the others may share the machine
+            assert [said["failed"] for _, said in answers] == [None] * 3
+            first, last = answers[0][1], answers[2][1]
+            (named,) = last["silent"]  # not who waits for it, such as the planner
+            assert re.match(rf"Source Loader 1 \(process {process} on .*\)", named)
+            running, silent = last["loaders"]
+            assert "silent_seconds" not in running
+            assert silent["silent_seconds"] > first["loaders"][1]["silent_seconds"] > 0
+            assert (silent.get("seconds_old", 0) > silent["silent_seconds"]) is asked_before
+            assert ("sources" in silent) is asked_before
+            until(lambda: not service.status()["silent"], "an answer of the loader that runs again")
 
 
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+def timed(url: str) -> tuple[float, Any]:
     begin = time.monotonic()
-    answer = call()
-    return time.monotonic() - begin, answer
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        return time.monotonic() - begin, json.load(answer)
 
 
 def test_all_steps_are_those_of_one_process(tmp_path: Path) -> None:

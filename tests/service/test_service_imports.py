@@ -26,7 +26,7 @@ def loaded_by(code: str) -> list[str]:
 
 
 WITHOUT_TORCH = """
-    batch.measure data.source mixture service.startup service.job.job
+    batch.measure data.source mixture service.startup service.status_http service.job.job
     service.source_loader.source_loader service.planner.stored_planner service.client.joining
     service.registry.registry service.remote.role_makers service.backends.local
     service.backends.processes.process_service service.backends.processes.loader_main

@@ -24,7 +24,7 @@ from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
 from evenstep.files import read_json
 
 if TYPE_CHECKING:
-    pass
+    from evenstep.strategy import LoadingPlan
 
 Address = Annotated[
     str,
@@ -135,6 +135,16 @@ def run(
             "machine: see `evenstep report`."
         ),
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port that serves /status as JSON and /healthz over HTTP; 0 is any. Requests must "
+            "carry the token in the environment variable EVENSTEP_STATUS_TOKEN, if that is set."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on with --port; 0.0.0.0 for other machines too.")
+    ] = "127.0.0.1",
     json: Json = False,
 ) -> None:
     """Run a job until its mixture ends, or until Ctrl-C.
@@ -144,13 +154,14 @@ def run(
 
     \b
     Examples:
-      evenstep service run job.py --backend processes --loaders 4 --standbys 1
+      evenstep service run job.py --backend processes --loaders 4 --standbys 1 --port 8099
       evenstep service run jobs.pretrain:job --address 10.0.0.1:6379 --name pretrain
       evenstep service run job.py --backend processes --step-log run.jsonl
       evenstep service run job.py --store s3://bucket/pretrain --resume s3://bucket/pretrain
     """
     from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
     from evenstep.service.startup import start
+    from evenstep.service.status_http import StatusEndpoint
 
     of_ray: dict[str, Any] = {"address": address, "cpus": cpus, "placement": placement}
     if backend is Backend.processes and any(each is not None for each in of_ray.values()):
@@ -181,6 +192,9 @@ def run(
                 **({"ray": RayOptions(**of_ray)} if backend is Backend.ray else {}),
             )
         )
+        if port is not None:
+            endpoint = stack.enter_context(StatusEndpoint(service, port=port, host=host))
+            note(f"status at {endpoint.url}/status")
         note(f"running; trainers: es.Client({service.address!r}, {name!r})")
         if backend is Backend.ray:
             note(f"trainers on hosts without Ray: es.Client with a copy of {service.file}")
@@ -247,6 +261,10 @@ def plan(
     step: Annotated[int, typer.Option(min=0, help="Number of the step.")],
     address: Address = "auto",
     name: Name = "job",
+    log: Annotated[
+        Path | None,
+        typer.Option(help="Read the plan from this file of `run --plan-log`, not from a job."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show the plan of a step.
@@ -257,22 +275,32 @@ def plan(
     \b
     Examples:
       evenstep service plan --step 12
-      evenstep service plan --step 12 --json
+      evenstep service plan --step 12 --log plans.jsonl --json
     """
-    from evenstep.service.client.joining import attach
-
-    with attach(address, name) as service:
-        found = service.plan(step)
-    if found is None:
-        raise ConfigurationError(
-            f"there is no step {step} in job {name!r}, whose mixture ended before it"
-        )
+    found = _plan(step, address, name, log)
     if json:
         from evenstep.strategy import to_json
 
         print_json(json_module.loads(to_json(found)))
     else:
         print_plan(found)
+
+
+def _plan(step: int, address: str, name: str, log: Path | None) -> LoadingPlan:
+    if log is not None:
+        from evenstep.service.planner.plan_log import read_log
+
+        if not log.is_file():
+            raise ConfigurationError(f"there is no file {log}")
+        found, where = read_log(log, step), str(log)
+    else:
+        from evenstep.service.client.joining import attach
+
+        with attach(address, name) as service:
+            found, where = service.plan(step), f"job {name!r}, whose mixture ended before it"
+    if found is None:
+        raise ConfigurationError(f"there is no step {step} in {where}")
+    return found
 
 
 @contextmanager

@@ -20,8 +20,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
@@ -188,3 +190,11 @@ class Options:
         """[samples] tokens of each."""
         names = table.lengths if self.modalities is None else self.modalities
         return table.tokens(name for name in names if name in table.lengths)
+
+    def named(self, values: npt.NDArray[Any]) -> dict[str, Any]:
+        """Values by name of source, without zeros.
+
+        Args:
+            values: [sources]
+        """
+        return {name: value for name, value in zip(self.sources, values.tolist()) if value}

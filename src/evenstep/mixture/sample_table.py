@@ -252,18 +252,29 @@ class Metadata(Protocol):
 
     def ahead(self, source: int, position: int, count: int) -> SampleTable:
         """`count` samples of a source from a position on, fewer only at the end of the source. May
-        block until they are known. Those with lengths of `BAD` are passed over.
+        block until they are known. Those with lengths of `BAD` are passed over."""
+        ...
 
-        A provider may have ``ahead_of_many(sources, positions, counts)``, too, which is faster with
-        hundreds of sources: of arrays, with each source once, ascending, the results of `ahead` one
-        after the other."""
+
+class BulkMetadata(Metadata, Protocol):
+    """`Metadata` of many sources in one call, which is faster with hundreds of them."""
+
+    def ahead_of_many(
+        self, sources: Int64Array, positions: Int64Array, counts: Int64Array
+    ) -> SampleTable:
+        """The results of `ahead` for each source, one after the other.
+
+        Args:
+            sources: [n] ascending, each once.
+            positions, counts: [n] for each.
+        """
         ...
 
 
 def look_ahead(
     metadata: Metadata, sources: Int64Array, positions: Int64Array, counts: Int64Array
 ) -> SampleTable:
-    """`Metadata.ahead` of many sources, at least one, one after the other."""
+    """`BulkMetadata.ahead_of_many` for any metadata; `sources` has at least one entry."""
     # `isinstance` would look through the protocol again in each step.
     of_many = getattr(metadata, "ahead_of_many", None)
     if of_many is not None:

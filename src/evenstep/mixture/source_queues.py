@@ -246,11 +246,21 @@ class SourceQueues:
             right = np.array_equal(table.source, sources.repeat(got)) and np.array_equal(
                 table.position, begins.repeat(got) + within
             )
-        if not right:
-            raise InvariantError(
-                f"asked for {counts.tolist()} samples of sources {sources.tolist()} from positions "
-                f"{begins.tolist()}, and got others: {table!r}"
-            )
+        if right:
+            return
+        for source, begin, count in zip(sources.tolist(), begins.tolist(), counts.tolist()):
+            positions = table.position[table.source == source]
+            end = begin + len(positions)
+            if len(positions) > count or not np.array_equal(positions, np.arange(begin, end)):
+                raise InvariantError(
+                    f"asked for {count} samples of source {self._names[source]!r} from position "
+                    f"{begin}, and got {len(positions)}, of positions {positions[:1]} to "
+                    f"{positions[-1:]}"
+                )
+        raise InvariantError(
+            f"asked for samples of sources {sources.tolist()}, and got some of others, or not one "
+            "source after the other"
+        )
 
     def _in_order(self) -> _Sorted:
         if self._sorted is None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import SampleError
 from evenstep.mixture.mixture_options import ALL_EXHAUSTED, ALL_REPEATED, FIRST_EXHAUSTED, Options
-from evenstep.mixture.pattern import even_points, labels, points
+from evenstep.mixture.record import sequence
 from evenstep.mixture.source_queues import SourceQueues, by_source
 from evenstep.mixture.state import MixtureState
 from evenstep.mixture.token_shares import draw_shares, expected_shares
@@ -41,6 +40,8 @@ class StepDraws:
 
     sources: Int64Array
     """[draws] the source of each."""
+    phases: list[tuple[int, Float64Array]]
+    """First draw, and [sources] shares of the pattern from there on."""
     lacking: list[int]
     """Sources that had no sample left for a draw of theirs."""
     ended: bool
@@ -107,7 +108,7 @@ class StepDrawer:
         draws = self.samples if self.samples is not None else self.guess
         empty: list[int] = []  # sources without a sample left, in this step
         while True:
-            drawn = self._sequence(draws, phases)
+            drawn = sequence(self.seed, self.step, draws, phases, samples=self.samples)
             length, source = self._available(drawn)
             cut = self._over_budget(drawn[:length])
             if cut is not None:
@@ -123,22 +124,7 @@ class StepDrawer:
                         phases.pop()
                     phases.append((length, shares))
                     continue
-            return self._cut_at_end(drawn[:length], empty)
-
-    def _sequence(self, count: int, phases: list[tuple[int, Float64Array]]) -> Int64Array:
-        """[count] sources of the first draws.
-
-        Args:
-            phases: first draw of each, and [sources] shares from there on.
-        """
-        seed, step, samples = self.seed, self.step, self.samples
-        at = points(seed, step, count) if samples is None else even_points(seed, step, samples)
-        ends = [*(begin for begin, _ in phases), count]
-        parts = [
-            labels(at[begin:end], shares)
-            for (begin, end), (_, shares) in zip(pairwise(ends), phases)
-        ]
-        return np.concatenate(parts)
+            return self._cut_at_end(drawn[:length], phases, empty)
 
     def _available(self, drawn: Int64Array) -> tuple[int, int | None]:
         """How many draws find a sample, and the source that the next one lacks; None if all do."""
@@ -190,9 +176,11 @@ class StepDrawer:
                 return rest
         return None
 
-    def _cut_at_end(self, drawn: Int64Array, lacking: list[int]) -> StepDraws:
+    def _cut_at_end(
+        self, drawn: Int64Array, phases: list[tuple[int, Float64Array]], lacking: list[int]
+    ) -> StepDraws:
         end = self._end(drawn)
-        return StepDraws(sources=drawn[:end], lacking=lacking, ended=end is not None)
+        return StepDraws(sources=drawn[:end], phases=phases, lacking=lacking, ended=end is not None)
 
     def _end(self, drawn: Int64Array) -> int | None:
         """How many draws there are until the mixture ends; None if it does not in this step."""

@@ -22,6 +22,7 @@ folders, in reading order, are named after the process in which their code runs:
     transport/       sockets between processes
     backends/        what starts roles: in one thread, as local processes, or as actors of Ray
     sizing/          what sources cost, measured, and the loaders that they need
+    status_http.py   `StatusEndpoint`: a running job's status over HTTP
 
 `evenstep.strategy` decides what a step draws (`mixture/`) and how it is balanced (`balance/`); the
 planner runs it.
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from evenstep.service.messages import LocalHandle as LocalHandle
     from evenstep.service.messages import Reply as Reply
     from evenstep.service.planner.loader_pool import LoaderPool as LoaderPool
+    from evenstep.service.planner.plan_log import read_log as read_log
     from evenstep.service.planner.planner import Planner as Planner
     from evenstep.service.planner.store.run_store import stored_state as stored_state
     from evenstep.service.sizing.job_profile import JobProfile as JobProfile
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from evenstep.service.start_options import LogOptions as LogOptions
     from evenstep.service.start_options import RayOptions as RayOptions
     from evenstep.service.startup import start as start
+    from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
     from evenstep.strategy.loaders.loader_layout import SourceStripe as SourceStripe
 
 _HOMES = {
@@ -82,6 +85,7 @@ _HOMES = {
     ".planner.loader_pool": ("LoaderPool",),
     ".backends.local": ("LocalService",),
     ".job.job_options": ("Mesh", "DrawOptions", "MeasureOptions", "MemoryOptions"),
+    ".planner.plan_log": ("read_log",),
     ".planner.planner": ("Planner",),
     ".client.joining": ("Client",),
     ".job.sample_measure": ("SUPERVISED",),
@@ -94,6 +98,7 @@ _HOMES = {
     ".startup": ("start",),
     ".planner.store.run_store": ("stored_state",),
     ".start_options": ("FaultOptions", "LogOptions", "RayOptions"),
+    ".status_http": ("StatusEndpoint",),
     "evenstep.data.source": ("Source",),
     "evenstep.strategy.loaders.loader_layout": ("SourceStripe",),
 }

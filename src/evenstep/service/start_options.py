@@ -46,7 +46,7 @@ class LogOptions:
     """Files that a service writes, each with a line of JSON for each entry. None writes nothing.
 
     Args:
-        plans: each step's plan, on the planner's machine.
+        plans: each step's plan, on the planner's machine; see `read_log`.
         steps: each step of the client of rank 0, on the machine where that rank trains;
             ``evenstep report`` shows it.
         events: deaths, restarts, promotions and scaling; on Ray on the registry's machine.

@@ -13,12 +13,14 @@ The path of a step, in reading order:
 Around it:
 
     loaders/            how many Source Loaders a job needs, and which has what
+    loading_plan_json   a plan as text
 
 Primitives have the names of the OVERLORD paper; `sample` of its first version is `mix` here.
 """
 
 from evenstep.mixture.sample_table import (
     BufferedMetadata,
+    BulkMetadata,
     Metadata,
     SampleId,
     SampleTable,
@@ -26,17 +28,20 @@ from evenstep.mixture.sample_table import (
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.methods import METHODS
 from evenstep.strategy.graph import DGraph
-from evenstep.strategy.loading_plan import LoaderTask, LoadingPlan, to_json
+from evenstep.strategy.loading_plan import LoaderTask, LoadingPlan
+from evenstep.strategy.loading_plan_json import from_json, to_json
 
 __all__ = [
     "METHODS",
     "Assignment",
     "BufferedMetadata",
+    "BulkMetadata",
     "DGraph",
     "LoaderTask",
     "LoadingPlan",
     "Metadata",
     "SampleId",
     "SampleTable",
+    "from_json",
     "to_json",
 ]

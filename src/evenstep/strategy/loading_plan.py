@@ -9,7 +9,6 @@ Invariant: each sample is either placed, once, or carried to the next step. It i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -167,27 +166,3 @@ def imbalance(loads: Costs) -> float:
     """The largest load over the mean; 1.0 if all are 0."""
     total = float(loads.sum())
     return float(loads.max()) * loads.size / total if total else 1.0
-
-
-_PLAIN = ("step", "axis", "carried_in", "stages", "max_tokens", "modality", "broadcast_at", "notes")
-
-
-def to_json(plan: LoadingPlan) -> str:
-    """All of a plan, as one object on one line."""
-    shared = {"tree": plan.tree.to_dict(), "samples": plan.samples.to_dict()}
-    return json.dumps({**shared, **_decided(plan)}, separators=(",", ":"))
-
-
-def _decided(plan: LoadingPlan) -> dict[str, Any]:
-    """All fields except those that subplans share."""
-    columns = ("bucket", "micro_batch", "order")
-    return {
-        **{name: getattr(plan, name) for name in _PLAIN},
-        "methods": dict(plan.methods),
-        "weights": dict(plan.weights),
-        "buckets": plan.buckets,
-        "micro_batches": plan.micro_batches,
-        **{name: getattr(plan.assignment, name).tolist() for name in columns},
-        "costs": plan.costs.tolist(),
-        "subplans": {name: _decided(subplan) for name, subplan in plan.subplans.items()},
-    }

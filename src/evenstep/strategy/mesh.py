@@ -22,6 +22,7 @@ that it needs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +32,7 @@ import numpy as np
 
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.value_checks import check_one_of
+from evenstep.plan.value_checks import AT_LEAST_1, COUNT, check_one_of, check_schema, require
 
 AXES = ("PP", "DP", "CP", "TP")
 """Axes of a mesh, outermost first."""
@@ -344,6 +345,22 @@ class ClientPlaceTree:
         counting = bool((np.diff(flat) == 1).all())
         ranks = int(flat[0]) if counting else flat.tolist()
         return {"sizes": self.sizes, "ranks": ranks}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> ClientPlaceTree:
+        """Inverse of `to_dict`.
+
+        Raises:
+            ConfigurationError, KeyError, TypeError, ValueError: it is not what `to_dict` returned.
+        """
+        check_schema(given, {"sizes": dict.fromkeys(AXES, AT_LEAST_1)})
+        shape = [given["sizes"][axis] for axis in AXES]
+        ranks = given["ranks"]
+        require(math.prod(shape) < 2**24, "sizes", given["sizes"])
+        check_schema(ranks, [COUNT] if isinstance(ranks, list) else COUNT, "ranks")
+        if isinstance(ranks, int):
+            ranks = np.arange(ranks, ranks + math.prod(shape))
+        return cls(np.asarray(ranks, np.int64).reshape(shape))
 
     # Checks and arrays
 

@@ -66,6 +66,8 @@ class Planner:
         self._windows = Windows.of(SampleTable.empty(job.names, job.columns))
         """Of a strategy: the samples that found no room."""
         self._policy_steps = self._begin_policy()
+        self._records: list[DrawRecord] = []
+        """Of the draws for the step being planned."""
         self._bad = BadSamples(job.sources)
         self._ranks = set(job.tree.ranks.ravel().tolist())
         """The ranks of this mesh and all earlier ones."""
@@ -272,6 +274,7 @@ class Planner:
 
     def _plan_next(self, before: PlannerState) -> None:
         step = self._step
+        self._records = []
         if self._policy_steps is not None:
             self._use_signals()
             plan = self._policy_steps.plan(step)
@@ -280,7 +283,7 @@ class Planner:
         if plan is None:
             self._ended_at, self._state_before_last = step, before
             return
-        self._keep(LoggedPlan(plan, before))
+        self._keep(LoggedPlan(plan, tuple(self._records), before))
         self._step = step + 1
 
     def _use_signals(self) -> None:
@@ -321,7 +324,7 @@ class Planner:
             self._windows = Windows.of(self._with_drawn())
             return None
         samples = self._with_drawn()
-        if self._mixture.step == step:
+        if not self._records:
             raise ConfigurationError(
                 f"the strategy has drawn nothing of the job's sources in step {step}; let it call "
                 "graph.mix(), for the job's own weights, or graph.mix(weights)"
@@ -334,6 +337,7 @@ class Planner:
     def _noted_draw(self) -> DrawRecord:
         record = self._mixture.record
         assert record is not None
+        self._records.append(record)
         if self._loaders is not None:
             self._bad.note_step(record.bad, self._loaders.failures)
         return record

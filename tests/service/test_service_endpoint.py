@@ -1,0 +1,132 @@
+"""Figures of a running job over HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_world import failing, job_of, sources, steps_of
+
+import evenstep.service as es
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.service.status_http import StatusEndpoint
+
+
+def get(url: str, **headers: str) -> tuple[int, Any]:
+    try:
+        asked = urllib.request.Request(url, headers=headers)
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def get_or_none(url: str) -> tuple[int, Any] | None:
+    try:
+        return get(url)
+    except OSError:
+        return None
+
+
+def test_status_is_what_the_service_says_and_other_paths_are_refused(tmp_path: Path) -> None:
+    with es.start(job_of(tmp_path), backend="local") as service, StatusEndpoint(service) as asked:
+        assert get(f"{asked.url}/status") == (200, service.status())
+        steps_of(service.client(0), 2)
+        code, body = get(f"{asked.url}/status/?now")
+        assert code == 200
+        assert body["clients"][0]["step"] == 2
+        assert sum(body["planner"]["drawn"].values()) >= 32
+        assert get(f"{asked.url}/healthz") == (200, {"failed": None})
+        code, body = get(f"{asked.url}/plans")
+        assert code == 404
+        assert "ask /status or /healthz" in body["error"]
+
+
+def test_a_failed_job_is_not_healthy(tmp_path: Path) -> None:
+    job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))
+    with es.start(job, backend="local") as service, StatusEndpoint(service) as asked:
+        with pytest.raises(SampleError):
+            steps_of(service.client(0), 50)
+        code, body = get(f"{asked.url}/healthz")
+        assert code == 503
+        assert "a bad row" in body["failed"]
+        assert get(f"{asked.url}/status")[0] == 200
+
+
+def test_a_closed_service_says_so(tmp_path: Path) -> None:
+    service = es.start(job_of(tmp_path), backend="local")
+    with StatusEndpoint(service) as asked:
+        service.close()
+        code, body = get(f"{asked.url}/status")
+        assert code == 503
+        assert "closed" in body["error"]
+
+
+def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
+    with es.start(job_of(tmp_path), backend="local") as service, StatusEndpoint(service) as first:
+        port = int(first.url.rpartition(":")[2])
+        with pytest.raises(ConfigurationError, match="choose another port"):
+            StatusEndpoint(service, port=port)
+        with pytest.raises(ConfigurationError, match="choose another port"):
+            StatusEndpoint(service, port=70_000)
+
+
+class Named:
+    """A service whose source has a name that is a page."""
+
+    def status(self) -> dict[str, Any]:
+        return {"failed": None, "drawn": {"<script>alert('&')</script>": 1}}
+
+
+def test_names_cannot_be_taken_for_a_page() -> None:
+    with StatusEndpoint(Named()) as asked:
+        assert get(f"{asked.url}/status") == (200, Named().status())
+        with urllib.request.urlopen(f"{asked.url}/status", timeout=10) as answer:
+            assert answer.headers["Content-Type"] == "application/json"
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            assert not set(b"<>&") & set(answer.read())
+        for path in ("/<script>", "/%3Cscript%3E"):
+            with socket.create_connection(asked._server.server_address[:2], timeout=10) as client:
+                client.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+                assert b"<script" not in client.makefile("rb").read()
+
+
+def test_a_token_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "größe"
+    for given, variable in ((token, "another"), (None, token)):
+        monkeypatch.setenv("EVENSTEP_STATUS_TOKEN", variable)
+        with StatusEndpoint(Named(), token=given) as asked:
+            for path in ("status", "healthz", "nothing"):
+                assert get(f"{asked.url}/{path}")[0] == 401
+            for wrong in ("", "Bearer", "Bearer another", f"Bearer {token}x", token):
+                header = wrong.encode().decode("latin-1")
+                assert get(f"{asked.url}/status", Authorization=header)[0] == 401
+            header = f"Bearer {token}".encode().decode("latin-1")
+            assert get(f"{asked.url}/status", Authorization=header)[0] == 200
+    for empty in ("", " "):
+        monkeypatch.setenv("EVENSTEP_STATUS_TOKEN", empty)
+        with pytest.raises(ConfigurationError, match="the token is empty"):
+            StatusEndpoint(Named())
+
+
+def test_clients_that_send_too_much_or_nothing_do_not_stop_others() -> None:
+    with StatusEndpoint(Named()) as asked:
+        address = asked._server.server_address[:2]
+        idle = [socket.create_connection(address, timeout=10) for _ in range(8)]
+        with socket.create_connection(address, timeout=10) as client:
+            client.sendall(b"GET /" + b"a" * 70_000 + b" HTTP/1.0\r\n\r\n")
+            assert b" 414 " in client.makefile("rb").readline()
+        assert get(f"{asked.url}/status")[0] == 200
+        more = [socket.create_connection(address, timeout=10) for _ in range(20)]
+        assert any(each.recv(1) == b"" for each in reversed(more))  # refused, as too many
+        for each in [*idle, *more]:
+            each.close()
+        end = time.monotonic() + 10
+        while get_or_none(f"{asked.url}/status") is None:
+            assert time.monotonic() < end
