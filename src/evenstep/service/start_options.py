@@ -49,12 +49,10 @@ class LogOptions:
         plans: each step's plan, on the planner's machine.
         steps: each step of the client of rank 0, on the machine where that rank trains;
             ``evenstep report`` shows it.
-        events: deaths, restarts, promotions and scaling; on Ray on the registry's machine.
     """
 
     plans: str | os.PathLike[str] | None = None
     steps: str | os.PathLike[str] | None = None
-    events: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name, path in vars(self).items():

@@ -105,28 +105,3 @@ class Assignment:
     def __getstate__(self) -> dict[str, Any]:
         # Cached properties are not pickled.
         return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def check(self) -> None:
-        """
-        Raises:
-            ConfigurationError: a number is out of range, or an `order` occurs twice or has a gap.
-        """
-        for name, limit in (("bucket", self.buckets), ("micro_batch", self.micro_batches)):
-            column = getattr(self, name)
-            wrong = np.flatnonzero(
-                (column >= limit) | (column < -1) | ((column < 0) == self.placed)
-            )
-            if len(wrong):
-                raise ConfigurationError(
-                    f"{name}={column[wrong[0]]} of sample {wrong[0]} must be from 0 to {limit - 1},"
-                    " or -1 in all columns for a sample in no bucket"
-                )
-        order = self.order[self.rows]  # [placed]
-        expected = np.arange(len(order)) - self.offsets[:-1].repeat(np.diff(self.offsets))
-        wrong = np.flatnonzero(order != expected)
-        if len(wrong):
-            row = self.rows[wrong[0]]
-            raise ConfigurationError(
-                f"order={self.order[row]} of sample {row} in bucket {self.bucket[row]}, "
-                f"micro-batch {self.micro_batch[row]}: it must count 0, 1, 2, ... without gaps"
-            )

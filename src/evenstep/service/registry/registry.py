@@ -21,7 +21,7 @@ from evenstep.errors import EvenstepError
 from evenstep.service.messages import Message
 from evenstep.service.registry.common_state import CommonState, superseded
 from evenstep.service.registry.metrics import MetricsExporter, TakenStep, WaitStatistics
-from evenstep.service.registry.role_status import EventLog, fresh_clients, roles_status
+from evenstep.service.registry.role_status import fresh_clients, roles_status
 from evenstep.service.registry.role_watch import WatchedRoles
 from evenstep.service.remote.channels import Answer, Location, RoleGoneError, cause_of_death
 from evenstep.service.remote.handles import RemoteHandle
@@ -60,7 +60,6 @@ class JobRegistry:
         standbys: Callable[[], list[dict[str, Any]]] = list,
         hung_after: float | None = None,
         kill: Callable[[Mapping[str, Any]], None] | None = None,
-        events: EventLog | None = None,
         room: Callable[[], str] | None = None,
     ) -> None:
         """Makes the job known, and starts to watch its roles.
@@ -69,14 +68,11 @@ class JobRegistry:
             exporter: of figures to Prometheus.
             standbys: says, within a second, which standbys there are; see `status`.
             hung_after: seconds after which `kill` is called with a role that says nothing.
-            events: where deaths and restarts are written.
             room: see `RoleWatch`.
         """
         self._loop = asyncio.get_running_loop()
         self._exporter, self._standbys = exporter, standbys
-        self._events = events or EventLog(None)
         self._roles = WatchedRoles(
-            self._events,
             warn_after=job_state.info.warn_after,
             room=room,
             on_error=self._raise_failure,
@@ -111,8 +107,6 @@ class JobRegistry:
             info=info,
             old_loaders=tuple(map(own, job_state.old_loaders)),
         )
-        if before is not None and job_state.scaled[-1:] != before.scaled[-1:]:
-            self._events.add("scaled", **job_state.scaled[-1])
         self._watched.follow(self._state.roles)
 
     async def job_state(self) -> JobState:

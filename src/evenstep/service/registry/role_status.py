@@ -1,50 +1,11 @@
-"""What all roles say of themselves, summed up; and what happened to them.
-
-A role's `about` is what `RoleWatch` returns. `EventLog` has a line of JSON for each event in a
-file.
-"""
+"""What all roles say of themselves, summed up. A role's `about` is what `RoleWatch` returns."""
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evenstep.errors import ConfigurationError
 from evenstep.service.remote.handles import RemoteHandle
-
-
-class EventLog:
-    """Each line has `time`, seconds since 1970, and `event`."""
-
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        """
-        Args:
-            path: appended to; None writes nothing.
-
-        Raises:
-            ConfigurationError: it cannot be written.
-        """
-        self._path = path
-        if path is not None:
-            try:
-                with open(path, "a"):
-                    pass
-            except OSError as error:
-                raise ConfigurationError(
-                    f"events={os.fspath(path)!r} cannot be written ({error}); give a file in a "
-                    "folder that is there"
-                ) from error
-
-    def add(self, event: str, **about: Any) -> None:
-        """Writes what happened, at once."""
-        if self._path is not None:
-            line = json.dumps({"event": event, "time": time.time(), **about})
-            with open(self._path, "a") as file:
-                file.write(line + "\n")
-
 
 About = Mapping[str, Any]
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from evenstep.errors import EvenstepError
-from evenstep.service.registry.role_status import EventLog
 from evenstep.service.remote.channels import (
     Answer,
     Location,
@@ -44,7 +43,6 @@ class RoleWatch:
     def __init__(
         self,
         handle: RemoteHandle,
-        events: EventLog,
         warn_after: float | None,
         room: Callable[[], str] | None,
     ) -> None:
@@ -53,7 +51,7 @@ class RoleWatch:
             warn_after: seconds after which a warning says that a dead process has no replacement.
             room: says what there is room for, such as "the cluster has 2 CPUs free".
         """
-        self.handle, self._events = handle, events
+        self.handle = handle
         self._warn_after, self._room = warn_after, room
         self._dead_since: float | None = None
         self.restarts: deque[dict[str, Any]] = deque(maxlen=_KEPT)
@@ -203,7 +201,6 @@ class RoleWatch:
             "time": time.time(),
         }
         self.restarts.append(restart)
-        self._events.add("promoted" if found.promoted else "restarted", **restart)
         return found
 
     async def _awaited(self, dead: Location) -> Location:
@@ -223,7 +220,6 @@ class WatchedRoles:
 
     def __init__(
         self,
-        events: EventLog,
         *,
         warn_after: float | None,
         room: Callable[[], str] | None,
@@ -231,10 +227,10 @@ class WatchedRoles:
     ) -> None:
         """
         Args:
-            events, warn_after, room: see `RoleWatch`.
+            warn_after, room: see `RoleWatch`.
             on_error: called when a role has died for good, and with the errors of `begin`.
         """
-        self._given: dict[str, Any] = {"events": events, "warn_after": warn_after, "room": room}
+        self._given: dict[str, Any] = {"warn_after": warn_after, "room": room}
         self._on_error = on_error
         self._watches: dict[RolePlace, tuple[RoleWatch, asyncio.Task[None]]] = {}
         self._past_restarts: list[dict[str, Any]] = []
@@ -286,7 +282,6 @@ class WatchedRoles:
                 if (silent := about.get("silent_seconds", 0.0)) >= seconds:
                     name, where = watch.handle.name, watch.handle.about
                     logger.warning("%s has said nothing for %.0f s, and is killed", name, silent)
-                    self._given["events"].add("killed", **where, silent_seconds=silent)
                     await in_thread(kill, where)
 
     async def locate(self, role: str, born: int) -> Location:

@@ -31,7 +31,6 @@ from evenstep.service.job.roles import (
 from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.planner.store.run_store import new_run
 from evenstep.service.registry.registry import JobRegistry
-from evenstep.service.registry.role_status import EventLog
 from evenstep.service.remote.channels import ThreadChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobState
@@ -61,7 +60,6 @@ class ProcessService(ChangingJob):
         """
         super().__init__(job, options := StartOptions(**given))
         name, job = options.name, self.job
-        events = EventLog(self._logs.events)
         self._store = new_run(options.store)
         self._file = path_of(name)
         if job_in(self._file) is not None:
@@ -95,7 +93,7 @@ class ProcessService(ChangingJob):
             made = self._new_constructors()
             self._info = replace(self._info, constructors=made)
             self._state = replace(self._state, info=self._info)
-            self._open_registry(events)
+            self._open_registry()
             write_endpoint(self._file, self._registry.endpoint)
             self._is_open = True
             atexit.register(self.close)  # in case nobody closes it
@@ -105,14 +103,13 @@ class ProcessService(ChangingJob):
             self.close()
             raise
 
-    def _open_registry(self, events: EventLog) -> None:
+    def _open_registry(self) -> None:
         self._registry.open_sockets("registry")
         opened = self._registry.open(
             self._state,
             standbys=self._standbys.status,
             hung_after=self._faults.hung_after,
             kill=self._kill,
-            events=events,
         )
         self._run(opened)
 

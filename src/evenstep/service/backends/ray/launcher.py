@@ -112,7 +112,6 @@ class Launcher:
                 locator,
                 self._keys,
                 self._loader_actors if standbys else None,
-                logs.events,
                 self._faults.hung_after,
             )
         )

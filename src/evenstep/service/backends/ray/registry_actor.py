@@ -25,7 +25,6 @@ from evenstep.service.backends.ray.locators import (
 from evenstep.service.messages import Message
 from evenstep.service.registry.metrics import MetricsExporter
 from evenstep.service.registry.registry import JobRegistry
-from evenstep.service.registry.role_status import EventLog
 from evenstep.service.remote.channels import Answer, Location, RolePlace, SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobState
@@ -106,7 +105,6 @@ class JobRegistryActor(JobRegistry):
         locator: RayLocator,
         keys: Keys,
         loaders: LoaderActors | None = None,
-        events: str | None = None,
         hung_after: float | None = None,
     ) -> None:
         """
@@ -114,12 +112,11 @@ class JobRegistryActor(JobRegistry):
             locator: of this actor.
             keys: of its sockets.
             loaders: of a job with standbys.
-            events: a file; see `EventLog`.
             hung_after: see `JobRegistry.open`.
         """
         super().__init__()
         self._locator, self._keys, self._loaders = locator, keys, loaders
-        self._log, self._hung_after = EventLog(events), hung_after
+        self._hung_after = hung_after
         self._location: Location | None = None
         self._located = asyncio.Event()
 
@@ -142,7 +139,6 @@ class JobRegistryActor(JobRegistry):
             self._all_standbys,
             self._hung_after,
             kill_process,
-            self._log,
             _room,
         )
         self._located.set()

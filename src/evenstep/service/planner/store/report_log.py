@@ -8,7 +8,7 @@ failed write, and no one has relied on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,8 +46,6 @@ class ReportLog:
         self._records, self._planners = records, planners
         self._written: dict[str, LoggedReport] = {}
         """By name; see `read`."""
-        self._lasting: dict[str, LoggedReport] = {}
-        """Older ones, which `trim` has kept for good and does not look at again."""
         self._next, self._last = 0, -1
         """The numbers of the next record and of the last one that was written for certain."""
         self._generation: Generation | None = None
@@ -113,19 +111,12 @@ class ReportLog:
         self._written[name] = report
         self._last = number
 
-    def trim(self, oldest: int, needed: Callable[[LoggedReport], bool]) -> None:
-        """Removes records of when steps before the oldest were planned next, but for those that are
-        needed."""
+    def trim(self, oldest: int) -> None:
+        """Removes records of when steps before the oldest were planned next."""
         for name, report in list(self._written.items()):
             if report.planned_step < oldest:
-                if needed(report):
-                    self._lasting[name] = self._written.pop(name)
-                else:
-                    self._remove(name)
-
-    def _remove(self, name: str) -> None:
-        self._records.remove(name)
-        self._written.pop(name)
+                self._records.remove(name)
+                del self._written[name]
 
 
 def _parsed(name: str) -> tuple[str, int]:
