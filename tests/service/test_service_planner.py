@@ -242,7 +242,7 @@ def test_plans_are_kept_in_a_file(tmp_path: Path, start: Any) -> None:
     assert log.read_text().splitlines() == plans
     with start(job) as service:
         service.plan(5)
-        with pytest.raises(ConfigurationError, match="plan of step 1 is not kept, those from"):
+        with pytest.raises(ConfigurationError, match="plan of step 1 is not kept any more"):
             service.plan(1)
         with pytest.raises(ConfigurationError, match="state before step 1 is not there"):
             service.state_dict(1)

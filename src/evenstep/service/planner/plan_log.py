@@ -59,10 +59,8 @@ class PlanLog:
         logged = self._plans.get(step)
         if logged is not None:
             return logged.plan
-        first = next(iter(self._plans), None)
-        kept = "none is" if first is None else f"those from step {first} on are"
         raise ConfigurationError(
-            f"the plan of step {step} is not kept, {kept}; raise plans_kept= of MemoryOptions"
+            f"the plan of step {step} is not kept any more; raise plans_kept= of MemoryOptions"
         )
 
     def clear(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
 from evenstep.mixture.sample_table import SampleTable
-from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy import LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 
 _MAX_CARRIED = 2  # steps' worth of tokens that may be carried
@@ -23,8 +23,6 @@ def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTa
         ConfigurationError: not a plan, a plan of another step or mesh, or one that loses, doubles
             or invents samples, or has a bucket that no rank fetches.
     """
-    if isinstance(plan, DGraph):
-        raise ConfigurationError("the strategy returned a graph; let it return graph.plan()")
     if not isinstance(plan, LoadingPlan):
         raise ConfigurationError(
             f"the strategy returned a {type(plan).__name__}; let it return graph.plan()"
