@@ -6,7 +6,6 @@ import inspect
 import pickle
 import pydoc
 import re
-import sys
 import threading
 from dataclasses import fields
 from pathlib import Path
@@ -90,24 +89,6 @@ def test_functions_within_functions_may_be_in_a_job(tmp_path: Path) -> None:
         return graph.mix().distribute(axis).plan() if step else strategy(graph, mesh, 1)
 
     job_of(tmp_path, strategy=strategy)
-
-
-def test_without_cloudpickle_workers_need_what_can_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Local:
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            return {"input_ids": [1, 2]}
-
-    local = es.Source("local", Local(), transform=lambda sample: sample)
-    for module in ("cloudpickle", "ray.cloudpickle"):
-        monkeypatch.setitem(sys.modules, module, None)
-    job_of(tmp_path, sources=[local])
-    refused(tmp_path, "source 'local'", "workers=0", sources=[local], workers=1)
-    refused(tmp_path, "measured by", "workers=0", supervised=lambda sample: 1, workers=1)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,10 @@ def keys(samples: SampleTable) -> list[tuple[int, int]]:
 
 def check_plan(plan: LoadingPlan) -> None:
     """What every plan promises."""
-    plan.assignment.check()
+    for column in (plan.assignment.bucket, plan.assignment.micro_batch, plan.assignment.order):
+        assert ((column < 0) == ~plan.assignment.placed).all()
+    for rows in np.split(plan.assignment.rows, plan.assignment.offsets[1:-1]):
+        assert plan.assignment.order[rows].tolist() == list(range(len(rows)))
     delivered = [
         key
         for bucket in range(plan.buckets)

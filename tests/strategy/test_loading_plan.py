@@ -18,7 +18,6 @@ def test_members_are_in_order_and_bounds_are_checked() -> None:
     assignment = Assignment.of(
         [1, 0, none, 1, 1], [0, 1, none, 1, 0], [1, 0, none, 0, 0], buckets=2, micro_batches=2
     )
-    assignment.check()
     assert assignment.members(1, 0).tolist() == [4, 0]
     assert assignment.members(0, 0).tolist() == []
     assert assignment.rows.tolist() == [1, 4, 0, 3]
@@ -26,21 +25,6 @@ def test_members_are_in_order_and_bounds_are_checked() -> None:
     for wrong in ((2, 0), (0, 2), (-1, 0)):
         with pytest.raises(ConfigurationError, match="must be from 0 to 1"):
             assignment.members(*wrong)
-
-
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        (([0, 0], [0, 0], [0, 0]), "order=0 of sample 1 in bucket 0, micro-batch 0: it must"),
-        (([0, 0], [0, 0], [0, 2]), "order=2 of sample 1"),
-        (([0, 1], [0, 0], [0, 0]), "bucket=1 of sample 1 must be from 0 to 0"),
-        (([0, -1], [0, 0], [0, 0]), "micro_batch=0 of sample 1 must be from 0 to 0, or -1 in all"),
-        (([0, 0], [0, -1], [0, 0]), "micro_batch=-1 of sample 1"),
-    ],
-)
-def test_places_taken_twice_or_left_empty_are_found(columns: tuple, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        Assignment.of(*columns, buckets=1, micro_batches=1).check()
 
 
 def test_imbalance_of_nothing_to_do_is_one() -> None:

@@ -76,12 +76,7 @@ def profiled(seed: int) -> es.JobProfile:
             max_tokens=1 << 20,
             seed=seed,
         )
-        return es.profile(
-            job,
-            samples=SAMPLES,
-            seconds=SECONDS,
-            progress=lambda name, _: progress(name),
-        )
+        return es.profile(job, samples=SAMPLES, seconds=SECONDS)
 
 
 def figures_4_5(seed: int) -> Outcome:

