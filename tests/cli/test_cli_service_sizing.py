@@ -1,4 +1,4 @@
-"""``evenstep service profile`` and ``advise``."""
+"""``evenstep service advise``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import command_line
 from command_line import Capture
 
 from evenstep.cli.service_sizing import loaders_of
-from evenstep.service.sizing import job_profile
 
 JOB = """
 import json, pathlib
@@ -41,42 +40,26 @@ def evenstep(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
     return command_line.run(capsys, "service", *arguments)
 
 
-def test_a_job_is_profiled_and_sized(tmp_path: Path, capsys: Capture, monkeypatch) -> None:
+def test_a_job_is_measured_and_sized(tmp_path: Path, capsys: Capture, monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     job, data = tmp_path / "sized_job.py", tmp_path / "rows.jsonl"
     job.write_text(JOB)
     data.write_text("".join(json.dumps({"length": 2 + k % 20}) + "\n" for k in range(60)))
-
-    code, out, err = evenstep(capsys, "profile", str(job), "--samples", "4")
-    assert code == 0, err
-    found = json.loads(out)
-    assert found["measured"] == ["a", "b"]
-    assert "measured 2 of 2 sources" in err
-    file = tmp_path / "sized_job.profile.json"
-    assert set(json.loads(file.read_text())["sources"]) == {"a", "b"}
-
-    monkeypatch.setattr(job_profile, "check_profile", lambda job, known: None)
     layout = tmp_path / "layout.json"
-    options = ["--step-seconds", "0.5", "--memory", "1000"]
-    code, out, err = evenstep(capsys, "advise", str(job), *options, "--layout", str(layout))
+    options = ["--samples", "4", "--memory", "1000", "--step-seconds"]
+    code, out, err = evenstep(capsys, "advise", str(job), *options, "0.5", "--layout", str(layout))
     assert code == 0, err
     advised = json.loads(out)
+    costs = advised.pop("costs")
+    assert {name: each["samples"] for name, each in costs.items()} == {"a": 4, "b": 4}
     assert len(advised["loaders"]) == 1
     assert advised["shortages"] == []
     assert loaders_of(str(layout)).as_dict() == advised
 
-    code, out, err = evenstep(capsys, "advise", str(job), *options, "--step-seconds", "0.00001")
+    code, out, err = evenstep(capsys, "advise", str(job), *options, "0.00001")
     assert code == 0, err
     assert json.loads(out)["shortages"]
     assert "would starve: needs" in err
-
-    monkeypatch.undo()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    data.write_text(data.read_text() + '{"length": 7}\n')
-    code, out, err = evenstep(capsys, "advise", str(job), *options)
-    assert code == 2
-    assert "sources 'a', 'b' changed since the profile was made" in err
-    assert "evenstep service profile" in err
 
 
 def test_loaders_are_a_number_auto_or_a_file(tmp_path: Path) -> None:

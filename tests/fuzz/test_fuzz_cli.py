@@ -70,7 +70,6 @@ BASES = {
     "profile": ["--seconds", "nan"],
     "report": ["chat.jsonl"],
     "service run": ["job_to_fuzz.py", "--resume", "cut.npy"],
-    "service plan": ["--step", "0", "--log", "chat.jsonl"],
     "simulate workload-packing": ["--lengths", "lengths.npy", "--context", "64"],
     "simulate context-parallel": [
         *("--lengths", "lengths.npy", "--context", "64", "--cp", "2", "--sequences", "2")
@@ -78,8 +77,8 @@ BASES = {
 }
 SIMULATE = ["--lengths", "lengths.npy", "--world-size", "2", "--max-tokens", "64"]
 # They connect to Ray, run a job, measure, or go on until Ctrl-C.
-LEFT_OUT = ("doctor", "service status", "demo")
-FIXED = {"--seconds", "--startup", "--address", "--resume", "--log", "--port", "--host"}
+LEFT_OUT = ("doctor", "service status", "service plan", "demo")
+FIXED = {"--seconds", "--startup", "--address", "--resume"}
 
 NUMBERS = ["0", "1", "2", "3", "7", "-1", "65", str(2**31), str(2**63), str(10**30), "9" * 5000]
 NAMES = [

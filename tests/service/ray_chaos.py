@@ -202,8 +202,7 @@ def run(
     expected = undisturbed(job, steps)
     name = f"chaos-{prefetch}-{standbys}"
     faults = es.FaultOptions(standbys=standbys)
-    logs = es.LogOptions(events=folder / "events.jsonl")
-    with RayService(job, name=name, loaders=2, faults=faults, logs=logs, ray=ray) as service:
+    with RayService(job, name=name, loaders=2, faults=faults, ray=ray) as service:
         return play(service, folder, events, expected, step_seconds, far, alone)
 
 

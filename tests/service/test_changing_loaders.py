@@ -17,7 +17,7 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
-from evenstep.mixture import Staged
+from evenstep.mixture import FeedbackSchedule, Staged
 from evenstep.service.backends.processes.process_service import ProcessService
 from evenstep.strategy.loaders import ScalingLimits, SourceProfile
 
@@ -96,7 +96,7 @@ def profile_of(job: es.Job, slow: str) -> es.JobProfile:
         )
         for name in job.names
     }
-    return es.JobProfile(process_bytes=100 << 20, sources=made, fingerprints={})
+    return es.JobProfile(process_bytes=100 << 20, sources=made)
 
 
 def scaled_job(folder: Path) -> tuple[es.Job, es.LoaderScaling]:
@@ -153,3 +153,17 @@ def test_what_loaders_cannot_keep_up_with_is_named(tmp_path: Path) -> None:
     wanted = scaling.wanted(17, {})
     assert "web" in wanted.short
     assert len(wanted.layout.of_source["web"]) == 2
+
+
+def test_loaders_follow_weights_that_follow_the_training(tmp_path: Path) -> None:
+    """Up at once, and down once less was enough for as many looks as `hold`."""
+    usual, costly = {"code": 0.9, "books": 0.1}, {"code": 0.4, "books": 0.6}
+    schedule = FeedbackSchedule(initial=usual, function=lambda last, signals: last)
+    job = job_of(tmp_path, mesh=es.Mesh(DP=1), samples_per_step=8, schedule=schedule)
+    limits = ScalingLimits(most_loaders=4, hold=2)
+    needs: dict[str, Any] = {"step_seconds": 0.1, "memory": 1 << 30, "workers": 0}
+    scaling = es.LoaderScaling(job, profile_of(job, "books"), limits=limits, **needs)
+    looks = [{}, usual, costly, usual, usual, usual, usual]
+    wanted = [scaling.wanted(step, weights) for step, weights in enumerate(looks)]
+    assert [len(each.layout.shares) for each in wanted] == [1, 1, 2, 2, 2, 1, 1]
+    assert not any(each.short for each in wanted)

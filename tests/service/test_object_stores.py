@@ -96,7 +96,7 @@ def sources_in(place: str, **options: Any) -> list[es.Source]:
 
 
 def job_in(place: str, **options: Any) -> es.Job:
-    stop = "all_exhausted_without_replacement"
+    stop = "all_exhausted"
     return job_of(Path(), sources=sources_in(place, **options), stop=stop)
 
 

@@ -79,9 +79,7 @@ def test_loaders_and_constructors_are_on_the_nodes_that_are_asked_for(
     ("given", "error"),
     [
         ({"trainers": {}}, "placement has 'trainers'"),
-        ({"loaders": {"num_gpus": 1}}, "has the option 'num_gpus'"),
         ({"constructors": [{}]}, r"placement\['constructors'\] has 1 entries for 2 actors"),
-        ({"loaders": [1, 2, 3]}, "has 1; give a mapping"),
     ],
 )
 def test_a_placement_that_cannot_be_had_is_refused(given: Any, error: str) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,19 +61,6 @@ def test_a_state_and_reports_are_read_back_by_the_next_planner(tmp_path: Path, k
     assert RunStore(url, "another").newest_state() is None
 
 
-def test_a_plain_folder_needs_no_fsspec(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['fsspec'] = None\n"
-        "from evenstep.service.planner.store.run_store import RunStore\n"
-        f"store = RunStore({str(tmp_path)!r}, 'run'); store.begin(); store.save_state(0, {{}})\n"
-        "try: RunStore('s3://bucket', 'run')\n"
-        "except ImportError as error: print(store.newest_state(), error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "(0, {})" in done.stdout
-    assert "evenstep[sources]" in done.stdout
-
-
 def test_a_file_cut_off_or_changed_at_any_byte_is_no_state(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,56 +95,18 @@ def test_a_report_cut_off_was_never_made_if_it_is_the_last(tmp_path: Path) -> No
         opened(tmp_path)
 
 
-def test_the_newest_states_are_kept_and_one_of_every_so_many(tmp_path: Path) -> None:
-    store = opened(tmp_path, keep=4, every=10)
+def test_the_newest_states_are_kept_and_the_reports_since(tmp_path: Path) -> None:
+    store = opened(tmp_path, keep=4)
     for step in range(36):
         store.add_report(step, step - 3, 0, {"loss": step})
         store.add_planned(step)
         store.save_state(step, {"step": step})
     kept = [int(path.name[:12]) for path in sorted((tmp_path / "run" / "states").iterdir())]
-    assert kept == [0, 10, 20, 30, 31, 32, 33, 34, 35]
-    again = opened(tmp_path, keep=4, every=10)
+    assert kept == [31, 32, 33, 34, 35]
+    again = opened(tmp_path, keep=4)
     assert [r[0] for r in reports_of(again, 31)] == [31, 32, 33, 34, 35]
     with pytest.raises(ConfigurationError, match="since step 20 are not kept any more"):
         again.reports_since(20)
-    # Of the reports before, those that a resume from step 0, 10, 20 or 30 would miss.
-    missed = [each for each in again.reports if each.planned_step < 31]
-    assert [(each.step, each.planned_step) for each in missed] == [
-        (s - 3 + k, s + k) for s in (0, 10, 20, 30) for k in range(3) if s + k < 31
-    ]
-
-
-def test_a_state_takes_no_more_work_after_hundreds(tmp_path: Path) -> None:
-    store = opened(f"memory://{tmp_path.name}/store", keep=4, every=10)
-    calls = {}
-    for step in range(601):
-        for late in range(3):
-            store.add_report(step, step - late, 0, {"loss": step})
-        if step in (101, 600 - 99):
-            calls[step] = calls_of(lambda: store.save_state(step, {"step": step}))  # noqa: B023
-        else:
-            store.save_state(step, {"step": step})
-    assert calls[101] == calls[501]
-    assert len(opened(f"memory://{tmp_path.name}/store").steps()) == 600 // 10 + 5
-
-
-def calls_of(function: Callable[[], None]) -> int:
-    """Python functions that it calls, in this thread."""
-    calls = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    gc.collect()
-    gc.disable()  # it calls finalizers of others
-    sys.setprofile(count)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return calls
 
 
 def script(store: RunStore, done: list[Any]) -> None:
@@ -183,15 +129,15 @@ def test_a_crash_at_any_operation_loses_nothing_that_had_returned(fault: Any) ->
             done: list[Any] = []
             crashed = False
             try:
-                script(RunStore("faulty://store", "run", keep=2, every=50), done)
+                script(RunStore("faulty://store", "run", keep=2), done)
             except Crash:
                 crashed = True
             if second is not None:
                 FaultyStorage.strike(second, fault)
                 with pytest.raises(Crash):
-                    script(RunStore("faulty://store", "run", keep=2, every=50), done)
+                    script(RunStore("faulty://store", "run", keep=2), done)
             FaultyStorage.strike(-1, fault)
-            store = RunStore("faulty://store", "run", keep=2, every=50)
+            store = RunStore("faulty://store", "run", keep=2)
             store.begin()
             states = [each for each in done if isinstance(each, int)]
             newest = store.newest_state()

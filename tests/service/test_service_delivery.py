@@ -63,7 +63,7 @@ def test_each_drawn_sample_is_delivered_once_to_the_ranks_that_the_mesh_says(
                 if not client.fetches:
                     continue
                 batches, step = steps_of(client, number + 1)[number]
-                assert step.rank == tree.bucket(place, axis)
+                assert step.rank == tree.delivery(axis).bucket_of(tree.rank(place))
                 fetched = {step.rank: batches, **step.peers}
                 assert tuple(sorted(fetched)) == delivery.buckets_of(rank)
                 names = [[str(i) for i in ids] for ids in step.sample_ids]

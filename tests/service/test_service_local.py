@@ -172,8 +172,6 @@ def test_a_client_of_a_rank_that_does_not_exist_is_refused(tmp_path: Path) -> No
             service.client(EP=0)
         with pytest.raises(ConfigurationError, match="give one of them"):
             service.client(1, DP=1)
-        with pytest.raises(ConfigurationError, match="not a client of the constructor"):
-            service.client(1)._constructor.send("deliver", 0, 0).result()
 
 
 def test_a_closed_service_says_so_and_may_be_closed_again(tmp_path: Path, start: Any) -> None:

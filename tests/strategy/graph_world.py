@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from evenstep.mixture import DrawRecord, Mixer
 from evenstep.mixture.sample_table import Metadata, SampleTable
 from evenstep.strategy.mesh import AXES, ClientPlaceTree
 
@@ -39,19 +40,16 @@ def meshes(most: int = 3) -> st.SearchStrategy[ClientPlaceTree]:
     return sizes.map(lambda found: ClientPlaceTree.of(dict(zip(AXES, found))))
 
 
-@dataclass
-class Batches:
-    """Draws tables one after the other, and counts how often it is asked."""
+class Batches(Mixer):
+    """Draws tables one after the other."""
 
-    tables: list[SampleTable]
-    asked: list[int] = field(default_factory=list)
+    def __init__(self, tables: list[SampleTable]) -> None:
+        super().__init__("abc", {"a": 0.5, "b": 0.25, "c": 0.25}, samples_per_step=1)
+        self.tables = tables
 
-    def draw(self, step: int, provider: Metadata) -> SampleTable:
-        self.asked.append(step)
+    def draw_with(self, step: int, provider: Metadata, schedule: Any = None) -> SampleTable:
+        self.record = DrawRecord(step=step, weights={"a": 0.5, "b": 0.25, "c": 0.25}, bad={})
         return self.tables[step]
-
-    def weights_at(self, step: int) -> dict[str, float]:
-        return {"a": 0.5, "b": 0.25, "c": 0.25}
 
 
 class Nothing:

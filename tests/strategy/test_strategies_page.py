@@ -10,7 +10,7 @@ import pytest
 
 from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import SampleTable
-from evenstep.strategy import BufferedMetadata, from_json, to_json
+from evenstep.strategy import BufferedMetadata
 from page_code import run_page
 
 SOURCES = ("web", "code")
@@ -48,7 +48,3 @@ def test_the_strategy_for_images_balances_both_modules() -> None:
     assert plan.imbalance < 1.02 < plan.imbalance_before
     assert encoder.buckets == 32
     assert encoder.imbalance < encoder.imbalance_before
-
-
-def test_a_plan_is_kept_exactly(told: dict[str, Any]) -> None:
-    assert to_json(from_json(to_json(told["plan"]))) == to_json(told["plan"])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenstep.cli.output import note, print_json
-from evenstep.cli.service_sizing import advise, loaders_of, profile
+from evenstep.cli.service_sizing import advise, loaders_of
 from evenstep.cli.service_text import print_plan, restart_text, status_line
 from evenstep.cli.shared_options import Json
 from evenstep.cli.user_objects import load_job
@@ -50,7 +50,6 @@ The service loads many sources for many ranks, on this machine or on a Ray clust
 
 \b
 Examples:
-  evenstep service profile job.py
   evenstep service advise job.py --step-seconds 0.5
   evenstep service run job.py --backend processes --loaders 4
   evenstep service status
@@ -68,7 +67,6 @@ def register(app: typer.Typer) -> None:
     group.command("run")(run)
     group.command("status")(status)
     group.command("plan")(plan)
-    group.command("profile")(profile)
     group.command("advise")(advise)
     app.add_typer(group, name="service")
 
@@ -243,8 +241,7 @@ def _state(job: Any, resume: str, step: int | None) -> Any:
 def status(address: Address = "auto", name: Name = "job") -> None:
     """Print the status of a running job, as one JSON object.
 
-    It has the waits of trainers, queues, bytes, imbalance, the samples drawn, and what each role
-    works on and waits for.
+    It has the waits of trainers, queues, bytes, imbalance and the samples drawn.
 
     \b
     Examples:

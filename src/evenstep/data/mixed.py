@@ -14,7 +14,7 @@ from evenstep.data.mixed_pass import MixedPass, SourceReading
 from evenstep.data.resumable import ResumableIterable, dataset_fingerprint, is_map_style
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import FeedbackSchedule, LengthCurriculum, Mixer, Past, Schedule
-from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT, stop_rule
+from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT
 from evenstep.mixture.schedules import Weights, check_names, in_order
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.plan.value_checks import check_at_least, check_lengths
@@ -85,7 +85,7 @@ class Mixture(Dataset[Any]):
             )
         self.datasets = dict(datasets)
         self.names = tuple(datasets)
-        self.by, self.stop, self.curriculum = by, stop_rule(stop), curriculum
+        self.by, self.stop, self.curriculum = by, stop, curriculum
         self.passes = dict(passes or {})
         check_names(self.passes, self.names, "passes")
         self.samples_per_step, self.samples_per_epoch = samples_per_step, samples_per_epoch

@@ -21,7 +21,7 @@ import numpy as np
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, MismatchError
-from evenstep.mixture.mixture_options import REPEAT, LengthCurriculum, Options, stop_rule
+from evenstep.mixture.mixture_options import REPEAT, LengthCurriculum, Options
 from evenstep.mixture.pattern import shuffled
 from evenstep.mixture.record import DrawRecord, Phase, runs_of
 from evenstep.mixture.sample_table import Metadata, SampleTable
@@ -81,7 +81,7 @@ class Mixer:
             samples_per_step=samples_per_step,
             tokens_per_step=tokens_per_step,
             by=by,
-            stop=stop_rule(stop),
+            stop=stop,
             curriculum=curriculum,
             modalities=None if modalities is None else tuple(modalities),
             sizes=sizes or {},

@@ -45,32 +45,6 @@ ALL_REPEATED = "all_repeated"
 REPEAT = "repeat"
 
 _RULES = (FIRST_EXHAUSTED, ALL_EXHAUSTED, ALL_REPEATED, REPEAT)
-_ALIASES = {
-    # Hugging Face's interleave_datasets. Its "all_exhausted" is not here: it repeats.
-    "all_exhausted_without_replacement": ALL_EXHAUSTED,
-    # Ray Data's mix
-    "STOP_ON_SHORTEST": FIRST_EXHAUSTED,
-    "STOP_ON_LONGEST_DROP": ALL_EXHAUSTED,
-    # torchdata's MultiNodeWeightedSampler
-    "FIRST_DATASET_EXHAUSTED": FIRST_EXHAUSTED,
-    "ALL_DATASETS_EXHAUSTED": ALL_EXHAUSTED,
-    "CYCLE_UNTIL_ALL_DATASETS_EXHAUSTED": ALL_REPEATED,
-    "CYCLE_FOREVER": REPEAT,
-}
-
-
-def stop_rule(name: str) -> str:
-    """The stop rule with this name or alias.
-
-    Raises:
-        ConfigurationError: there is no such rule.
-    """
-    rule = _ALIASES.get(name, name)
-    if rule not in _RULES:
-        raise ConfigurationError(
-            f"stop={name!r} must be one of {', '.join(_RULES)}, or an alias: {', '.join(_ALIASES)}"
-        )
-    return rule
 
 
 @dataclass(frozen=True)
@@ -155,6 +129,7 @@ class Options:
             )
         check_at_least(1, samples_per_step=samples, tokens_per_step=tokens)
         check_one_of(_BY, by=self.by)
+        check_one_of(_RULES, stop=self.stop)
         if self.curriculum is not None and self.stop == ALL_REPEATED:
             raise ConfigurationError(
                 f"stop={self.stop!r} ends when each source was read once, but under a curriculum "

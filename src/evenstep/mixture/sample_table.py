@@ -79,22 +79,10 @@ class SampleTable:
         lengths = {name: np.asarray(column, np.int64) for name, column in self.lengths.items()}
         object.__setattr__(self, "lengths", lengths)
         object.__setattr__(self, "sources", tuple(self.sources))
-        for name, column in lengths.items():
-            if column.shape != self.source.shape:
-                raise ConfigurationError(
-                    f"lengths of {name!r} of shape {column.shape} must be one for each of the "
-                    f"{len(self.source):,} samples"
-                )
-            if len(column) and column.min() < 0:
-                row = int(column.argmin())
-                raise ConfigurationError(
-                    f"length {column[row]} of {name!r} of sample {self.identity(row)} must not be "
-                    "negative"
-                )
-        if len(self) and not 0 <= self.source.min() <= self.source.max() < len(self.sources):
+        wrong = [name for name, column in lengths.items() if column.shape != self.source.shape]
+        if wrong:
             raise ConfigurationError(
-                f"source numbers from {self.source.min()} to {self.source.max()} must count the "
-                f"{len(self.sources)} sources"
+                f"lengths of {wrong[0]!r} must be one for each of the {len(self.source):,} samples"
             )
 
     @classmethod
@@ -127,10 +115,8 @@ class SampleTable:
         """Tables one after the other; a modality that a table lacks has length 0 there.
 
         Raises:
-            ConfigurationError: no table, or tables that count different sources.
+            ConfigurationError: tables that count different sources.
         """
-        if not tables:
-            raise ConfigurationError("nothing to concatenate; see SampleTable.empty")
         sources = tables[0].sources
         if any(table.sources is not sources and table.sources != sources for table in tables):
             raise ConfigurationError(
@@ -173,13 +159,7 @@ class SampleTable:
         """The samples that a slice, a mask or row numbers select, in that order."""
         taken = rows
         if not isinstance(rows, slice):
-            taken = np.asarray(rows)
-            if taken.ndim != 1:
-                raise ConfigurationError(
-                    f"rows of shape {taken.shape} must be one mask or a list of row numbers"
-                )
-            if not len(taken):
-                taken = taken.astype(np.int64)
+            taken = np.asarray(rows) if len(rows) else np.empty(0, np.int64)
         columns = {name: getattr(self, name)[taken] for name in _COLUMNS}
         lengths = {name: column[taken] for name, column in self.lengths.items()}
         return SampleTable.unchecked(self.sources, columns, lengths)

@@ -12,10 +12,22 @@ from evenstep.service.job.job import Job
 from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
 
 if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
     from evenstep.service.backends.local import LocalService
     from evenstep.service.backends.processes.process_service import ProcessService
     from evenstep.service.backends.ray.ray_service import RayService
     from evenstep.service.job.roles import Loaders
+
+    class _Options(TypedDict, total=False):
+        name: str
+        loaders: Loaders
+        constructors: int | None
+        state: Mapping[str, Any] | None
+        store: str | os.PathLike[str] | None
+        faults: FaultOptions
+        logs: LogOptions
+
 
 BACKENDS = ("ray", "processes", "local")
 
@@ -25,39 +37,15 @@ def start(
     job: Job,
     *,
     backend: Literal["ray"] = "ray",
-    name: str = "job",
-    loaders: Loaders = 1,
-    constructors: int | None = None,
-    state: Mapping[str, Any] | None = None,
-    store: str | os.PathLike[str] | None = None,
-    faults: FaultOptions = ...,
-    logs: LogOptions = ...,
     ray: RayOptions = ...,
+    **options: Unpack[_Options],
 ) -> RayService: ...
 @overload
 def start(
-    job: Job,
-    *,
-    backend: Literal["processes"],
-    name: str = "job",
-    loaders: Loaders = 1,
-    constructors: int | None = None,
-    state: Mapping[str, Any] | None = None,
-    store: str | os.PathLike[str] | None = None,
-    faults: FaultOptions = ...,
-    logs: LogOptions = ...,
+    job: Job, *, backend: Literal["processes"], **options: Unpack[_Options]
 ) -> ProcessService: ...
 @overload
-def start(
-    job: Job,
-    *,
-    backend: Literal["local"],
-    loaders: Loaders = 1,
-    constructors: int | None = None,
-    state: Mapping[str, Any] | None = None,
-    store: str | os.PathLike[str] | None = None,
-    logs: LogOptions = ...,
-) -> LocalService: ...
+def start(job: Job, *, backend: Literal["local"], **options: Unpack[_Options]) -> LocalService: ...
 @overload
 def start(
     job: Job, *, backend: str, **options: Any

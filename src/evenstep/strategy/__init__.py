@@ -2,8 +2,8 @@
 
 The path of a step, in reading order:
 
-    graph               `DGraph`: builds a strategy from primitives; read it first. Its `Draws` asks
-                        the mixture for the samples of the step: see `evenstep.mixture`
+    graph               `DGraph`: builds a strategy from primitives; read it first. It draws the
+                        samples of the step from a mixture: see `evenstep.mixture`
     plan_builder        places the samples: spec -> assignment -> plan
     mesh                `ClientPlaceTree`: into how many buckets, and which rank fetches which
     balance/            balances buckets and micro-batches by cost
@@ -27,7 +27,7 @@ from evenstep.mixture.sample_table import (
 )
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.methods import METHODS
-from evenstep.strategy.graph import DGraph, Draws, Mixes
+from evenstep.strategy.graph import DGraph
 from evenstep.strategy.loading_plan import LoaderTask, LoadingPlan
 from evenstep.strategy.loading_plan_json import from_json, to_json
 
@@ -37,11 +37,9 @@ __all__ = [
     "BufferedMetadata",
     "BulkMetadata",
     "DGraph",
-    "Draws",
     "LoaderTask",
     "LoadingPlan",
     "Metadata",
-    "Mixes",
     "SampleId",
     "SampleTable",
     "from_json",

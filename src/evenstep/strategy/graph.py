@@ -11,25 +11,24 @@ plans of several modules:
 
 Samples are placed when `plan` or `assignment` is first asked for, and only once: graphs whose specs
 place samples alike share the result.
-
-`Draws` is what a graph asks of a mixture: the samples of a step, and the weights of their draw.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
+from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import BufferedMetadata, Metadata, SampleTable
 from evenstep.plan.value_checks import check_at_least, check_one_of
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import LEVELS
-from evenstep.strategy.balance.methods import CostFunction, Method, check_cost, check_method
+from evenstep.strategy.balance.methods import METHODS, CostFunction, check_cost
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import AXES, STAGES, ClientPlaceTree
 from evenstep.strategy.plan_builder import (
@@ -39,80 +38,6 @@ from evenstep.strategy.plan_builder import (
     place_samples,
     to_loading_plan,
 )
-
-
-class Draws(Protocol):
-    """Draws the samples of each step from the sources: a `Mixer` of `evenstep.mixture`,
-    or the user's own object. An object that has ``weights_at(step)`` too says by which weights, by
-    source, it drew a step; the plan records them."""
-
-    def draw(self, step: int, provider: Metadata) -> SampleTable:
-        """Samples of a step in the order drawn: a function of the step and the mixture's state,
-        never of timing. The table numbers the same sources in every step."""
-        ...
-
-
-class Mixes(Protocol):
-    """A job's mixture, which draws by the weights that a strategy passes."""
-
-    def draw_with(self, step: int, provider: Metadata, schedule: Any) -> SampleTable:
-        """As `Draws.draw`, by a schedule, a mapping from sources to weights or a function of the
-        step; None is the mixture's own schedule."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class DrawnSamples:
-    """Samples of a step, and what drew them."""
-
-    by: object
-    """The mixture."""
-    schedule: Any
-    """The schedule passed to it."""
-    samples: SampleTable
-    weights: Mapping[str, float]
-    """By source; empty if the mixture does not report them."""
-
-
-def draw(
-    schedule: Any, mixture: Mixes | None, step: int, metadata: Metadata, before: list[DrawnSamples]
-) -> DrawnSamples:
-    """Draws a step, or returns the samples that the same mixture has drawn in it before.
-
-    Args:
-        schedule: an object that draws, or the schedule by which the mixture is to draw.
-        mixture: the job's, if it has one.
-        step: its number.
-        metadata: of the sources.
-        before: all draws of this step; a new one is appended.
-
-    Raises:
-        ConfigurationError: there is nothing to draw from, or the mixture has drawn by other
-            weights.
-    """
-    draws: Draws | None = schedule if hasattr(schedule, "draw") else None
-    by = mixture if draws is None else draws
-    if by is None:
-        raise ConfigurationError(
-            f"mix({'' if schedule is None else type(schedule).__name__}) has no mixture to draw "
-            "from: pass DGraph.of a mixture=, or mix an evenstep.mixture.Mixer"
-        )
-    for known in before:
-        if known.by is by:
-            if draws is None and known.schedule is not schedule and known.schedule != schedule:
-                raise ConfigurationError(
-                    f"the mixture has drawn step {step} by other weights; a step is drawn once: "
-                    "mix one graph, and derive the others from it"
-                )
-            return known
-    if draws is None:
-        assert mixture is not None
-        samples = mixture.draw_with(step, metadata, schedule)
-    else:
-        samples = draws.draw(step, metadata)
-    weights = dict(by.weights_at(step)) if hasattr(by, "weights_at") else {}
-    before.append(DrawnSamples(by, None if draws is not None else schedule, samples, weights))
-    return before[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,9 +50,7 @@ class _Step:
     carried: SampleTable | None
     micro_batches: int
     max_tokens: int | None
-    mixture: Mixes | None
-    drawn: list[DrawnSamples]
-    """Draws of this step: a mixture draws a step only once."""
+    mixture: Mixer | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -154,7 +77,7 @@ class DGraph:
         micro_batches: int = 1,
         max_tokens: int | None = None,
         carried: SampleTable | None = None,
-        mixture: Mixes | None = None,
+        mixture: Mixer | None = None,
     ) -> DGraph:
         """
         Args:
@@ -178,7 +101,7 @@ class DGraph:
             metadata = BufferedMetadata(metadata)
         else:
             samples = None
-        shared = _Step(tree, step, metadata, waiting, micro_batches, max_tokens, mixture, [])
+        shared = _Step(tree, step, metadata, waiting, micro_batches, max_tokens, mixture)
         return cls(_step=shared, samples=samples)
 
     @property
@@ -211,24 +134,31 @@ class DGraph:
         name for this primitive, for strategies copied from its listings.
 
         Args:
-            schedule: an object that draws, such as a `Mixer` of `evenstep.mixture`; or
-                weights by which the job's mixture draws: a schedule, a mapping from sources to
-                weights, or a function of the step. None is the mixture's own schedule.
+            schedule: a `Mixer`; or weights by which the job's mixture draws: a schedule, a mapping
+                from sources to weights, or a function of the step. None is the mixture's own
+                schedule.
 
         Raises:
-            ConfigurationError: the graph is mixed already, there is nothing to draw from, a sample
-                was drawn twice, or the mixture has drawn by other weights in this step.
+            ConfigurationError: the graph is mixed already, there is nothing to draw from, or the
+                mixture has drawn by other weights in this step.
         """
         if self._mixed:
             raise ConfigurationError("mix was called before on this graph; mix once, from its root")
         shared = self._step
-        drawn = draw(schedule, shared.mixture, shared.number, shared.metadata, shared.drawn)
-        samples = _behind(shared.carried, drawn.samples)
-        _check_drawn_once(samples, type(drawn.by).__name__)
-        return replace(self, samples=samples, _weights=drawn.weights, _mixed=True, _cache=[])
+        mixture = schedule if isinstance(schedule, Mixer) else shared.mixture
+        if mixture is None:
+            raise ConfigurationError(
+                f"mix({'' if schedule is None else type(schedule).__name__}) has no mixture to "
+                "draw from: pass DGraph.of a mixture=, or mix an evenstep.mixture.Mixer"
+            )
+        weights = None if mixture is schedule else schedule
+        samples = _behind(shared.carried, mixture.draw_with(self.step, shared.metadata, weights))
+        assert mixture.record is not None
+        drawn_by = dict(mixture.record.weights)
+        return replace(self, samples=samples, _weights=drawn_by, _mixed=True, _cache=[])
 
     def distribute(self, axis: str) -> DGraph:
-        """Divides samples among the buckets at an axis; see `ClientPlaceTree.buckets`.
+        """Divides samples among the buckets at an axis; see `ClientPlaceTree.bucket_count`.
 
         Args:
             axis: "DP", "CP", "TP" or "WORLD".
@@ -236,7 +166,7 @@ class DGraph:
         Raises:
             ConfigurationError: an unknown axis.
         """
-        return self._with(buckets=self.tree.buckets(axis))
+        return self._with(axis=axis, buckets=self.tree.bucket_count(axis))
 
     def cost(self, fn: CostFunction) -> DGraph:
         """Sets the cost of a sample as a function of its tokens; the default is its tokens.
@@ -248,28 +178,10 @@ class DGraph:
         check_cost(fn)
         return self._with(cost=fn)
 
-    def memory(self, fn: CostFunction, limit: float) -> DGraph:
-        """Limits what the samples of a micro-batch occupy, beside `max_tokens`. Cost is balanced,
-        memory only kept within its limit. A sample takes the larger of its shares of both limits;
-        so where samples differ in which that is, less fits than could.
-
-        Args:
-            fn: the memory of a sample as a function of its tokens, of the same kinds as for `cost`.
-            limit: of a micro-batch, in the unit of `fn`, such as bytes of a GPU.
-
-        Raises:
-            ConfigurationError: the limit is not positive.
-        """
-        check_cost(fn)
-        if not limit > 0:
-            raise ConfigurationError(f"limit={limit} of memory must be positive")
-        return self._with(memory=fn, max_memory=limit)
-
     def balance(
         self,
-        method: Method = "greedy",
+        method: str = "greedy",
         level: str = "both",
-        reorder_within: bool = True,
         *,
         micro_batches: int | None = None,
         max_tokens: int | None = None,
@@ -278,12 +190,9 @@ class DGraph:
         settings of its level and keeps the others, so the levels can have different methods.
 
         Args:
-            method: one of `METHODS`, or a function from [items] costs and a number of parts to the
-                [items] part of each.
+            method: one of `METHODS`.
             level: "intra" forms micro-batches by the method; "inter" assigns micro-batches to
                 buckets by it; "both" balances buckets, and the micro-batches of each, by it.
-            reorder_within: orders the samples of a micro-batch that a method formed from the
-                costliest to the cheapest; False keeps them as drawn.
             micro_batches: of each bucket, instead of the job's. A subplan has 1 by default.
             max_tokens: limit of a micro-batch in this graph's modality, instead of the job's. A
                 subplan has no limit by default.
@@ -291,10 +200,10 @@ class DGraph:
         Raises:
             ConfigurationError: an unknown method or level, or a number below 1.
         """
-        check_method(method)
+        check_one_of(METHODS, method=method)
         check_one_of(LEVELS, level=level)
         check_at_least(1, micro_batches=micro_batches, max_tokens=max_tokens)
-        changes: dict[str, Any] = {"reorder_within": reorder_within, "together": level == "both"}
+        changes: dict[str, Any] = {"together": level == "both"}
         if level in ("intra", "both"):
             changes["intra"] = method
         if level in ("inter", "both"):
@@ -407,15 +316,3 @@ class DGraph:
 
 def _behind(carried: SampleTable | None, drawn: SampleTable) -> SampleTable:
     return drawn if carried is None else SampleTable.concatenate([carried, drawn])
-
-
-def _check_drawn_once(samples: SampleTable, by: str) -> None:
-    keys = samples.keys()
-    order = keys.argsort()
-    twice = order[1:][keys[order[1:]] == keys[order[:-1]]]
-    if len(twice):
-        source, position = samples.source[twice[0]], samples.position[twice[0]]
-        raise ConfigurationError(
-            f"{by} drew position {position:,} of source {samples.sources[source]!r} twice in a "
-            "step, or again after it was carried here; each position is drawn once"
-        )

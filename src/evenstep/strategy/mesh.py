@@ -5,7 +5,7 @@ data-parallel groups (DP), under those the context-parallel ones (CP), and under
 tensor-parallel peers (TP), which are leaves. A leaf is a *client*: a process that trains, with its
 coordinates and its global rank. Axes go by the names that frameworks give them.
 
-The tree knows nothing of samples. It answers three questions:
+The tree knows nothing of samples. It answers two questions:
 
 - *Buckets*: into how many parts is data divided at an axis? At DP one for each data-parallel group;
   at CP one for each context-parallel rank of each of those; at WORLD one for each client. Stages of
@@ -14,7 +14,6 @@ The tree knows nothing of samples. It answers three questions:
   in. If the trainer broadcasts along some axes, the first client along them fetches for its peers:
   its own bucket and theirs. The peers fetch nothing, and neither do stages of a pipeline that need
   no data.
-- *Changes*: what is the tree after nodes joined, left or were replaced? Changes return a new tree.
 
 Invariants: every client of a tree has a different rank, and all nodes of a level have equally many
 children. Every client that needs data gets it from exactly one client, which fetches the bucket
@@ -109,14 +108,6 @@ STAGES = ("ends", "first", "all")
 alone, or all of them."""
 
 
-@dataclass(frozen=True)
-class Buckets:
-    """Buckets at an axis."""
-
-    axis: str
-    bucket_count: int
-
-
 @dataclass(frozen=True, eq=False)
 class Delivery:
     """What each client fetches. Clients are in the order of coordinates. A tree gives the same
@@ -159,11 +150,6 @@ class Delivery:
             self._buckets_of[rank] = tuple(fetched.tolist())
         return self._buckets_of[rank]
 
-    def clients_of(self, bucket: int) -> Int64Array:
-        """Global ranks of the clients that fetch a bucket, in the order of coordinates."""
-        fetched = np.unique(self.fetched_by[(self.bucket == bucket) & (self.fetched_by >= 0)])
-        return self.ranks[np.isin(self.ranks, fetched)]
-
     @cached_property
     def _client_of(self) -> dict[int, int]:
         """By global rank, the number of the client."""
@@ -175,17 +161,12 @@ class Delivery:
         return {}
 
 
-_SCHEMA = {"sizes": dict.fromkeys(AXES, AT_LEAST_1), "version": COUNT}
-
-
 @dataclass(frozen=True, eq=False)
 class ClientPlaceTree:
-    """A mesh of clients. Made by `of`, `of_mesh`, `add`, `remove` and `replace`."""
+    """A mesh of clients. Made by `of` and `of_mesh`, or of any ranks."""
 
     ranks: Int64Array
     """[PP, DP, CP, TP] global rank of each client."""
-    version: int = 0
-    """Number of changes since the tree was made."""
 
     def __post_init__(self) -> None:
         if self.ranks.ndim != len(AXES) or not self.ranks.size:
@@ -201,16 +182,15 @@ class ClientPlaceTree:
             )
 
     @classmethod
-    def of(cls, sizes: Mapping[str, int], *, world_size: int | None = None) -> ClientPlaceTree:
+    def of(cls, sizes: Mapping[str, int]) -> ClientPlaceTree:
         """
         Args:
             sizes: ranks along each axis, such as ``{"PP": 1, "DP": 4, "CP": 2, "TP": 2}``; axes
                 left out have 1. Global ranks count with the last axis named fastest, as those of
                 `torch.distributed.device_mesh.init_device_mesh` do.
-            world_size: ranks of the job, if known; the mesh must fill it.
 
         Raises:
-            ConfigurationError: an unknown axis, a size below 1, or a mesh that does not fit.
+            ConfigurationError: an unknown axis, or a size below 1.
         """
         for axis, size in sizes.items():
             check_axis(axis, AXES)
@@ -218,17 +198,16 @@ class ClientPlaceTree:
                 raise ConfigurationError(f"{axis}={size!r} must be a whole number of ranks from 1")
         shape = [int(size) for size in sizes.values()]
         count = int(np.prod(shape, dtype=np.int64))
-        _check_world(f"the mesh {dict(sizes)}", count, world_size)
         return cls(in_order(np.arange(count, dtype=np.int64).reshape(shape), list(sizes)))
 
     @classmethod
-    def of_mesh(cls, mesh: Any, *, world_size: int | None = None) -> ClientPlaceTree:
+    def of_mesh(cls, mesh: Any) -> ClientPlaceTree:
         """The tree of a `torch.distributed.device_mesh.DeviceMesh` with named dimensions: pp, dp
         (or torchtitan's batch, or its dp_replicate and dp_shard, which expert parallelism splits
         further), cp and tp, or the names of this class.
 
         Raises:
-            ConfigurationError: a dimension has no name or an unknown one, or the mesh does not fit.
+            ConfigurationError: a dimension has no name or an unknown one.
         """
         names = mesh.mesh_dim_names
         if not names:
@@ -238,7 +217,6 @@ class ClientPlaceTree:
             )
         axes = [axis_named(name) for name in names]
         ranks = mesh.mesh.cpu().numpy().astype(np.int64)
-        _check_world("the DeviceMesh", ranks.size, world_size)
         return cls(in_order(ranks, axes))
 
     # Sizes and places
@@ -283,7 +261,7 @@ class ClientPlaceTree:
 
     # Buckets
 
-    def buckets(self, axis: str) -> Buckets:
+    def bucket_count(self, axis: str) -> int:
         """The buckets into which data is divided at an axis.
 
         Args:
@@ -293,26 +271,10 @@ class ClientPlaceTree:
         Raises:
             ConfigurationError: an unknown axis, or PP.
         """
-        return Buckets(axis, self.bucket_count(axis))
-
-    def bucket_count(self, axis: str) -> int:
-        """Buckets at an axis.
-
-        Raises:
-            ConfigurationError: an unknown axis, or PP.
-        """
         return int(np.prod([self.sizes[each] for each in _dividing(axis)], dtype=np.int64))
 
-    def bucket(self, place: Place | Mapping[str, int], axis: str) -> int:
-        """The bucket that holds a client's data.
-
-        Raises:
-            ConfigurationError: as `rank` and `buckets`.
-        """
-        return int(self.bucket_of(axis)[self._where(place)])
-
     def bucket_of(self, axis: str) -> Int64Array:
-        """[PP, DP, CP, TP] bucket that holds each client's data; errors as `buckets`."""
+        """[PP, DP, CP, TP] bucket that holds each client's data; errors as `bucket_count`."""
         inner = _dividing(axis)
         numbers = np.arange(self.bucket_count(axis), dtype=np.int64)
         shape = [self.sizes[each] if each in inner else 1 for each in AXES]
@@ -326,7 +288,7 @@ class ClientPlaceTree:
         """Which client fetches which buckets at an axis.
 
         Args:
-            axis: as for `buckets`.
+            axis: as for `bucket_count`.
             broadcast_at: axes along which the trainer broadcasts; the first client along them
                 fetches for its peers.
             stages: stages of a pipeline that need data, one of `STAGES`.
@@ -349,56 +311,7 @@ class ClientPlaceTree:
 
     def __getstate__(self) -> dict[str, Any]:
         # Cached properties are not pickled.
-        return {"ranks": self.ranks, "version": self.version}
-
-    # Changes
-
-    def add(self, axis: str, ranks: Sequence[int]) -> ClientPlaceTree:
-        """The tree with one more node along an axis, behind the others.
-
-        Args:
-            axis: of the node.
-            ranks: of its clients, the last axis fastest.
-
-        Raises:
-            ConfigurationError: an unknown axis, another number of ranks than a node has, or a rank
-                that occurs twice.
-        """
-        check_axis(axis, AXES)
-        where = AXES.index(axis)
-        shape = list(self.ranks.shape)
-        shape[where] = 1
-        given = _as_many(axis, ranks, int(np.prod(shape)))
-        return self._changed(np.concatenate([self.ranks, given.reshape(shape)], axis=where))
-
-    def remove(self, axis: str, node: int) -> ClientPlaceTree:
-        """The tree without a node of an axis; those behind it move up.
-
-        Raises:
-            ConfigurationError: an unknown axis, no such node, or the last one.
-        """
-        where = self._node(axis, node)
-        if self.ranks.shape[where] == 1:
-            raise ConfigurationError(
-                f"{axis}={node} is the only node along {axis}; without it no client is left"
-            )
-        return self._changed(np.delete(self.ranks, node, axis=where))
-
-    def replace(self, axis: str, node: int, ranks: Sequence[int]) -> ClientPlaceTree:
-        """The tree with other ranks for the clients of a node.
-
-        Raises:
-            ConfigurationError: as `add` and `remove`.
-        """
-        where = self._node(axis, node)
-        changed = self.ranks.copy()
-        clients = tuple(node if a == where else slice(None) for a in range(len(AXES)))
-        given = _as_many(axis, ranks, changed[clients].size)
-        changed[clients] = given.reshape(changed[clients].shape)
-        return self._changed(changed)
-
-    def _changed(self, ranks: Int64Array) -> ClientPlaceTree:
-        return ClientPlaceTree(ranks, self.version + 1)
+        return {"ranks": self.ranks}
 
     # JSON
 
@@ -407,7 +320,7 @@ class ClientPlaceTree:
         flat = self.ranks.ravel()
         counting = bool((np.diff(flat) == 1).all())
         ranks = int(flat[0]) if counting else flat.tolist()
-        return {"sizes": self.sizes, "ranks": ranks, "version": self.version}
+        return {"sizes": self.sizes, "ranks": ranks}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> ClientPlaceTree:
@@ -416,14 +329,14 @@ class ClientPlaceTree:
         Raises:
             ConfigurationError, KeyError, TypeError, ValueError: it is not what `to_dict` returned.
         """
-        check_schema(given, _SCHEMA)
+        check_schema(given, {"sizes": dict.fromkeys(AXES, AT_LEAST_1)})
         shape = [given["sizes"][axis] for axis in AXES]
         ranks = given["ranks"]
         require(math.prod(shape) < 2**24, "sizes", given["sizes"])
         check_schema(ranks, [COUNT] if isinstance(ranks, list) else COUNT, "ranks")
         if isinstance(ranks, int):
             ranks = np.arange(ranks, ranks + math.prod(shape))
-        return cls(np.asarray(ranks, np.int64).reshape(shape), given["version"])
+        return cls(np.asarray(ranks, np.int64).reshape(shape))
 
     # Checks and arrays
 
@@ -439,11 +352,6 @@ class ClientPlaceTree:
                     f"{axis}={position} must be from 0 to {size - 1} in the mesh {self.sizes}"
                 )
         return where
-
-    def _node(self, axis: str, node: int) -> int:
-        check_axis(axis, AXES)
-        self._where({axis: node})
-        return AXES.index(axis)
 
     def _needs(self, stages: str) -> BoolArray:
         """[PP, 1, 1, 1] whether a stage needs data."""
@@ -470,24 +378,6 @@ def _dividing(axis: str) -> tuple[str, ...]:
         )
     check_axis(axis, DIVIDING_AXES)
     return AXES if axis == WORLD else AXES[1 : AXES.index(axis) + 1]
-
-
-def _as_many(axis: str, ranks: Sequence[int], expected: int) -> Int64Array:
-    given = np.asarray(ranks, np.int64)
-    if given.shape != (expected,):
-        raise ConfigurationError(
-            f"{given.size} ranks for a node along {axis} of {expected} clients; give one rank for "
-            "each"
-        )
-    return given
-
-
-def _check_world(mesh: str, clients: int, world_size: int | None) -> None:
-    if world_size is not None and clients != world_size:
-        raise ConfigurationError(
-            f"{mesh} has {clients} clients and the job {world_size} ranks; make the product of its "
-            "sizes equal to the world size"
-        )
 
 
 def ranges(ranks: Int64Array, most: int = 8) -> str:

@@ -20,18 +20,12 @@ from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import Balancing, assign
-from evenstep.strategy.balance.methods import CostFunction, name_of, sample_costs
+from evenstep.strategy.balance.methods import CostFunction, sample_costs
 from evenstep.strategy.loading_plan import LoadingPlan
-from evenstep.strategy.mesh import Buckets
 
 
 class TooFewSamplesError(ConfigurationError):
     """A step has fewer samples than buckets. Where a mixture ends, that is its end."""
-
-
-_ROOM = 1 << 40
-"""The room of a micro-batch where two limits share it. Shares are rounded down, so that samples may
-fill it exactly; limits are kept to one part in this of each sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +34,10 @@ class GraphSpec:
 
     modality: tuple[str, ...] = ()
     """Empty is the samples' only modality."""
-    buckets: Buckets | None = None
+    axis: str = ""
+    """At which samples are distributed; empty if they are not."""
+    buckets: int = 0
     cost: CostFunction | None = None
-    memory: CostFunction | None = None
-    max_memory: float = float("inf")
-    """What `memory` may add up to in a micro-batch."""
     balancing: Balancing = field(default_factory=Balancing)
     broadcast_at: tuple[str, ...] = ()
     stages: str | None = None
@@ -98,8 +91,7 @@ def place_samples(
     Raises:
         ConfigurationError, SampleError: see `DGraph.plan`.
     """
-    buckets = spec.buckets
-    if buckets is None:
+    if not spec.axis:
         which = "" if subplan is None else f" of subplan {subplan!r}"
         raise ConfigurationError(f"the samples{which} are not distributed: call distribute(axis)")
     modality = bound_for(spec.modality, samples)
@@ -107,26 +99,23 @@ def place_samples(
     notes: list[str] = []
     _check_lengths(samples, tokens, modality, max_tokens, subplan)
     if subplan is None:
-        micro_batches = _micro_batch_count(len(rows), buckets, micro_batches, notes)
+        micro_batches = _micro_batch_count(len(rows), spec, micro_batches, notes)
     else:
         rows = rows[tokens[rows] > 0]
     costs_of_rows = sample_costs(spec.cost, tokens[rows])
     costs: Costs = np.zeros(len(samples), costs_of_rows.dtype)  # type: ignore[assignment]
     costs[rows] = costs_of_rows
-    sizes, cap = _room_taken(samples, rows, tokens[rows], spec, max_tokens)
     within = assign(
         costs_of_rows,
-        sizes,
-        buckets.bucket_count,
+        tokens[rows],
+        spec.buckets,
         spec.balancing,
         micro_batches=micro_batches,
-        max_tokens=cap,
+        max_tokens=max_tokens,
     )
     left = rows[~within.placed]
     if len(left):
-        limits = [] if max_tokens is None else [f"{max_tokens:,} tokens"]
-        limits += [] if spec.memory is None else [f"{spec.max_memory:,} of memory"]
-        room = f"{within.buckets * micro_batches:,} micro-batches of {' and '.join(limits)}"
+        room = f"{within.buckets * micro_batches:,} micro-batches of {max_tokens:,} tokens"
         what = f"{len(left):,} of {len(rows):,} samples, {tokens[left].sum():,} tokens,"
         if subplan is not None:
             raise ConfigurationError(
@@ -146,9 +135,7 @@ def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> Loadi
         spec: of the graph.
         more: the other fields of `LoadingPlan`.
     """
-    assert spec.buckets is not None
-    axis = spec.buckets.axis
-    balancing = spec.balancing
+    axis, balancing = spec.axis, spec.balancing
     methods = {"intra": balancing.intra, "inter": balancing.inter}
     if balancing.together:
         methods = {"both": balancing.intra}
@@ -161,37 +148,9 @@ def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> Loadi
         modality=placement.modality,
         max_tokens=placement.max_tokens,
         notes=placement.notes,
-        methods={
-            level: method if isinstance(method, str) else name_of(method)
-            for level, method in methods.items()
-            if method is not None
-        },
+        methods={level: method for level, method in methods.items() if method is not None},
         **more,
     )
-
-
-def _room_taken(
-    samples: SampleTable,
-    rows: Int64Array,
-    tokens: Int64Array,
-    spec: GraphSpec,
-    max_tokens: int | None,
-) -> tuple[Int64Array, int | None]:
-    """The room that each sample takes of a micro-batch, and the whole room of one: tokens, or with
-    a limit of memory the larger share of both limits, so that neither is exceeded."""
-    if spec.memory is None:
-        return tokens, max_tokens
-    shares = sample_costs(spec.memory, tokens) / spec.max_memory
-    if len(shares) and shares.max() > 1:
-        most = int(shares.argmax())
-        raise SampleError(
-            f"sample {samples.identity(int(rows[most]))} takes {shares[most]:.2f} times the memory "
-            f"of a micro-batch, {spec.max_memory:,}; truncate it in the source's transform or "
-            "raise the limit"
-        )
-    if max_tokens is not None:
-        shares = np.maximum(shares, tokens / max_tokens)
-    return np.maximum(shares * _ROOM, 1).astype(np.int64), _ROOM
 
 
 def _check_lengths(
@@ -218,19 +177,19 @@ def _check_lengths(
         )
 
 
-def _micro_batch_count(samples: int, buckets: Buckets, wanted: int, notes: list[str]) -> int:
+def _micro_batch_count(samples: int, spec: GraphSpec, wanted: int, notes: list[str]) -> int:
     """Micro-batches of each bucket: those wanted, or as many as there are samples for."""
-    if samples < buckets.bucket_count:
+    if samples < spec.buckets:
         raise TooFewSamplesError(
-            f"{samples} samples cannot give each of {buckets.bucket_count} buckets at "
-            f"{buckets.axis} one, and a rank without samples would leave the others waiting; draw "
+            f"{samples} samples cannot give each of {spec.buckets} buckets at "
+            f"{spec.axis} one, and a rank without samples would leave the others waiting; draw "
             "more samples in a step"
         )
-    possible = min(wanted, samples // buckets.bucket_count)
+    possible = min(wanted, samples // spec.buckets)
     if possible < wanted:
         notes.append(
             f"{possible} micro-batches in each bucket instead of {wanted}: there are only "
-            f"{samples:,} samples for {buckets.bucket_count:,} buckets"
+            f"{samples:,} samples for {spec.buckets:,} buckets"
         )
     return possible
 

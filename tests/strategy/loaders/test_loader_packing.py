@@ -1,10 +1,10 @@
-"""Layouts keep their limits, are no worse than the paper's, and near what cannot be beaten."""
+"""Layouts keep their limits, and are no worse than the paper's."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-import pytest
-from fewest_loaders import optimum
 from heavy_tails import MIB, broken, model_of, profiles_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,20 +36,6 @@ def test_a_layout_keeps_its_limits_or_says_what_is_short(seed, count, memory, st
         assert paper.shortages or len(paper.loaders) >= len(layout.loaders)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_small_layouts_have_no_loader_more_than_the_optimum(seed: int) -> None:
-    model = model_of(
-        profiles_of(9, seed, transform_bytes=0), memory=520 * MIB, step_seconds=0.5, workers=3
-    )
-    pieces = [model.fewest_parts(k) for k in range(9)]
-    assert all(pieces)
-    layout = packed(model)
-    assert not broken(layout, model)
-    best = optimum(model, layout)
-    assert fewest_loaders(model) <= best
-    assert len(layout.loaders) == best
-
-
 def test_two_hundred_sources_take_fewer_loaders_than_by_the_paper() -> None:
     model = model_of(profiles_of(200, 1), samples=2048, memory=2048 * MIB, step_seconds=2.0)
     layout, paper = packed(model), three_steps(model)
@@ -70,7 +56,7 @@ def test_sources_that_are_drawn_at_other_times_share_a_loader() -> None:
 def test_a_source_that_no_loader_can_serve_is_named() -> None:
     profiles = profiles_of(3, 0, file_bytes=5 * MIB, prepare_seconds=0.001)
     slow = profiles_of(1, 0, read_seconds=1.0, random_access=False, file_bytes=MIB)[0]
-    model = model_of([*profiles, type(slow)(**{**slow.as_dict(), "source": "slow"})])
+    model = model_of([*profiles, replace(slow, source="slow")])
     layout = packed(model)
     assert {share.source for loader in layout.loaders for share in loader.shares} == {
         "s0",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import product
 
 import numpy as np
@@ -22,9 +21,13 @@ def places(tree: ClientPlaceTree) -> list[Place]:
     return [Place(*where) for where in product(*(range(tree.sizes[axis]) for axis in AXES))]
 
 
+def bucket_at(tree: ClientPlaceTree, place: Place, axis: str) -> int:
+    return int(tree.bucket_of(axis)[place.PP, place.DP, place.CP, place.TP])
+
+
 @given(sizes_of_meshes)
 def test_ranks_count_with_the_last_named_axis_fastest(sizes: dict[str, int]) -> None:
-    tree = ClientPlaceTree.of(sizes, world_size=int(np.prod(list(sizes.values()))))
+    tree = ClientPlaceTree.of(sizes)
     ranks = [tree.rank(dict(zip(sizes, where))) for where in product(*map(range, sizes.values()))]
     assert ranks == list(range(len(tree)))
 
@@ -44,58 +47,23 @@ def test_clients_share_a_bucket_where_they_differ_only_in_stages_and_inner_axes(
     bucket_of = {}
     for place in places(tree):
         key = tuple(getattr(place, each) for each in kept)
-        assert bucket_of.setdefault(key, tree.bucket(place, axis)) == tree.bucket(place, axis)
-        assert tree.bucket_of(axis)[place.PP, place.DP, place.CP, place.TP] == bucket_of[key]
+        bucket = bucket_at(tree, place, axis)
+        assert bucket_of.setdefault(key, bucket) == bucket
     assert sorted(bucket_of.values()) == list(range(tree.bucket_count(axis)))
     assert [bucket_of[key] for key in sorted(bucket_of)] == sorted(bucket_of.values())
 
 
-@given(sizes_of_meshes, st.sampled_from(AXES), st.data())
-def test_what_is_added_and_removed_again_changes_nothing_but_the_version(
-    sizes: dict[str, int], axis: str, data: st.DataObject
-) -> None:
-    tree = ClientPlaceTree.of(sizes)
-    new = len(tree) + np.arange(len(tree) // tree.sizes[axis])
-    grown = tree.add(axis, new.tolist())
-    assert grown.sizes[axis] == tree.sizes[axis] + 1
-    where = {axis: tree.sizes[axis]}
-    assert [grown.place(rank) for rank in new.tolist()] == [
-        place for place in places(grown) if getattr(place, axis) == where[axis]
-    ]
-    shrunk = grown.remove(axis, where[axis])
-    assert shrunk == tree
-    assert (tree.version, grown.version, shrunk.version) == (0, 1, 2)
-    node = data.draw(st.integers(0, tree.sizes[axis] - 1))
-    replaced = tree.replace(axis, node, new.tolist())
-    kept = [tree.rank(place) for place in places(tree) if getattr(place, axis) != node]
-    assert set(replaced.ranks.ravel().tolist()) == {*kept, *new.tolist()}
-    assert all(replaced.place(rank) == tree.place(rank) for rank in kept)
-
-
-@given(sizes_of_meshes, st.sampled_from(AXES))
-def test_json_brings_back_the_tree(sizes: dict[str, int], axis: str) -> None:
-    tree = ClientPlaceTree.of(sizes)
-    for each in (tree, tree.add(axis, (1000 + np.arange(len(tree) // tree.sizes[axis])).tolist())):
-        back = ClientPlaceTree.from_dict(json.loads(json.dumps(each.to_dict())))
-        assert back == each
-        assert back.version == each.version
-
-
 @pytest.mark.parametrize(
-    ("sizes", "world_size", "words"),
+    ("sizes", "words"),
     [
-        ({"EP": 2}, None, "axis 'EP' must be one of"),
-        ({"DP": 0}, None, "DP=0 must be a whole number of ranks from 1"),
-        ({"DP": True}, None, "DP=True must be"),
-        ({"DP": 2.0}, None, "DP=2.0 must be"),
-        ({"DP": 4, "TP": 2}, 16, "has 8 clients and the job 16 ranks"),
+        ({"EP": 2}, "axis 'EP' must be one of"),
+        ({"DP": 0}, "DP=0 must be a whole number of ranks from 1"),
+        ({"DP": 2.0}, "DP=2.0 must be"),
     ],
 )
-def test_a_mesh_that_cannot_be_is_refused(
-    sizes: dict[str, int], world_size: int | None, words: str
-) -> None:
+def test_a_mesh_that_cannot_be_is_refused(sizes: dict[str, int], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        ClientPlaceTree.of(sizes, world_size=world_size)
+        ClientPlaceTree.of(sizes)
 
 
 @pytest.mark.parametrize(
@@ -105,18 +73,11 @@ def test_a_mesh_that_cannot_be_is_refused(
         (lambda t: t.rank({"DP": 4}), "DP=4 must be from 0 to 3"),
         (lambda t: t.rank({"DP": -1}), "DP=-1 must be from 0 to 3"),
         (lambda t: t.rank({"EP": 0}), "axis 'EP' must be one of"),
-        (lambda t: t.bucket({"TP": 2}, "DP"), "TP=2 must be from 0 to 1"),
-        (lambda t: t.buckets("PP"), "stages of a pipeline work on the same samples"),
-        (lambda t: t.buckets("dp"), "axis 'dp' must be one of .'DP', 'CP', 'TP', 'WORLD'"),
+        (lambda t: t.bucket_count("PP"), "stages of a pipeline work on the same samples"),
+        (lambda t: t.bucket_count("dp"), "axis 'dp' must be one of .'DP', 'CP', 'TP', 'WORLD'"),
         (lambda t: t.delivery("DP", ["WORLD"]), "axis 'WORLD' must be one of"),
         (lambda t: t.delivery("DP", stages="last"), "stages='last' must be one of"),
-        (lambda t: t.add("DP", [8]), "1 ranks for a node along DP of 2 clients"),
-        (lambda t: t.add("DP", [7, 8]), "ranks 7 are negative or stand for several"),
-        (lambda t: t.add("WORLD", [8]), "axis 'WORLD' must be one of"),
-        (lambda t: t.remove("DP", 4), "DP=4 must be from 0 to 3"),
-        (lambda t: t.remove("CP", 0), "CP=0 is the only node along CP"),
-        (lambda t: t.replace("DP", 0, [9, -1]), "ranks -1 are negative"),
-        (lambda t: t.replace("DP", 0, [9]), "1 ranks for a node along DP"),
+        (lambda t: ClientPlaceTree(t.ranks // 2), "ranks 0-3 are negative or stand for several"),
         (lambda t: ClientPlaceTree(t.ranks[0, 0, 0]), r"shape \(2,\) must be \[PP, DP, CP, TP\]"),
     ],
 )
@@ -146,7 +107,7 @@ def test_who_needs_data_gets_it_from_the_first_of_its_peers_and_from_nobody_else
     fetched: dict[int, set[int]] = {}
     for rank, bucket, by in zip(delivery.ranks, delivery.bucket, delivery.fetched_by):
         place = tree.place(int(rank))
-        assert bucket == tree.bucket(place, axis) == delivery.bucket_of(int(rank))
+        assert bucket == bucket_at(tree, place, axis) == delivery.bucket_of(int(rank))
         assert by == delivery.fetcher_of(int(rank))
         if place.PP not in needing:
             assert by == -1
@@ -159,17 +120,10 @@ def test_who_needs_data_gets_it_from_the_first_of_its_peers_and_from_nobody_else
         assert set(delivery.buckets_of(rank)) == fetched.get(rank, set())
     for bucket in range(tree.bucket_count(axis)):
         asked_by = [rank for rank, buckets in sorted(fetched.items()) if bucket in buckets]
-        assert sorted(delivery.clients_of(bucket).tolist()) == asked_by
         assert delivery.is_fetched[bucket] == bool(asked_by)
 
 
-@pytest.mark.parametrize("changed", ["remove", "replace"])
-def test_a_changed_tree_delivers_to_the_ranks_that_it_has(changed: str) -> None:
+def test_a_tree_of_any_ranks_delivers_to_those_that_it_has() -> None:
     tree = ClientPlaceTree.of({"DP": 3, "TP": 2})
-    tree = tree.remove("DP", 0) if changed == "remove" else tree.replace("DP", 0, [8, 9])
-    delivery = tree.delivery("DP", ["TP"])
-    expected = [2, 4] if changed == "remove" else [8, 2, 4]
-    assert delivery.fetching.tolist() == expected
-    assert (
-        np.concatenate([delivery.clients_of(b) for b in range(len(expected))]).tolist() == expected
-    )
+    left = ClientPlaceTree(np.delete(tree.ranks, 0, axis=1))
+    assert left.delivery("DP", ["TP"]).fetching.tolist() == [2, 4]

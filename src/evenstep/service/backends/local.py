@@ -16,7 +16,6 @@ from evenstep.service.messages import LocalHandle
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.store.run_store import new_run
 from evenstep.service.planner.stored_planner import planner_of
-from evenstep.service.sizing.loader_planning import LoaderScaling
 from evenstep.service.source_loader.source_loader import SourceLoader
 from evenstep.service.start_options import LogOptions
 from evenstep.strategy import LoadingPlan
@@ -41,14 +40,9 @@ class LocalService:
         """See `start`.
 
         Raises:
-            ConfigurationError: a source cannot be opened, or an option is not for one thread.
+            ConfigurationError: a source cannot be opened.
             MismatchError: the state is of another job.
         """
-        if isinstance(loaders, LoaderScaling):
-            raise ConfigurationError(
-                "loaders= is a LoaderScaling, and one thread has no use for more loaders; give "
-                "loaders=scaling.layout, or choose another backend"
-            )
         plan_log = None if logs is None else logs.plans
         self.job = job
         self._closed = False

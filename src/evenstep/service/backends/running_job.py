@@ -35,8 +35,8 @@ class RunningJob:
         return plan
 
     def status(self) -> dict[str, Any]:
-        """JSON-able: the state and counters of each role, what it works on and waits for now, and
-        how long clients waited: see `evenstep.service.registry.metrics`.
+        """JSON-able: the state and counters of each role, and how long clients waited: see
+        `evenstep.service.registry.metrics`.
 
         Raises:
             EvenstepError: the registry does not answer.

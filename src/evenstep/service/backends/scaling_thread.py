@@ -63,7 +63,7 @@ class ScalingThread:
     def _look(self) -> None:
         status = self._planner_status()
         step = int(status["step"])
-        wanted = self._scaling.wanted(step, status["drawn"])
+        wanted = self._scaling.wanted(step, status["weights"])
         if wanted.short != self._short:
             self._short = wanted.short
             self._note(wanted.short, None)

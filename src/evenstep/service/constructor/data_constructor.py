@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.batch.loss_scale import shard_loss_scale
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import EvenstepError
 from evenstep.protocol.receipts import StepTotals
 from evenstep.service.client.rank_client import mesh_changed
 from evenstep.service.client.service_step import ServiceStep, StepDelivery, SubplanStep
@@ -70,20 +70,10 @@ class DataConstructor:
             layout: which loader owns which samples.
             on_queued: called with the seconds that a client waited while batches of others were
                 built.
-
-        Raises:
-            ConfigurationError: the mesh has no such data-parallel group.
         """
-        tree = job.tree
-        wrong = [each for each in buckets if not 0 <= each < tree.sizes["DP"]]
-        if wrong or not len(buckets):
-            raise ConfigurationError(
-                f"buckets={list(buckets)} of a constructor must be data-parallel groups, from 0 to "
-                f"{tree.sizes['DP'] - 1}"
-            )
         self._job, self._planner = job, planner
         self.buckets = tuple(sorted(buckets))
-        clients = tree.ranks[:, list(self.buckets)]
+        clients = job.tree.ranks[:, list(self.buckets)]
         self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
         self._ends_at: int | None = None
         self._started = threading.Condition()  # for the next three
@@ -106,7 +96,6 @@ class DataConstructor:
 
     def fetches(self, step: int, rank: int) -> bool:
         """Whether a client fetches anything itself in a step."""
-        self._check(rank)
         self._check_mesh(rank, step, taken=step)
         plan = self._fetcher.plan(step)
         return plan is not None and _fetches(plan, rank)
@@ -118,11 +107,9 @@ class DataConstructor:
             taken: the client never asks again for steps below this one, unless it is restarted.
 
         Raises:
-            ConfigurationError: not a client of this constructor.
             EvenstepError: the step could not be planned, read or built. Every client gets the
                 error.
         """
-        self._check(rank)
         self._update_taken(rank, taken, may_restart=step == taken)
         with self._started:
             if not self._started.wait_for(lambda: not self._held, _HELD_SECONDS):
@@ -158,7 +145,6 @@ class DataConstructor:
 
     def release(self, rank: int, taken: int) -> None:
         """Notes that a client has received the steps below `taken`, and asks for no more now."""
-        self._check(rank)
         self._update_taken(rank, taken, may_restart=False)
         self._fetcher.flush()
 
@@ -324,14 +310,6 @@ class DataConstructor:
             if taken >= self._ends_at:  # else it has requested ahead, and waits for earlier steps
                 self.release(rank, self._ends_at)
             raise mesh_changed(rank, step, self._ends_at)
-
-    def _check(self, rank: int) -> None:
-        if rank not in self._taken:
-            place = self._job.tree.place(rank)  # refuses ranks that do not exist
-            raise ConfigurationError(
-                f"rank {rank} ({place}) is not a client of the constructor of data-parallel groups "
-                f"{list(self.buckets)}; ask that of DP={place.DP}"
-            )
 
 
 def _fetches(plan: LoadingPlan, rank: int) -> bool:

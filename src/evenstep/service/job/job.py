@@ -21,7 +21,7 @@ from evenstep.data.source import Source
 from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import Mixer
-from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT, stop_rule
+from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT
 from evenstep.plan.policy import Policy
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
@@ -41,44 +41,24 @@ from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.loaders import SourceStripe
 from evenstep.strategy.mesh import ClientPlaceTree
 
-_NUMBERS = (
-    "micro_batches",
-    "max_tokens",
-    "seed",
-    "samples_per_step",
-    "tokens_per_step",
-    "stop",
-    "prefetch",
-    "loss_reduction",
-)
 
-
-def fingerprint_of(job: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits.
-
-    Args:
-        job: the fields of a `Job`, and those of its options.
-    """
-    content = {
-        "sources": [
+def fingerprint_of(job: Job) -> str:
+    """16 hexadecimal digits."""
+    measures = job.measures
+    content = [
+        [
             [s.name, s.paths, s.transform_name, s.weight, s.shuffle, s.seed, s.block]
-            for s in job["sources"]
+            for s in job.sources
         ],
-        "mesh": job["mesh"].to_dict(),
-        "functions": [
-            _name(job["strategy"]),
-            _name(job["schedule"]),
-            _name(job["collate"]),
-            _name(job["sharding"]),
-            _name(job["supervised"]),
-            {name: _name(function) for name, function in job["modalities"].items()},
-        ],
-        "curriculum": _name(job["curriculum"]),
-        "numbers": {**{name: job[name] for name in _NUMBERS}, "unit": job["by"]},
-        "counted": list(job["counted"]),
-    }
-    if job["policy"] is not None:
-        content["policy"] = [job["policy"].fingerprint, list(job["broadcast_at"])]
+        job.tree.to_dict(),
+        [job.micro_batches, job.max_tokens, job.seed, job.memory.prefetch],
+        {name: _name(value) for name, value in vars(job.draws).items()},
+        {name: _name(function) for name, function in measures.modalities.items()},
+        [list(measures.counted), _name(measures.supervised), measures.loss_reduction],
+        [_name(job.strategy), _name(job.collate), _name(job.sharding)],
+    ]
+    if job.policy is not None:
+        content.append([job.policy.fingerprint, list(job.broadcast_at)])
     text = json.dumps(content, sort_keys=True, default=_name)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -218,7 +198,7 @@ class Job:
     @property
     def passes(self) -> int | None:
         """How often each source is read; None means endlessly."""
-        return None if stop_rule(self.draws.stop) in (REPEAT, ALL_REPEATED) else 1
+        return None if self.draws.stop in (REPEAT, ALL_REPEATED) else 1
 
     def mixture(self, sizes: Mapping[str, int | None]) -> Mixer:
         """A new mixture, before its first draw.
@@ -246,9 +226,7 @@ class Job:
     @cached_property
     def fingerprint(self) -> str:
         """See `fingerprint_of`."""
-        return fingerprint_of(
-            {**vars(self.draws), **vars(self.measures), **vars(self.memory), **vars(self)}
-        )
+        return fingerprint_of(self)
 
     def loader_jobs(self, layout: SourceLayout, first: int = 0) -> list[LoaderJob]:
         """[loaders] the part of the job that each is sent.

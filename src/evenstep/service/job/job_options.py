@@ -131,19 +131,16 @@ class MemoryOptions:
         check_at_least(0, prefetch=self.prefetch, workers=self.workers)
 
 
-def Mesh(*, world_size: int | None = None, **sizes: int) -> ClientPlaceTree:
+def Mesh(**sizes: int) -> ClientPlaceTree:
     """``Mesh(PP=2, DP=4, CP=2, TP=1)``: the number of ranks along each axis, 1 if left out.
 
-    Args:
-        world_size: number of ranks of the job, if known: the mesh must fill it.
-
     Raises:
-        ConfigurationError: an unknown axis, a size below 1, or a mesh that does not fit.
+        ConfigurationError: an unknown axis, or a size below 1.
     """
     order = ("PP", "DP", "CP", "TP")
     known = {axis: sizes[axis] for axis in order if axis in sizes}
     rest = {axis: size for axis, size in sizes.items() if axis not in order}
-    return ClientPlaceTree.of({**known, **rest}, world_size=world_size)
+    return ClientPlaceTree.of({**known, **rest})
 
 
 def mesh_of(given: Any) -> ClientPlaceTree:

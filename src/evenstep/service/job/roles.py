@@ -42,11 +42,9 @@ def layout_of(job: Job, loaders: Loaders) -> SourceLayout:
         weights = [source.weight for source in job.sources]
         return SourceLayout.of(job.names, loaders, weights=weights)
     if loaders.sources != job.names:
-        differing = sorted(set(loaders.sources) ^ set(job.names))
         raise ConfigurationError(
-            "the layout is of other sources than the job"
-            + (f", such as {differing[0]!r}" if differing else ", or has them in another order")
-            + "; make one for this job by `evenstep service advise`"
+            "the layout is of other sources than the job, or has them in another order; make one "
+            "for this job by `evenstep service advise`"
         )
     return loaders
 

@@ -107,7 +107,7 @@ class LoaderPool:
     def ahead_of_many(
         self, sources: Int64Array, positions: Int64Array, counts: Int64Array
     ) -> SampleTable:
-        """See `evenstep.mixture.sample_table.BulkMetadata`. All loaders are asked at the same
+        """See `evenstep.mixture.sample_table.Metadata`. All loaders are asked at the same
         time, each in one message about all the sources that it has.
 
         Raises:

@@ -24,7 +24,7 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import GroupShapes
 from evenstep.errors import SampleError
-from evenstep.mixture.mixture_options import REPEAT, stop_rule
+from evenstep.mixture.mixture_options import REPEAT
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.plan.policy import too_long
 from evenstep.plan.value_checks import AUTO, COUNT, check_schema, require
@@ -190,7 +190,7 @@ class PolicySteps:
         self._job, self._policy, self._draw = job, job.policy, draw
         self.windows = windows
         """The state before the next plan."""
-        self.endless = stop_rule(job.draws.stop) == REPEAT
+        self.endless = job.draws.stop == REPEAT
         self._accumulate = job.micro_batches // self._policy.micro_batches
         options = EpochOptions(
             policy=self._policy,

@@ -36,8 +36,8 @@ _LOGGER = logging.getLogger("evenstep")
 
 
 class StateWriter:
-    """If states arrive faster than they are written, only the newest is written, and those that the
-    store never removes. A state that cannot be written is logged and skipped."""
+    """If states arrive faster than they are written, only the newest is written. A state that
+    cannot be written is logged and skipped."""
 
     def __init__(
         self, store: RunStore, written_out: Callable[[PlannerState], Mapping[str, Any]]
@@ -49,7 +49,6 @@ class StateWriter:
         self._store, self._written_out = store, written_out
         self._changed = threading.Condition()
         self._newest: PlannerState | None = None
-        self._lasting: list[PlannerState] = []
         self._closed = False
         self._superseded: SupersededError | None = None
         self._thread = threading.Thread(target=self._run, name="state-writer", daemon=True)
@@ -64,14 +63,11 @@ class StateWriter:
         if self._superseded is not None:
             raise self._superseded.with_traceback(None)
         with self._changed:
-            if self._store.keeps(state.step):
-                self._lasting.append(state)
-            else:
-                self._newest = state
+            self._newest = state
             self._changed.notify()
 
     def close(self) -> None:
-        """Writes the states that were added, and ends."""
+        """Writes the last state, and ends."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -80,14 +76,12 @@ class StateWriter:
     def _run(self) -> None:
         while self._superseded is None:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._newest or self._lasting)
-                states = [*self._lasting, *([self._newest] if self._newest else [])]
-                self._lasting, self._newest = [], None
-                if not states:
+                self._changed.wait_for(lambda: self._closed or self._newest)
+                state, self._newest = self._newest, None
+                if state is None:
                     return
             began = time.monotonic()
-            for state in states:
-                self._write(state)
+            self._write(state)
             with self._changed:
                 passed = time.monotonic() - began
                 self._changed.wait_for(lambda: self._closed, timeout=_INTERVAL - passed)

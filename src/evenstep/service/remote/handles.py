@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from evenstep.service.messages import Message, Reply
@@ -47,7 +46,7 @@ def warn_of_wait(who: str) -> OnWait:
     def warn(waited_for: RemoteHandle, request: Request, seconds: float) -> None:
         logger.warning(
             "%s has waited %.0f s for %s of %s; `evenstep service status` says which roles are "
-            "silent or restarting, and what each works on and waits for",
+            "silent or restarting",
             *(who, seconds, request, waited_for.name),
         )
 
@@ -160,9 +159,10 @@ class RemoteReply:
         """
         handle, timer = self._handle, self._handle.timer
         if self._answer is None:
-            noted = nullcontext() if timer is None else timer.waiting(self._request, **handle.about)
-            with noted:
-                self._answer = self._awaited()
+            begin = time.perf_counter()
+            self._answer = self._awaited()
+            if timer is not None:
+                timer.add(self._request.message, time.perf_counter() - begin)
         answer = self._answer
         if answer.error is not None:
             raise answer.error

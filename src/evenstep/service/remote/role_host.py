@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from evenstep.errors import ConfigurationError, EvenstepError, described
 from evenstep.service.messages import Message
 from evenstep.service.remote.channels import Answer
-from evenstep.service.remote.requests import OpenRequests, Request, WaitTimer
+from evenstep.service.remote.requests import WaitTimer
 from evenstep.service.remote.role_threads import RoleThreads
 from evenstep.service.transport.endpoint import Endpoint, Keys
 from evenstep.service.transport.frames import Frame, from_frames, to_frames
@@ -39,13 +39,10 @@ class RoleHost:
     """See the module docstring."""
 
     def __init__(self) -> None:
-        self.timer = WaitTimer(requests := OpenRequests())
-        self._waits, self._handled = requests, OpenRequests()
+        self.timer = WaitTimer()
         self._role: Any = None
         self._counters_lock = threading.Lock()
         self._done: Counter[str] = Counter()
-        self._sent: Counter[str] = Counter(messages=0, bytes=0)
-        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._server: Server | None = None
         self._threads: RoleThreads | None = None
         self._plans: dict[int, tuple[Any, list[Frame]]] = {}
@@ -97,23 +94,21 @@ class RoleHost:
 
     def answer(self, messages: Sequence[Message]) -> Answer:
         """Handles messages in order, up to one that raises."""
-        with self._handled.open(Request.of(*messages[-1])):
-            begin = time.perf_counter()
-            self.timer.reset()
-            values: list[Any] = []
-            for message, arguments in messages:
-                try:
-                    values.append(getattr(self._role, message)(*self._own(message, arguments)))
-                except EvenstepError as error:
-                    return Answer(error=error)
-                except BaseException as error:
-                    return Answer(error=sendable(error))
-            stages = self.timer.waited
-            seconds = time.perf_counter() - begin
+        begin = time.perf_counter()
+        self.timer.reset()
+        values: list[Any] = []
+        for message, arguments in messages:
+            try:
+                values.append(getattr(self._role, message)(*self._own(message, arguments)))
+            except EvenstepError as error:
+                return Answer(error=error)
+            except BaseException as error:
+                return Answer(error=sendable(error))
+        stages = self.timer.waited
+        build = time.perf_counter() - begin - sum(stages.values())
         with self._counters_lock:
             self._done.update(message for message, _ in messages)
-            self._seconds[messages[-1][0]] += seconds
-        return Answer(values, stages={**stages, "build": max(seconds - sum(stages.values()), 0.0)})
+        return Answer(values, stages={**stages, "build": max(build, 0.0)})
 
     def submit(self, messages: Sequence[Message]) -> Future[Answer]:
         """Has messages handled in other threads."""
@@ -125,18 +120,10 @@ class RoleHost:
         return self._threads.submit(self.answer, messages)
 
     def measure(self) -> dict[str, Any]:
-        """JSON-able: what was done since the start, by message; what it works on, and what it waits
-        for."""
+        """JSON-able: what was done since the start, by message."""
         with self._counters_lock:
-            return {
-                "process": os.getpid(),
-                "host": socket.gethostname(),
-                "done": dict(self._done),
-                "sent": dict(self._sent),
-                "seconds": dict(self._seconds),
-                "handles": self._handled.to_list(),
-                "waits": self._waits.to_list(),
-            }
+            done = dict(self._done)
+        return {"process": os.getpid(), "host": socket.gethostname(), "done": done}
 
     # Sockets
 
@@ -159,10 +146,8 @@ class RoleHost:
             frames = self._plan_frames(arguments[0], answer)
         else:
             frames = encoded(answer)
-        size = sum(map(len, frames))
         with self._counters_lock:
-            self._done[f"{messages[-1][0]}_bytes"] += size
-            self._sent.update(messages=1, bytes=size)
+            self._done[f"{messages[-1][0]}_bytes"] += sum(map(len, frames))
         return frames
 
     def _plan_frames(self, step: int, answer: Answer) -> list[Frame]:

@@ -14,23 +14,21 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Float64Array
-from evenstep.mixture.schedules import PerStep, Schedule, as_schedule
+from evenstep.mixture.schedules import Constant, PerStep, Schedule, as_schedule
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.sizing.job_profile import JobProfile
 from evenstep.service.sizing.job_profile import profile as measure
 from evenstep.strategy.loaders import (
-    LiveScaling,
-    LiveState,
     LoaderLayout,
     LoaderLimits,
     LoadModel,
     ScalingLimits,
     SourceProfile,
     draws_of,
+    group_needs,
     groups_of_layout,
     packed,
-    scaling_plan,
     weights_ahead,
 )
 from evenstep.strategy.loaders.load_model import telling_rows
@@ -182,44 +180,38 @@ class LoaderScaling:
         self.layout: LoaderLayout = packed(self._model)
         """The layout of the first step."""
         self._groups = groups_of_layout(self.layout)
-        self._live = LiveScaling(self._model, self._groups, self.limits)
-        self._state: LiveState = self._live.first()
-        self._seen: tuple[int, Float64Array] | None = None
+        self._seen = self._draws([0])
+        """[looks, sources] what the last looks saw, where weights follow the training."""
 
-    def wanted(self, step: int, drawn: Mapping[str, int]) -> WantedLoaders:
+    def wanted(self, step: int, weights: Mapping[str, float]) -> WantedLoaders:
         """The loaders that are needed now. A schedule that is a function of the step says what
-        later steps need. If weights follow the training, what was drawn since the last call does.
+        later steps need. If weights follow the training, those that it has count.
 
         Args:
             step: that is planned next.
-            drawn: samples drawn since the start, by source.
+            weights: of the step planned last; empty before the first.
         """
-        if self._schedule.peaks() is None and not isinstance(self._schedule, PerStep):
-            self._look(step, np.array([drawn[name] for name in self._job.names], np.float64))
-            return self._wanted(self._state.loaders, self._state.workers, self._state.short)
-        first, limits = max(step - self.limits.hold, 0), self.limits
-        model = self._model.at(self._draws(range(first, step + limits.lead + 1)))
-        plan = scaling_plan(model, self._groups, limits)
-        at = step - first
-        return self._wanted(plan.loaders[at], plan.workers[at], plan.needs.short[at:].any(axis=0))
-
-    def _look(self, step: int, drawn: Float64Array) -> None:
-        if self._seen is not None and step > self._seen[0]:
-            of_step = (drawn - self._seen[1]) / (step - self._seen[0])
-            self._state = self._live.after(self._state, of_step)
-        if self._seen is None or step > self._seen[0]:
-            self._seen = step, drawn
-
-    def _wanted(self, loaders: Any, workers: Any, short: Any) -> WantedLoaders:
+        limits, schedule = self.limits, self._schedule
+        if schedule.peaks() is not None or isinstance(schedule, PerStep):
+            first = max(step - limits.hold, 0)
+            draws, now = self._draws(range(first, step + limits.lead + 1)), step - first
+        else:
+            if weights:
+                drawn = self._draws([step], Constant(weights))
+                self._seen = np.vstack([self._seen, drawn])[-limits.hold - 1 :]
+            draws, now = self._seen, len(self._seen) - 1
+        needs = group_needs(self._model.at(draws), self._groups, limits)
+        loaders, workers = needs.loaders.max(axis=0), needs.workers.max(axis=0)
+        short: list[bool] = np.any(needs.short[now:], axis=0).tolist()
         names = [
             share.source
-            for each, is_short in zip(self.layout.loaders, short.tolist())
+            for each, is_short in zip(self.layout.loaders, short)
             for share in each.shares
             if is_short
         ]
         layout = SourceLayout.scaled(self.layout, loaders.tolist(), workers.tolist())
         return WantedLoaders(layout, tuple(dict.fromkeys(names)))
 
-    def _draws(self, steps: Sequence[int]) -> Float64Array:
+    def _draws(self, steps: Sequence[int], schedule: Schedule | None = None) -> Float64Array:
         """[steps, sources] samples that steps draw."""
-        return draws_at(self._job, self._schedule, self._profiles, steps)
+        return draws_at(self._job, schedule or self._schedule, self._profiles, steps)

@@ -46,7 +46,7 @@ class Measuring:
     """Columns of lengths that add up to a sample's tokens."""
     seed: int
     samples: int
-    """Of each source, at most; 0 measures none."""
+    """Of each source, at most."""
     seconds: float
     """For each source, about. For a few samples it may take some times as long, and one is measured
     in any case."""
@@ -91,16 +91,13 @@ def measured(reader: SourceReader, asked: Measuring, before: int) -> SourceProfi
         if asked.is_enough(len(sizes), time.perf_counter() - start):
             break
     prepares = prepares[1:] or prepares  # the first may load what all need
-    low, median, high = np.percentile(prepares, [10, 50, 90]).tolist()
     del stored, sample
     return SourceProfile(
         source=source.name,
         samples=len(sizes),
         read_seconds=_seconds_of_read(reader, reads),
         prepare_seconds=float(np.mean(prepares)),
-        prepare_low=low,
-        prepare_median=median,
-        prepare_high=high,
+        prepare_high=float(np.percentile(prepares, 90)),
         send_seconds=float(np.median(sends)),
         handover_seconds=float(np.median(hands)),
         file_bytes=max(opened - before, 0),

@@ -87,8 +87,6 @@ class SourceBuffer:
         self._size = 0.0  # bytes of a sample
         self._pace = 0.0  # seconds that a sample takes
         self._batch = 0  # samples that keep workers busy for a chunk's time
-        self.prepared = 0
-        """Samples that were prepared since the start."""
 
     # Questions of the planner
 
@@ -207,7 +205,6 @@ class SourceBuffer:
             window.over, window.failure = stretch.over and failure is None, failure
             if made:
                 self._size = max(size / len(made), 0.9 * self._size)
-            self.prepared += len(made)
         return len(made)
 
     def _note_pace(self, seconds: float, count: int) -> None:

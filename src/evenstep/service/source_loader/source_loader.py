@@ -66,7 +66,6 @@ class SourceLoader:
         self._filler = BufferFiller(workers=self._preparer.workers)
         self._lock = threading.Lock()  # for what is staged and counted; never held for long
         self._staged: dict[int, StagedStep] = {}
-        self._taken = 0  # samples that were staged since the start
 
     # Metadata
 
@@ -111,9 +110,8 @@ class SourceLoader:
         self._check()
         step = self._step(task.step)
         with step.lock:
-            taken = step.stage(task, keys, lambda rows: self._take(step, task, rows))
+            step.stage(task, keys, lambda rows: self._take(step, task, rows))
         with self._lock:
-            self._taken += taken
             self._drop_old_steps()
 
     def _take(self, step: StagedStep, task: LoaderTask, rows: list[int]) -> list[Any]:
@@ -178,7 +176,6 @@ class SourceLoader:
     def status(self) -> Mapping[str, Any]:
         """JSON-able."""
         with self._lock:
-            taken = self._taken
             staged = {
                 number: [sample for each in step.buckets.values() for sample in each.samples]
                 for number, step in self._staged.items()
@@ -192,8 +189,6 @@ class SourceLoader:
             "staged_steps": sorted(staged),
             "staged_samples": sum(map(len, staged.values())),
             "staged_bytes": sum(sum(map(sample_bytes, each)) for each in staged.values()),
-            "prepared": sum(buffer.prepared for buffer in self._buffers.values()),
-            "staged": taken,
         }
 
     def close(self) -> None:

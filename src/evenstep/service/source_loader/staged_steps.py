@@ -67,8 +67,8 @@ class StagedStep:
         task: LoaderTask,
         keys: Sequence[StageKey] | None,
         take: Callable[[list[int]], Sequence[Any]],
-    ) -> int:
-        """Makes buckets ready that are not; returns the number of samples that were taken for it.
+    ) -> None:
+        """Makes buckets ready that are not.
 
         Args:
             keys: the buckets; None is all that the task has.
@@ -96,7 +96,6 @@ class StagedStep:
             ]
             if self._seen.issuperset(others):
                 self._samples.pop(numbers[row], None)
-        return len(rows)
 
     def _missing(
         self, columns: Mapping[str | None, list[int]], keys: Sequence[StageKey] | None

@@ -10,8 +10,7 @@ Decisions where OVERLORD (section 4.2, Algorithm 1) leaves room:
 - `both` balances buckets first, by a method over all samples, and then the micro-batches of each;
   see `evenstep.strategy.balance.micro_batches` for why. Where all may have room under the cap, but
   not that way, the levels come one after the other, `intra` and then `inter`.
-- The order within a micro-batch that a method formed is from the costliest sample to the cheapest,
-  or with ``reorder_within=False`` as drawn.
+- The order within a micro-batch that a method formed is from the costliest sample to the cheapest.
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
 from evenstep.strategy.assignment import Assignment
-from evenstep.strategy.balance.methods import Method, bins_by, name_of
 from evenstep.strategy.balance.micro_batches import by_bucket_first, by_method, in_order
 
 LEVELS = ("inter", "intra", "both")
@@ -35,11 +32,10 @@ LEVELS = ("inter", "intra", "both")
 class Balancing:
     """The arguments of `DGraph.balance`."""
 
-    intra: Method | None = None
-    inter: Method | None = None
+    intra: str | None = None
+    inter: str | None = None
     together: bool = False
     """Whether both levels, which then have the same method, are balanced as one."""
-    reorder_within: bool = True
     micro_batches: int | None = None
     """Micro-batches of each bucket; None takes the job's."""
     max_tokens: int | None = None
@@ -69,8 +65,7 @@ def assign(
         An assignment in which samples that found no room have no bucket.
     """
     bins = _bins(costs, tokens, buckets, balancing, micro_batches, max_tokens)
-    reorder = balancing.intra is not None and balancing.reorder_within
-    return _ordered(bins, costs if reorder else None, buckets, micro_batches)
+    return _ordered(bins, costs if balancing.intra else None, buckets, micro_batches)
 
 
 def arrival(rows: Int64Array, samples: int, buckets: int, micro_batches: int) -> Assignment:
@@ -98,7 +93,7 @@ def _bins(
 ) -> Int64Array:
     """[samples] the micro-batch of each, numbered bucket after bucket; -1 for none."""
     total = buckets * micro_batches
-    if total == 1 and not callable(balancing.intra) and tokens.sum() <= (max_tokens or np.inf):
+    if total == 1 and tokens.sum() <= (max_tokens or np.inf):
         return np.zeros(len(tokens), np.int64)  # there is nothing to decide
     formed: Int64Array | None = None
     if balancing.together and balancing.intra is not None:
@@ -160,15 +155,14 @@ def _ordered(bins: Int64Array, costs: Costs | None, buckets: int, micro_batches:
     )
 
 
-def deal(method: Method, costs: Costs, buckets: int) -> Int64Array:
+def deal(method: str, costs: Costs, buckets: int) -> Int64Array:
     """Deals micro-batches to buckets, equally many to each.
 
     Algorithm 1 (lines 7 to 15) deals them, costliest first, to the buckets in turn, so that the
-    first bucket gets the costlier one each time: `round_robin`. `greedy` gives each to the least
-    loaded bucket that still lacks one, `zigzag` turns round at both ends, and `karmarkar_karp` is
-    its balanced form, with one micro-batch for each bucket in every part that is merged. There no
-    bucket can have two of the cheapest part besides a very costly one, so where `greedy` leaves
-    less to the most loaded bucket, its result is taken.
+    first bucket gets the costlier one each time. `greedy` gives each to the least loaded bucket
+    that still lacks one, and `karmarkar_karp` is its balanced form, with one micro-batch for each
+    bucket in every part that is merged. There no bucket can have two of the cheapest part besides a
+    very costly one, so where `greedy` leaves less to the most loaded bucket, its result is taken.
 
     Args:
         method: see `evenstep.strategy.balance.methods`.
@@ -177,25 +171,13 @@ def deal(method: Method, costs: Costs, buckets: int) -> Int64Array:
 
     Returns:
         [micro_batches] the bucket of each.
-
-    Raises:
-        ConfigurationError: a user's method gave no buckets, or not equally many to each.
     """
-    if method in ("greedy", "karmarkar_karp"):
-        whole = whole_costs(costs)
-        bucket_of = place(whole, buckets, equal_counts=True)
-        assert bucket_of is not None  # tokens are not limited
-        if method == "karmarkar_karp":
-            both = _karmarkar_karp(whole, buckets), bucket_of
-            bucket_of = min(both, key=lambda each: sums(whole, each, buckets).max())
-        return bucket_of
-    bucket_of = bins_by(method, costs, buckets)
-    counts = np.bincount(bucket_of, minlength=buckets)
-    if counts.min() != counts.max():
-        raise ConfigurationError(
-            f"method {name_of(method)} gave from {counts.min()} to {counts.max()} micro-batches to "
-            "a bucket; it must give equally many to each, as every rank trains on as many"
-        )
+    whole = whole_costs(costs)
+    bucket_of = place(whole, buckets, equal_counts=True)
+    assert bucket_of is not None  # tokens are not limited
+    if method == "karmarkar_karp":
+        both = _karmarkar_karp(whole, buckets), bucket_of
+        bucket_of = min(both, key=lambda each: sums(whole, each, buckets).max())
     return bucket_of
 
 

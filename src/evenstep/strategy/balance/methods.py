@@ -1,9 +1,8 @@
-"""Ways to balance, by name, and the contract for those that a user brings.
+"""Ways to balance, by name, and the cost of each sample.
 
 `greedy` puts each item, the costliest first, into the least loaded bin that has room (OVERLORD's
-GreedyBinPack); `karmarkar_karp` merges the partitions that are least even; `zigzag` goes back and
-forth over the bins; `round_robin` starts from the first bin again each time, as lines 11 to 15 of
-Algorithm 1 do. Bins are buckets or micro-batches.
+GreedyBinPack); `karmarkar_karp` merges the partitions that are least even. Bins are buckets or
+micro-batches.
 
 The cost of each sample is given by a function of lengths or a `Cost` of `evenstep.cost`. That of a
 micro-batch is the sum over its samples, as in the paper's Algorithm 1; so only a function that is
@@ -82,59 +81,14 @@ def _takes_groups(function: CostFunction) -> bool:
         return False
 
 
-Method = str | Callable[[Costs, int], npt.ArrayLike]
-"""A name of `METHODS`; or a function from [items] costs and a number of bins to the [items] bin of
-each, from 0."""
-
-METHODS = ("greedy", "karmarkar_karp", "zigzag", "round_robin")
+METHODS = ("greedy", "karmarkar_karp")
 
 
-def check_method(method: object) -> None:
-    """Raises `ConfigurationError` for a method that is neither a known name nor a function."""
-    if not callable(method) and method not in METHODS:
-        raise ConfigurationError(
-            f"method={method!r} must be one of {', '.join(METHODS)}, or a function of costs and a "
-            "number of bins"
-        )
-
-
-def bins_by(method: Method, costs: Costs, bins: int) -> Int64Array:
-    """[items] the bin of each by a method that knows of no limits.
-
-    Args:
-
-    Raises:
-        ConfigurationError: a user's method gave anything but a bin for each item.
-    """
-    if callable(method):
-        return _checked(method, np.asarray(method(costs, bins)), len(costs), bins)
-    if method == "greedy":
-        found = place(whole_costs(costs), bins)
-        assert found is not None  # nothing is limited
-        return found
-    if method == "round_robin":
-        bin_of = np.empty(len(costs), np.int64)
-        bin_of[largest_first(costs)] = np.arange(len(costs)) % bins
-        return bin_of
+def bins_by(method: str, costs: Costs, bins: int) -> Int64Array:
+    """[items] the bin of each by a method that knows of no limits."""
+    whole = whole_costs(costs)
     if method == "karmarkar_karp":
-        whole = whole_costs(costs)
         return karmarkar_karp(whole, bins, largest_first(whole))
-    turn = np.arange(len(costs)) % (2 * bins)
-    bin_of = np.empty(len(costs), np.int64)
-    bin_of[largest_first(whole_costs(costs))] = np.minimum(turn, 2 * bins - 1 - turn)
-    return bin_of
-
-
-def _checked(method: object, given: npt.NDArray[np.generic], count: int, bins: int) -> Int64Array:
-    if given.shape != (count,) or given.dtype.kind not in "iu":
-        raise ConfigurationError(
-            f"method {name_of(method)} gave {given.dtype} of shape {given.shape}; it must give "
-            f"the number of a bin for each of {count} items"
-        )
-    bin_of = given.astype(np.int64)
-    if count and not 0 <= bin_of.min() <= bin_of.max() < bins:
-        raise ConfigurationError(
-            f"method {name_of(method)} gave bins from {bin_of.min()} to {bin_of.max()}; with "
-            f"bins={bins} they must be from 0 to {bins - 1}"
-        )
-    return bin_of
+    found = place(whole, bins)
+    assert found is not None  # nothing is limited
+    return found

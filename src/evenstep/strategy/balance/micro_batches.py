@@ -23,16 +23,15 @@ from collections.abc import Callable
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError
 from evenstep.plan.partition import bins_needed, partition
 from evenstep.plan.partition.greedy import fill_empty, place
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_by_group, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
-from evenstep.strategy.balance.methods import Method, bins_by, name_of
+from evenstep.strategy.balance.methods import bins_by
 
 
 def by_method(
-    method: Method,
+    method: str,
     costs: Costs,
     tokens: Int64Array,
     bins: int,
@@ -51,9 +50,6 @@ def by_method(
         [samples] the bin of each, -1 for those that found no room. Where the method's bins exceed
         the cap, `greedy` under the cap replaces it; where that finds no room for all, `partition`
         of the most samples, in the order drawn, that fit.
-
-    Raises:
-        ConfigurationError: a user's method gave no bins, or bins over the cap.
     """
     within = count_within(tokens, bins, cap)
     bin_of = np.full(len(tokens), -1, np.int64)
@@ -64,9 +60,8 @@ def by_method(
 
 
 def in_order(tokens: Int64Array, bins: int, cap: int | None) -> Int64Array:
-    """Bins of consecutive samples with about equally many tokens. Where one exceeds the cap, the
-    largest holds as little as consecutive samples allow; where some samples find no room, all are
-    filled up to the cap. Arguments and result as for `by_method`."""
+    """Bins of consecutive samples with about equally many tokens; where one exceeds the cap, all
+    are filled up to it. Arguments and result as for `by_method`."""
     count = len(tokens)
     if count < bins:
         return np.arange(count)
@@ -78,29 +73,22 @@ def in_order(tokens: Int64Array, bins: int, cap: int | None) -> Int64Array:
     ends = np.minimum(ends, count - bins + 1 + number)
     ends[-1] = count
     if cap is not None and np.diff(running[ends], prepend=0).max() > cap:
-        ends = _least_filled(running, bins, cap)
+        ends = _filled_up(running, bins, cap)
     bin_of = np.full(count, -1, np.int64)
     bin_of[: ends[-1]] = np.arange(bins).repeat(np.diff(ends, prepend=0))
     return bin_of
 
 
 def _placed(
-    method: Method, costs: Costs, tokens: Int64Array, bins: int, cap: int | None
+    method: str, costs: Costs, tokens: Int64Array, bins: int, cap: int | None
 ) -> Int64Array:
     """`by_method` before empty bins are filled, for samples with no more tokens than all bins."""
     if cap is None or method != "greedy":
         bin_of = bins_by(method, costs, bins)
         if cap is None or not len(tokens):
             return bin_of
-        held = sums(tokens, bin_of, bins)
-        if held.max() <= cap:
+        if sums(tokens, bin_of, bins).max() <= cap:
             return bin_of
-        if callable(method):
-            full = int(held.argmax())
-            raise ConfigurationError(
-                f"method {name_of(method)} put {held[full]:,} tokens into bin {full}, over "
-                f"max_tokens={cap:,}; make it keep the limit, or raise max_tokens"
-            )
     capped = place(whole_costs(costs), bins, tokens=tokens, cap=cap)
     if capped is not None:
         return capped
@@ -123,24 +111,6 @@ def _most_that_fit(tokens: Int64Array, bins: int, cap: int) -> int:
         else:
             fails = middle
     return fits
-
-
-def _least_filled(running: Int64Array, bins: int, cap: int) -> Int64Array:
-    """`_filled_up` to the lowest limit under which all samples have room. Filled to the cap, the
-    first bins would be full, and the last ones would hold a sample each."""
-    count = len(running) - 1
-    ends = _filled_up(running, bins, cap)
-    if ends[-1] < count:
-        return ends
-    fails, fits = int(np.diff(running).max()) - 1, cap
-    while fits - fails > 1:
-        middle = (fails + fits) // 2
-        tried = _filled_up(running, bins, middle)
-        if tried[-1] == count:
-            fits, ends = middle, tried
-        else:
-            fails = middle
-    return ends
 
 
 def _filled_up(running: Int64Array, bins: int, limit: int) -> Int64Array:
@@ -171,7 +141,7 @@ _FINE = 256
 
 
 def by_bucket_first(
-    method: Method,
+    method: str,
     costs: Costs,
     tokens: Int64Array,
     buckets: int,
@@ -181,8 +151,8 @@ def by_bucket_first(
     """Places samples in micro-batches, buckets first.
 
     Args:
-        method: see `evenstep.strategy.balance.methods`; methods other than `greedy` divide all
-            samples among buckets, and then those of each bucket among its micro-batches.
+        method: see `evenstep.strategy.balance.methods`; `karmarkar_karp` divides all samples
+            among buckets, and then those of each bucket among its micro-batches.
         costs, tokens: [samples] of each, in the order drawn.
         buckets: number of buckets.
         micro_batches: number of micro-batches of each bucket.
@@ -209,8 +179,8 @@ def by_bucket_first(
 
     if within == len(tokens):
         if method != "greedy":
-            bin_of = _by_method(method, costs, tokens, buckets, micro_batches, cap)
-            if bin_of is not None or callable(method):
+            bin_of = _by_differencing(costs, tokens, buckets, micro_batches, cap)
+            if bin_of is not None:
                 return bin_of
         bin_of = greedy(within)
         if bin_of is not None:
@@ -218,8 +188,6 @@ def by_bucket_first(
         assert cap is not None
         if bins_needed(tokens, cap) <= bins:
             return None
-    elif callable(method):
-        return None
     found = _for_most_samples(greedy, min(bins, within), within)
     filled = fill_empty(found, costs[: len(found)], bins)
     return np.append(filled, np.full(len(tokens) - len(found), -1, np.int64))
@@ -247,30 +215,25 @@ def _for_most_samples(
     return best
 
 
-def _by_method(
-    method: Method,
+def _by_differencing(
     costs: Costs,
     tokens: Int64Array,
     buckets: int,
     micro_batches: int,
     cap: int | None,
 ) -> Int64Array | None:
-    """All samples among buckets, then those of each bucket among its micro-batches; None where one
-    exceeds the cap."""
+    """By `karmarkar_karp`, all samples among buckets, then those of each bucket among its
+    micro-batches; None where one exceeds the cap."""
     bins = buckets * micro_batches
-    bucket_of = bins_by(method, costs, buckets)
+    bucket_of = bins_by("karmarkar_karp", costs, buckets)
     order = bucket_of.argsort(kind="stable")  # [samples] bucket after bucket
     ends = np.bincount(bucket_of, minlength=buckets).cumsum()  # [buckets] in `order`
     bin_of = bucket_of * micro_batches
-    if method == "karmarkar_karp":
-        # All buckets at once, as there may be hundreds.
-        whole = whole_by_group(costs[order], ends)
-        costliest = largest_first(whole)
-        costliest = costliest[bucket_of[order][costliest].argsort(kind="stable")]
-        bin_of[order] += karmarkar_karp(whole, micro_batches, costliest, ends=ends)
-    else:
-        for rows in np.split(order, ends[:-1]):
-            bin_of[rows] += bins_by(method, costs[rows], micro_batches)
+    # All buckets at once, as there may be hundreds.
+    whole = whole_by_group(costs[order], ends)
+    costliest = largest_first(whole)
+    costliest = costliest[bucket_of[order][costliest].argsort(kind="stable")]
+    bin_of[order] += karmarkar_karp(whole, micro_batches, costliest, ends=ends)
     bin_of = fill_empty(bin_of, costs, bins)
     over = cap is not None and len(tokens) and sums(tokens, bin_of, bins).max() > cap
     return None if over else bin_of

@@ -10,7 +10,7 @@ layout of processes within limits of memory and time. In reading order:
 
 While the job runs, its weights move:
 
-    scaling          `scaling_plan` and `LiveScaling`: loaders and workers at each step to come
+    scaling          `group_needs`: loaders and workers at each step
 """
 
 from evenstep.strategy.loaders.load_model import (
@@ -31,32 +31,26 @@ from evenstep.strategy.loaders.loader_layout import (
 from evenstep.strategy.loaders.loader_packing import packed
 from evenstep.strategy.loaders.scaling import (
     GroupNeeds,
-    LiveScaling,
-    LiveState,
     ScalingLimits,
-    ScalingPlan,
+    group_needs,
     groups_of_layout,
-    scaling_plan,
 )
 
 __all__ = [
     "STRIPE",
     "GroupNeeds",
-    "LiveScaling",
-    "LiveState",
     "LoadModel",
     "LoaderLayout",
     "LoaderLimits",
     "PlannedLoader",
     "ScalingLimits",
-    "ScalingPlan",
     "Shortage",
     "SourceProfile",
     "SourceStripe",
     "draws_of",
+    "group_needs",
     "groups_of_layout",
     "owners_by_weight",
     "packed",
-    "scaling_plan",
     "weights_ahead",
 ]

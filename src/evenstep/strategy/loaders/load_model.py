@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -93,10 +93,8 @@ class SourceProfile:
     """To read a stored sample. Always the loader's own work."""
     prepare_seconds: float
     """To transform and measure it: the loader's work, or that of its workers."""
-    prepare_low: float = 0.0
-    """The 10th percentile, `prepare_median` and `prepare_high`, the 90th."""
-    prepare_median: float = 0.0
     prepare_high: float = 0.0
+    """The 90th percentile."""
     send_seconds: float = 0.0
     """Of the loader, to send a prepared sample."""
     handover_seconds: float = 0.0
@@ -114,21 +112,6 @@ class SourceProfile:
     random_access: bool = False
     """Whether loaders that share the source share the reading, too. Otherwise each reads all of it
     and drops what others own."""
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name not in ("source", "transform", "random_access") and not (
-                isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
-            ):
-                raise ConfigurationError(
-                    f"{each.name}={value!r} of the profile of source {self.source!r} must be a "
-                    "finite number from 0; measure the source again"
-                )
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able: the arguments."""
-        return asdict(self)
 
 
 MOST_PARTS = 64
@@ -165,12 +148,8 @@ class LoaderLimits:
         check_at_least(1, memory=self.memory, buffer_bytes=self.buffer_bytes)
         check_at_least(0, workers=self.workers, process_bytes=self.process_bytes)
         check_at_least(0, staged_steps=self.staged_steps)
-        for name in ("step_seconds", "busy", "cores"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigurationError(f"{name}={value!r} must be a number above 0")
-        if self.busy > 1:
-            raise ConfigurationError(f"busy={self.busy} must be at most 1, all of the time")
+        if not (math.isfinite(self.step_seconds) and self.step_seconds > 0):
+            raise ConfigurationError(f"step_seconds={self.step_seconds!r} must be above 0")
 
     @property
     def seconds(self) -> float:

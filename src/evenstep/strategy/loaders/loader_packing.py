@@ -1,8 +1,7 @@
 """`packed`: sources packed into as few loaders as can be found, by memory and time together.
 
 A source that fits no loader is cut into as few parts as do. Parts are then packed as bins are, each
-with several limits, in several orders; at last loaders are emptied into the others one by one, with
-exchanges where a part finds no room. Everything is decided by numbers: equal input gives equal
+with several limits, in several orders. Everything is decided by numbers: equal input gives equal
 layouts.
 """
 
@@ -62,7 +61,7 @@ class _Packing:
         found: list[list[int]] | None = None
         least = (0, 0, 0.0)
         for order in self._orders():
-            owner = self._emptied(self._in_order(order))
+            owner = self._in_order(order)
             groups = [np.flatnonzero(owner == n).tolist() for n in np.unique(owner)]
             needs = self.model.needs(self._sums(owner)[np.unique(owner)])
             score = (len(groups), int(needs.workers.sum()), float(needs.seconds.max()))
@@ -105,66 +104,16 @@ class _Packing:
             sums[chosen] += self.vectors[piece]
         return owner
 
-    def _fullest(self, sums: Float64Array, vector: Float64Array, but: int = _NONE) -> int:
+    def _fullest(self, sums: Float64Array, vector: Float64Array) -> int:
         """The loader with room for a piece that needs fewest further workers for it, and of these
         the one with most memory and time in use; `_NONE` if there is none."""
         if not len(sums):
             return _NONE
         before, after = self.model.needs(sums), self.model.needs(sums + vector)
-        fits = after.fits.copy()
-        if but != _NONE:
-            fits[but] = False
-        if not fits.any():
+        if not after.fits.any():
             return _NONE
         limits = self.model.limits
         in_use = after.memory / limits.memory + after.seconds / limits.seconds
         # [loaders] further workers first, then what is in use, below 2 at most
-        score = np.where(fits, 4.0 * (before.workers - after.workers) + in_use, -np.inf)
+        score = np.where(after.fits, 4.0 * (before.workers - after.workers) + in_use, -np.inf)
         return int(score.argmax())
-
-    def _emptied(self, owner: Int64Array) -> Int64Array:
-        """The same with loaders emptied into others, as long as one can be."""
-        while True:
-            sums = self._sums(owner)
-            fullness = (sums / np.maximum(sums.sum(axis=0), 1e-300)).sum(axis=1)
-            for loader in np.argsort(fullness, kind="stable").tolist():
-                fewer = self._without(owner, loader)
-                if fewer is not None:
-                    owner = np.unique(fewer, return_inverse=True)[1].astype(np.int64)
-                    break
-            else:
-                return owner
-
-    def _without(self, owner: Int64Array, loader: int) -> Int64Array | None:
-        """Owners without one loader; None if the others have no room for what it has."""
-        owner, sums = owner.copy(), self._sums(owner)
-        own = np.flatnonzero(owner == loader)
-        for piece in own[np.argsort(-self.sizes[own].max(axis=1), kind="stable")].tolist():
-            chosen = self._fullest(sums, self.vectors[piece], but=loader)
-            if chosen == _NONE:
-                chosen = self._exchanged(owner, sums, piece, loader)
-            if chosen == _NONE:
-                return None
-            owner[piece] = chosen
-            sums[chosen] += self.vectors[piece]
-        return owner
-
-    def _exchanged(self, owner: Int64Array, sums: Float64Array, piece: int, emptied: int) -> int:
-        """Makes room for a piece by moving another one on: the loader that has room then, or
-        `_NONE`."""
-        others = np.flatnonzero(owner != emptied)
-        swapped = sums[owner[others]] - self.vectors[others] + self.vectors[piece]
-        fits = self.model.needs(swapped).fits
-        smaller = self.sizes[others].max(axis=1) < self.sizes[piece].max()
-        for moved in others[fits & smaller].tolist():
-            loader = int(owner[moved])
-            kept = sums.copy()
-            kept[loader] += self.vectors[piece] - self.vectors[moved]
-            kept[emptied] = np.inf
-            target = self._fullest(kept, self.vectors[moved], but=loader)
-            if target != _NONE:
-                sums[loader] -= self.vectors[moved]
-                sums[target] += self.vectors[moved]
-                owner[moved] = target
-                return loader
-        return _NONE

@@ -7,7 +7,6 @@ Ray restarts actors as often as their processes die, and repeats no calls.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -36,7 +35,7 @@ def registry_actor(ray: Any, clients: int) -> Any:
 
 def cpus_per_actor(ray: Any, cpus: float | None, count: int) -> float:
     """CPUs that each of `count` actors reserves. Those that are asked for may be more than are
-    free: only actors that wait make a cluster grow.
+    free: only actors that wait make a cluster grow, and one that is late says what is free.
 
     Raises:
         ConfigurationError: less than 0.
@@ -46,22 +45,11 @@ def cpus_per_actor(ray: Any, cpus: float | None, count: int) -> float:
         return min(1.0, int(1000 * _CPU_SHARE * free / count) / 1000)
     if cpus < 0:
         raise ConfigurationError(f"cpus={cpus:g} must be at least 0, such as 0.25")
-    if cpus * count > free:
-        logging.getLogger("evenstep").warning(
-            "cpus=%g for each of %d actors, and the cluster has %g CPUs free: some wait until "
-            "others end or the cluster grows; without autoscaling choose at most %.3g",
-            cpus,
-            count,
-            free,
-            free / count,
-        )
     return cpus
 
 
 ActorOptions: TypeAlias = Mapping[str, Any]
-"""Of Ray's actors: those of `_OPTIONS`."""
-
-_OPTIONS = ("num_cpus", "memory", "resources", "label_selector", "scheduling_strategy")
+"""Of Ray's actors, such as ``label_selector`` or ``num_cpus``."""
 
 
 class ActorPlacement:
@@ -97,8 +85,6 @@ class ActorPlacement:
                     f"placement[{role!r}] has {len(each)} entries for {counts[role]} actors; give "
                     "one for each, or one mapping for all"
                 )
-            for options in each:
-                _check(role, options)
             self._options[role] = each
 
     def of(self, actor: str) -> dict[str, Any]:
@@ -111,15 +97,3 @@ class ActorPlacement:
         kind, number = (*actor.split("-"), "0")[:2]
         given = self._options.get(kind if kind == "planner" else f"{kind}s")
         return {} if not given else dict(given[int(number) % len(given)])
-
-
-def _check(role: str, options: Any) -> None:
-    if not isinstance(options, Mapping):
-        raise ConfigurationError(
-            f"placement[{role!r}] has {options!r}; give a mapping of {', '.join(_OPTIONS)}"
-        )
-    for name in options:
-        if name not in _OPTIONS:
-            raise ConfigurationError(
-                f"placement[{role!r}] has the option {name!r}; give any of {', '.join(_OPTIONS)}"
-            )

@@ -53,7 +53,9 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
     except (ConnectionError, ValueError) as error:
         raise ConfigurationError(
             f"no Ray cluster can be reached {where} ({' '.join(str(error).split())}); start the "
-            f"service first, or give the address that it prints. {_token_remedy()}"
+            "service first, or give the address that it prints. If the cluster asks for a token, "
+            f"copy ~/.ray/auth_token from the host that started it, and set {_AUTH_MODE}=token "
+            "before Ray is imported"
         ) from error
     except Exception as error:  # Ray has no error class for a node that is too slow to start
         raise EvenstepError(
@@ -68,24 +70,10 @@ def present_token() -> None:
     """Lets Ray present this user's token to clusters. Recent releases ask for it by default, and
     present it to a cluster of this machine only, unless the environment says so before Ray is
     imported. Clusters that ask for none ignore it."""
-    if "ray" not in sys.modules and _has_token():
+    names = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    file = Path.home() / ".ray" / "auth_token"
+    if "ray" not in sys.modules and (any(map(os.environ.get, names)) or file.exists()):
         os.environ.setdefault(_AUTH_MODE, "token")
-
-
-def _has_token() -> bool:
-    given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    return given or (Path.home() / ".ray" / "auth_token").exists()
-
-
-def _token_remedy() -> str:
-    if not _has_token():
-        return (
-            "If the cluster asks for a token, copy ~/.ray/auth_token to this host from the one "
-            "that started it"
-        )
-    if os.environ.get(_AUTH_MODE) != "token":
-        return f"If the cluster asks for a token, set {_AUTH_MODE}=token before Ray is imported"
-    return "If the cluster asks for a token, that of this host must be the same"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ failed write, and no one has relied on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -46,8 +46,6 @@ class ReportLog:
         self._records, self._planners = records, planners
         self._written: dict[str, LoggedReport] = {}
         """By name; see `read`."""
-        self._lasting: dict[str, LoggedReport] = {}
-        """Older ones, which `trim` has kept for good and does not look at again."""
         self._next, self._last = 0, -1
         """The numbers of the next record and of the last one that was written for certain."""
         self._generation: Generation | None = None
@@ -116,27 +114,20 @@ class ReportLog:
     def plan_again_from(self, step: int) -> None:
         """Forgets that this step and later ones were planned. Reports on earlier steps that arrived
         since count as if they had arrived while this step was planned next."""
-        self._written, self._lasting = {**self._lasting, **self._written}, {}
         for report in list(self._written.values()):
             if report.planned_step > step > report.step >= 0:
                 self.add(replace(report, planned_step=step))
         for name, r in list(self._written.items()):
             if not (r.planned_step < step or (r.planned_step == step > r.step >= 0)):
-                self._remove(name)
+                self._records.remove(name)
+                del self._written[name]
 
-    def trim(self, oldest: int, needed: Callable[[LoggedReport], bool]) -> None:
-        """Removes records of when steps before the oldest were planned next, but for those that are
-        needed."""
+    def trim(self, oldest: int) -> None:
+        """Removes records of when steps before the oldest were planned next."""
         for name, report in list(self._written.items()):
             if report.planned_step < oldest:
-                if needed(report):
-                    self._lasting[name] = self._written.pop(name)
-                else:
-                    self._remove(name)
-
-    def _remove(self, name: str) -> None:
-        self._records.remove(name)
-        self._written.pop(name)
+                self._records.remove(name)
+                del self._written[name]
 
 
 def _parsed(name: str) -> tuple[str, int]:

@@ -6,8 +6,8 @@
     RUN/checkpoints/   a file for each state that trainers have asked for
     RUN/common/        a file that says at which step all ranks last met to save
 
-The newest states are kept, and also those of every so many steps, to which a trainer can go back.
-Reports are kept as long as one of the newest states is older.
+The newest states are kept, and the last ones that trainers have asked for. Reports are kept as long
+as one of the newest states is older.
 
 Each start of a job is a run, in a folder of its own: its `RunPlace`.
 """
@@ -19,7 +19,6 @@ import os
 import secrets
 import tempfile
 import threading
-from bisect import bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -47,28 +46,23 @@ _LAST = "last"  # a file's name
 class RunStore:
     """See the module docstring. States may be written in another thread than reports."""
 
-    def __init__(
-        self, url: str | os.PathLike[str], run: str, *, keep: int = 128, every: int = 100
-    ) -> None:
+    def __init__(self, url: str | os.PathLike[str], run: str, *, keep: int = 128) -> None:
         """
         Args:
             url: a folder, or a URL that fsspec knows.
             run: names the run within it.
             keep: steps back from the newest state whose states are kept.
-            every: the states of every so many steps are never removed.
         """
         folder = url_folder(url).folder(run)
         self._planners, self._files = folder.folder("planners"), folder.folder("states")
         self._checkpoints = folder.folder("checkpoints")
         self._common = folder.folder("common")
         self._log = ReportLog(folder.folder("reports"), self._planners)
-        self._keep, self._every = keep, every
+        self._keep = keep
         self._saving = threading.Lock()
         self._generation: Generation | None = None
         self._states: list[str] = []
         """Files from the oldest state that a restarted planner may need, in order."""
-        self._lasting: list[int] = []
-        """Steps of older states, which are never removed: in order, as a long run has thousands."""
         self.reports: list[LoggedReport] = []
         """What trainers had reported by the time of `begin`, in order, as far as it is kept."""
         self.planned = 0
@@ -102,7 +96,6 @@ class RunStore:
         with self._saving:
             # Never over another one: a write that is cut off would leave none.
             before = sum(_step(each) == step for each in self._states)
-            before += self._lasting.count(step)
             name = self._put(self._files, step, state, suffix=f"-{before:03d}" if before else "")
             self._states = sorted({*self._states, name})
             self._trim()
@@ -114,7 +107,7 @@ class RunStore:
             for folder in (self._files, self._checkpoints):
                 for name in [each for each in folder.names() if _step(each) > step]:
                     folder.remove(name)
-            self._states, self._lasting = self._files.names(), []
+            self._states = self._files.names()
             self._log.plan_again_from(step)
             self.reports = [
                 replace(each, planned_step=min(each.planned_step, step))
@@ -202,24 +195,8 @@ class RunStore:
     def _trim(self) -> None:
         oldest = self._oldest()
         while _step(self._states[0]) < oldest:
-            name = self._states[0]
-            if self.keeps(_step(name)):
-                insort(self._lasting, _step(name))
-            else:
-                self._files.remove(name)
-            self._states.pop(0)
-
-        def needed(report: LoggedReport) -> bool:
-            # A trainer that goes back to a state does not report on the steps before it again.
-            at = bisect_right(self._lasting, report.step)
-            late = at < len(self._lasting) and self._lasting[at] <= report.planned_step
-            return late and report.rank >= 0
-
-        self._log.trim(oldest, needed)
-
-    def keeps(self, step: int) -> bool:
-        """Whether the state of a step is never removed."""
-        return step % self._every == 0
+            self._files.remove(self._states.pop(0))
+        self._log.trim(oldest)
 
     # Reports
 

@@ -16,48 +16,11 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from evenstep.errors import ConfigurationError, SupersededError, described
-from evenstep.files import cannot
 
 _PARTIAL = ".partial"
-_T = TypeVar("_T")
-
-
-class UrlFolder(Protocol):
-    """A folder without the folders in it. Any thread may use it."""
-
-    def put(self, name: str, content: bytes) -> None:
-        """Writes a file whole or not at all, so that it outlives this machine's next crash.
-
-        Raises:
-            ConfigurationError: it cannot be written. It may still be there later.
-        """
-
-    def get(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none.
-
-        Raises:
-            ConfigurationError: it cannot be read.
-        """
-
-    def names(self) -> list[str]:
-        """The names of files and folders in it, sorted; none if the folder is not there.
-
-        Raises:
-            ConfigurationError: they cannot be listed.
-        """
-
-    def remove(self, name: str) -> None:
-        """Removes a file, if it is there.
-
-        Raises:
-            ConfigurationError: it cannot be removed.
-        """
-
-    def folder(self, name: str) -> UrlFolder:
-        """A folder in it."""
 
 
 def url_folder(url: str | os.PathLike[str]) -> UrlFolder:
@@ -68,10 +31,8 @@ def url_folder(url: str | os.PathLike[str]) -> UrlFolder:
         ImportError: fsspec, or the package that it needs for the URL, is not installed.
     """
     text = os.fspath(url)
-    if text.startswith("file://"):
-        text = text[len("file://") :]
     if "://" not in text:
-        return _LocalFolder(Path(text).absolute())
+        text = os.path.abspath(text)
     try:
         import fsspec
     except ModuleNotFoundError as error:
@@ -84,61 +45,12 @@ def url_folder(url: str | os.PathLike[str]) -> UrlFolder:
         raise ImportError(f"store={text!r} needs another package: {error}") from error
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"store={text!r} cannot be opened by fsspec: {error}") from error
-    return _RemoteFolder(system, path.rstrip("/"), text.rstrip("/"))
+    return UrlFolder(system, path.rstrip("/"), text.rstrip("/"))
 
 
-class _LocalFolder:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+class UrlFolder:
+    """A folder without the folders in it, of any file system of fsspec. Any thread may use it."""
 
-    def __repr__(self) -> str:
-        return str(self._path)
-
-    def put(self, name: str, content: bytes) -> None:
-        target = self._path / name
-        partial = self._path / f"{name}.{os.getpid()}{_PARTIAL}"
-        try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(target)
-            opened = os.open(self._path, os.O_RDONLY)
-            try:
-                os.fsync(opened)  # the name, too
-            finally:
-                os.close(opened)
-        except OSError as error:
-            raise cannot("write", target, error) from error
-
-    def get(self, name: str) -> bytes | None:
-        try:
-            return (self._path / name).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise cannot("read", self._path / name, error) from error
-
-    def names(self) -> list[str]:
-        try:
-            return sorted(n for n in os.listdir(self._path) if not n.endswith(_PARTIAL))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise cannot("list", self._path, error) from error
-
-    def remove(self, name: str) -> None:
-        try:
-            (self._path / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise cannot("remove", self._path / name, error) from error
-
-    def folder(self, name: str) -> UrlFolder:
-        return _LocalFolder(self._path / name)
-
-
-class _RemoteFolder:
     def __init__(self, system: Any, path: str, url: str) -> None:
         self._system, self._path, self._url = system, path, url
 
@@ -146,62 +58,97 @@ class _RemoteFolder:
         return self._url
 
     def put(self, name: str, content: bytes) -> None:
+        """Writes a file whole or not at all, so that it outlives this machine's next crash.
+
+        Raises:
+            ConfigurationError: it cannot be written. It may still be there later.
+        """
+        path = f"{self._path}/{name}"
+
         def write() -> None:
+            if _is_local(self._system):
+                return _write_local(Path(path), content)
             try:
-                self._system.pipe_file(f"{self._path}/{name}", content)
+                self._system.pipe_file(path, content)
             except FileNotFoundError:  # a store with true folders
                 self._system.makedirs(self._path, exist_ok=True)
-                self._system.pipe_file(f"{self._path}/{name}", content)
+                self._system.pipe_file(path, content)
 
         self._tried("write", name, write)
 
     def get(self, name: str) -> bytes | None:
+        """The content of a file; None if there is none.
+
+        Raises:
+            ConfigurationError: it cannot be read.
+        """
         path = f"{self._path}/{name}"
-        try:
-            content: bytes = self._tried("read", name, lambda: self._system.cat_file(path))
-        except FileNotFoundError:
-            return None
+        content: bytes | None = self._tried("read", name, lambda: self._system.cat_file(path))
         return content
 
     def names(self) -> list[str]:
+        """The names of files and folders in it, sorted; none if the folder is not there.
+
+        Raises:
+            ConfigurationError: they cannot be listed.
+        """
+
         def listed() -> list[str]:
             self._system.invalidate_cache()  # other processes write there, too
             return list(self._system.ls(self._path, detail=False))
 
-        try:
-            found = self._tried("list", "", listed)
-        except FileNotFoundError:
-            return []
-        return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found)
+        found = [p.rstrip("/").rsplit("/", 1)[-1] for p in self._tried("list", "", listed) or ()]
+        return sorted(name for name in found if not name.endswith(_PARTIAL))
 
     def remove(self, name: str) -> None:
-        try:
-            self._tried("remove", name, lambda: self._system.rm_file(f"{self._path}/{name}"))
-        except FileNotFoundError:
-            return
+        """Removes a file, if it is there.
+
+        Raises:
+            ConfigurationError: it cannot be removed.
+        """
+        self._tried("remove", name, lambda: self._system.rm_file(f"{self._path}/{name}"))
 
     def folder(self, name: str) -> UrlFolder:
-        return _RemoteFolder(self._system, f"{self._path}/{name}", f"{self._url}/{name}")
+        """A folder in it."""
+        return UrlFolder(self._system, f"{self._path}/{name}", f"{self._url}/{name}")
 
-    def _tried(self, verb: str, name: str, run: Callable[[], _T]) -> _T:
+    def _tried(self, verb: str, name: str, run: Callable[[], Any]) -> Any:
         """
+        Returns:
+            None where there is no such file.
+
         Raises:
-            FileNotFoundError: there is no such file.
             ConfigurationError: anything else that the file system raises.
         """
         try:
             return run()
-        except FileNotFoundError:
-            if verb == "write":
-                raise ConfigurationError(
-                    f"cannot write {self._url}/{name}: no such place"
-                ) from None
-            raise
         except Exception as error:  # file systems raise their own types
+            if isinstance(error, FileNotFoundError) and verb != "write":
+                return None
+            why = getattr(error, "strerror", None) or described(error)
             raise ConfigurationError(
-                f"cannot {verb} {self._url}/{name}: {described(error)}; check the URL and the "
+                f"cannot {verb} {self._url}/{name}: {why}; check the URL, the space and the "
                 "credentials"
             ) from error
+
+
+def _is_local(system: Any) -> bool:
+    return "file" in (system.protocol if isinstance(system.protocol, tuple) else (system.protocol,))
+
+
+def _write_local(target: Path, content: bytes) -> None:
+    partial = target.with_name(f"{target.name}.{os.getpid()}{_PARTIAL}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(target)
+    opened = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(opened)  # the name, too
+    finally:
+        os.close(opened)
 
 
 _FORMAT = "evenstep 1"
