@@ -1,0 +1,92 @@
+"""Model checking: small jobs, explored in every interleaving of what may happen to their ranks.
+
+`model_explorer` says what is checked. With ``pytest tests/protocol/model -s`` a row is printed for
+each job: worlds (the job and each of its resumes), states, transitions and seconds; and for each
+deliberate fault, how it shows.
+"""
+
+from __future__ import annotations
+
+import pytest
+from model_check import Tally, check
+from model_events import FAULTS
+from model_explorer import Explorer, Found
+from model_job import Job
+from model_mutations import MUTATIONS, Mutation
+from model_notes import Notes
+from model_worlds import FIRST_WINDOW, LARGE, SMALL
+
+import evenstep.protocol.window_size as window_size
+
+RESHARED = ("updates of 2 steps", "even, dealt")
+"""Jobs that are also resumed with other windows and on other numbers of ranks here; by the soak all
+are."""
+OF_THE_SOAK = (
+    "sorted pools",
+    "all stop with the first",
+    "a step a round, shares unknown",
+    "even, windows shrink to what memory allows",
+    "three ranks",
+    "fixed windows of what memory allows",
+    "three ranks, own samplers",
+    "even, dealt one by one",
+)
+SECONDS = 600
+"""Of processor time, after which the soak begins no further job."""
+
+
+@pytest.fixture(autouse=True)
+def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_size, "FIRST_SIZE", FIRST_WINDOW)
+
+
+def row(name: str, tally: Tally) -> str:
+    return (
+        f"{name:45} {tally.worlds:6,} {tally.states:11,} {tally.transitions:12,} "
+        f"{tally.seconds:7.1f}"
+    )
+
+
+@pytest.mark.parametrize(
+    "job", [job for job in SMALL.values() if job.name not in OF_THE_SOAK], ids=lambda job: job.name
+)
+def test_no_interleaving_breaks_an_invariant(job: Job) -> None:
+    print(row(job.name, check(job, depth=int(job.name in RESHARED), later_faults=())))
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_fault_in_the_protocol_is_found(
+    mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = getattr(mutation.owner, mutation.attribute, all)
+    monkeypatch.setattr(mutation.owner, mutation.attribute, mutation.make(right), raising=False)
+    with pytest.raises(Found) as found:
+        check(SMALL[mutation.job], depth=1, faults=mutation.faults, later_faults=())
+    said = found.value
+    print(f"{mutation.name}: {str(said.violation)[:120]} (after {len(said.trace)} events)")
+
+
+@pytest.mark.parametrize("name", ["even, dealt, most samples bad"])
+def test_what_is_left_out_differs_in_nothing(name: str) -> None:
+    job = SMALL[name]
+    reduced, whole = (
+        Explorer(job, job.starts(), Notes(), faults=FAULTS, reduced=reduced).run()
+        for reduced in (True, False)
+    )
+    assert reduced.states < whole.states
+    assert reduced.rank_states == whole.rank_states
+    assert reduced.ends == whole.ends
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(10 * SECONDS)
+def test_no_interleaving_breaks_an_invariant_in_all_jobs_and_their_resumes() -> None:
+    whole = Tally()
+    for job in [*SMALL.values(), *LARGE.values()]:
+        if whole.seconds > SECONDS:
+            print(f"{job.name:45} not explored: {SECONDS} seconds are over")
+            continue
+        tally = check(job, depth=2 if job.name in RESHARED else 1)
+        print(row(job.name, tally), flush=True)
+        whole.add(tally)
+    print(row("all", whole))
