@@ -129,10 +129,12 @@ def measure(case: str, rows: list[dict[str, Any]], workers: int) -> dict[str, fl
         num_workers=workers,
         memory=evenstep.Memory(prefetch=2),
     )
-    assert bool(loader.collate_fn.late) is (case == "late")
     seen = sum(len(step.indices or ()) for _, step in loader.steps())
     seconds = time.monotonic() - begin
     assert seen == len(rows)
+    assert loader.learned is not None
+    assert loader.learned.collate is not None
+    assert bool(loader.learned.collate["late"]) is (case == "late")
     watch.over.set()
     watch.join()
     loader.close()

@@ -57,7 +57,6 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--kinds", nargs="+", choices=list(KINDS), default=["speed"])
     result.add_argument("--repeats", type=int, default=3, help="rounds")
     result.add_argument("--quick", action="store_true", help="few samples, one round")
-    result.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     result.add_argument("--page", action="store_true", help="write a summary into docs/peers.md")
     return result
 
@@ -106,7 +105,7 @@ def main() -> None:
     found = tables.Found.of(map(json.loads, lines), options)
     if options.page:
         tables.write(found.summary(), PAGE)
-    show(*found.tables(), as_json=options.json)
+    show(*found.tables(), as_json=False)
 
 
 if __name__ == "__main__":

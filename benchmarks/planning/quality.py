@@ -57,14 +57,13 @@ def main() -> None:
     add = arguments.add_argument
     add("--ranks", type=int, nargs="+", default=list(SAMPLES), choices=list(SAMPLES))
     add("--lengths", nargs="+", default=list(DISTRIBUTIONS), choices=list(DISTRIBUTIONS))
-    add("--policies", nargs="+", default=list(COMPARED), choices=list(COMPARED))
     options = arguments.parse_args()
     tables = []
     for ranks in options.ranks:
         seeds = range(options.seed, options.seed + max(1, options.repeats * 8 // ranks))
         rows = []
         for distribution in options.lengths:
-            for name in options.policies:
+            for name in COMPARED:
                 progress(f"{ranks} ranks: {name} over {distribution}")
                 own = [run(name, distribution, ranks, seed) for seed in seeds]
                 cells = [
