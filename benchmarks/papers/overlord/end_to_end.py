@@ -35,7 +35,7 @@ STEPS, SEEDS = 2, 3
 def parameters(cost: TransformerCost) -> float:
     """All parameters, in thousands of millions; embeddings counted once."""
     kv = (cost.kv_heads or cost.heads) / cost.heads
-    networks = cost.experts + cost.shared_experts if cost.experts else 1
+    networks = cost.experts or 1
     feed_forward = networks * (3 if cost.gated else 2) * cost.hidden_size * cost.ffn_size
     layer = 2 * cost.hidden_size**2 * (1 + kv) + feed_forward + cost.hidden_size * cost.experts
     return (cost.layers * layer + cost.hidden_size * cost.vocab_size) / 1e9
