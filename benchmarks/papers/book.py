@@ -61,7 +61,6 @@ SLOW = {
     "odb/table-20",
     "wlb/figures-6-16",
     "wlb/figure-7",
-    "wlb/figure-10",
     "wlb/ranks",
     "wlb/solver",
     "wlb/figure-15",
