@@ -118,7 +118,7 @@ class Layer:
         self.query, self.output = weight(hidden, hidden), weight(hidden, hidden)
         self.key, self.value = weight(kv_size, hidden), weight(kv_size, hidden)
         # Every token computes as many experts, so whichever it is, the same ones can be counted.
-        networks = cost.top_k + cost.shared_experts if cost.experts else 1
+        networks = cost.top_k or 1
         self.router = weight(cost.experts, hidden) if cost.experts else None
         self.up = [
             [weight(cost.ffn_size, hidden) for _ in range(2 if cost.gated else 1)]
@@ -185,7 +185,7 @@ MODELS = {
     "with output projection": {"vocab_size": 101},
     "plain feed-forward": {"gated": False},
     "experts": {"experts": 6, "top_k": 2},
-    "experts, one shared": {"experts": 4, "top_k": 1, "shared_experts": 1, "gated": False},
+    "experts of two matrices": {"experts": 4, "top_k": 1, "gated": False},
 }
 MODEL = {"layers": 2, "hidden_size": 48, "heads": 4, "ffn_size": 80}
 by_model = pytest.mark.parametrize("options", MODELS.values(), ids=MODELS.keys())

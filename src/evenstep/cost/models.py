@@ -53,8 +53,8 @@ class TransformerCost:
     ``(3 if gated else 2) * h * ffn_size``. Attention scores and their product with the values cost
     ``4 h`` per pair of tokens, half of that when causal. Backward costs twice the forward pass.
 
-    With experts (mixture of experts), a token computes `top_k` of them, those that are shared, and
-    the router, ``h * experts``. That is the cost when experts are evenly chosen.
+    With experts (mixture of experts), a token computes `top_k` of them and the router, ``h *
+    experts``. That is the cost when experts are evenly chosen.
     """
 
     layers: int
@@ -73,8 +73,6 @@ class TransformerCost:
     model."""
     top_k: int = 0
     """Experts that the router chooses for a token."""
-    shared_experts: int = 0
-    """Experts that compute every token, beside those chosen."""
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden_size", "heads", "ffn_size"):
@@ -109,7 +107,7 @@ class TransformerCost:
         """Operations per token, attention pairs left out."""
         kv_share = (self.kv_heads or self.heads) / self.heads
         attention = 2 * self.hidden_size**2 * (1 + kv_share)
-        networks = self.top_k + self.shared_experts if self.experts else 1
+        networks = self.top_k or 1
         feed_forward = networks * (3 if self.gated else 2) * self.hidden_size * self.ffn_size
         feed_forward += self.hidden_size * self.experts
         head = self.hidden_size * self.vocab_size

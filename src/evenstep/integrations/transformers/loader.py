@@ -68,11 +68,6 @@ def check_arguments(trainer: Any, policy: Policy | None) -> None:
             "auto_find_batch_size tries smaller batches, which evenstep's policy does not make; "
             "set it to False, and find max_tokens as docs/tuning.md says"
         )
-    if getattr(args, "include_tokens_per_second", False):
-        raise ConfigurationError(
-            "include_tokens_per_second reads an epoch before the first step to count its tokens; "
-            "set it to False: evenstep logs tokens"
-        )
     parallel = {
         name: getattr(trainer, f"get_{name}_size", lambda: 1)() for name in ("tp", "cp", "sp")
     }

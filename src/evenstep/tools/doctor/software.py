@@ -19,7 +19,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenstep.errors import described
 from evenstep.tested import TESTED
 from evenstep.tools.doctor.finding import Finding
 
@@ -104,26 +103,8 @@ def outside_the_table(found: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def torch_build() -> Iterator[Finding]:
-    check = "torch"
-    try:
-        import torch
-        import torch.distributed as dist
-    except Exception as error:  # such as a library that it does not find
-        yield Finding(
-            check=check,
-            found=f"it cannot be imported ({described(error)})",
-            remedy="install it again, as pytorch.org says for this machine",
-            breaks=True,
-        )
-        return
-    if not (dist.is_available() and dist.is_gloo_available()):
-        yield Finding(
-            check=check,
-            found="its build has no Gloo, through which ranks agree on their batches",
-            remedy="install a build with torch.distributed and Gloo",
-            breaks=True,
-        )
-        return
+    import torch
+
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         usable = torch.cuda.is_available()
@@ -135,10 +116,7 @@ def torch_build() -> Iterator[Finding]:
     elif gpus() and not usable:
         found += f": its CUDA {built} does not work here {' '.join(str(w.message) for w in said)}"
         remedy = "install a build for this driver, or a newer driver: nvidia-smi shows its CUDA"
-    elif usable and not dist.is_nccl_available():
-        found += ", and without NCCL"
-        remedy = "install a build with NCCL, or train on one GPU"
-    yield Finding(check=check, found=found, remedy=remedy)
+    yield Finding(check="torch", found=found, remedy=remedy)
     if usable:
         yield from attention(torch.device("cuda"))
 
