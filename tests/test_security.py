@@ -15,6 +15,7 @@ SECURITY = PACKAGE.parents[1] / "SECURITY.md"
 UNPICKLES = {
     # processes of one rank, through pipes and memory that they inherit
     "loader/batcher/filler_sample.py",
+    "loader/learning/learned.py",
     "loader/learning/probe.py",
     "loader/transport/shared_memory.py",
     # a Source Loader and its own workers, through pipes

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from gqa_model import rotated
 from ranks import Rank, run
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
@@ -21,6 +20,15 @@ DOCUMENTS = Documents(60, longest=150, prompts=True, seed=3)
 
 
 run_block = partial(run_page, "context-parallelism.md")
+
+
+def rotated(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of [tokens, heads, size]."""
+    rates = 0.3 ** torch.arange(x.shape[-1] // 2, dtype=x.dtype)
+    angles = positions[:, None, None] * rates
+    low, high = x.chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
 
 
 class Model(nn.Module):

@@ -55,7 +55,7 @@ class Blank:
     """Names of media fields, of the blank and of samples."""
 
     def __reduce__(self) -> Any:
-        # Megabytes of white pixels: the fork server is not sent anything large.
+        # Megabytes of white pixels.
         packed = []
         for name, value in self.fields.items():
             data = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()

@@ -115,7 +115,7 @@ class Rebalancer:
         """What all ranks have to know of this one's sequences, and each of these as bytes. An error
         is part of it, because the other ranks wait."""
         try:
-            parts = [pack_plain(s, f"sequence {n}", exact=False) for n, s in enumerate(sequences)]
+            parts = [pack_plain(s, f"sequence {n}") for n, s in enumerate(sequences)]
             lengths, supervised, costs, together, prompts = (
                 None if column is None else np.asarray(column) for column in columns
             )
@@ -243,7 +243,7 @@ class RebalancedUpdate:
         for rank in range(self.plan.ranks):
             own = np.flatnonzero(owner == rank).tolist()
             found = {"numbers": numbers[own], "values": [flat[at] for at in own]}
-            parts.append(pack_plain(found, "the values to restore", exact=False))
+            parts.append(pack_plain(found, "the values to restore"))
         restored: dict[int, Any] = {}
         for part in self._exchange.swap(parts):
             found = unpack_plain(memoryview(part))

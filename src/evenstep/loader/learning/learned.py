@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,9 +10,7 @@ from typing import Any
 
 from evenstep.batch.blank import Blank, BlankRow
 from evenstep.batch.prepare import PreparingCollator
-from evenstep.loader.batcher.filler_sample import pack_sample, unpack_sample
 from evenstep.loader.options import LoaderOptions
-from evenstep.loader.transport.plain_values import pack_plain, unpack_plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,33 +54,18 @@ class Learned:
     # For other ranks
 
     def to_bytes(self) -> bytes:
-        blank: Any = None
-        if isinstance(self.blank, Blank):
-            blank = [dict(self.blank.fields), self.blank.media]
-        elif self.blank is not None:
-            blank = [pack_sample(self.blank.sample), self.blank.media]
-        value = {**self.saved(), "collate": self.collate, "blank": blank}
-        return zlib.compress(pack_plain(value, "the blank"), 1)  # of a blank, most is white
+        return zlib.compress(pickle.dumps(self), 1)  # of a blank, most is white
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Learned:
-        """
-        Raises:
-            LookupError, TypeError, ValueError, zlib.error: it is not what `to_bytes` returned.
-        """
-        value = unpack_plain(memoryview(zlib.decompress(data)))
-        blank = value.pop("blank")
-        if blank is not None:
-            held, media = blank
-            row = isinstance(held, bytes)
-            blank = BlankRow(unpack_sample(held), media) if row else Blank(held, media)
-        return replace(cls.of(value), blank=blank)
+        learned: Learned = pickle.loads(zlib.decompress(data))
+        return learned
 
     # For a loader's state
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Learned:
-        """What `saved` returned, or `to_bytes` wrote."""
+        """What `saved` returned."""
         sizes = tuple((steps, tokens) for steps, tokens in saved.get("sizes", ()))
         return cls(**{**saved, "sizes": sizes})
 

@@ -35,22 +35,21 @@ def _from_text(text: str) -> bytearray:
     return bytearray(base64.b64decode(text, validate=True))
 
 
-def encode(value: Any, keep: Callable[[bytes], Any] = _to_text, *, exact: bool = False) -> Any:
-    """
+def encode(value: Any, keep: Callable[[bytes], Any] = _to_text) -> Any:
+    """Instances of subclasses come back as their base class, tensors on the CPU, and numbers of
+    NumPy as Python's.
+
     Args:
         keep: stores bytes; returns what JSON holds in their place.
-        exact: refuse instances of subclasses, tensors on other devices than the CPU and numbers of
-            NumPy, which come back as their base class, on the CPU and as Python's.
 
     Raises:
         TypeError: a value is not plain.
     """
-    inner = functools.partial(encode, keep=keep, exact=exact)
-    if not exact:
-        if isinstance(value, np.generic):
-            value = value.item()
-        base = next((base for base in _BASES if isinstance(value, base)), type(value))
-        value = value if type(value) is base else base(value)
+    inner = functools.partial(encode, keep=keep)
+    if isinstance(value, np.generic):
+        value = value.item()
+    base = next((base for base in _BASES if isinstance(value, base)), type(value))
+    value = value if type(value) is base else base(value)
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
@@ -64,11 +63,9 @@ def encode(value: Any, keep: Callable[[bytes], Any] = _to_text, *, exact: bool =
         return {_KIND: ["tuple", [inner(item) for item in value]]}
     if kind in (bytes, bytearray):
         return {_KIND: ["bytes", keep(bytes(value))]}
-    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
-        name = "array" if isinstance(value, np.ndarray) else "scalar"
-        return {_KIND: [name, [value.dtype.str, list(value.shape), keep(value.tobytes())]]}
-    strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    if strided and (not exact or (kind is torch.Tensor and value.device.type == "cpu")):
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return {_KIND: ["array", [value.dtype.str, list(value.shape), keep(value.tobytes())]]}
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
         whole = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         flat: Any = whole.view(-1).view(torch.uint8).numpy()
         return {_KIND: ["tensor", [str(value.dtype), list(value.shape), keep(flat.tobytes())]]}
@@ -98,7 +95,7 @@ def decode(value: Any, kept: Callable[[Any], bytearray] = _from_text) -> Any:
         return tuple(map(inner, held))
     if kind == "bytes":
         return bytes(kept(held))
-    if kind not in ("array", "scalar", "tensor"):
+    if kind not in ("array", "tensor"):
         raise ValueError(f"no kind of value is called {kind!r}")
     name, shape, place = held
     data = kept(place)
@@ -109,22 +106,19 @@ def decode(value: Any, kept: Callable[[Any], bytearray] = _from_text) -> Any:
         raise ValueError(f"{len(data)} bytes for a shape of {shape} of {name}")
     if kind == "tensor":
         return torch.from_numpy(np.frombuffer(data, np.uint8)).view(_DTYPES[name]).view(shape)
-    array = np.frombuffer(data, dtype).reshape(shape)
-    return array if kind == "array" else array[()]
+    return np.frombuffer(data, dtype).reshape(shape)
 
 
-def pack_plain(sample: Any, name: str, *, exact: bool = True) -> bytes:
+def pack_plain(sample: Any, name: str) -> bytes:
     """A sample for other ranks: JSON, and the bytes of its tensors and arrays behind it.
 
     Args:
         name: of the sample, for an error.
-        exact: see `encode`.
 
     Raises:
         SampleError: something in it is not plain.
     """
     buffers: list[bytes] = []
-
     end = 0
 
     def keep(data: bytes) -> list[int]:
@@ -134,7 +128,7 @@ def pack_plain(sample: Any, name: str, *, exact: bool = True) -> bytes:
         return [begin, end]
 
     try:
-        text = json.dumps(encode(sample, keep, exact=exact)).encode()
+        text = json.dumps(encode(sample, keep)).encode()
     except TypeError as error:
         raise SampleError(
             f"{name}: {error}, which cannot be sent to other ranks; make it of tensors, arrays, "
