@@ -273,7 +273,7 @@ def test_other_ranks_get_each_remaining_sample_once(name: str, dp: int, tmp_path
             for batches, _ in steps_of(client, 3):
                 found += first_tokens(batches)
         state = json.loads(json.dumps(clients[0].state_dict()))
-    job = job.on(es.Mesh(DP=dp))
+    job = policy_job(tmp_path, name, mesh=es.Mesh(DP=dp), sources=job.sources)
     with es.start(job, backend="local", state=state) as service:
         for rank in range(dp):
             for batches, _ in steps_of(service.client(rank)):
