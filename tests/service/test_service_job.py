@@ -117,7 +117,6 @@ def test_without_cloudpickle_there_are_no_workers(
         ({"by": "rows"}, "by='rows'"),
         ({"sharding": "zigzag"}, "methods="),
         ({"mesh": {"CP": 2}, "collate": "pad"}, "padded rows are not cut"),
-        ({"subplan_collate": {"encoder": 3}}, "subplan_collate of 'encoder'"),
     ],
 )
 def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:

@@ -407,11 +407,5 @@ class Job:
                 "context-parallel ranks; choose collate='pack', or sharding=None to give each of "
                 "these ranks the whole batch"
             )
-        for name, function in self.subplan_collate.items():
-            if not callable(function):
-                raise ConfigurationError(
-                    f"subplan_collate of {name!r} is {function!r}; give a function from a list of "
-                    "samples to a batch"
-                )
         if self.memory.workers:
             pickled("what samples of the job are measured by", self.measure)
