@@ -34,6 +34,7 @@ TESTED: Mapping[str, TestedReleases] = {
     "pyzmq": TestedReleases("25.1", "27"),
     "ray": TestedReleases("2.9", "2.60"),
     "accelerate": TestedReleases("0.30", "1.15"),
+    "axolotl": TestedReleases("0.19", "0.19"),
     "datasets": TestedReleases("4.7", "5.2"),
     "deepspeed": TestedReleases("0.19", "0.19"),
     "lightning": TestedReleases("2.5", "2.6"),

@@ -102,6 +102,13 @@ def test_an_attention_mask_of_the_samples_is_padded_and_not_replaced():
     assert PadCollator()(samples)["attention_mask"].tolist() == [[0, 1, 1], [1, 0, 0]]
 
 
+def test_a_mask_says_which_samples_of_waveforms_are_real():
+    waves = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0])]
+    batch = PadCollator()([{"input_values": wave, "labels": [1, 2]} for wave in waves])
+    assert batch["input_values"].tolist() == [[1, 2, 3], [4, 0, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
 def test_no_attention_mask_is_made_where_not_wanted_or_without_tokens():
     assert list(PadCollator(attention_mask=False)([{"input_ids": [1]}])) == ["input_ids"]
     assert list(PadCollator()([{"x": [1]}, {"x": [1, 2]}])) == ["x"]

@@ -12,5 +12,5 @@
 Both runs get the same samples, each once, the same initial weights, optimizer, collator and number
 of worker processes, and take about as many steps. Gradients are added up over a few steps, so that
 an update of two ranks holds as many groups as a step of more. Both runs are made several times,
-with other initial weights and orders, so that losses have a standard error.
+with other initial weights and orders, so that losses have an interval.
 """

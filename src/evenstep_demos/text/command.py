@@ -43,7 +43,7 @@ def command(
     """Train a small GPT with fixed batches and with Even.
 
     Both train on the same documents, each once, with the same model, on the CPU; three times, with
-    other weights and orders, so that held-out losses come with a standard error. Even gets the
+    other weights and orders, so that held-out losses come with an interval. Even gets the
     budget, at most --max-tokens, with which both take about as many steps. Prints the figures
     measured and draws the compute time of every rank in every step. Takes a few minutes.
 

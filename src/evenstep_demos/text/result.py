@@ -20,6 +20,8 @@ from evenstep_demos.text.train import REPEATS, RUNS, BothTrained, StepRecords
 
 _COLUMNS = 88
 _PROCESSOR_SHARE = 0.9  # below it, the verdict warns of other programs
+_T_95 = 4.303  # Student's t at 97.5 % with two degrees of freedom: those of three repeats
+assert REPEATS == 3
 
 _ROWS = (
     ("real tokens per second", "tokens_per_second", ",.0f"),
@@ -99,7 +101,8 @@ def figures_of_both(trained: BothTrained) -> Figures:
     """Figures of both runs, and how they compare.
 
     ``loss_difference`` is the held-out loss of evenstep minus that of fixed batches, repeat by
-    repeat: the mean and its standard error.
+    repeat: the mean, its standard error, and the ends of its 95 % interval if differences are
+    normally distributed.
     """
     losses = trained.held_out_losses
     fixed, even = (figures(trained.records[run], losses[run]) for run in RUNS)
@@ -110,7 +113,12 @@ def figures_of_both(trained: BothTrained) -> Figures:
         "fixed": fixed,
         "evenstep": even,
         "held_out_losses": dict(losses),
-        "loss_difference": {"mean": mean, "standard_error": error},
+        "loss_difference": {
+            "mean": mean,
+            "standard_error": error,
+            "low": mean - _T_95 * error,
+            "high": mean + _T_95 * error,
+        },
         "speedup": even["tokens_per_second"] / fixed["tokens_per_second"],
         "processor_speedup": fixed["processor_seconds"] / even["processor_seconds"],
     }
@@ -183,7 +191,12 @@ def verdict(result: Mapping[str, Any]) -> str:
         f"with evenstep, means of {REPEATS} repeats, each with its own initial weights and "
         f"order. Evenstep's is {abs(loss['mean']):.3f} "
         f"{'higher' if loss['mean'] > 0 else 'lower'}, with a standard error of "
-        f"{loss['standard_error']:.3f}. "
+        f"{loss['standard_error']:.3f}; the 95% interval of the difference is "
+        f"{loss['low']:+.3f} to {loss['high']:+.3f}. "
     )
+    if loss["low"] <= 0 <= loss["high"]:
+        losses += "The interval contains 0, so these runs do not tell which is lower. "
+    else:
+        losses += "The interval does not contain 0: this is more than chance does. "
     losses += "docs/learning.md has longer runs of more seeds, which say more."
     return "\n\n".join(textwrap.fill(part, _COLUMNS) for part in (text, losses))

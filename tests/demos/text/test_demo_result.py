@@ -104,7 +104,7 @@ def test_the_table_shows_the_figures_of_both_runs() -> None:
     [
         (
             (1900.0, 5.25),
-            ["1.90 times", "to 5.250 with", "0.250 higher", "standard error of 0.006"],
+            ["1.90 times", "to 5.250 with", "0.250 higher", "is +0.225 to +0.275"],
             ["no faster", "other programs"],
         ),
         ((1900.0, 4.75), ["0.250 lower"], ["higher"]),

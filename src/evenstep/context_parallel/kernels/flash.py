@@ -4,8 +4,8 @@ To the kernel a fragment is one sequence, with fewer queries than keys; see `var
 Their causal mask is aligned at the bottom right. Keys that two fragments meet are repeated: with
 two chunks per rank, one from either end, the keys are 1 + 1 / 2C times the tokens on C ranks.
 
-The package flash-attn is used if it is installed, else PyTorch's own `varlen_attn`, which takes a
-scale and fewer kv heads than query heads since 2.12.
+The package flash-attn is used if it is installed, else PyTorch's own `varlen_attn`, which first
+took a scale in 2.11, and fewer kv heads than query heads in 2.12.
 """
 
 from __future__ import annotations
@@ -79,14 +79,23 @@ def _of_torch() -> VarlenAttention | None:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    if "enable_gqa" not in inspect.signature(varlen_attn).parameters:
-        return None
+    takes = inspect.signature(varlen_attn).parameters
+    causal = {"window_size": (-1, 0)} if "window_size" in takes else {"is_causal": True}
 
     def attend(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bounds: Any, scale: float
     ) -> torch.Tensor:
-        shared = q.shape[1] > k.shape[1]
-        out = varlen_attn(q, k, v, *bounds, scale=scale, window_size=(-1, 0), enable_gqa=shared)
+        options: dict[str, Any] = dict(causal)
+        shared = q.shape[1] // k.shape[1]  # query heads of a kv head
+        if "enable_gqa" in takes:
+            options["enable_gqa"] = shared > 1
+        elif shared > 1:
+            k, v = (x.repeat_interleave(shared, dim=1) for x in (k, v))
+        if "scale" in takes:
+            options["scale"] = scale
+        elif scale != q.shape[-1] ** -0.5:
+            q = q * (scale * q.shape[-1] ** 0.5)
+        out = varlen_attn(q, k, v, *bounds, **options)
         assert isinstance(out, torch.Tensor)  # a tuple only on request
         return out
 
