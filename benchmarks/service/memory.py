@@ -182,7 +182,7 @@ def with_service(folder: Path, count: int) -> float:
         collate=as_they_are,
         max_tokens=TOKENS * BATCH * 2,
         draws=es.DrawOptions(samples_per_step=BATCH * RANKS),
-        memory=es.MemoryOptions(buffer_size=AHEAD),
+        memory=es.ServiceMemory(buffer_size=AHEAD),
     )
     with (
         es.start(
@@ -191,7 +191,7 @@ def with_service(folder: Path, count: int) -> float:
             loaders=RANKS * WORKERS,
             constructors=1,
             name="memory",
-            faults=es.FaultOptions(patience=PATIENCE),
+            faults=es.ServiceFaults(patience=PATIENCE),
         ) as service,
         trainers(service_trainer, service.address),
     ):

@@ -70,7 +70,7 @@ def run(job: es.Job, steps: int, loaders: Any) -> dict[str, Any]:
     """By step: what the trainer waits, and which samples it gets."""
     waits, ids = [], []
     name = f"scaling-{os.getpid()}"
-    patient = es.FaultOptions(patience=600)
+    patient = es.ServiceFaults(patience=600)
     with es.start(job, backend="processes", name=name, faults=patient, loaders=loaders) as service:
         client = service.client(0)
         for _ in range(5 * steps):

@@ -38,7 +38,7 @@ class RunLog:
         self._open: dict[str, Any] | None = None
         self._write({"started": time.time(), **about})
 
-    def asked(self) -> None:
+    def note_request(self) -> None:
         """The trainer requests its next step, and so has trained the previous one."""
         self._asked_at = now = time.monotonic()
         if self._open is not None:

@@ -201,7 +201,7 @@ def run(
     job = chaos_job(folder, prefetch, steps, mesh)
     expected = undisturbed(job, steps)
     name = f"chaos-{prefetch}-{standbys}"
-    faults = es.FaultOptions(standbys=standbys)
+    faults = es.ServiceFaults(standbys=standbys)
     with RayService(job, name=name, loaders=2, faults=faults, ray=ray) as service:
         return play(service, folder, events, expected, step_seconds, far, alone)
 

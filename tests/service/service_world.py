@@ -118,7 +118,7 @@ def job_of(folder: Path, **options: Any) -> es.Job:
 
 def new_job(**options: Any) -> es.Job:
     """A `Job` of options that are not in their groups."""
-    kinds = {"draws": es.DrawOptions, "measures": es.MeasureOptions, "memory": es.MemoryOptions}
+    kinds = {"draws": es.DrawOptions, "measures": es.MeasureOptions, "memory": es.ServiceMemory}
     for group, kind in kinds.items():
         own = {each.name for each in fields(kind)} & options.keys()
         if own:

@@ -112,7 +112,7 @@ def test_a_rank_that_was_started_again_may_come_after_those_who_went_on(tmp_path
         await asyncio.sleep(0)
         for rank in (1, 2):
             clients[rank] = 80 + rank
-            common.client_restarted(rank)
+            common.note_restart(rank)
         again = await meet(common, {1: 81, 2: 82})
         assert [each and each.value for each in again] == [first.value] * 2
         others = asyncio.gather(*(common.meet(rank, STEP + 1, 80 + rank) for rank in (1, 2)))
@@ -134,21 +134,21 @@ def test_ranks_that_are_started_again_wait_for_those_that_have_yet_to_be(
         common.took_step(2, STEP)
         await asyncio.sleep(0.01)
         clients[0] = 80
-        common.client_restarted(0)
+        common.note_restart(0)
         first = asyncio.ensure_future(common.meet(0, STEP, 80))
         await asyncio.sleep(0.01)
         assert not first.done()
         for rank in (1, 2):
             clients[rank] = 80 + rank
-            common.client_restarted(rank)
+            common.note_restart(rank)
         assert "newer client" in str((await ghost).error)
         others = await asyncio.gather(*(common.meet(rank, STEP, 80 + rank) for rank in (1, 2)))
         assert [each.value for each in others] == [(await first).value] * 2
         # One that does not begin is not waited for for ever.
         monkeypatch.setattr(common_state, "_RESTART_SECONDS", 0.02)
-        common.failed(1, EvenstepError("bad sample"))
+        common.note_failure(1, EvenstepError("bad sample"))
         clients[0] = 90
-        common.client_restarted(0)
+        common.note_restart(0)
         asked = asyncio.ensure_future(common.meet(0, STEP + 1, 90))
         await asyncio.sleep(0.005)
         assert not asked.done()
@@ -186,13 +186,13 @@ def test_a_message_that_comes_late_again_does_not_stand_in_for_the_next_client(
         late = asyncio.ensure_future(common.meet(0, STEP, 70))
         await asyncio.sleep(0)
         clients[0] = 80
-        common.client_restarted(0)
+        common.note_restart(0)
         assert "newer client" in str((await late).error)
         late = asyncio.ensure_future(common.meet(0, STEP, 80))
         while common._meeting is None or not common._meeting.complete:
             await asyncio.sleep(0.001)
         clients[0] = 90
-        common.client_restarted(0)
+        common.note_restart(0)
         assert (await common.meet(0, STEP + 1, 90)).value == [state[STEP + 1]]
         assert (await late).value == [state[STEP]]
 

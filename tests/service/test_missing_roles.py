@@ -43,7 +43,9 @@ def test_who_waits_is_told_that_a_loader_has_died_and_is_not_followed(
     given = sources(tmp_path, transform=Tokens(file))
     job = job_of(tmp_path, sources=given, buffer_size=1)
     with (
-        ProcessService(job, name=own("missing"), faults=es.FaultOptions(warn_after=0.5)) as service,
+        ProcessService(
+            job, name=own("missing"), faults=es.ServiceFaults(warn_after=0.5)
+        ) as service,
         ThreadPoolExecutor(1) as trainer,
     ):
         client = service.client(0)

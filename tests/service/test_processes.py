@@ -221,7 +221,7 @@ def test_a_standby_follows_a_loader_and_is_followed_itself(tmp_path: Path) -> No
     job = job_of(tmp_path, stop="first_exhausted")
     expected = in_one_process(job, 4)[0]
     with ProcessService(
-        job, name=own("standing-by"), faults=es.FaultOptions(standbys=1)
+        job, name=own("standing-by"), faults=es.ServiceFaults(standbys=1)
     ) as service:
         client, taken, killed = service.client(0), [], []
         for step in range(4):
@@ -249,7 +249,7 @@ def test_a_standby_follows_a_loader_and_is_followed_itself(tmp_path: Path) -> No
 @pytest.mark.soak
 def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
     with ProcessService(
-        job_of(tmp_path), name=own("stopped"), faults=es.FaultOptions(standbys=2)
+        job_of(tmp_path), name=own("stopped"), faults=es.ServiceFaults(standbys=2)
     ) as service:
         until(lambda: len(ready_standbys(service)) == 2, "two standbys that are ready")
         first, second = ready_standbys(service)
@@ -263,7 +263,7 @@ def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
 
 def test_a_loader_that_hangs_is_followed_if_that_is_wanted(tmp_path: Path) -> None:
     job = job_of(tmp_path)
-    faults = es.FaultOptions(hung_after=4.0)
+    faults = es.ServiceFaults(hung_after=4.0)
     with ProcessService(job, name=own("hung"), faults=faults) as service:
         client = service.client(0)
         taken = steps_of(client, 1)

@@ -64,7 +64,7 @@ def service(job: es.Job, folder: Path) -> Iterator[RayService]:
     (code, *_) = blocks(PAGE, "Start")
     assert "loaders=2)" in code
     names: dict[str, Any] = {"job": job}
-    names["faults"] = es.FaultOptions(standbys=1)
+    names["faults"] = es.ServiceFaults(standbys=1)
     try:
         exec(compile(code.replace("loaders=2)", more), PAGE, "exec"), names)
         yield names["service"]

@@ -44,7 +44,7 @@ def test_no_batch_changes_whatever_loaders_there_are_and_whoever_dies(
         RayService(
             job,
             name=f"changing-{standbys}",
-            faults=es.FaultOptions(standbys=standbys),
+            faults=es.ServiceFaults(standbys=standbys),
         ) as service,
         ThreadPoolExecutor(2) as threads,
     ):
@@ -102,7 +102,7 @@ def test_ranks_join_and_leave_though_all_that_hold_steps_die(
 def test_a_role_that_hangs_is_killed_and_made_again(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     expected = in_one_process(job, 6)[0]
-    with RayService(job, name="hangs", faults=es.FaultOptions(hung_after=4.0)) as service:
+    with RayService(job, name="hangs", faults=es.ServiceFaults(hung_after=4.0)) as service:
         client = service.client(0)
         taken = steps_of(client, 2)
         hung = [service._info.loaders[0], service._info.planner]

@@ -62,7 +62,7 @@ def test_loaders_and_constructors_are_on_the_nodes_that_are_asked_for(
         name="placed",
         loaders=2,
         ray=es.RayOptions(cpus=0.25, placement=placement),
-        faults=es.FaultOptions(patience=PATIENCE),
+        faults=es.ServiceFaults(patience=PATIENCE),
     ) as service:
         status = service.status()
         assert [node_of(role) for role in status["loaders"]] == ["b", "b"]

@@ -112,7 +112,7 @@ def test_a_loader_that_follows_one_that_died_does_not_read_a_file_that_was_repla
 ) -> None:
     pytest.importorskip("zmq", reason="pyzmq is not installed")
     job = job_of(tmp_path, sources=sources(tmp_path, transform=tokens_of_row))
-    name, faults = f"replaced-{os.getpid()}", es.FaultOptions(standbys=1)
+    name, faults = f"replaced-{os.getpid()}", es.ServiceFaults(standbys=1)
     with es.start(job, backend="processes", name=name, faults=faults) as service:
         ready = lambda: [s for s in service.status()["standbys"] if s["ready"]]  # noqa: E731
         until(lambda: len(ready()) == 1, "a standby that is ready")

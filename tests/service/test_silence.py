@@ -60,7 +60,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[A
     folder = tmp_path_factory.mktemp("sources")
     job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast)
     options: dict[str, Any] = {"backend": request.param, "name": f"silence-{os.getpid()}"}
-    faults = es.FaultOptions(warn_after=1.0)
+    faults = es.ServiceFaults(warn_after=1.0)
     with es.start(job, constructors=1, faults=faults, **options) as service:
         yield service
 
@@ -116,7 +116,7 @@ def test_clients_say_that_they_wait_and_status_names_the_role_that_is_stopped(
 @pytest.mark.usefixtures("ray_of_file")
 def test_a_registry_that_is_stopped_stops_no_steps_and_is_named(tmp_path: Path) -> None:
     with RayService(
-        job_of(tmp_path), name="headless", faults=es.FaultOptions(warn_after=1.0)
+        job_of(tmp_path), name="headless", faults=es.ServiceFaults(warn_after=1.0)
     ) as service:
         client = service.client(0)
         steps_of(client, 1)

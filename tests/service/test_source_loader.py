@@ -167,7 +167,7 @@ def strategy(graph, mesh, step):
 if __name__ == "__main__":
     source = es.Source("a", sys.argv[1], transform=tokens)
     job = es.Job(sources=[source], mesh=es.Mesh(DP=1), strategy=strategy, max_tokens=64,
-                 memory=es.MemoryOptions(workers=1))
+                 memory=es.ServiceMemory(workers=1))
     loader = es.SourceLoader(job.for_loader(job.names))
     print(*loader.ahead("a", 0, 3).rows[:, 3].tolist())
     loader.close()

@@ -193,5 +193,5 @@ def job_of(setup: ServiceSetup, mesh: str, *, buffer_size: int = 4, slow: bool =
         ),
         collate="pack" if setup.packed else Collate(setup.bad_batch, setup.error, slow),
         sharding=METHODS if setup.packed else None,
-        memory=es.MemoryOptions(prefetch=setup.prefetch, buffer_size=buffer_size),
+        memory=es.ServiceMemory(prefetch=setup.prefetch, buffer_size=buffer_size),
     )

@@ -103,7 +103,7 @@ class ServiceAttempt:
                 self.job,
                 ray=es.RayOptions(address="local"),
                 loaders=self._layout(run.loaders),
-                faults=es.FaultOptions(standbys=run.standbys, warn_after=5.0),
+                faults=es.ServiceFaults(standbys=run.standbys, warn_after=5.0),
                 constructors=run.constructors,
                 state=None if self.state is None else json.loads(self.state),
             )

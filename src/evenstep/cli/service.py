@@ -157,7 +157,7 @@ def run(
       evenstep service run job.py --backend processes --step-log run.jsonl
       evenstep service run job.py --store s3://bucket/pretrain --resume s3://bucket/pretrain
     """
-    from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
+    from evenstep.service.start_options import ServiceFaults, LogOptions, RayOptions
     from evenstep.service.startup import start
     from evenstep.service.status_http import StatusEndpoint
 
@@ -185,7 +185,7 @@ def run(
                 constructors=constructors,
                 state=state,
                 store=store,
-                faults=FaultOptions(standbys=standbys),
+                faults=ServiceFaults(standbys=standbys),
                 logs=LogOptions(plans=plan_log, steps=step_log, events=events),
                 **({"ray": RayOptions(**of_ray)} if backend is Backend.ray else {}),
             )

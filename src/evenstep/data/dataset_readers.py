@@ -126,7 +126,7 @@ class IterableReader(SourceReader):
                 at, index = at + 1, index + 1
                 if index % _EVERY == 0 and at > self._points[-1].position:
                     self._record(_Point(at, index, start.pass_number, reading.resume_point()))
-            self._iterable.rewinder.finished(whole=start.state is None)
+            self._iterable.rewinder.finish(whole=start.state is None)
             if not index:
                 raise SampleError(
                     f"source {self.source.name!r} yields nothing in pass {start.pass_number}; an "

@@ -98,7 +98,7 @@ class SourceReading:
                 f"source {self.name!r} yields no sample in this worker, and stop='repeat' reads it "
                 "again and again; use fewer workers or ranks than it has shards, or another rule"
             )
-        self._reader.rewinder.finished(whole=self._whole)
+        self._reader.rewinder.finish(whole=self._whole)
         self._reading, self._pass = None, self._pass + 1
 
     def state_dict(self) -> dict[str, Any]:

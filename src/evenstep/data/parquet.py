@@ -75,7 +75,7 @@ class ParquetReader(FileReader):
         DECODED.drop(self._key)
         for number in range(len(self._files)):
             _FOOTERS.drop((self._key, number))
-        self._freed(_UNUSED)
+        self._note_freed(_UNUSED)
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         at = 0
@@ -88,7 +88,7 @@ class ParquetReader(FileReader):
                 DECODED.put(self._key, rows, rows.size)
                 del rows
                 samples = self._samples(table)
-                self._freed(table.nbytes)
+                self._note_freed(table.nbytes)
                 del table
                 samples.reverse()
                 while samples:
@@ -141,7 +141,7 @@ class ParquetReader(FileReader):
             made = RowSlice(self._arrow, batches, indices, position, room)
         if self._files[number].local:  # pyarrow has read it itself
             check_unchanged(self._files[number])
-        self._freed(size)
+        self._note_freed(size)
         return made
 
     def _retried(self, number: int, attempt: Callable[[], Result]) -> Result:
@@ -150,7 +150,7 @@ class ParquetReader(FileReader):
         file = self._files[number]
         return retried(file.path, attempt, patience=file.patience, local=True)
 
-    def _freed(self, size: int) -> None:
+    def _note_freed(self, size: int) -> None:
         """Returns freed memory to the system; Arrow would keep a row group for each source."""
         global _unused
         _unused += size

@@ -105,7 +105,7 @@ class Rewinder:
         self._moved = True
         return moved
 
-    def finished(self, *, whole: bool) -> None:
+    def finish(self, *, whole: bool) -> None:
         """Notes that a pass has ended; `whole` if it began at the beginning."""
         # Datasets return to their beginning at their end, but a loaded state may prevent it.
         self._moved = not whole and has_state(self._dataset)

@@ -46,7 +46,7 @@ from evenstep.loader.resume.epochs import Epochs, StepCount
 from evenstep.loader.resume.resumption import job_of, resumption, with_chunk_size
 from evenstep.loader.resume.state import to_dict
 from evenstep.loader.row_order import resolve_batch_sampler
-from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
+from evenstep.loader.runtime import LoaderRuntime, close_at_exit, unregister
 from evenstep.loader.step_clock import StepClock
 from evenstep.loader.transport.peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
@@ -294,15 +294,15 @@ class DataLoader(LoaderAttributes):
                 epoch=epoch,
                 pin_memory=self.pin_memory and torch.cuda.is_available(),
                 observers=Observers(
-                    received=self._received,
-                    ended=self._ended,
+                    received=self._note_step,
+                    ended=self._end_pass,
                     run_log=self._log_of_pass(exchange.place),
                     clock=self._clock_of(exchange.place),
                     memory=self._memory_of(exchange.place),
                 ),
             )
         self._current = weakref.ref(iterator)
-        self._cursor.started(start)
+        self._cursor.note_start(start)
         return iterator
 
     def _log_of_pass(self, place: GroupPlace) -> RunLog | None:
@@ -347,8 +347,8 @@ class DataLoader(LoaderAttributes):
             },
         )
 
-    def _received(self, step: StepInfo, message: StepProgress) -> None:
-        self._cursor.received(step, message)
+    def _note_step(self, step: StepInfo, message: StepProgress) -> None:
+        self._cursor.note_step(step, message)
         if self._watch is not None:
             self._watch.handed_out(step, self._cursor.fit)
         self._step_count.note(step)
@@ -361,10 +361,10 @@ class DataLoader(LoaderAttributes):
                 same = message.new_round.same_rows
                 self._notices.same_rows(same, self.sampler, self.dataset)
 
-    def _ended(self, end: EpochEnd) -> None:
+    def _end_pass(self, end: EpochEnd) -> None:
         self._notices.bad(end.bad)
         # Where one rank's end is that of all, this rank's dataset may be anywhere.
-        self._cursor.ended(exhausted=self.faults.exhausted != "stop")
+        self._cursor.end_pass(exhausted=self.faults.exhausted != "stop")
 
     # State
 
@@ -557,7 +557,7 @@ class DataLoader(LoaderAttributes):
             return  # a copy in a forked child
         self._abandon()
         self._runtime.close()
-        closed(self)
+        unregister(self)
 
     def __del__(self) -> None:
         if hasattr(self, "_owner"):

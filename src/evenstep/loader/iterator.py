@@ -47,11 +47,11 @@ class Observers:
     memory: MemoryWatch | None = None
     """Finds out what fits in it."""
 
-    def asked(self) -> None:
+    def note_request(self) -> None:
         """The trainer asks for a step."""
         for each in (self.run_log, self.clock, self.memory):
             if each is not None:
-                each.asked()
+                each.note_request()
 
     def handed_out(self, step: StepInfo) -> StepInfo:
         """The step as it is yielded."""
@@ -116,7 +116,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
     def __next__(self) -> tuple[Any, StepInfo]:
         if self._outcome is not None:
             raise self._outcome
-        self._observers.asked()
+        self._observers.note_request()
         self._tell()
         patience = self._exchange.patience
         patience.trainer(Doing.WAITS)
@@ -140,7 +140,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         measured = self._observers.measured
         if measured != self._told:
             self._told = measured
-            self._batcher.measured(*measured)
+            self._batcher.tell_measured(*measured)
 
     def _next(self) -> tuple[Any, StepInfo]:
         while True:

@@ -83,7 +83,7 @@ class MemoryWatch:
         self._largest: list[int] = []  # of an update's groups, update by update
         self._resting = 1 << 62
 
-    def asked(self) -> None:
+    def note_request(self) -> None:
         """The trainer asks for its next step."""
         if self._fit is None:
             return

@@ -140,8 +140,8 @@ def close_at_exit(owner: Any) -> None:
         Finalize(None, _close_all, exitpriority=100)
 
 
-def closed(owner: Any) -> None:
-    """Unregisters an owner that is closed."""
+def unregister(owner: Any) -> None:
+    """Of `close_at_exit`, once the owner is closed."""
     _open.discard(owner)
 
 

@@ -80,7 +80,7 @@ class StepClock:
         self._asked = self._handed = 0.0
         self._told = False
 
-    def asked(self) -> None:
+    def note_request(self) -> None:
         """The trainer asks for its next step."""
         self._asked = time.perf_counter()
         if self._open is not None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from evenstep.service.job.job import Strategy as Strategy
     from evenstep.service.job.job_options import DrawOptions as DrawOptions
     from evenstep.service.job.job_options import MeasureOptions as MeasureOptions
-    from evenstep.service.job.job_options import MemoryOptions as MemoryOptions
+    from evenstep.service.job.job_options import ServiceMemory as ServiceMemory
     from evenstep.service.job.job_options import Mesh as Mesh
     from evenstep.service.job.sample_measure import SUPERVISED as SUPERVISED
     from evenstep.service.job.source_layout import LoaderJob as LoaderJob
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from evenstep.service.sizing.loader_planning import plan_loaders as plan_loaders
     from evenstep.service.source_loader.source_loader import SourceLoader as SourceLoader
     from evenstep.service.source_loader.staged_steps import Fetched as Fetched
-    from evenstep.service.start_options import FaultOptions as FaultOptions
+    from evenstep.service.start_options import ServiceFaults as ServiceFaults
     from evenstep.service.start_options import LogOptions as LogOptions
     from evenstep.service.start_options import RayOptions as RayOptions
     from evenstep.service.startup import start as start
@@ -84,7 +84,7 @@ _HOMES = {
     ".job.job": ("Job", "Strategy"),
     ".planner.loader_pool": ("LoaderPool",),
     ".backends.local": ("LocalService",),
-    ".job.job_options": ("Mesh", "DrawOptions", "MeasureOptions", "MemoryOptions"),
+    ".job.job_options": ("Mesh", "DrawOptions", "MeasureOptions", "ServiceMemory"),
     ".planner.plan_log": ("read_log",),
     ".planner.planner": ("Planner",),
     ".client.joining": ("Client",),
@@ -97,7 +97,7 @@ _HOMES = {
     ".source_loader.staged_steps": ("Fetched",),
     ".startup": ("start",),
     ".planner.store.run_store": ("stored_state",),
-    ".start_options": ("FaultOptions", "LogOptions", "RayOptions"),
+    ".start_options": ("ServiceFaults", "LogOptions", "RayOptions"),
     ".status_http": ("StatusEndpoint",),
     "evenstep.data.source": ("Source",),
     "evenstep.strategy.loaders.loader_layout": ("SourceStripe",),

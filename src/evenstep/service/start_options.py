@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaultOptions:
+class ServiceFaults:
     """What happens when processes of the service die or hang.
 
     Args:
@@ -94,5 +94,5 @@ class StartOptions:
     constructors: int | None = None
     state: Mapping[str, Any] | None = None
     store: str | os.PathLike[str] | None = None
-    faults: FaultOptions = FaultOptions()
+    faults: ServiceFaults = ServiceFaults()
     logs: LogOptions = LogOptions()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from evenstep.errors import ConfigurationError
 from evenstep.plan.value_checks import check_one_of
 from evenstep.service.job.job import Job
-from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
+from evenstep.service.start_options import ServiceFaults, LogOptions, RayOptions
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         constructors: int | None
         state: Mapping[str, Any] | None
         store: str | os.PathLike[str] | None
-        faults: FaultOptions
+        faults: ServiceFaults
         logs: LogOptions
 
 

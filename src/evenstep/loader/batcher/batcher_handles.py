@@ -66,7 +66,7 @@ class BatcherProcess:
     def credit(self) -> None:
         self._command("credit", self._serial)
 
-    def measured(self, ratios: Ratios, found: tuple[int, int]) -> None:
+    def tell_measured(self, ratios: Ratios, found: tuple[int, int]) -> None:
         """The trainer has measured what pairs of tokens cost, and what fits in memory."""
         self._command("measured", (self._serial, (ratios, found)))
 
@@ -230,7 +230,7 @@ class BatcherThread:
         if self._ports is not None:
             self._ports.credit()
 
-    def measured(self, ratios: Ratios, found: tuple[int, int]) -> None:
+    def tell_measured(self, ratios: Ratios, found: tuple[int, int]) -> None:
         if self._ports is not None:
             self._ports.measured = ratios, found
 

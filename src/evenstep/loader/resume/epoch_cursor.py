@@ -91,7 +91,7 @@ class EpochStart:
 class EpochCursor:
     """The epoch that is under way, or that the next pass begins or resumes, and how far it is.
 
-    A pass goes through `start`, `started`, `received` for each step, and `ended`. A pass that was
+    A pass goes through `start`, `note_start`, `note_step` for each step, and `end_pass`. A pass that was
     abandoned leaves the position where it is, for `to_save`; the next one begins a new epoch.
     """
 
@@ -217,24 +217,24 @@ class EpochCursor:
             dataset_moved=self._rewinder is not None and self._rewinder.begin(here=here),
         )
 
-    def started(self, start: EpochStart) -> None:
+    def note_start(self, start: EpochStart) -> None:
         """Notes that a pass has started. If it could not, the next `start` repeats it."""
         self._resumes = False
         self.ranks = start.rank, start.world_size
         self.next_epoch = start.progress.epoch + 1
 
-    def received(self, step: StepInfo, message: StepProgress) -> None:
+    def note_step(self, step: StepInfo, message: StepProgress) -> None:
         """Notes that the trainer has received a step."""
         self._progress = self._progress.after(step, message, iterable=self._epochs.iterable)
 
-    def ended(self, *, exhausted: bool) -> None:
+    def end_pass(self, *, exhausted: bool) -> None:
         """Notes that a pass has delivered all its steps.
 
         Args:
             exhausted: this rank's samples ran out, not those of another rank alone.
         """
         if self._rewinder is not None:
-            self._rewinder.finished(whole=exhausted and not self._progress.resumed)
+            self._rewinder.finish(whole=exhausted and not self._progress.resumed)
         self._progress = self._next()
 
     def to_save(self, *, under_way: bool) -> EpochProgress:

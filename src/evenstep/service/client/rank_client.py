@@ -39,7 +39,7 @@ class RankClient:
             tree: the trainer's mesh.
             rank: global rank.
             constructor: the one that serves the rank's data-parallel group.
-            prefetch: steps requested beyond the one being trained on; see `MemoryOptions`.
+            prefetch: steps requested beyond the one being trained on; see `ServiceMemory`.
             step: the first step.
 
         Raises:
@@ -99,7 +99,7 @@ class RankClient:
         if self._ended:
             raise StopIteration
         if self._run_log is not None:
-            self._run_log.asked()
+            self._run_log.note_request()
         begin = time.perf_counter()
         self._request_steps()
         try:

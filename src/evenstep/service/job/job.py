@@ -34,7 +34,7 @@ from evenstep.service.job.collators import (
     packs,
     pads,
 )
-from evenstep.service.job.job_options import DrawOptions, MeasureOptions, MemoryOptions, mesh_of
+from evenstep.service.job.job_options import DrawOptions, MeasureOptions, ServiceMemory, mesh_of
 from evenstep.service.job.sample_measure import MEDIA, SUPERVISED, SampleMeasure
 from evenstep.service.job.source_layout import LoaderJob, SourceLayout
 from evenstep.strategy import DGraph, LoadingPlan
@@ -122,7 +122,7 @@ class Job:
     subplan_collate: Mapping[str, Collate] = field(default_factory=dict)
     sharding: str | Sequence[str] | Callable[[Any, int], Sharding] | None = METHODS
     measures: MeasureOptions = field(default_factory=MeasureOptions)
-    memory: MemoryOptions = field(default_factory=MemoryOptions)
+    memory: ServiceMemory = field(default_factory=ServiceMemory)
 
     def __post_init__(self) -> None:
         self._check_sources()

@@ -96,7 +96,7 @@ class MeasureOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryOptions:
+class ServiceMemory:
     """What roles prepare ahead, and what they keep.
 
     Args:

@@ -38,9 +38,9 @@ class SourceLayout:
     shares: tuple[tuple[SourceStripe, ...], ...]
     """[loaders] one for each source that the loader has a part of."""
     workers: tuple[int, ...] = ()
-    """[loaders] processes of each that transform; empty: `MemoryOptions.workers` each."""
+    """[loaders] processes of each that transform; empty: `ServiceMemory.workers` each."""
     buffer_bytes: tuple[int, ...] = ()
-    """[loaders] bytes of prepared samples that each holds; empty: those of `MemoryOptions` each."""
+    """[loaders] bytes of prepared samples that each holds; empty: those of `ServiceMemory` each."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "buffer_bytes"):

@@ -74,7 +74,7 @@ class PlanLog:
         kept = "none is" if first is None else f"those from step {first} on are"
         raise ConfigurationError(
             f"the plan of step {step} is not kept, {kept}; raise plans_kept= of "
-            "MemoryOptions, or give a file as plans= of LogOptions"
+            "ServiceMemory, or give a file as plans= of LogOptions"
         )
 
     def clear(self, begin: int = 0) -> None:

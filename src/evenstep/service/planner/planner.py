@@ -363,7 +363,7 @@ class Planner:
             raise ConfigurationError(
                 f"the state before step {step} is not there: step {self._step} is planned "
                 f"next, and {self._job.memory.plans_kept} steps are kept (plans_kept= of "
-                "MemoryOptions)"
+                "ServiceMemory)"
             )
         return self._state()
 

@@ -116,7 +116,7 @@ class CommonState:
         self._doubtful.discard(rank)
         self._end_if_decided()
 
-    def failed(self, rank: int, error: EvenstepError) -> None:
+    def note_failure(self, rank: int, error: EvenstepError) -> None:
         """Notes that a rank got an error, and will not come."""
         self._failed[rank] = error
         self._doubtful.discard(rank)
@@ -132,7 +132,7 @@ class CommonState:
         for rank, each in meeting.waiting.items():
             _answer(each, Answer(error=mesh_changed(rank, meeting.step, step)))
 
-    def client_restarted(self, rank: int) -> None:
+    def note_restart(self, rank: int) -> None:
         """Notes that a rank that had a client has a new one. Nobody waits for the old one, and it
         does not wait either."""
         self._taken.pop(rank, None)

@@ -205,7 +205,7 @@ class JobRegistry:
         """
         if mark not in self._numbers:
             if rank in self._clients:
-                self._common_state.client_restarted(rank)
+                self._common_state.note_restart(rank)
             self._clients[rank] = max(self._clients.get(rank, 0) + 1, time.time_ns())
             self._numbers[mark] = self._clients[rank]
         return self._numbers[mark]
@@ -260,7 +260,7 @@ class JobRegistry:
 
     async def record_failure(self, rank: int, client: int, error: EvenstepError) -> None:
         if self._is_last(rank, client):
-            self._common_state.failed(rank, error)
+            self._common_state.note_failure(rank, error)
 
     def _is_last(self, rank: int, client: int) -> bool:
         """Whether a client is the last of its rank. It may have started before this registry."""

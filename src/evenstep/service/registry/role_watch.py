@@ -74,7 +74,7 @@ class RoleWatch:
         """JSON-able: what the role says, and `process`. If a role says nothing within
         `STATUS_LIMIT`, its last answer, and `seconds_old` since when."""
         asked = asyncio.ensure_future(self._ask("status", STATUS_LIMIT))
-        asked.add_done_callback(_noted)  # the service may be closed meanwhile
+        asked.add_done_callback(_retrieve_error)  # the service may be closed meanwhile
         about = await self.process(STATUS_LIMIT)
         try:
             answer = await asked
@@ -113,7 +113,7 @@ class RoleWatch:
         asked, since = self._late.get(message, (None, 0.0))
         if asked is None or asked.done():
             asked, since = asyncio.ensure_future(self._send(message)), time.monotonic()
-            asked.add_done_callback(_noted)
+            asked.add_done_callback(_retrieve_error)
         await asyncio.wait([asked], timeout=limit)
         if asked.done():
             return asked.result()
@@ -331,7 +331,7 @@ def _name(role: str, location: Location | None) -> str:
     return located({"role": role, "process": process, "host": host})
 
 
-def _noted(asked: asyncio.Future[Any]) -> None:
+def _retrieve_error(asked: asyncio.Future[Any]) -> None:
     """Retrieves the error of an answer that nobody awaits any more, which asyncio would log."""
     if not asked.cancelled():
         asked.exception()

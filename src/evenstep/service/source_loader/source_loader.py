@@ -90,7 +90,7 @@ class SourceLoader:
 
     def fill_in_background(self) -> None:
         """Starts to prepare samples ahead in threads, of each source that was drawn from, within
-        the limits of `MemoryOptions`. An unexpected error in them is raised by all later
+        the limits of `ServiceMemory`. An unexpected error in them is raised by all later
         messages."""
         self._filler.start()
 

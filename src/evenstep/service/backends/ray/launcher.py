@@ -48,7 +48,7 @@ from evenstep.service.remote.role_makers import (
     restart_constructor,
     restart_planner,
 )
-from evenstep.service.start_options import FaultOptions, LogOptions, RayOptions
+from evenstep.service.start_options import ServiceFaults, LogOptions, RayOptions
 from evenstep.service.transport.endpoint import Keys
 
 _REGISTRY = "the registry"
@@ -67,7 +67,7 @@ class Launcher:
         name: str,
         layout: SourceLayout,
         placement: ActorPlacement,
-        faults: FaultOptions,
+        faults: ServiceFaults,
         ray: RayOptions,
     ) -> None:
         """
