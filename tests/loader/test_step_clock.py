@@ -134,7 +134,7 @@ def train(
     draw = np.random.default_rng(0)
     update = np.zeros(len(steps[0].totals.samples))
     for number, step in enumerate(steps):
-        told.asked()
+        told.note_request()
         clock.now += 0.3 if number % 50 == 7 else 0.0  # for data
         yield told.handed_out(step)
         update += costs_of(step, policy)
@@ -233,7 +233,7 @@ def test_times_that_have_nothing_to_do_with_tokens_tell_nothing(clock: Clock) ->
     policy = POLICIES["padded"]
     told, noise = StepClock(policy, rank=0), np.random.default_rng(0)
     for step in planned(policy):
-        told.asked()
+        told.note_request()
         assert told.handed_out(step).imbalance_measured is None
         clock.now += noise.uniform(0.01, 1.0)
 
@@ -267,7 +267,7 @@ def test_on_a_device_events_are_read_when_they_have_happened(
     policy = POLICIES["packed"]
     told = StepClock(policy, rank=0)
     for step in planned(policy):
-        told.asked()
+        told.note_request()
         told.handed_out(step)
         device[0] += float(costs_of(step, policy).max())  # the host's clock stands still
     assert told.fitted is not None

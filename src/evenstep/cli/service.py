@@ -157,7 +157,7 @@ def run(
       evenstep service run job.py --backend processes --step-log run.jsonl
       evenstep service run job.py --store s3://bucket/pretrain --resume s3://bucket/pretrain
     """
-    from evenstep.service.start_options import ServiceFaults, LogOptions, RayOptions
+    from evenstep.service.start_options import LogOptions, RayOptions, ServiceFaults
     from evenstep.service.startup import start
     from evenstep.service.status_http import StatusEndpoint
 

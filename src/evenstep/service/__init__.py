@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from evenstep.service.job.job import Strategy as Strategy
     from evenstep.service.job.job_options import DrawOptions as DrawOptions
     from evenstep.service.job.job_options import MeasureOptions as MeasureOptions
-    from evenstep.service.job.job_options import ServiceMemory as ServiceMemory
     from evenstep.service.job.job_options import Mesh as Mesh
+    from evenstep.service.job.job_options import ServiceMemory as ServiceMemory
     from evenstep.service.job.sample_measure import SUPERVISED as SUPERVISED
     from evenstep.service.job.source_layout import LoaderJob as LoaderJob
     from evenstep.service.job.source_layout import SourceLayout as SourceLayout
@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     from evenstep.service.sizing.loader_planning import plan_loaders as plan_loaders
     from evenstep.service.source_loader.source_loader import SourceLoader as SourceLoader
     from evenstep.service.source_loader.staged_steps import Fetched as Fetched
-    from evenstep.service.start_options import ServiceFaults as ServiceFaults
     from evenstep.service.start_options import LogOptions as LogOptions
     from evenstep.service.start_options import RayOptions as RayOptions
+    from evenstep.service.start_options import ServiceFaults as ServiceFaults
     from evenstep.service.startup import start as start
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
     from evenstep.strategy.loaders.loader_layout import SourceStripe as SourceStripe

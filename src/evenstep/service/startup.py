@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from evenstep.errors import ConfigurationError
 from evenstep.plan.value_checks import check_one_of
 from evenstep.service.job.job import Job
-from evenstep.service.start_options import ServiceFaults, LogOptions, RayOptions
+from evenstep.service.start_options import LogOptions, RayOptions, ServiceFaults
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack

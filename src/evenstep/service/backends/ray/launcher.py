@@ -48,7 +48,7 @@ from evenstep.service.remote.role_makers import (
     restart_constructor,
     restart_planner,
 )
-from evenstep.service.start_options import ServiceFaults, LogOptions, RayOptions
+from evenstep.service.start_options import LogOptions, RayOptions, ServiceFaults
 from evenstep.service.transport.endpoint import Keys
 
 _REGISTRY = "the registry"
