@@ -91,8 +91,8 @@ class EpochStart:
 class EpochCursor:
     """The epoch that is under way, or that the next pass begins or resumes, and how far it is.
 
-    A pass goes through `start`, `note_start`, `note_step` for each step, and `end_pass`. A pass that
-    was abandoned leaves the position where it is, for `to_save`; the next one begins a new epoch.
+    A pass goes through `start`, `note_start`, `note_step` for each step, and `end_pass`. A pass
+    that was abandoned leaves the position where it is, for `to_save`; the next begins a new epoch.
     """
 
     def __init__(self, epochs: Epochs, labels: str | None) -> None:
