@@ -156,9 +156,9 @@ def test_on_two_ranks_states_come_together_and_errors_of_one_reach_both(tmp_path
     (saved / "damaged.json").write_text('{"version": 2, ')
     (saved / "no_text.json").write_bytes(b"\xff\xfe\x00")
     first, second = run(shared, 2, saved, folder=tmp_path, within=60)
-    assert first[0] == ["dp_rank_0", "epoch", "job", "version"]
-    assert second[0] == ["dp_rank_1", "epoch", "job", "version"]
-    assert first[1] == ["dp_rank_0", "dp_rank_1", "epoch", "job", "version"]
+    assert first[0] == ["dp_rank_0", "epoch", "job", "of", "version"]
+    assert second[0] == ["dp_rank_1", "epoch", "job", "of", "version"]
+    assert first[1] == ["dp_rank_0", "dp_rank_1", "epoch", "job", "of", "version"]
     assert first[2]
     assert second[2]
     assert first[3] == ["part 0", "part 1"]

@@ -363,7 +363,7 @@ NULLABLE = OPTIONAL | {
     ("epoch", "window_limit"),
     ("epoch", "labels"),
     ("epoch", "next_entry"),
-    ("dp_rank_0", "sources"),
+    ("dp_rank_0", "workers"),
 }
 
 

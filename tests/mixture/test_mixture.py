@@ -308,19 +308,6 @@ def test_a_repeated_source_that_ends_is_refused_with_the_position():
     assert mixture.draw(0, arrays) == before[0]
 
 
-@pytest.mark.parametrize(
-    ("alias", "rule"),
-    [
-        ("all_exhausted_without_replacement", "all_exhausted"),
-        ("STOP_ON_SHORTEST", "first_exhausted"),
-        ("STOP_ON_LONGEST_DROP", "all_exhausted"),
-        ("CYCLE_FOREVER", "repeat"),
-    ],
-)
-def test_other_libraries_names_of_stop_rules_are_understood(alias, rule):
-    assert Mixer(["a"], {"a": 1}, samples_per_step=1, stop=alias).options.stop == rule
-
-
 # Curriculum
 
 

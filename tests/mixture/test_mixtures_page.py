@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import numpy as np
 from mixing_world import Arrays
 
-from page_code import DOCS, blocks
+from page_code import blocks
 
 
 def test_the_page_runs_from_its_beginning_to_its_end():
@@ -31,16 +30,3 @@ def test_the_page_runs_from_its_beginning_to_its_end():
     assert names["warm_up"].weights(1000, None)["code"] == 0.2
     assert names["per_step"].weights(500, None) == {"web": 1, "code": 0.5}
     assert names["both"].weights(550, None) == {"web": 0.5, "code": 0.5}
-
-
-def test_names_of_stop_rules_on_the_page_are_those_that_are_understood():
-    from evenstep.mixture.mixture_options import stop_rule
-
-    rows = re.findall(
-        r'^\| `"(\w+)"` \|.*\|(.*)\|$', (DOCS / "mixtures.md").read_text(), re.MULTILINE
-    )
-    assert len(rows) == 4
-    for rule, elsewhere in rows:
-        assert stop_rule(rule) == rule
-        for name in re.findall(r"`(\w+)`", elsewhere):
-            assert stop_rule(name) == rule or name == "all_exhausted"

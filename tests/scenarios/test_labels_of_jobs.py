@@ -62,10 +62,6 @@ def multi_hot(index: int) -> Sample:
     return {"input_ids": tokens_of(index), "labels": torch.tensor(hot)}
 
 
-def pair(index: int) -> Any:
-    return tokens_of(index), tokens_of(index) % 2
-
-
 # Losses: means over what their models predict, of [rows, tokens, WIDTH] hidden states
 
 
@@ -104,10 +100,6 @@ def of_multi_hot(model: Any, batch: Any) -> torch.Tensor:
     return binary_cross_entropy_with_logits(logits, batch["labels"])
 
 
-def of_pair(model: Any, batch: Any) -> torch.Tensor:
-    return of_each(model, {"input_ids": batch[0], "labels": batch[1]})
-
-
 # Collate functions
 
 
@@ -125,9 +117,6 @@ def shifting(samples: list[Sample]) -> Any:
     batch = evenstep.PadCollator()(samples)
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     return {"input_ids": batch["input_ids"][:, :-1], "labels": labels[:, 1:]}
-
-
-PAIRS = evenstep.PadCollator(pad_values={"1": -100})
 
 
 class Model(nn.Module):
@@ -177,7 +166,6 @@ KINDS = {
     "classes": Kind(classes, of_each, real, EVEN, "every"),
     "numbers": Kind(numbers, of_numbers, real, EVEN, None),
     "multi-hot": Kind(multi_hot, of_multi_hot, lambda s: 1, EVEN, None),
-    "pairs": Kind(pair, of_pair, lambda s: len(s[0]), {**EVEN, "collate_fn": PAIRS}, None),
 }
 
 
@@ -200,9 +188,7 @@ def gradient(model: nn.Module) -> torch.Tensor:
 
 
 def alone(kind: Kind, sample: Any) -> Any:
-    if isinstance(sample, dict):
-        return evenstep.PadCollator()([sample])
-    return PAIRS([sample])
+    return evenstep.PadCollator()([sample])
 
 
 def of_samples(kind: Kind, indices: list[int]) -> torch.Tensor:

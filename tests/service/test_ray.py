@@ -39,6 +39,7 @@ pytestmark = pytest.mark.usefixtures("ray_of_file")
 
 
 STEPS = 40
+EVENTS = "events.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +61,11 @@ def expected(job: es.Job) -> list[list[Any]]:
 @pytest.fixture(scope="module")
 def service(job: es.Job, folder: Path) -> Iterator[RayService]:
     """As the page on operation starts one, and with a standby."""
-    more = "loaders=2, faults=faults)"
+    more = "loaders=2, faults=faults, logs=logs)"
     (code, *_) = blocks(PAGE, "Start")
     assert "loaders=2)" in code
-    names: dict[str, Any] = {"job": job}
+    logs = es.LogOptions(events=folder / EVENTS)
+    names: dict[str, Any] = {"job": job, "logs": logs}
     names["faults"] = es.ServiceFaults(standbys=1)
     try:
         exec(compile(code.replace("loaders=2)", more), PAGE, "exec"), names)
@@ -148,7 +150,6 @@ def test_names(service: RayService, job: es.Job) -> None:
         attach(service.address, "other")
 
 
-@pytest.mark.usefixtures("service")
 def test_more_cpus_than_are_free_are_asked_for_as_the_cluster_may_grow() -> None:
     import ray
 
@@ -164,23 +165,20 @@ def test_trainers_get_what_one_process_gives_though_one_process_after_another_is
     """One of them joins by the address of the cluster; the other is on a host without Ray."""
     kinds = ("loader", "standby", "planner", "constructor", "registry", "trainer")
 
-    seen: set[tuple[bool, str]] = set()  # a registry that has died has forgotten them
-
-    def noticed(promoted: bool, role: str) -> bool:
-        seen.update((each["promoted"], each["role"]) for each in service.status()["restarts"])
-        return (promoted, role) in seen
+    def noticed(event: str, role: str) -> bool:
+        lines = map(json.loads, (folder / EVENTS).read_text().splitlines())
+        return any(event == line["event"] and role == line["role"] for line in lines)
 
     def events() -> Iterator[tuple[str, str, float]]:
         for kind in kinds:
-            if kind == "registry":
-                for role in ("the Planner", "Data Constructor 0"):
-                    until(lambda role=role: noticed(False, role), role)
             yield kind, "killed", 0.5
             # A standby that dies while it takes over is not promoted.
-            until(lambda: noticed(True, "Source Loader 0"), "the promotion")
+            until(lambda: noticed("promoted", "Source Loader 0"), "the promotion")
 
-    chaos = play(service, folder, events=events(), expected=expected, step_seconds=0.2)
+    chaos = play(service, folder, events=events(), expected=expected, step_seconds=0.4)
     assert len(chaos.happened) == len(kinds)
+    for role in ("the Planner", "Data Constructor 0"):
+        until(lambda role=role: noticed("restarted", role), role)
 
 
 def plain(value: Any) -> Any:

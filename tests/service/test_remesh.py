@@ -85,20 +85,6 @@ def test_a_job_that_draws_what_its_mesh_holds_does_so_on_another() -> None:
     assert fixed.on({"DP": 4}).draws.tokens_per_step == 300
 
 
-def test_nodes_of_the_mesh_are_removed_added_and_replaced(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path), backend="local") as service:
-        steps_of(service.client(0), 2)
-        service.remesh(service.job.tree.replace("DP", 1, [9]))  # rank 1 is lost, and 9 comes
-        steps_of(service.client(9), 1)
-        with pytest.raises(ConfigurationError, match="rank 1 is not a client"):
-            service.client(1)
-        service.remesh(service.job.tree.add("DP", [1]), at_step=5)
-        assert service.client(1).step == 5
-        steps_of(service.client(1), 1)
-        with pytest.raises(ConfigurationError, match="comes to step 6 next"):
-            service.remesh(service.job.tree.remove("DP", 0), at_step=5)
-
-
 def test_ranks_join_and_leave_while_all_roles_run(tmp_path: Path) -> None:
     """As in one process, but that clients have requested steps: these they get."""
     pytest.importorskip("zmq", reason="pyzmq is not installed")

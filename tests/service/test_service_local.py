@@ -145,7 +145,7 @@ def test_a_state_of_other_data_is_refused(tmp_path: Path, start: Any) -> None:
         start(job_of(tmp_path, sources=changed), state=state)
     with pytest.raises(Exception, match="seed"):
         start(job_of(tmp_path, sources=given, seed=9), state=state)
-    with pytest.raises(Exception, match="version 7"):
+    with pytest.raises(Exception, match="version=7"):
         start(job_of(tmp_path, sources=given), state={**state, "version": 7})
 
 

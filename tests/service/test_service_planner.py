@@ -169,7 +169,7 @@ def bad_weights(graph: Any, mesh: Any, step: int) -> Any:
         (nothing_drawn, 0, "drawn nothing of the job's sources in step 0"),
         (unknown_axis, 0, "'EP'"),
         (raising, 0, "raised KeyError in step 0: 'cost'"),
-        (losing, 0, "plan only the graph's samples"),
+        (losing, 0, "lacks 1 samples"),
         (other_step, 0, "returned a plan of step 1"),
         (unfetched, 0, "no rank fetches bucket"),
         (bad_weights, 2, "code=-1.0"),
@@ -234,15 +234,18 @@ def collating_but_not_1004(samples: Any) -> Any:
 # Plans and their log
 
 
-def test_plans_are_kept_in_a_file(tmp_path: Path, start: Any) -> None:
+def test_plans_are_kept_in_a_file_and_read_back_exactly(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, plans_kept=2)
     log = tmp_path / "log" / "plans.jsonl"
     with start(job, logs=es.LogOptions(plans=log)) as service:
         plans = [to_json(service.plan(step)) for step in range(6)]
-    assert log.read_text().splitlines() == plans
+        assert to_json(service.plan(1)) == plans[1]
+        assert len(log.read_text().splitlines()) == 6
+    assert [to_json(es.read_log(log, step)) for step in range(6)] == plans
+    assert es.read_log(log, 6) is None
     with start(job) as service:
         service.plan(5)
-        with pytest.raises(ConfigurationError, match="plan of step 1 is not kept any more"):
+        with pytest.raises(ConfigurationError, match="plan of step 1 is not kept, those from"):
             service.plan(1)
         with pytest.raises(ConfigurationError, match="state before step 1 is not there"):
             service.state_dict(1)

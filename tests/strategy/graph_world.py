@@ -48,7 +48,16 @@ class Batches(Mixer):
         self.tables = tables
 
     def draw_with(self, step: int, provider: Metadata, schedule: Any = None) -> SampleTable:
-        self.record = DrawRecord(step=step, weights={"a": 0.5, "b": 0.25, "c": 0.25}, bad={})
+        none: dict[str, Any] = {name: {} for name in ("counts", "positions", "tokens", "bad")}
+        self.record = DrawRecord(
+            step=step,
+            samples=0,
+            weights={"a": 0.5, "b": 0.25, "c": 0.25},
+            phases=(),
+            signals=None,
+            ended=False,
+            **none,
+        )
         return self.tables[step]
 
 

@@ -101,9 +101,6 @@ class StepModel:
             backward_tflops=tuple(tuple(ATTENTION_BACKWARD * x for x in row) for row in forward),
             forward_launch=10e-6,
             backward_launch=30e-6,
-            device="an assumed H100",
-            kernel="an assumed FlashAttention varlen",
-            dtype="bf16",
         )
 
     def linear(self, tokens: Int64Array) -> Float64Array:

@@ -90,6 +90,7 @@ class Mixer:
         """The arguments, checked."""
         self._state = MixtureState.fresh(self.sources)
         self._last: SampleTable | None = None
+        self._drawn_by: Any = None
         self.record: DrawRecord | None = None
         """Record of the step drawn last; None before the first."""
         self.peaks: Mapping[str, float] | None = None
@@ -169,12 +170,18 @@ class Mixer:
         """
         if self.record is not None and self.record.step == step:
             assert self._last is not None
+            if schedule is not None and schedule != self._drawn_by:
+                raise ConfigurationError(
+                    f"the mixture has drawn step {step} by other weights; a step is drawn once: "
+                    "mix one graph, and derive the others from it"
+                )
             return self._last
         if step != self.step:
             raise ConfigurationError(
                 f"step {step} cannot be drawn now: step {self.step} is next, since each step "
                 "continues the one before; load the state of that step, or see redrawn"
             )
+        self._drawn_by = schedule
         schedule = self.options.schedule if schedule is None else as_schedule(schedule)
         signals = self._state.signals if isinstance(schedule, FeedbackSchedule) else None
         self.peaks = schedule.peaks()

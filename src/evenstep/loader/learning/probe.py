@@ -20,7 +20,9 @@ from evenstep.batch.joining import keeping_random_state
 from evenstep.errors import EvenstepError, LoaderDiedError, described
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.workers.worker_start import (
+    NOT_PICKLED,
     WorkerStart,
+    cannot_be_sent,
     context_of,
     could_not_start,
     explain_worker_error,
@@ -107,6 +109,8 @@ def _explained(error: Exception, probe: Probe) -> EvenstepError:
     error = explain_worker_error(error, iterable=True, num_workers=1)
     if isinstance(error, EvenstepError):
         return error
+    if isinstance(error, NOT_PICKLED):
+        return cannot_be_sent(error, probe.start_method)
     if isinstance(error, (OSError, MemoryError)):
         return could_not_start("the workers that try a few samples", error)
     return LoaderDiedError(

@@ -83,14 +83,26 @@ def start_batcher(run: Callable[..., None], spec: Any, ends: Sequence[Connection
     process = context.Process(target=run, args=(spec, *ends), name="evenstep-batcher", daemon=False)
     try:
         process.start()
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ConfigurationError(
-            "the dataset, or a function of the loader, cannot be sent to a worker process "
-            f"({error}), which start method {context.get_start_method()!r} on {sys.platform} "
-            "needs; define it at the top level of a module, of what can be pickled, or use "
-            "num_workers=0"
-        ) from error
+    except NOT_PICKLED as error:
+        raise cannot_be_sent(error, spec.start_method) from error
     return process
+
+
+NOT_PICKLED = (pickle.PicklingError, AttributeError, TypeError)
+"""What pickling raises."""
+
+
+def cannot_be_sent(error: Exception, start_method: str | None) -> ConfigurationError:
+    """
+    Args:
+        error: any of `NOT_PICKLED`.
+    """
+    method = multiprocessing.get_context(start_method).get_start_method()
+    return ConfigurationError(
+        f"the dataset, or a function of the loader, cannot be sent to a worker process ({error}), "
+        f"which start method {method!r} on {sys.platform} needs; define it at the top level of a "
+        "module, of what can be pickled, or use num_workers=0"
+    )
 
 
 _CAUGHT = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\n")
