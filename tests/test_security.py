@@ -17,6 +17,7 @@ UNPICKLES = {
     "loader/batcher/filler_sample.py",
     "loader/learning/learned.py",
     "loader/learning/probe.py",
+    "loader/start/fork_server.py",
     "loader/transport/shared_memory.py",
     # a Source Loader and its own workers, through pipes
     "service/source_loader/preparer.py",

@@ -67,9 +67,10 @@ def make() -> Iterator[Make]:
 
 
 def everybody() -> set[int]:
-    """Batcher and workers; the resource tracker of other tests is neither."""
+    """Batcher and workers; the resource tracker and the fork server of other tests are neither."""
+    others = ("resource_tracker", "evenstep.loader.start")
     children = psutil.Process().children(recursive=True)
-    return {c.pid for c in children if "resource_tracker" not in " ".join(c.cmdline())}
+    return {c.pid for c in children if not any(name in " ".join(c.cmdline()) for name in others)}
 
 
 def whole_pass(loader: evenstep.DataLoader) -> set[int]:

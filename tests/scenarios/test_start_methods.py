@@ -1,4 +1,4 @@
-"""A killed trainer leaves no process behind, however its workers started."""
+"""Workers start beside busy threads and from any script; a killed trainer leaves no fork server."""
 
 from __future__ import annotations
 
@@ -10,31 +10,165 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import WITHIN, Sticky, train
-from ranks import Job
+from faults import WITHIN, Sticky, loader_over, train
+from ranks import Job, Rank
+
+from documents import Documents
 
 TESTS = str(Path(__file__).parents[1])
+BUSY = """
+import faulthandler, importlib, logging, os, sys, threading
+import torch
+import evenstep
+from documents import Documents
+
+logger = logging.getLogger("busy")
+logger.addHandler(logging.FileHandler(os.devnull))
+MODULES = ["colorsys", "mailbox", "wave", "tarfile", "unittest.mock", "xml.dom.minidom"]
+
+end = threading.Event()
+
+def keep_busy(number):
+    while not end.wait(0.01):
+        sys.modules.pop(MODULES[number], None)
+        importlib.import_module(MODULES[number])
+        logger.warning("a message of thread %d", number)
+        memory = [bytearray(1 << size) for size in range(16)]
+        torch.randn(300, 300, requires_grad=True).sum().backward()
+
+threads = [threading.Thread(target=keep_busy, args=(number,), daemon=True) for number in range(6)]
+for thread in threads:
+    thread.start()
+loader = evenstep.DataLoader(Documents(64), policy=evenstep.Even(1024), num_workers=2)
+for number in range({passes}):
+    faulthandler.dump_traceback_later(100, exit=True)
+    assert sum(len(step.indices) for _, step in loader.steps()) == 64
+end.set()
+for thread in threads:
+    thread.join()
+print("whole")
+"""
 
 
-def test_a_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
-    (long := tmp_path / ("long" * 25)).mkdir()
-    code = (
-        "import evenstep; from documents import Documents\n"
-        "loader = evenstep.DataLoader(Documents(9), policy=evenstep.FixedBatch(3), num_workers=1,"
-        " multiprocessing_context='forkserver')\n"
-        "try: list(loader)\n"
-        "except evenstep.errors.LoaderDiedError as error: print(error)"
+@pytest.mark.parametrize(
+    "passes",
+    [2, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
+)
+def test_passes_that_begin_beside_busy_threads_do_not_hang(passes: int) -> None:
+    script = BUSY.format(passes=passes)
+    assert said_by([sys.executable, "-W", "error::RuntimeWarning", "-c", script]) == "whole"
+
+
+TELLING = """
+import psutil
+from documents import Documents
+
+class Telling(Documents):
+    def __getitem__(self, index):
+        server = psutil.Process().parent().ppid()
+        return {"server": server, **super().__getitem__(index)}
+"""
+MAIN = """
+import os
+import evenstep
+
+def main():
+    loader = evenstep.DataLoader(Telling(16), batch_size=4, num_workers=1)
+    (server,) = {int(one) for batch in loader for one in batch["server"]}
+    print("forked" if server == os.getpid() else "served")
+"""
+GUARD = '\nif __name__ == "__main__":\n    main()\n'
+SPAWN = """
+import torch.multiprocessing as mp
+
+def rank(number):
+    main()
+
+if __name__ == "__main__":
+    mp.{start}
+"""
+SPAWNED = SPAWN.format(start="spawn(rank)")
+SET = SPAWN.format(start='set_start_method("spawn"); mp.spawn(rank)')
+FORKED = SPAWN.format(start='start_processes(rank, start_method="forkserver")')
+# Says that it runs, whoever runs it.
+RUNS = """
+if __name__ == "__main__":
+    import os
+import pathlib, time
+with (pathlib.Path(__file__).parent / "runs").open("a") as log:
+    log.write(__name__ + " ")
+"""
+
+
+def soak(*values: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize(
+    ("script", "how", "runs"),
+    [
+        (TELLING + MAIN + GUARD, "served", ""),
+        (TELLING + MAIN + RUNS + GUARD, "forked", "__main__"),
+        ("from telling import Telling\n" + MAIN + RUNS + "\nmain()\n", "served", "__main__"),
+        (TELLING + MAIN + SPAWNED, "served", ""),
+        soak(TELLING + MAIN + RUNS + SPAWNED, "forked", "__main__ __mp_main__"),
+        soak("from telling import Telling\n" + MAIN + RUNS + SET, "served", "__main__ __mp_main__"),
+        soak(TELLING + MAIN + FORKED, "served", ""),
+    ],
+    ids=[
+        "guarded",
+        "guarded but for a file",
+        "dataset of a module",
+        "spawned ranks",
+        "spawned ranks, guarded but for a file",
+        "spawned ranks as set, dataset of a module",
+        "ranks of a fork server",
+    ],
+)
+def test_any_script_works_and_runs_once(tmp_path: Path, script: str, how: str, runs: str) -> None:
+    (tmp_path / "telling.py").write_text(TELLING)
+    (tmp_path / "script.py").write_text(script)
+    assert said_by([sys.executable, "script.py"], tmp_path) == how
+    log = tmp_path / "runs"
+    assert (log.read_text().split() if log.exists() else []) == runs.split()
+
+
+@pytest.mark.soak
+def test_a_script_may_be_run_as_a_module(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(TELLING + MAIN + GUARD)
+    assert said_by([sys.executable, "-m", "script"], tmp_path) == "served"
+
+
+def said_by(command: list[str], folder: Path | None = None) -> str:
+    paths = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
+    environ = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, check=False, cwd=folder
     )
-    paths = os.pathsep.join([TESTS, *filter(None, sys.path)])
-    environment = {**os.environ, "TMPDIR": str(long), "PYTHONPATH": paths}
-    said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
-    assert "set TMPDIR to a shorter one" in said
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout.strip()
 
 
-@pytest.mark.parametrize("method", [None, "spawn"])
-def test_a_killed_trainer_leaves_no_process_behind(tmp_path: Path, method: Any) -> None:
-    options = {"num_workers": 2, "multiprocessing_context": method}
-    with Job(train, 1, options, Sticky(200), folder=tmp_path) as job:
+def make_and_wait(rank: Rank) -> None:
+    loader = loader_over(Documents(100), num_workers=2)
+    rank.say("training")
+    rank.heard(0, "nothing", within=60)
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (train, ({"num_workers": 2}, Sticky(200))),
+        (make_and_wait, ()),
+    ],
+    ids=["stuck worker", "server still starting"],
+)
+def test_a_killed_trainer_leaves_no_fork_server_behind(
+    tmp_path: Path, function: Any, arguments: tuple[Any, ...]
+) -> None:
+    with Job(function, 1, *arguments, folder=tmp_path) as job:
         job.heard(0, "training", within=60)
         job.signal(0, signal.SIGKILL)
         job.join(WITHIN)

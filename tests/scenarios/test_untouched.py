@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import os
 import signal
 import time
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 import evenstep
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.learning import probe
+from row_collate import Collate
 
 POLICY = evenstep.Even(max_tokens=1024)
 UPDATE = {"policy": POLICY, "update_tokens": 4000}
@@ -78,7 +80,7 @@ def test_thousands_of_samples_hold_their_own_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("method", [None, "forkserver", "spawn"])
+@pytest.mark.parametrize("method", [None, "fork", "forkserver", "spawn"])
 def test_forty_thousand_do_however_they_are_read(method: str | None, tmp_path: Path) -> None:
     check_all(method, tmp_path, 40_000)
 
@@ -156,7 +158,7 @@ def test_a_sample_that_hangs_is_an_error_and_no_process_is_left(
 ) -> None:
     monkeypatch.setattr(probe, "PATIENCE", 1.0)
     loader = evenstep.DataLoader(Hanging(tmp_path), **UPDATE, num_workers=1)
-    with pytest.raises(LoaderDiedError, match=r"timed out after 1.0 seconds; .* raise timeout=0"):
+    with pytest.raises(LoaderDiedError, match=r"within 1 seconds; .* raise timeout=0"):
         loader.steps()
     (reader,) = (int(path.name) for path in tmp_path.iterdir())
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -173,6 +175,15 @@ def test_a_worker_that_dies_is_an_error_that_says_so(tmp_path: Path) -> None:
     loader = evenstep.DataLoader(Deadly(tmp_path), **UPDATE, num_workers=1)
     with pytest.raises(LoaderDiedError, match=r"before the first step: .* worker"):
         loader.steps()
+
+
+def test_what_is_said_meanwhile_is_said_in_the_trainer(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("PIL")
+    rows = [{"text": "abc" * (1 + i % 5), "images": list(range(i % 3))} for i in range(40)]
+    with caplog.at_level(logging.INFO, "evenstep"):
+        loader = evenstep.DataLoader(rows, policy=POLICY, collate_fn=Collate(), num_workers=1)
+        loader.learn()
+    assert "pixels are made before batches are planned" in caplog.text
 
 
 # What ranks agree on

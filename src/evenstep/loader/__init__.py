@@ -15,8 +15,9 @@ threads of the trainer process.
                     worker processes: prepare and measure samples, in a plain torch DataLoader
 
 Samples and batches travel through recycled shared memory, decisions as small messages in pipes.
-All three processes use transport/, where these and the exchange thread are. learning/ finds out
-what the job is like before its first pass. resume/ has the order of samples, and states.
+All three processes use transport/, where these and the exchange thread are. start/ starts batchers.
+learning/ finds out what the job is like before its first pass, in a process made for it. resume/
+has the order of samples, and states.
 
 The files of this folder, in reading order:
 

@@ -19,8 +19,9 @@ from evenstep.loader.batcher.batcher_messages import LoaderSpec
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.learning.probe import Probe, ask
 from evenstep.loader.learning.question import JobAnswer, JobQuestion
-from evenstep.loader.options import Faults
+from evenstep.loader.options import Faults, LoaderOptions
 from evenstep.loader.resume.epoch_cursor import EpochStart
+from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.transport.peers import LoaderNumber
 from evenstep.loader.transport.rank_exchange import RankExchange, make_exchange
 from evenstep.loader.transport.session import Session
@@ -44,10 +45,15 @@ class LoaderRuntime:
         self._kept: BatcherProcess | None = None
         self._started: BatcherProcess | BatcherThread | None = None  # for the pass that begins
         self._feeder: Feeder | None = None  # the last pass's
+        self._start = StartChoice()
+
+    def prepare(self, options: LoaderOptions) -> None:
+        """Begins in the background what the first pass would wait for."""
+        self._start.prepare(options)
 
     def ask(self, question: JobQuestion) -> JobAnswer:
-        """The answer to a question about the job."""
-        answer: JobAnswer = ask(Probe.of(question.answer, question.options))
+        """The answer to a question about the job, from a process made for it."""
+        answer: JobAnswer = ask(Probe.of(question.answer, question.options), self._start)
         return answer
 
     def connect(self, context_parallel: int, faults: Faults) -> RankExchange:
@@ -89,10 +95,10 @@ class LoaderRuntime:
         if not spec.num_workers:
             self._started = BatcherThread(spec)
         elif not spec.keeps_workers:
-            self._started = BatcherProcess(spec)
+            self._started = BatcherProcess(spec, self._start)
         else:
             if self._kept is None or not self._kept.alive():
-                self._kept = BatcherProcess(spec)
+                self._kept = BatcherProcess(spec, self._start)
             self._started = self._kept
         return self._started
 

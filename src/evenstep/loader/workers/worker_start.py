@@ -1,5 +1,4 @@
-"""How batchers and workers are started: what each worker does first, and queues to them that lose
-no message silently.
+"""How workers are started: what each does first, and queues to them that lose no message silently.
 
 A queue sends from a thread of its own. It drops a message that this thread cannot pickle or send,
 for example because memory has run out, and its receiver would wait forever.
@@ -14,26 +13,18 @@ import copy
 import errno
 import functools
 import multiprocessing
-import pickle
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from evenstep.errors import (
-    ConfigurationError,
-    EvenstepError,
-    LoaderDiedError,
-    SampleError,
-    described,
-)
+from evenstep.errors import EvenstepError, LoaderDiedError, SampleError, described
 from evenstep.processes import EndWithParent, end_now
 
 
@@ -67,42 +58,6 @@ def context_of(start_method: str | None) -> Any:
     context: Any = copy.copy(multiprocessing.get_context(start_method))
     context.Queue = functools.partial(TellingQueue, ctx=context)
     return context
-
-
-def start_batcher(run: Callable[..., None], spec: Any, ends: Sequence[Connection]) -> Any:
-    """A process that calls ``run(spec, *ends)``.
-
-    Args:
-        spec: has the `start_method` of its workers, by which it is started, too.
-
-    Raises:
-        ConfigurationError: something of the user's cannot be sent to it.
-    """
-    context: Any = multiprocessing.get_context(spec.start_method)
-    # Not a daemon: those may not have children, and this one has the workers.
-    process = context.Process(target=run, args=(spec, *ends), name="evenstep-batcher", daemon=False)
-    try:
-        process.start()
-    except NOT_PICKLED as error:
-        raise cannot_be_sent(error, spec.start_method) from error
-    return process
-
-
-NOT_PICKLED = (pickle.PicklingError, AttributeError, TypeError)
-"""What pickling raises."""
-
-
-def cannot_be_sent(error: Exception, start_method: str | None) -> ConfigurationError:
-    """
-    Args:
-        error: any of `NOT_PICKLED`.
-    """
-    method = multiprocessing.get_context(start_method).get_start_method()
-    return ConfigurationError(
-        f"the dataset, or a function of the loader, cannot be sent to a worker process ({error}), "
-        f"which start method {method!r} on {sys.platform} needs; define it at the top level of a "
-        "module, of what can be pickled, or use num_workers=0"
-    )
 
 
 _CAUGHT = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\n")
