@@ -3,26 +3,26 @@ of them if one fails, if the demo is interrupted, or if this process dies."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.multiprocessing.spawn import (
-    ProcessExitedException,
-    ProcessRaisedException,
-    start_processes,
-)
 
 from evenstep.cli.output import note
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, described
 
 _SECONDS_BETWEEN_LINES = 5.0
 _GRACE = 5.0  # seconds between asking a process to end and killing it
@@ -70,64 +70,117 @@ def run_ranks(
         What each rank's `job` returned, by rank.
 
     Raises:
-        RankFailedError: a rank failed. All ranks have ended, and its traceback is on standard
-            error.
+        RankFailedError: a rank failed. All ranks have ended, and the traceback of the one that
+            failed first is on standard error.
     """
+    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="evenstep-demo-") as folder:
         # A file, because `Process.start` returns only after the process has read its arguments.
         (Path(folder) / "job").write_bytes(pickle.dumps((job, arguments)))
-        queue: Any = multiprocessing.get_context("spawn").SimpleQueue()
-        given = (folder, world_size, queue)
-        started: Any = start_processes(  # type: ignore[no-untyped-call]
-            _rank_main, given, world_size, join=False
-        )
-        results: dict[int, Any] = {}
+        # All ranks share one pipe, so the first failure to arrive is the cause of the others.
+        receiver, sender = context.Pipe(duplex=False)
+        lock = context.Lock()
+        ranks = [
+            context.Process(target=_rank_main, args=(sender, lock, folder, rank, world_size))
+            for rank in range(world_size)
+        ]
         try:
-            running = True
-            while running or not queue.empty():
-                running = running and not started.join(timeout=0.1)
-                while not queue.empty():
-                    rank, value = queue.get()
-                    if rank is None:
-                        on_message(value)
-                    else:
-                        results[rank] = value
-        except ProcessRaisedException as error:
-            note(error.msg)
-            said = error.msg.strip().splitlines()[-1]
-            raise RankFailedError(f"rank {error.error_index} failed: {said}") from error
-        except ProcessExitedException as error:
-            how = f"ended with exit code {error.exit_code}"
-            if error.signal_name:
-                how = f"killed by {error.signal_name}"
-            raise RankFailedError(f"rank {error.error_index} failed: {how}") from error
+            for process in ranks:
+                process.start()
+            return _receive(ranks, receiver, on_message)
         finally:
-            for process in started.processes:
-                process.terminate()
-            for process in started.processes:
-                process.join(_GRACE)
-                process.kill()
-                process.join()
-        return [results[rank] for rank in range(world_size)]
+            _end(ranks)
 
 
-def _rank_main(rank: int, folder: str, world_size: int, queue: Any) -> None:
+def _receive(
+    ranks: list[SpawnProcess], receiver: Connection, on_message: Callable[[Any], None]
+) -> list[Any]:
+    results: dict[int, Any] = {}
+    while len(results) < len(ranks):
+        # A rank's loader workers keep copies of its pipes open, so only its exit code shows that it
+        # has died.
+        if not receiver.poll(0.2):
+            for rank, process in enumerate(ranks):
+                exited = process.exitcode is not None
+                if rank not in results and exited and not receiver.poll():
+                    raise RankFailedError(f"rank {rank} failed: {_how_it_ended(process)}")
+            continue
+        kind, rank, value = receiver.recv()
+        if kind == "returned":
+            results[rank] = value
+        elif kind == "message":
+            on_message(value)
+        else:
+            # A rank that was killed reports nothing, and its death may show a little later than the
+            # failures of its peers, which follow from it.
+            for other, process in enumerate(ranks):
+                process.join(0.5)
+                if (process.exitcode or 0) < 0:
+                    raise RankFailedError(f"rank {other} failed: {_how_it_ended(process)}")
+            summary, details = value
+            note(details)
+            raise RankFailedError(f"rank {rank} failed: {summary}")
+    return [results[rank] for rank in range(len(ranks))]
+
+
+def _how_it_ended(process: SpawnProcess) -> str:
+    code = process.exitcode or 0
+    if code >= 0:
+        return f"ended with exit code {code}"
+    out_of_memory = "; if memory ran out, lower --max-tokens" if code == -signal.SIGKILL else ""
+    return f"killed by {signal.Signals(-code).name}{out_of_memory}"
+
+
+def _end(ranks: list[SpawnProcess]) -> None:
+    started = [process for process in ranks if process.pid is not None]
+    for process in started:
+        # A rank that has returned ends by itself.
+        process.join(0)
+        process.terminate()
+    for process in started:
+        process.join(_GRACE)
+        process.kill()
+        process.join()
+
+
+def _rank_main(pipe: Connection, lock: Any, folder: str, rank: int, world_size: int) -> None:
+    # Ctrl-C reaches all processes of a terminal; the parent process decides what happens then.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if sys.platform == "linux":
         # Loader workers of a spawned process would be spawned too, and import torch again.
         multiprocessing.set_start_method("fork", force=True)
         # The name of this machine need not resolve to an address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    job, arguments = pickle.loads((Path(folder) / "job").read_bytes())
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
-    result = job(lambda value: queue.put((None, value)), *arguments)
-    dist.barrier()
-    dist.destroy_process_group()
-    queue.put((rank, result))
+
+    def send(kind: str, value: Any) -> None:
+        with lock:
+            pipe.send((kind, rank, value))
+
+    try:
+        job, arguments = pickle.loads((Path(folder) / "job").read_bytes())
+        store = f"file://{folder}/store"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
+        result = job(lambda value: send("message", value), *arguments)
+        dist.barrier()
+        dist.destroy_process_group()
+        send("returned", result)
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            send("failed", (described(error), traceback.format_exc()))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is about to end
+        sys.exit(1)
     # Gloo's threads live on: one that frees a Python object while the interpreter is taken
     # down aborts the process.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
