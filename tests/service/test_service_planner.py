@@ -169,7 +169,7 @@ def bad_weights(graph: Any, mesh: Any, step: int) -> Any:
         (nothing_drawn, 0, "drawn nothing of the job's sources in step 0"),
         (unknown_axis, 0, "'EP'"),
         (raising, 0, "raised KeyError in step 0: 'cost'"),
-        (losing, 0, "lacks 1 samples"),
+        (losing, 0, "has 15 samples, and not the 16 that were drawn"),
         (other_step, 0, "returned a plan of step 1"),
         (unfetched, 0, "no rank fetches bucket"),
         (bad_weights, 2, "code=-1.0"),

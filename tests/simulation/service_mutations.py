@@ -104,7 +104,7 @@ SERVICE_MUTATIONS = (
     Mutation(
         "a rank that failed is waited for",
         CommonState,
-        "failed",
+        "note_failure",
         "self._failed[rank] = error",
         "pass",
         near=53,

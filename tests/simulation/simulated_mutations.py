@@ -72,7 +72,7 @@ MUTATIONS = (
     Mutation(
         "the state is one step late",
         EpochCursor,
-        "received",
+        "note_step",
         "self._progress =",
         "self._progress, self._late = getattr(self, '_late', self._progress),",
         near=5,
