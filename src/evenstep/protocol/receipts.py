@@ -61,11 +61,6 @@ class Totals:
             object.__setattr__(self, "by_source", none)
 
     @property
-    def text_cost(self) -> Float64Array:
-        """What of `cost` is of the language model, whose tokens may stand for images."""
-        return np.maximum(self.cost - self.vision_cost, 0.0)
-
-    @property
     def moments(self) -> LengthMoments:
         """How tokens are spread over lengths."""
         tokens = self.tokens.astype(np.float64)

@@ -19,12 +19,6 @@ def pack_sample(sample: Any) -> bytes:
     return pickle.dumps((data, [bytearray(buffer) for buffer in buffers]))
 
 
-def unpack_sample(packed: bytes) -> Any:
-    """Inverse of `pack_sample`."""
-    data, buffers = pickle.loads(packed)
-    return from_buffers(data, buffers)
-
-
 class FillerSample:
     """The shortest sample seen so far; on a rank that sees none, one that another rank lends."""
 

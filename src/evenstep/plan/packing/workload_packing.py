@@ -70,7 +70,7 @@ class WorkloadPacking(Policy):
     """How they share it: "per-sequence", "per-document", "hybrid", or "adaptive", which takes for
     each micro-batch the one of these whose slowest rank is predicted to be fastest."""
     latency: KernelLatency = field(default=TileLatency(), kw_only=True)
-    """Prediction used by "adaptive": tiles, or what `evenstep profile --attention` has measured."""
+    """Prediction used by "adaptive": tiles, or a measure of one's own."""
     packed: bool = field(default=True, init=False)
 
     looks_ahead = False  # documents differ, so smaller windows would not make ranks finish together
