@@ -325,7 +325,11 @@ class DataLoader(LoaderAttributes):
         if self._watch is None and self.policy.fits_memory:
             memory = self._options.memory
             self._watch = MemoryWatch(
-                place.rank, place.world_size, share=memory.share, total=memory.total_bytes
+                place.rank,
+                place.world_size,
+                packed=self.policy.packed,
+                share=memory.share,
+                total=memory.total_bytes,
             )
         return self._watch
 

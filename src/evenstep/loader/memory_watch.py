@@ -3,8 +3,13 @@
 Groups begin with few tokens and grow to the share of memory that `Memory.share` allows. With every
 size the trainer makes a few updates, then this looks at the peak of memory. Say 9 GiB are free for
 groups, and those of 8,192 tokens took 1 GiB. Attention may take four times as much for twice the
-tokens, so the next have ``8,192 * sqrt(9)``; once less than half is left, the last two sizes show
-how much faster than tokens it grows. So the peak comes close to the limit from below.
+tokens, so the next have ``8,192 * sqrt(9)``. Once less than half is left, the last two sizes of
+packed groups show how much faster than tokens it grows; padded ones get more rows, and it grows as
+they do. So the peak comes close to the limit from below.
+
+Attention may also take memory as the square of a row. Where padded groups had rows of 600 tokens,
+and the longest sample known has 900, those with that one may take 1.5 times as much. So near the
+limit groups grow once one with the longest was seen.
 
 On a CUDA device this reads the allocator's statistics, and resets none; on a CPU, what the system
 says of this process. Where memory ran out all the same, and the loop goes on, groups have half as
@@ -37,6 +42,10 @@ _CLOSE = 1.04
 """What is free for groups over what they take, at which they grow no further."""
 _MOST = 4.0
 """Groups grow by no more at a time."""
+_ROWS = 1.1
+"""Bytes of padded groups are as this power of their rows, at most."""
+_WAIT = 64
+"""Updates in which a group with the longest sample is waited for."""
 
 
 class Usage(NamedTuple):
@@ -54,10 +63,13 @@ class Usage(NamedTuple):
 class MemoryWatch:
     """Of one loader, in the trainer process."""
 
-    def __init__(self, rank: int, ranks: int, *, share: float, total: int | None) -> None:
+    def __init__(
+        self, rank: int, ranks: int, *, packed: bool, share: float, total: int | None
+    ) -> None:
         """
         Args:
             ranks: of the job, if nothing else says how many share this host's memory.
+            packed: whether a group is one row.
             share: of the memory that groups may fill.
             total: bytes that there are, in place of what the system says.
         """
@@ -65,6 +77,7 @@ class MemoryWatch:
         """Tokens of the groups now, and how many of them fit; zeros while that is not known."""
         self._rank = rank
         self._ranks = ranks
+        self._packed = packed
         self._share = share
         self._total = total
         self._fit: Fit | None = None
@@ -75,12 +88,13 @@ class MemoryWatch:
         self._before = 0, 0
         """Tokens and bytes of groups of the size before."""
         self._exponent = 2.0
-        """Bytes of a group are as this power of its tokens, at most."""
+        """Bytes of a packed group are as this power of its tokens, at most."""
         self._begin()
 
     def _begin(self) -> None:
         """Groups have another size."""
         self._largest: list[int] = []  # of an update's groups, update by update
+        self._pairs: list[int] = []  # the same, of tokens times those of a row
         self._resting = 1 << 62
 
     def note_request(self) -> None:
@@ -97,16 +111,19 @@ class MemoryWatch:
             return
         free = int(self._share * usage.total) - self._resting
         # What the last update takes may not have been seen yet.
-        seen = max(self._largest[:-1], default=0) or max(self._largest, default=0)
+        seen, pairs = (max(each[:-1] or each, default=0) for each in (self._largest, self._pairs))
         taken = max(usage.peak - self._resting, 1)
-        ratio = free / taken
+        longer = 1.0 if self._packed else max(1.0, seen * self._fit.longest / max(pairs, 1))
+        ratio = free / (taken * longer)
         fits = self._fit.most
-        if self._fit.grows and ratio > _CLOSE:
+        if free < taken and usage.peak > self._peak:
+            fits, self._peak = max(1, int(seen * free / taken)), usage.peak
+        elif not self._fit.grows:
+            return
+        elif ratio > _CLOSE:
             exponent = self._power(seen, taken) if ratio < _HALF else 2.0
             fits = max(fits, int(seen * min(ratio ** (1 / exponent), _MOST)))
-        elif ratio < 1 and usage.peak > self._peak:
-            fits, self._peak = max(1, int(seen * ratio)), usage.peak
-        elif not self._fit.grows:
+        if fits == self._fit.most and longer > _CLOSE and -self._left < _WAIT:
             return
         if self.found[0] != self._fit.most:
             self._before = seen, taken
@@ -114,6 +131,8 @@ class MemoryWatch:
         self.found = self._fit.most, fits
 
     def _power(self, tokens: int, taken: int) -> float:
+        if not self._packed:  # rows alike, and more of them
+            return _ROWS
         before, took = self._before
         if before and tokens > 1.2 * before:
             power = math.log(taken / took) / math.log(tokens / before)
@@ -139,7 +158,10 @@ class MemoryWatch:
         self._fit = fit
         if step.micro_step == 0 or not self._largest:
             self._largest = [*self._largest[-_NEAR:], 0]
-        self._largest[-1] = max(self._largest[-1], step.padded_tokens)
+            self._pairs.append(0)
+        tokens = step.padded_tokens
+        self._largest[-1] = max(self._largest[-1], tokens)
+        self._pairs[-1] = max(self._pairs[-1], tokens * tokens // max(step.samples, 1))
         self._left -= step.ends_update
 
     def left(self) -> None:
