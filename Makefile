@@ -18,6 +18,7 @@
 #   make dist                       the wheel and the source package, checked, in dist/, by uv
 #   make smoke                      the wheel in fresh environments, by uv: each of PYTHONS=, with the
 #                                   oldest and the newest torch and NumPy
+#   make slow                       kills, stops and networks at length; a quarter of an hour
 #   make soak                       all that takes long, for hours: killed and resumed jobs, chaos,
 #                                   fuzzing, simulation; EVENSTEP_SOAK_SECONDS=160 shortens some
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
@@ -51,13 +52,13 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
 BENCHMARKS := $(sort $(filter-out %/__main__.py,$(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks)))
 
-.PHONY: help install demo learning test integrations integrations-4 matrix gpu locks dist smoke soak lint docs docs-version papers bench clean
+.PHONY: help install demo learning test integrations integrations-4 matrix gpu locks dist smoke slow soak lint docs docs-version papers bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: install demo learning test integrations integrations-4 matrix gpu locks dist smoke soak lint docs docs-version papers bench clean"
+	@echo "targets: install demo learning test integrations integrations-4 matrix gpu locks dist smoke slow soak lint docs docs-version papers bench clean"
 
 # What several targets need that run at the same time, as they do in .ci/run.
 install: $(VENV)/.installed-lint $(VENV)/.installed-docs $(VENV)/.installed-test
@@ -73,7 +74,7 @@ learning: $(VENV)/.installed-demo
 # compile it again.
 test: $(VENV)/.installed-test
 	@$(BIN)/python -m compileall -q src
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak and not integrations" -n $(JOBS) $(BY_FILE) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not soak and not integrations" -n $(JOBS) $(BY_FILE) $(PYTEST_ARGS)
 
 # Their packages pin one another, so each has an environment of its own.
 integrations integrations-4:
@@ -86,7 +87,7 @@ matrix:
 	$(UV) pip install -q --compile-bytecode --python $(MATRIX)/bin/python --resolution $(RESOLUTION) -e '.[cli,sources,test-tools]'
 	$(UV) pip freeze -q --python $(MATRIX)/bin/python | grep -iE '^(torch|numpy|scipy|pyarrow)=='
 	$(MATRIX)/bin/python -m benchmarks.planning.plan_digests | sha256sum
-	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak and not integrations" -n $(JOBS) $(BY_FILE) $(MATRIX_TESTS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not slow and not soak and not integrations" -n $(JOBS) $(BY_FILE) $(MATRIX_TESTS) $(PYTEST_ARGS)
 
 gpu: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gpu --page docs/gpu.md
@@ -115,6 +116,9 @@ smoke: dist
 	@set -e; for python in $(PYTHONS); do for resolution in lowest-direct highest; do \
 		.ci/smoke dist/*.whl $$python $$resolution "$(UV)"; \
 	done; done
+
+slow: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not soak" -n $(JOBS) $(BY_FILE) $(PYTEST_ARGS)
 
 soak: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -s $(PYTEST_ARGS)

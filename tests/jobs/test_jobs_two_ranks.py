@@ -19,7 +19,7 @@ AT_A_TIME = 200
 
 
 def test_each_job_trains_rightly_or_is_refused(tmp_path: Path) -> None:
-    results = run_all(list(covering(1000, 60, ranks=2)), tmp_path)
+    results = run_all(list(covering(1000, 30, ranks=2)), tmp_path)
     judge(results)
 
 

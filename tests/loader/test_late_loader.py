@@ -123,7 +123,9 @@ def assert_same(ours: list[Any], theirs: list[Any]) -> None:
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("files", 0), ("opened", 2)])
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("files", 0), pytest.param("opened", 2, marks=pytest.mark.slow)]
+)
 def test_batches_are_those_made_at_once_bit_for_bit(
     workers: int, kind: str, tmp_path: Path
 ) -> None:

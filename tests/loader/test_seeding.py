@@ -118,6 +118,7 @@ def test_without_workers_the_random_state_is_the_trainers() -> None:
     assert [ours[index][0] for index in range(COUNT)] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_what_numpy_loads_late_is_loaded_before_any_thread_could_load_it() -> None:
     # A process that is forked while a thread imports it inherits a lock that nobody opens.
     said = "import sys, evenstep.loader; print({'numpy.ma', 'numpy.random'} <= set(sys.modules))"

@@ -189,6 +189,7 @@ def test_one_warning_names_a_cost_that_makes_steps_more_even(
     assert cost.per_pair / cost.per_token == pytest.approx(PAIR, rel=0.2)
 
 
+@pytest.mark.slow
 def test_on_one_rank_a_warning_says_what_is_off_and_none_what_is_right(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -236,6 +236,7 @@ def check(cases: list[Case], folder: Path, within: float) -> None:
     assert not found, "\n".join(map(str, found))
 
 
+@pytest.mark.slow
 def test_whatever_a_function_of_the_users_raises_is_named_on_every_rank(tmp_path: Path) -> None:
     raised = itertools.cycle(RAISED)
     cases = [(where, next(raised), workers) for workers in (0, 1) for where in places(workers)]

@@ -93,6 +93,7 @@ def one_pass(workers: dict[str, Any]) -> Any:
     return sum(len(step.indices or ()) for _, step in steps)
 
 
+@pytest.mark.slow
 def test_workers_without_dev_shm_are_an_error_that_says_so_on_every_rank(tmp_path: Path) -> None:
     if why := no_rights():
         pytest.skip(why)

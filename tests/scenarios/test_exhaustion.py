@@ -191,6 +191,7 @@ MESSAGES = [
 ]
 
 
+@pytest.mark.slow
 def test_what_runs_out_is_an_error_on_every_rank(tmp_path: Path) -> None:
     check(THREADS + PROCESSES + FILES + MESSAGES, tmp_path)
 

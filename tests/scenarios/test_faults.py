@@ -201,6 +201,7 @@ def kill_trainer_of_spawned(folder: Path) -> None:
         job.join(WITHIN)
 
 
+@pytest.mark.slow
 def test_a_killed_trainer_of_spawned_processes_leaves_nothing_behind(tmp_path: Path) -> None:
     # In a process of its own: Python removes the semaphores of killed processes once all that
     # share a resource tracker have ended, and tests before this one may have started theirs.

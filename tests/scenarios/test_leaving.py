@@ -139,7 +139,9 @@ def drop(rank: Rank, workers: dict[str, Any]) -> Any:
     return [(after == before, left, total) for after, left, total in outcomes]
 
 
-@pytest.mark.parametrize("workers", [FORK, THREADS], ids=["workers", "threads"])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(FORK, marks=pytest.mark.slow), THREADS], ids=["workers", "threads"]
+)
 def test_a_busy_loader_that_nobody_holds_any_more_ends_all_it_started(
     tmp_path: Path, workers: dict[str, Any]
 ) -> None:
@@ -162,6 +164,7 @@ def drop_together(rank: Rank) -> Any:
     return rank.children()
 
 
+@pytest.mark.slow
 def test_ranks_may_lose_their_busy_loaders_together(tmp_path: Path) -> None:
     assert run(drop_together, 2, folder=tmp_path) == [[], []]
 
@@ -179,6 +182,7 @@ def break_off(rank: Rank, workers: dict[str, Any]) -> list[int]:
     return left
 
 
+@pytest.mark.slow
 def test_breaking_off_waits_for_no_sample_and_no_pipe(tmp_path: Path) -> None:
     assert run(break_off, 1, FORK, folder=tmp_path, within=WITHIN) == [[]]
 

@@ -206,6 +206,7 @@ def test_ranks_go_on_with_what_fits_on_the_one_with_the_least_memory(tmp_path: P
     assert 0.8 * 0.9 * TOTAL < second[3] <= 0.9 * TOTAL
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_real_process_comes_to_the_share() -> None:
     """Logits of a large vocabulary: nearly all that a step takes, and little to compute."""
     script = """

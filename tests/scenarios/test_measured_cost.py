@@ -148,6 +148,7 @@ def train_alone(
     return indices, seconds, saved
 
 
+@pytest.mark.slow
 def test_one_rank_learns_what_pairs_and_patches_take_and_resumes_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -133,6 +133,7 @@ def train_with_limit(rank: Rank) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_host_that_loses_power_with_a_stopped_rank_is_an_error_on_the_others(
     tmp_path: Path, hosts: Hosts
 ) -> None:

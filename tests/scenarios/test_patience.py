@@ -145,7 +145,7 @@ next(steps)
 
 @pytest.mark.parametrize(
     ("ending", "code", "workers"),
-    [("", 0, {}), ("raise ValueError('in training')", 1, FORK)],
+    [("", 0, {}), pytest.param("raise ValueError('in training')", 1, FORK, marks=pytest.mark.slow)],
     ids=["end", "raise"],
 )
 def test_a_script_may_end_amid_a_pass(ending: str, code: int, workers: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from ranks import GRACE, Job
 
 from gloo_lines import without_gloo
@@ -19,6 +20,7 @@ HERE = Path(__file__).parent
 LIMIT = 120.0  # seconds, on a machine with much else to do
 
 
+@pytest.mark.slow
 def test_two_ranks_train_without_anything_that_only_linux_has(tmp_path: Path) -> None:
     paths = [str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -96,6 +96,7 @@ def cut(hosts: Hosts, way: str, is_cut: bool) -> None:
     hosts.cable.change(towards=towards, cut=is_cut)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_cut_shorter_than_the_limit_changes_no_batch(
     tmp_path: Path, hosts: Hosts, expected: list[list[Any]], way: str
@@ -127,6 +128,7 @@ def resumed(outcomes: list[Outcome], folder: Path) -> None:
     assert sorted(samples) == list(range(COUNT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_cut_longer_than_the_limit_is_an_error_that_names_who_is_not_heard(
     tmp_path: Path, hosts: Hosts, way: str
@@ -145,6 +147,7 @@ def test_a_cut_longer_than_the_limit_is_an_error_that_names_who_is_not_heard(
     resumed(outcomes, tmp_path / "resumed")
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_beyond_a_poor_network_is_an_error(
     tmp_path: Path, hosts: Hosts
 ) -> None:

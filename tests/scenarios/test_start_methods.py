@@ -50,6 +50,7 @@ print("whole")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "passes",
     [2, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
@@ -104,13 +105,17 @@ def soak(*values: str) -> Any:
     return pytest.param(*values, marks=pytest.mark.soak)
 
 
+def slow(*values: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("script", "how", "runs"),
     [
         (TELLING + MAIN + GUARD, "served", ""),
         (TELLING + MAIN + RUNS + GUARD, "forked", "__main__"),
-        ("from telling import Telling\n" + MAIN + RUNS + "\nmain()\n", "served", "__main__"),
-        (TELLING + MAIN + SPAWNED, "served", ""),
+        slow("from telling import Telling\n" + MAIN + RUNS + "\nmain()\n", "served", "__main__"),
+        slow(TELLING + MAIN + SPAWNED, "served", ""),
         soak(TELLING + MAIN + RUNS + SPAWNED, "forked", "__main__ __mp_main__"),
         soak("from telling import Telling\n" + MAIN + RUNS + SET, "served", "__main__ __mp_main__"),
         soak(TELLING + MAIN + FORKED, "served", ""),

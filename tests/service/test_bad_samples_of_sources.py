@@ -279,6 +279,7 @@ def test_what_is_no_fault_of_a_sample_is_not_passed_over(
         list(drawn(service))
 
 
+@pytest.mark.slow
 def test_processes_and_their_workers_pass_over_the_same(folder: Path) -> None:
     pytest.importorskip("zmq")
     bad: dict[Where, str] = {("parquet", n): "read" for n in (3, 30)}

@@ -116,6 +116,7 @@ def scaled_job(folder: Path) -> tuple[es.Job, es.LoaderScaling]:
     return job, scaling
 
 
+@pytest.mark.slow
 def test_loaders_come_before_weights_move_and_go_after(tmp_path: Path) -> None:
     job, scaling = scaled_job(tmp_path)
     assert len(scaling.layout.loaders) == 1

@@ -51,6 +51,7 @@ def job_with(folder: Path, **transforms: Any) -> es.Job:
     return job_of(folder, sources=made)
 
 
+@pytest.mark.slow
 def test_time_and_memory_are_measured(tmp_path: Path) -> None:
     job = job_with(tmp_path, web=slow, books=large)
     found = es.profile(job, samples=8, seconds=0.5)

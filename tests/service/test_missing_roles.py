@@ -36,6 +36,7 @@ class Tokens:
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_who_waits_is_told_that_a_loader_has_died_and_is_not_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -114,7 +114,7 @@ def samples_of(batch: Mapping[str, Any]) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize(
     ("backend", "given"),
-    [("local", "options"), ("processes", "environment")],
+    [("local", "options"), pytest.param("processes", "environment", marks=pytest.mark.slow)],
 )
 def test_samples_in_s3_are_those_of_files_and_credentials_are_nowhere(
     backend: str,

@@ -261,6 +261,7 @@ def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
         assert len(steps_of(service.client(0), 1)) == 1
 
 
+@pytest.mark.slow
 def test_a_loader_that_hangs_is_followed_if_that_is_wanted(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     faults = es.ServiceFaults(hung_after=4.0)
@@ -283,6 +284,7 @@ def lethal(row: Mapping[str, Any]) -> dict[str, Any]:
     return tokens_of_row(row)
 
 
+@pytest.mark.slow
 def test_what_kills_each_loader_ends_the_job(tmp_path: Path) -> None:
     job = job_of(tmp_path, sources=sources(tmp_path, transform=lethal))
     with ProcessService(job, name=own("doomed")) as service, ThreadPoolExecutor(2) as threads:
@@ -298,6 +300,7 @@ def limit_of_rows(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**tokens_of_row(row), "limit": DECODED.limit}
 
 
+@pytest.mark.slow
 def test_a_service_leaves_nothing_behind(tmp_path: Path) -> None:
     ProcessService(job_of(tmp_path), name=own("tidy")).close()  # what it loads stays
     threads, files = evensteps_threads(), len(os.listdir("/proc/self/fd"))

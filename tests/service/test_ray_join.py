@@ -88,6 +88,7 @@ def printed(shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
         until(lambda: not having(TOKEN), "the end of all processes of the service")
 
 
+@pytest.mark.slow
 def test_another_shell_joins_by_the_line_that_is_printed(
     printed: str, shell: dict[str, str]
 ) -> None:

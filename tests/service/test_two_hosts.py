@@ -99,6 +99,7 @@ print([each.wait(0) for each in waiting])
 """
 
 
+@pytest.mark.slow
 def test_a_network_that_is_gone_for_three_seconds_costs_no_connection(hosts: Hosts) -> None:
     """Whenever the last answer to the kernel's questions came before. It gives up after five."""
     first, second, cable = hosts

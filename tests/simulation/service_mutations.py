@@ -25,7 +25,7 @@ SERVICE_MUTATIONS = (
         "_update_taken",
         "if not any(_fetches(plan, each) for each in waiting)",
         "if len(waiting) < len(self.clients)",
-        near=9,
+        near=118,
     ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "_messages(ended)", "[]", near=7),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
@@ -92,7 +92,7 @@ SERVICE_MUTATIONS = (
         CommonState,
         "took_step",
         "self._end_if_decided()",
-        near=251,
+        near=312,
     ),
     Mutation(
         "a state before all have come",
@@ -115,7 +115,7 @@ SERVICE_MUTATIONS = (
         "register_client",
         "if mark not in self._numbers",
         "if True",
-        near=1847,
+        near=1848,
     ),
     Mutation(
         "an actor that is being made again is taken for gone",

@@ -56,6 +56,7 @@ def settings(folder: Path) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"packed": False, "update_tokens": 6000}])
 def test_trainer(options: dict[str, Any], tmp_path: Path) -> None:
     dataset: Handle = Unmarked(tmp_path, N)

@@ -58,6 +58,7 @@ def findings(shell: str = "", **environ: str) -> dict[str, tuple[str, str, str]]
     return found
 
 
+@pytest.mark.slow
 def test_a_sound_machine_runs_the_trial_job() -> None:
     ran = tell("", *DOCTOR)
     assert ran.returncode == 0, ran.stdout
