@@ -9,7 +9,7 @@ they do. So the peak comes close to the limit from below.
 
 Attention may also take memory as the square of a row. Where padded groups had rows of 600 tokens,
 and the longest sample known has 900, those with that one may take 1.5 times as much. So near the
-limit groups grow once one with the longest was seen.
+limit groups grow once one with the longest was seen, or smaller ones told what it takes.
 
 On a CUDA device this reads the allocator's statistics, and resets none; on a CPU, what the system
 says of this process. Where memory ran out all the same, and the loop goes on, groups have half as
@@ -85,14 +85,15 @@ class MemoryWatch:
         """Tokens of the groups of the size before."""
         self._left = self._next = _FIRST
         self._peak = self._failures = 0
-        self._before = 0, 0
-        """Tokens and bytes of groups of the size before."""
+        self._now = 0, 0.0
+        """Tokens of groups seen, and bytes of the worst of them."""
         self._exponent = 2.0
         """Bytes of a packed group are as this power of its tokens, at most."""
         self._begin()
 
     def _begin(self) -> None:
         """Groups have another size."""
+        self._before, self._now = self._now, (0, 0.0)
         self._largest: list[int] = []  # of an update's groups, update by update
         self._pairs: list[int] = []  # the same, of tokens times those of a row
         self._resting = 1 << 62
@@ -113,24 +114,33 @@ class MemoryWatch:
         # What the last update takes may not have been seen yet.
         seen, pairs = (max(each[:-1] or each, default=0) for each in (self._largest, self._pairs))
         taken = max(usage.peak - self._resting, 1)
-        longer = 1.0 if self._packed else max(1.0, seen * self._fit.longest / max(pairs, 1))
-        ratio = free / (taken * longer)
+        worst = self._worst(seen, pairs, taken)
+        ratio = free / worst
         fits = self._fit.most
         if free < taken and usage.peak > self._peak:
             fits, self._peak = max(1, int(seen * free / taken)), usage.peak
         elif not self._fit.grows:
             return
         elif ratio > _CLOSE:
-            exponent = self._power(seen, taken) if ratio < _HALF else 2.0
+            exponent = self._power(seen, worst) if ratio < _HALF else 2.0
             fits = max(fits, int(seen * min(ratio ** (1 / exponent), _MOST)))
-        if fits == self._fit.most and longer > _CLOSE and -self._left < _WAIT:
-            return
-        if self.found[0] != self._fit.most:
-            self._before = seen, taken
+        if self._now[0] == 0:
             self._next = _FAR if ratio > _HALF else _NEAR
+        self._now = seen, worst
+        if fits == self._fit.most and worst > _CLOSE * taken and -self._left < _WAIT:
+            return
         self.found = self._fit.most, fits
 
-    def _power(self, tokens: int, taken: int) -> float:
+    def _worst(self, seen: int, pairs: int, taken: int) -> float:
+        """Bytes of a group with the longest sample, at most."""
+        if self._packed or self._fit is None:
+            return taken
+        longer = taken * max(seen * self._fit.longest / max(pairs, 1), 1.0)
+        before, took = self._before
+        more = took * (seen / before) ** _ROWS if before else 0.0
+        return min(longer, more) if more > taken else longer
+
+    def _power(self, tokens: int, taken: float) -> float:
         if not self._packed:  # rows alike, and more of them
             return _ROWS
         before, took = self._before
