@@ -24,9 +24,9 @@ class Counting(LocalHandle):
         super().__init__(role)
         self.sent = 0
 
-    def send(self, message: str, *arguments: Any) -> Any:
+    def send(self, method: Any, *args: Any, **named: Any) -> Any:
         self.sent += 1
-        return super().send(message, *arguments)
+        return super().send(method, *args, **named)
 
     def send_all(self, messages: Any) -> Any:
         self.sent += 1

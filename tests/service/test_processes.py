@@ -38,6 +38,7 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
 from evenstep.service.backends.processes.process_service import ProcessService
 from evenstep.service.client.joining import attach
+from evenstep.service.planner.planner import Planner
 from evenstep.service.remote.channels import SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.role_host import RoleHost
@@ -154,7 +155,13 @@ def test_a_missing_file_is_the_error_of_one_process_and_leaves_none_behind(tmp_p
 
 def test_messages_that_are_none_are_answered_by_errors(service: ProcessService) -> None:
     for endpoint in (service._registry.endpoint, next(iter(service._hosts.values())).endpoint):
-        for frames in ([b"no pickle"], to_frames(None), to_frames([]), to_frames([("odd", ())])):
+        for frames in (
+            [b"no pickle"],
+            to_frames(None),
+            to_frames([]),
+            to_frames([("odd", ())]),
+            to_frames([("odd", (), None)]),
+        ):
             sent = Connections(endpoint).send(frames)
             assert sent.wait(PATIENCE)
             assert from_frames(sent.frames()).error is not None
@@ -180,9 +187,9 @@ def test_a_plan_that_was_sent_is_not_sent_to_others_after_a_failure() -> None:
     host = RoleHost()
     host.make_role(lambda timer, job: Failing(), None)
     planner = RemoteHandle.at("the Planner", SocketChannel(host.open_sockets("planner")))
-    assert planner.send("plan", 3).result() == "a plan"
+    assert planner.send(Planner.plan, 3).result() == "a plan"
     with pytest.raises(SampleError, match="failed since"):
-        planner.send("plan", 3).result()
+        planner.send(Planner.plan, 3).result()
     host.close()
 
 

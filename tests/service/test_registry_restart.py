@@ -14,6 +14,8 @@ import evenstep.service as es
 from evenstep.service.backends.ray import registry_actor
 from evenstep.service.backends.ray.locators import RayLocator
 from evenstep.service.backends.ray.registry_actor import JobRegistryActor
+from evenstep.service.messages import message
+from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.channels import Answer, SocketChannel
 from evenstep.service.transport.endpoint import Keys
 
@@ -30,7 +32,7 @@ def test_a_question_that_comes_before_the_job_is_known_is_answered_after(
         registry = JobRegistryActor(RayLocator("space", "registry"), Keys.new())
         asked = threading.Thread(
             target=lambda: answers.append(
-                SocketChannel(registry.endpoint).send([("job", ())]).answer()
+                SocketChannel(registry.endpoint).send([message(JobRegistry.job)]).answer()
             )
         )
 

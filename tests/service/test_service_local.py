@@ -23,6 +23,7 @@ from service_world import (
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.messages import message
 from evenstep.strategy import to_json
 
 
@@ -231,6 +232,6 @@ def test_a_role_answers_whatever_is_raised() -> None:
 
     host = RoleHost()
     host.make_role(lambda timer, job: Role(), None)
-    error = host.answer([("status", ())]).error
+    error = host.answer([message(Role.status)]).error
     assert isinstance(error, EvenstepError)
     assert f"KeyboardInterrupt was raised in {__file__}" in str(error)

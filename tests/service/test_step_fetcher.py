@@ -14,7 +14,8 @@ from service_world import job_of, plain
 
 import evenstep.service as es
 from evenstep.service.constructor.data_constructor import DataConstructor
-from evenstep.service.messages import LocalHandle, Message, Reply
+from evenstep.service.messages import LocalHandle, Message, Reply, message
+from evenstep.service.planner.planner import Planner
 
 PATIENCE = 30.0  # seconds
 AT_WORK = threading.Lock()  # roles behind local handles do one thing at a time
@@ -28,10 +29,10 @@ class Watched:
         self.gate = threading.Event()
         self.gate.set()
 
-    def send(self, message: str, *arguments: Any) -> Reply:
-        return self.send_all([(message, arguments)], alone=True)
+    def send(self, method: Any, *args: Any, **named: Any) -> Reply[Any]:
+        return self.send_all([message(method, *args, **named)], alone=True)
 
-    def send_all(self, messages: Sequence[Message], *, alone: bool = False) -> Reply:
+    def send_all(self, messages: Sequence[Message], *, alone: bool = False) -> Reply[Any]:
         self.sent.append(list(messages))
         watched, reply = self, self.handle.send_all(messages)
 
@@ -68,7 +69,7 @@ def test_clients_that_ask_at_the_same_time_share_one_plan_and_one_fetch(world: W
         for each in (world.planner, *world.loaders):
             each.gate.set()
         deliveries = [each.result(PATIENCE) for each in asked]
-    assert world.planner.sent == [[("plan", (0,))]]
+    assert world.planner.sent == [[message(Planner.plan, 0)]]
     assert all(len(loader.sent) == 1 for loader in world.loaders)
     assert [delivery.about.client for delivery in deliveries] == [0, 1] * 3
     for rank in (0, 1):

@@ -124,7 +124,7 @@ def test_connections_to_a_process_that_died_are_closed(server: Echo) -> None:
     )
     place = RolePlace("Source Loader 0", dead, Successors())
     before = psutil.Process().num_fds()
-    for sent in [dead.channel.send([("message", ())]) for _ in range(8)]:
+    for sent in [dead.channel.send([("message", (), {})]) for _ in range(8)]:
         assert sent.wait(SECONDS)
     assert psutil.Process().num_fds() >= before + 8
     assert place.successor(dead) is successor

@@ -1,6 +1,6 @@
 """How one role calls another: through a handle, never through the object.
 
-`Handle.send(message, *arguments)` sends a message and returns a `Reply`; `Reply.result()` waits for
+``handle.send(Planner.plan, 7)`` sends a message and returns a `Reply`; `Reply.result()` waits for
 the answer. Within a process a handle just calls the object; between processes it sends at once.
 `send_all` sends several messages as one, since each message between processes has a fixed cost.
 
@@ -10,17 +10,28 @@ loaders, the planner calls loaders), so no two roles ever wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-Message = tuple[str, tuple[Any, ...]]
-"""The name of a method of the role's class, and its arguments."""
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Method = Callable[Concatenate[Any, P], T]
+"""Of a role's class."""
+Message = tuple[str, tuple[Any, ...], dict[str, Any]]
+"""The name of a method, and its arguments without and with names."""
 
 
-class Reply(Protocol):
+def message(method: Method[P, Any], *args: P.args, **named: P.kwargs) -> Message:
+    """The message that has a role's method called."""
+    return method.__name__, args, named
+
+
+class Reply(Protocol[T_co]):
     """An answer that may still be on its way."""
 
-    def result(self) -> Any:
+    def result(self) -> T_co:
         """Waits for the answer, or raises what the role raised. Every call gives the same."""
         ...
 
@@ -28,22 +39,28 @@ class Reply(Protocol):
 class Handle(Protocol):
     """The address of a role."""
 
-    def send(self, message: str, *arguments: Any) -> Reply:
+    def send(self, method: Method[P, T], *args: P.args, **named: P.kwargs) -> Reply[T]:
         """Sends a message without waiting."""
         ...
 
-    def send_all(self, messages: Sequence[Message]) -> Reply:
+    def send_all(self, messages: Sequence[Message]) -> Reply[list[Any]]:
         """Sends several messages, handled in order. The reply is the list of answers; the first
         error is raised, and the messages after it are not handled."""
         ...
 
 
-def call(handle: Handle, message: str, *arguments: Any) -> Any:
+@overload
+def call(
+    handle: Handle, method: Method[P, Coroutine[Any, Any, T]], *args: P.args, **named: P.kwargs
+) -> T: ...
+@overload
+def call(handle: Handle, method: Method[P, T], *args: P.args, **named: P.kwargs) -> T: ...
+def call(handle: Handle, method: Method[..., Any], *args: Any, **named: Any) -> Any:
     """Sends a message and waits for the answer."""
-    return handle.send(message, *arguments).result()
+    return handle.send(method, *args, **named).result()
 
 
-def results(replies: Sequence[Reply]) -> list[Any]:
+def results(replies: Sequence[Reply[T]]) -> list[T]:
     """All answers, in order. Waits for all replies before it raises the first error, so that
     nothing is still running when it raises."""
     answers, failures = [], []
@@ -84,8 +101,10 @@ class LocalHandle:
     def __init__(self, role: Any) -> None:
         self._role = role
 
-    def send(self, message: str, *arguments: Any) -> Reply:
-        return LocalReply(lambda: getattr(self._role, message)(*arguments))
+    def send(self, method: Method[P, T], *args: P.args, **named: P.kwargs) -> Reply[T]:
+        return LocalReply(lambda: getattr(self._role, method.__name__)(*args, **named))
 
-    def send_all(self, messages: Sequence[Message]) -> Reply:
-        return LocalReply(lambda: [getattr(self._role, name)(*args) for name, args in messages])
+    def send_all(self, messages: Sequence[Message]) -> Reply[list[Any]]:
+        return LocalReply(
+            lambda: [getattr(self._role, name)(*args, **named) for name, args, named in messages]
+        )

@@ -18,13 +18,17 @@ from evenstep.errors import ConfigurationError
 from evenstep.service.backends.running_job import RunningJob
 from evenstep.service.backends.scaling_thread import ScalingThread
 from evenstep.service.client.remote_client import RemoteClient
+from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.job.job import Job
 from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_of, rank_of
 from evenstep.service.job.source_layout import LoaderJob
-from evenstep.service.messages import Message, call, results
+from evenstep.service.messages import call, message, results
+from evenstep.service.planner.planner import Planner
+from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobInfo, JobState, check_name
 from evenstep.service.sizing.loader_planning import LoaderScaling
+from evenstep.service.source_loader.source_loader import SourceLoader
 from evenstep.service.start_options import StartOptions
 
 _KEPT = 100  # changes of loaders
@@ -150,8 +154,7 @@ class ChangingJob(RunningJob):
         if step is None:
             step = common_step(self._info.step, reached)
         taken = step <= max(reached.values(), default=0)
-        state: dict[str, Any] = call(self._planner, "state_dict", step, taken)
-        return state
+        return call(self._planner, Planner.state_dict, step, taken=taken)
 
     def _close_clients(self) -> None:
         for client in [*self._clients, *self._old_clients]:
@@ -199,7 +202,7 @@ class ChangingJob(RunningJob):
                 loaders_started=self._started,
             )
             users = [self._info.planner, *self._all_constructors()]
-            results([each.send("use_loaders", handles, layout) for each in users])
+            results([each.send(DataConstructor.use_loaders, handles, layout) for each in users])
             self._update_state(old_loaders=())
             for each in left:
                 each.ask_to_end()
@@ -208,11 +211,13 @@ class ChangingJob(RunningJob):
 
     def _read_ahead(self, loaders: Sequence[RemoteHandle]) -> None:
         """Has loaders prepare what comes next of their sources."""
-        reached = call(self._info.planner, "reached")
+        reached = call(self._info.planner, Planner.reached)
         asked = []
-        for handle, sources in zip(loaders, results([each.send("describe") for each in loaders])):
-            messages: list[Message] = [
-                ("ahead", (name, reached[name][0], 2 * reached[name][1]))
+        for handle, sources in zip(
+            loaders, results([each.send(SourceLoader.describe) for each in loaders])
+        ):
+            messages = [
+                message(SourceLoader.ahead, name, reached[name][0], 2 * reached[name][1])
                 for name in sources
                 if name in reached
             ]
@@ -224,7 +229,7 @@ class ChangingJob(RunningJob):
         """Changes the loaders from now on, if they are to be changed."""
         if not isinstance(scaling, LoaderScaling):
             return
-        planner_status = partial(call, self._info.planner, "status")
+        planner_status = partial(call, self._info.planner, Planner.status)
         self._scaling = ScalingThread(scaling, planner_status, self.use_loaders, self._note_scaling)
 
     def _note_scaling(self, short: tuple[str, ...], change: Mapping[str, Any] | None) -> None:
@@ -264,7 +269,7 @@ class ChangingJob(RunningJob):
             self._update_state(held=True)
             try:
                 first = self._first_step(before, at_step)
-                state = call(self._info.planner, "remesh", job.tree, first)
+                state = call(self._info.planner, Planner.remesh, job.tree, first)
                 step = state["step"]  # not after the end of the mixture
             finally:
                 if step is None:
@@ -274,10 +279,10 @@ class ChangingJob(RunningJob):
                     self._update_state(
                         held=False, mesh_begins=begins, tree=job.tree, planner_state=state
                     )
-                results([each.send("end_at", step) for each in before])
+                results([each.send(DataConstructor.end_at, step) for each in before])
             # Again, for a planner without a store that restarted before the state was updated.
-            call(self._info.planner, "remesh", job.tree, step)
-            results([loader.send("drop_from", step) for loader in self._info.loaders])
+            call(self._info.planner, Planner.remesh, job.tree, step)
+            results([loader.send(SourceLoader.drop_from, step) for loader in self._info.loaders])
             number = len(begins)
             made = self._new_constructors(job, number, groups)
             self.job = job
@@ -290,10 +295,10 @@ class ChangingJob(RunningJob):
 
     def _first_step(self, constructors: Sequence[RemoteHandle], at_step: int | None) -> int:
         """The first step of the next mesh. Constructors start no step until `end_at`."""
-        held = results([each.send("hold") for each in constructors])
+        held = results([each.send(DataConstructor.hold) for each in constructors])
         for client in self._clients:
             client.report_steps()
-        reached_elsewhere: int = call(self._info.registry, "reached")
+        reached_elsewhere = call(self._info.registry, JobRegistry.reached)
         reached: int = max(self._info.step, reached_elsewhere, *(taken for taken, _ in held))
         if at_step is not None:
             if at_step < reached:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.messages import call
+from evenstep.service.planner.planner import Planner
+from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.registry.role_watch import ANSWER_LIMIT
 from evenstep.service.remote.handles import RemoteHandle, warn_of_wait
 from evenstep.service.remote.job_state import JobInfo
@@ -31,8 +33,7 @@ class RunningJob:
     def plan(self, step: int) -> LoadingPlan | None:
         """The plan of a step, made now if need be; None if the mixture has ended before it."""
         self._check_open()
-        plan: LoadingPlan | None = call(self._planner, "plan", step)
-        return plan
+        return call(self._planner, Planner.plan, step)
 
     def status(self) -> dict[str, Any]:
         """JSON-able: the state and counters of each role, and how long clients waited: see
@@ -44,8 +45,7 @@ class RunningJob:
         """
         self._check_open()
         registry = self._info.registry.using(on_wait=self._give_up, warn_after=_STATUS_LIMIT)
-        status: dict[str, Any] = call(registry, "status")
-        return status
+        return call(registry, JobRegistry.status)
 
     def _give_up(self, registry: RemoteHandle, *_: object) -> None:
         raise EvenstepError(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.messages import call
+from evenstep.service.messages import call, message
+from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.channels import Answer, Location, RoleGoneError, SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobInfo
@@ -49,7 +50,7 @@ def job_in(file: Path) -> JobInfo | None:
     if not file.exists():
         return None
     try:
-        return job_answered(channel_in(file).send([("job", ())]).answer())
+        return job_answered(channel_in(file).send([message(JobRegistry.job)]).answer())
     except RoleGoneError:
         return None
 
@@ -87,8 +88,7 @@ class RegistryLocator:
     def locate(self, dead: Location | None) -> Location:
         """See `evenstep.service.remote.channels.Locator`."""
         born = 0 if dead is None else dead.born
-        found: Location = call(self.registry, "locate", self.role, born)
-        return found
+        return call(self.registry, JobRegistry.locate, self.role, born)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class FileLocator:
             except ConfigurationError as error:  # the service has removed it at its end
                 raise RoleGoneError from error
             try:
-                answer = channel.send([("job", ())]).answer()
+                answer = channel.send([message(JobRegistry.job)]).answer()
             except RoleGoneError:
                 time.sleep(_INTERVAL)
                 continue

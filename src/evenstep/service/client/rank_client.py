@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from evenstep.errors import ConfigurationError, MeshChangedError
+from evenstep.errors import ConfigurationError
 from evenstep.run_log import RunLog
 from evenstep.service.client.service_step import ServiceStep, StepDelivery
+from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.messages import Handle, Reply, call
+from evenstep.service.planner.planner import Planner
 from evenstep.strategy.mesh import ClientPlaceTree, Place
 
 
@@ -50,7 +52,7 @@ class RankClient:
         self._tree, self._prefetch = tree, prefetch
         self._constructor, self._planner = constructor, planner
         self._next = step
-        self._requested: deque[Reply] = deque()
+        self._requested: deque[Reply[StepDelivery]] = deque()
         self._last: int | None = None
         self._ended = False
         self._closed = False
@@ -72,7 +74,7 @@ class RankClient:
         Raises:
             EvenstepError: the step could not be planned.
         """
-        return bool(call(self._constructor, "fetches", self._next, self.rank))
+        return call(self._constructor, DataConstructor.fetches, self._next, self.rank)
 
     def log_steps(self, path: str | os.PathLike[str]) -> None:
         """Writes a line for each step that this rank takes from now on: how long it took, and what
@@ -113,7 +115,7 @@ class RankClient:
         if delivery.ended:
             self._ended = True
             self._requested.clear()
-            call(self._constructor, "release", self.rank, self._next)
+            call(self._constructor, DataConstructor.release, self.rank, self._next)
             raise StopIteration
         if delivery.about is None:
             self._requested.clear()
@@ -138,13 +140,12 @@ class RankClient:
             raise ConfigurationError(
                 f"rank {self.rank} reports before its first step; report after taking a step"
             )
-        call(self._planner, "report", self._last, self.rank, signals)
+        call(self._planner, Planner.report, self._last, self.rank, signals)
 
     def state_dict(self) -> Mapping[str, Any]:
         """The state from which a service resumes at the step that comes next here: JSON-able. It
         is the same on all ranks that have taken the same steps."""
-        state: Mapping[str, Any] = call(self._planner, "state_dict", self._next, True)
-        return state
+        return call(self._planner, Planner.state_dict, self._next, taken=True)
 
     def common_state(self) -> Mapping[str, Any]:
         """The state to save in a training loop: as `state_dict`, the same on all ranks. Call it on
@@ -174,8 +175,8 @@ class RankClient:
             step = self._next + len(self._requested)
             self._requested.append(self._request(step))
 
-    def _request(self, step: int) -> Reply:
-        return self._constructor.send("deliver", step, self.rank, self._next)
+    def _request(self, step: int) -> Reply[StepDelivery]:
+        return self._constructor.send(DataConstructor.deliver, step, self.rank, self._next)
 
     def _nothing_to_fetch(self, delivery: StepDelivery) -> str:
         text = f"rank {self.rank} ({self.place}) fetches nothing in step {delivery.step}"
@@ -189,14 +190,3 @@ class RankClient:
             f"{text}: rank {delivery.fetched_by} ({peer}) fetches for it and broadcasts; iterate "
             "only there, and not where client.fetches is False"
         )
-
-
-def mesh_changed(rank: int, step: int, end: int) -> MeshChangedError:
-    """The error of a client that comes to a step after its mesh has ended."""
-    again = f"steps {end} to {step - 1}" if step > end + 1 else f"step {end}"
-    return MeshChangedError(
-        f"the mesh of the job has changed at step {end}, and rank {rank} comes to step {step} as a "
-        "client of the mesh before; "
-        + (f"{again}, which it has taken, come again on the new mesh; " if step > end else "")
-        + "make a new client"
-    )

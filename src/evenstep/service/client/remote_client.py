@@ -12,9 +12,11 @@ from contextlib import suppress
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
-from evenstep.service.client.rank_client import RankClient, mesh_changed
-from evenstep.service.client.service_step import ServiceStep
+from evenstep.service.client.rank_client import RankClient
+from evenstep.service.client.service_step import ServiceStep, mesh_changed
+from evenstep.service.messages import Method, P, call, message
 from evenstep.service.registry.metrics import TakenStep
+from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.channels import (
     Answer,
     Location,
@@ -49,7 +51,9 @@ class ServiceMonitor:
     def _run(self, location: Location) -> None:
         try:
             while self.error is None:
-                asked = location.channel.send([("failed", (self._mesh, self.ends_at))])
+                asked = location.channel.send(
+                    [message(JobRegistry.failed, self._mesh, self.ends_at)]
+                )
                 try:
                     answer = asked.answer()
                 except RoleGoneError:
@@ -100,9 +104,7 @@ class RemoteClient(RankClient):
         self._told: PendingAnswer | None = None
         self._reported_at = -math.inf
         self._places = [each.place for each in (job.registry, job.planner, constructor)]
-        self._number: int = self._registry.send(
-            "register_client", rank, secrets.token_hex(8)
-        ).result()
+        self._number = call(self._registry, JobRegistry.register_client, rank, secrets.token_hex(8))
         super().__init__(
             job.tree,
             rank,
@@ -122,7 +124,7 @@ class RemoteClient(RankClient):
             micro_batches, step = super().__next__()
         except StopIteration:
             self.report_steps()
-            self._tell("record_end", self.rank)
+            self._tell(JobRegistry.record_end, self.rank)
             self._await_told()
             raise
         except EvenstepError as error:
@@ -156,7 +158,7 @@ class RemoteClient(RankClient):
             taken, self._taken = self._taken, []
             self._reported_at = time.monotonic()
         if taken:
-            self._tell("record_steps", self.rank, self._number, taken)
+            self._tell(JobRegistry.record_steps, self.rank, self._number, taken)
 
     def common_state(self) -> Mapping[str, Any]:
         if self._last is None and not self.fetches:
@@ -166,10 +168,12 @@ class RemoteClient(RankClient):
             )
         self.report_steps()
         begins = self.step == self._begin
-        state: Mapping[str, Any] = self._registry.send(
-            "common_state", self.rank, self.step, self._number, self._mesh, begins
-        ).result()
-        return state
+        return call(
+            self._registry,
+            JobRegistry.common_state,
+            *(self.rank, self.step, self._number, self._mesh),
+            begins=begins,
+        )
 
     def close(self) -> None:
         if not self._closed:
@@ -179,11 +183,11 @@ class RemoteClient(RankClient):
         for place in self._places:
             place.disconnect()
 
-    def _tell(self, message: str, *arguments: Any) -> None:
+    def _tell(self, method: Method[P, Any], *args: P.args, **named: P.kwargs) -> None:
         location = self._registry.place.known  # a registry that has died needs no report
         if location is not None:
             # The answer is kept: if it were dropped, the message might not be sent.
-            self._told = location.channel.send([(message, arguments)])
+            self._told = location.channel.send([message(method, *args, **named)])
 
     def _await_told(self) -> None:
         """Waits until the last report has arrived, before this process may end."""
@@ -196,7 +200,8 @@ class RemoteClient(RankClient):
         location = self._registry.place.location()
         with suppress(RoleGoneError, EvenstepError):  # the service has ended
             while True:
-                sent = location.channel.send([("record_failure", (self.rank, self._number, error))])
+                failed = message(JobRegistry.record_failure, self.rank, self._number, error)
+                sent = location.channel.send([failed])
                 if not sent.wait(_REPORT_SECONDS):
                     return
                 try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.step_info import SourceCounts, StepInfo
+from evenstep.errors import MeshChangedError
 from evenstep.mixture.sample_table import SampleId, SampleTable
 
 
@@ -100,3 +101,14 @@ class StepDelivery:
     micro_batches: list[Any] = field(default_factory=list)
     about: ServiceStep | None = None
     """None if the client has nothing to fetch."""
+
+
+def mesh_changed(rank: int, step: int, end: int) -> MeshChangedError:
+    """The error of a client that comes to a step after its mesh has ended."""
+    again = f"steps {end} to {step - 1}" if step > end + 1 else f"step {end}"
+    return MeshChangedError(
+        f"the mesh of the job has changed at step {end}, and rank {rank} comes to step {step} as a "
+        "client of the mesh before; "
+        + (f"{again}, which it has taken, come again on the new mesh; " if step > end else "")
+        + "make a new client"
+    )

@@ -16,29 +16,28 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evenstep.batch.loss_scale import shard_loss_scale
 from evenstep.errors import EvenstepError
 from evenstep.protocol.receipts import StepTotals
-from evenstep.service.client.rank_client import mesh_changed
-from evenstep.service.client.service_step import ServiceStep, StepDelivery, SubplanStep
-from evenstep.service.constructor.batch_builder import (
-    BuiltBucket,
-    build,
-    context_shards,
-    own_copy,
-    subplan_batches,
-    subplan_step,
+from evenstep.service.client.service_step import (
+    ServiceStep,
+    StepDelivery,
+    SubplanStep,
+    mesh_changed,
 )
-from evenstep.service.constructor.plan_totals import step_totals
 from evenstep.service.constructor.step_fetcher import Samples, StepFetcher
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle, call
+from evenstep.service.planner.planner import Planner
 from evenstep.strategy import LoadingPlan
+
+if TYPE_CHECKING:
+    from evenstep.service.constructor.batch_builder import BuiltBucket
 
 logger = logging.getLogger("evenstep")
 
@@ -140,7 +139,7 @@ class DataConstructor:
                 return self._delivery(plan, self._fetcher.samples(plan), rank)
         except EvenstepError as error:
             self._check_mesh(rank, step)
-            call(self._planner, "fail", step + 1, error)
+            call(self._planner, Planner.fail, step + 1, error)
             raise
 
     def release(self, rank: int, taken: int) -> None:
@@ -219,6 +218,8 @@ class DataConstructor:
     # Deliveries
 
     def _delivery(self, plan: LoadingPlan, samples: Samples, rank: int) -> StepDelivery:
+        from evenstep.service.constructor.batch_builder import context_shards, own_copy
+
         delivery, shards = plan.delivery, context_shards(self._job, plan)
         own, fetched_by = delivery.bucket_of(rank), delivery.fetcher_of(rank)
         fetched = delivery.buckets_of(rank)
@@ -271,6 +272,8 @@ class DataConstructor:
         )
 
     def _totals(self, plan: LoadingPlan) -> StepTotals:
+        from evenstep.service.constructor.plan_totals import step_totals
+
         totals = self._recent.get(plan.step)
         if totals is None:
             totals = step_totals(self._job, plan)
@@ -288,6 +291,8 @@ class DataConstructor:
         return totals
 
     def _built(self, plan: LoadingPlan, samples: Samples, bucket: int, shards: int) -> BuiltBucket:
+        from evenstep.service.constructor.batch_builder import BuiltBucket, build
+
         held = samples[None, bucket]
         if not isinstance(held, BuiltBucket):
             held = samples[None, bucket] = build(self._job, plan, bucket, held, shards)
@@ -296,6 +301,8 @@ class DataConstructor:
     def _subplan_step(
         self, plan: LoadingPlan, samples: Samples, name: str, rank: int
     ) -> SubplanStep:
+        from evenstep.service.constructor.batch_builder import subplan_batches, subplan_step
+
         batches: dict[int, list[Any]] = {}
         for bucket in plan.subplans[name].delivery.buckets_of(rank):
             held = samples[name, bucket]

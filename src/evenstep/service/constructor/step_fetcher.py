@@ -18,7 +18,9 @@ from typing import Any
 
 from evenstep.errors import InvariantError, LoaderDiedError
 from evenstep.service.job.source_layout import SourceLayout, StageKey, loader_tasks, rows_of
-from evenstep.service.messages import Handle, Message, call, results
+from evenstep.service.messages import Handle, Message, call, message, results
+from evenstep.service.planner.planner import Planner
+from evenstep.service.source_loader.source_loader import SourceLoader
 from evenstep.strategy import LoaderTask, LoadingPlan
 
 Samples = dict[StageKey, Any]
@@ -83,7 +85,7 @@ class StepFetcher:
             with self._planning:
                 if each.plan is None:
                     try:
-                        each.plan = call(self._planner, "plan", step)
+                        each.plan = call(self._planner, Planner.plan, step)
                     finally:
                         if each.plan is None:  # asked again, the planner answers again
                             self._drop(step, each)
@@ -218,8 +220,9 @@ class StepFetcher:
         for loader, keys in asked.items():
             task, ended = tasks[loader], releases.pop(loader, {})
             ended.pop(task.step, None)  # fetched again before it was released
-            fetches: list[Message] = [("fetch", (task.step, key, name)) for name, key in keys]
-            replies.append(loader.send_all([*_messages(ended), ("stage", (task, keys)), *fetches]))
+            staging = message(SourceLoader.stage, task, keys)
+            fetches = [message(SourceLoader.fetch, task.step, key, name) for name, key in keys]
+            replies.append(loader.send_all([*_messages(ended), staging, *fetches]))
         self._send(releases)  # to loaders from which nothing is fetched now
         return {
             loader: answers[-len(keys) :]
@@ -247,4 +250,4 @@ def _keys_in(task: LoaderTask, keys: Sequence[StageKey]) -> list[StageKey]:
 
 
 def _messages(steps: dict[int, list[StageKey]]) -> list[Message]:
-    return [("release", (step, keys)) for step, keys in steps.items()]
+    return [message(SourceLoader.release, step, keys) for step, keys in steps.items()]

@@ -17,10 +17,11 @@ from evenstep.arrays import Int64Array
 from evenstep.data.source import Source
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.job.source_layout import SourceLayout
-from evenstep.service.messages import Handle, Message, results
+from evenstep.service.messages import Handle, Message, message, results
 from evenstep.service.planner.planner_state import BadSamples
 from evenstep.service.source_loader.preparer import PrepareFailure
 from evenstep.service.source_loader.source_buffer import Ahead
+from evenstep.service.source_loader.source_loader import SourceLoader
 
 
 @dataclass
@@ -78,7 +79,7 @@ class LoaderPool:
     def describe(self) -> dict[str, dict[str, Any]]:
         """The size and fingerprint of each source; see `SourceLoader.describe`."""
         described: dict[str, dict[str, Any]] = {}
-        for answer in results([handle.send("describe") for handle in self.handles]):
+        for answer in results([handle.send(SourceLoader.describe) for handle in self.handles]):
             described.update(answer)
         return described
 
@@ -161,7 +162,7 @@ class LoaderPool:
         for source, *positions in unknown:
             name = self.layout.sources[source]
             for loader, _ in self.layout.of_source[name]:
-                questions[loader].append(("ahead", (name, *positions)))
+                questions[loader].append(message(SourceLoader.ahead, name, *positions))
                 asked[loader].append(source)
         replies = [h.send_all(each) for h, each in zip(self.handles, questions) if each]
         parts: dict[int, list[Ahead]] = {}

@@ -17,12 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.client.rank_client import mesh_changed
+from evenstep.service.client.service_step import mesh_changed
 from evenstep.service.job.roles import steps_text
-from evenstep.service.messages import call
+from evenstep.service.messages import Method, P, call
+from evenstep.service.planner.planner import Planner
 from evenstep.service.remote.channels import Answer
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.role_threads import in_thread
@@ -85,7 +87,7 @@ class CommonState:
             begins: whether the mesh begins at the step.
         """
         if self._met is None:
-            answer = await self._answer("last_meeting")
+            answer = await self._answer(Planner.last_meeting)
             if answer.error is not None:
                 return answer
             self._met = max(answer.value[0], -1 if self._met is None else self._met)
@@ -99,7 +101,7 @@ class CommonState:
             return Answer(error=mesh_changed(rank, step, end))
         self._doubtful.discard(rank)
         if step <= self._met:
-            return await self._answer("common_state", step)
+            return await self._answer(Planner.common_state, step)
         if meeting is None:
             meeting = self._begin(_Meeting(step, begins))
         elif begins and not meeting.begins:  # the mesh of those who came has ended
@@ -160,7 +162,7 @@ class CommonState:
         return meeting
 
     async def _ask_ranks(self, meeting: _Meeting) -> None:
-        answer = await self._answer("saving_ranks", meeting.step, meeting.begins)
+        answer = await self._answer(Planner.saving_ranks, meeting.step, meeting.begins)
         if meeting is not self._meeting:
             return
         if answer.error is None:
@@ -171,15 +173,15 @@ class CommonState:
 
     async def _ask_state(self, meeting: _Meeting) -> None:
         """Only after all have arrived, so that the state has what they have reported."""
-        answer = await self._answer("common_state", meeting.step)
+        answer = await self._answer(Planner.common_state, meeting.step)
         if answer.error is None:
             assert self._met is not None
             self._met = max(self._met, meeting.step)
         self._end(answer)
 
-    async def _answer(self, message: str, *arguments: Any) -> Answer:
+    async def _answer(self, method: Method[P, Any], *args: P.args, **named: P.kwargs) -> Answer:
         try:
-            return Answer([await in_thread(call, self._planner, message, *arguments)])
+            return Answer([await in_thread(partial(call, self._planner, method, *args, **named))])
         except Exception as error:  # whatever it is: those that wait must get it
             return Answer(error=error)
 

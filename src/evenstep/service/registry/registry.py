@@ -152,9 +152,9 @@ class JobRegistry:
     async def answer(self, messages: Sequence[Message]) -> Answer:
         """Handles messages in order, up to one that raises."""
         values = []
-        for message, arguments in messages:
+        for method, arguments, named in messages:
             try:
-                values.append(await getattr(self, message)(*arguments))
+                values.append(await getattr(self, method)(*arguments, **named))
             except EvenstepError as error:
                 return Answer(error=error)
             except Exception as error:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from evenstep.errors import EvenstepError
+from evenstep.service.messages import Method, message
 from evenstep.service.registry.role_status import EventLog
 from evenstep.service.remote.channels import (
     Answer,
@@ -25,6 +26,7 @@ from evenstep.service.remote.channels import (
     located,
 )
 from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.role_host import Role, RoleHost
 from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.transport.endpoint import remove_socket
 
@@ -73,7 +75,7 @@ class RoleWatch:
     async def status(self) -> dict[str, Any]:
         """JSON-able: what the role says, and `process`. If a role says nothing within
         `STATUS_LIMIT`, its last answer, and `seconds_old` since when."""
-        asked = asyncio.ensure_future(self._ask("status", STATUS_LIMIT))
+        asked = asyncio.ensure_future(self._ask(Role.status, STATUS_LIMIT))
         asked.add_done_callback(_retrieve_error)  # the service may be closed meanwhile
         about = await self.process(STATUS_LIMIT)
         try:
@@ -98,34 +100,34 @@ class RoleWatch:
             limit: seconds to wait.
         """
         try:
-            measured = await self._ask("measure", limit)
+            measured = await self._ask(RoleHost.measure, limit)
         except RoleGoneError:
             return {"died": self.handle.name}
         if measured is not None:
             return {"process": measured.value[0]}
-        silent = time.monotonic() - self._late["measure"][1]
+        silent = time.monotonic() - self._late[RoleHost.measure.__name__][1]
         about = {name: self.handle.about[name] for name in ("process", "host")}
         return {"process": about, "silent_seconds": silent}
 
-    async def _ask(self, message: str, limit: float) -> Answer | None:
+    async def _ask(self, method: Method[[], Any], limit: float) -> Answer | None:
         """The answer, or None if it is late. An earlier question that is not answered yet is
         awaited instead of asking again."""
-        asked, since = self._late.get(message, (None, 0.0))
+        asked, since = self._late.get(method.__name__, (None, 0.0))
         if asked is None or asked.done():
-            asked, since = asyncio.ensure_future(self._send(message)), time.monotonic()
+            asked, since = asyncio.ensure_future(self._send(method)), time.monotonic()
             asked.add_done_callback(_retrieve_error)
         await asyncio.wait([asked], timeout=limit)
         if asked.done():
             return asked.result()
-        self._late[message] = asked, since
+        self._late[method.__name__] = asked, since
         return None
 
-    async def _send(self, message: str) -> Answer:
+    async def _send(self, method: Method[[], Any]) -> Answer:
         """Asks the process that runs the role now, and not its successor."""
         known = self.handle.place.known
         if known is None:  # it is being started
             raise RoleGoneError
-        return await known.channel.send([(message, ())]).later()
+        return await known.channel.send([message(method)]).later()
 
     def close(self) -> None:
         """Waits for no answer any more."""
@@ -155,7 +157,7 @@ class RoleWatch:
         location = await self.successor(None)
         while True:
             try:
-                await location.channel.send([("wait_forever", ())]).later()
+                await location.channel.send([message(RoleHost.wait_forever)]).later()
             except RoleGoneError:
                 location = await self._restarted(location)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from evenstep.service.messages import Message, Reply
+from evenstep.service.messages import Message, Method, P, Reply, T, message
 from evenstep.service.remote.channels import (
     ATTEMPTS,
     Answer,
@@ -107,10 +107,10 @@ class RemoteHandle:
         process, host = (None, "") if known is None else (known.process, known.host)
         return {"role": self.role, "process": process, "host": host}
 
-    def send(self, message: str, *arguments: Any) -> Reply:
-        return RemoteReply(self, [(message, arguments)], single=True)
+    def send(self, method: Method[P, T], *args: P.args, **named: P.kwargs) -> Reply[T]:
+        return RemoteReply(self, [message(method, *args, **named)], single=True)
 
-    def send_all(self, messages: Sequence[Message]) -> Reply:
+    def send_all(self, messages: Sequence[Message]) -> Reply[list[Any]]:
         return RemoteReply(self, messages)
 
     def using(self, **options: Any) -> RemoteHandle:
@@ -143,7 +143,7 @@ class RemoteReply:
             single: whether it answers one message, and the result is the answer, not a list.
         """
         self._handle, self._messages, self._single = handle, messages, single
-        self._request = Request.of(*messages[-1])
+        self._request = Request.of(messages[-1])
         try:
             self._location = handle.place.location()
         except RoleGoneError as error:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from evenstep.service.messages import Message
 
 
 @dataclass(frozen=True)
@@ -17,15 +17,16 @@ class Request:
     source: str | None = None
 
     @classmethod
-    def of(cls, message: str, arguments: Sequence[Any]) -> Request:
+    def of(cls, message: Message) -> Request:
+        method, arguments, _ = message
         first = arguments[0] if arguments else None
         if isinstance(first, str):
-            return cls(message, source=first)
+            return cls(method, source=first)
         second = arguments[1] if len(arguments) > 1 else None
-        if message in ("release", "common_state") and isinstance(second, int):
+        if method in ("release", "common_state") and isinstance(second, int):
             first = second  # of a client: rank and step
         step = getattr(first, "step", first)
-        return cls(message, step=step if isinstance(step, int) else None)
+        return cls(method, step=step if isinstance(step, int) else None)
 
     def __str__(self) -> str:
         if self.step is not None:

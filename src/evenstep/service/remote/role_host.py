@@ -14,13 +14,14 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from evenstep.errors import ConfigurationError, EvenstepError, described
 from evenstep.service.messages import Message
 from evenstep.service.remote.channels import Answer
+from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.requests import WaitTimer
 from evenstep.service.remote.role_threads import RoleThreads
 from evenstep.service.transport.endpoint import Endpoint, Keys
@@ -33,6 +34,18 @@ U = TypeVar("U")
 _END_SECONDS = 2.0  # in which threads finish their current call
 _SHARED_PLANS = 16
 """Encoded plans that are kept, as every constructor asks for them."""
+
+
+class Role(Protocol):
+    """What every role has, besides the methods that others call."""
+
+    def status(self) -> Mapping[str, Any]:
+        """JSON-able."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
 
 
 class RoleHost:
@@ -97,9 +110,9 @@ class RoleHost:
         begin = time.perf_counter()
         self.timer.reset()
         values: list[Any] = []
-        for message, arguments in messages:
+        for method, arguments, named in messages:
             try:
-                values.append(getattr(self._role, message)(*self._own(message, arguments)))
+                values.append(getattr(self._role, method)(*map(self._own, arguments), **named))
             except EvenstepError as error:
                 return Answer(error=error)
             except BaseException as error:
@@ -107,14 +120,14 @@ class RoleHost:
         stages = self.timer.waited
         build = time.perf_counter() - begin - sum(stages.values())
         with self._counters_lock:
-            self._done.update(message for message, _ in messages)
+            self._done.update(method for method, *_ in messages)
         return Answer(values, stages={**stages, "build": max(build, 0.0)})
 
     def submit(self, messages: Sequence[Message]) -> Future[Answer]:
         """Has messages handled in other threads."""
-        if messages[0][0] == "measure":  # also of a role that has no thread free
+        if messages[0][0] == RoleHost.measure.__name__:  # also of a role that has no thread free
             return done(Answer([self.measure()]))
-        if messages[0][0] == "wait_forever":
+        if messages[0][0] == RoleHost.wait_forever.__name__:
             return Future()
         assert self._threads is not None
         return self._threads.submit(self.answer, messages)
@@ -125,6 +138,9 @@ class RoleHost:
             done = dict(self._done)
         return {"process": os.getpid(), "host": socket.gethostname(), "done": done}
 
+    def wait_forever(self) -> None:
+        """Never answers: who asks hears only that the process has ended."""
+
     # Sockets
 
     def _answering(self, frames: list[Frame]) -> Future[list[Frame]]:
@@ -133,7 +149,7 @@ class RoleHost:
             messages = messages_of(frames)
         except Exception as error:
             return done(to_frames(Answer(error=sendable(error))))
-        if messages[0][0] in ("measure", "wait_forever"):
+        if hasattr(RoleHost, messages[0][0]):
             return mapped(self.submit(messages), to_frames)
         assert self._threads is not None
         return self._threads.submit(self.answer_frames, messages)
@@ -141,8 +157,8 @@ class RoleHost:
     def answer_frames(self, messages: Sequence[Message]) -> list[Frame]:
         """As `answer`, encoded; counts the bytes."""
         answer = self.answer(messages)
-        message, arguments = messages[0]
-        if message == "plan" and answer.error is None:
+        method, arguments, _ = messages[0]
+        if method == "plan" and answer.error is None:
             frames = self._plan_frames(arguments[0], answer)
         else:
             frames = encoded(answer)
@@ -160,12 +176,11 @@ class RoleHost:
                 self._plans.pop(next(iter(self._plans)))
         return self._plans[step][1]
 
-    def _own(self, message: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of a message; handles among them count how long this process waits."""
-        if message != "use_loaders":
-            return arguments
-        handles, *others = arguments
-        return [each.using(timer=self.timer) for each in handles], *others
+    def _own(self, argument: Any) -> Any:
+        """An argument of a message; handles in a list count how long this process waits."""
+        if isinstance(argument, list) and argument and isinstance(argument[0], RemoteHandle):
+            return [each.using(timer=self.timer) for each in argument]
+        return argument
 
 
 def messages_of(frames: list[Frame]) -> list[Message]:
@@ -178,9 +193,9 @@ def messages_of(frames: list[Frame]) -> list[Message]:
     messages: list[Message] = from_frames(frames)
     if not isinstance(messages, list) or not messages:
         raise TypeError(f"{messages!r} is no list of messages")
-    for name, arguments in messages:
-        if not isinstance(name, str) or not isinstance(arguments, tuple):
-            raise TypeError(f"{name!r} with {arguments!r} is no message")
+    for name, arguments, named in messages:
+        if not (isinstance(name, str) and isinstance(arguments, tuple) and isinstance(named, dict)):
+            raise TypeError(f"{name!r} with {arguments!r} and {named!r} is no message")
     return messages
 
 

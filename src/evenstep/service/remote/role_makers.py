@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evenstep.data.parquet import DECODED
+from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import LoaderJob, LoaderPart, SourceLayout
 from evenstep.service.messages import call
@@ -13,15 +14,12 @@ from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.store.run_store import RunPlace
 from evenstep.service.planner.stored_planner import planner_of
+from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.job_state import JobState
 from evenstep.service.remote.requests import WaitTimer
 from evenstep.service.source_loader.preparer import Preparer
 from evenstep.service.source_loader.source_loader import SourceLoader, preparer_of
 from evenstep.strategy.mesh import ClientPlaceTree
-
-if TYPE_CHECKING:
-    from evenstep.service.constructor.data_constructor import DataConstructor
 
 
 def make_loader(timer: WaitTimer, job: LoaderJob, preparer: Preparer | None = None) -> SourceLoader:
@@ -73,7 +71,7 @@ def make_constructor(
     planner: RemoteHandle,
     groups: list[int],
 ) -> DataConstructor:
-    from evenstep.service.constructor.data_constructor import DataConstructor  # which needs torch
+    import evenstep.service.constructor.batch_builder  # noqa: F401  # torch, before the first step
 
     return DataConstructor(
         job,
@@ -89,7 +87,7 @@ def restart_planner(
     timer: WaitTimer, job: Job, registry: RemoteHandle, plan_log: str | None, store: RunPlace | None
 ) -> Planner:
     """From the job's current state."""
-    job_state: JobState = call(registry, "job_state")
+    job_state = call(registry, JobRegistry.job_state)
     return make_planner(
         timer,
         job,
@@ -112,9 +110,9 @@ def restart_constructor(
         mesh: the number of that; see `JobInfo`.
     """
     # Imports torch while the registry starts.
-    import evenstep.service.constructor.data_constructor  # noqa: F401
+    import evenstep.service.constructor.batch_builder  # noqa: F401
 
-    job_state: JobState = call(registry, "job_state")
+    job_state = call(registry, JobRegistry.job_state)
     info = job_state.info
     given = job_state.layout, list(info.loaders), info.planner, groups
     made = make_constructor(timer, job, *given)

@@ -19,6 +19,8 @@ from typing import Any
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backends.ray.locators import import_ray
 from evenstep.service.client.discovery import Joined, job_answered
+from evenstep.service.messages import message
+from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.job_state import JobInfo, check_name
 
 _ANSWER_TIMEOUT = 10.0  # seconds within which a living registry answers
@@ -177,7 +179,9 @@ def _ask_registry(space: str, run_id: int) -> JobInfo | None:
     ray = import_ray()
     try:
         registry = ray.get_actor(_registry_name(run_id), namespace=space)
-        answer = ray.get(registry.answer.remote([("job", ())]), timeout=_ANSWER_TIMEOUT)
+        answer = ray.get(
+            registry.answer.remote([message(JobRegistry.job)]), timeout=_ANSWER_TIMEOUT
+        )
     except (TimeoutError, ray.exceptions.RayTaskError):
         raise
     except (ValueError, ray.exceptions.RayError):
