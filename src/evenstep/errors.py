@@ -114,6 +114,10 @@ def parsing(
         raise error(f"{what} is damaged: {type(cause).__name__}: {cause}; {remedy}") from cause
 
 
+OF_CODE = (ImportError, NameError, SyntaxError)
+"""What code raises for any sample, where a package is missing, say. None is left out for it."""
+
+
 def described(error: BaseException) -> str:
     """What was raised, for the message of another error: its class and text.
 

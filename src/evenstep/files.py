@@ -1,4 +1,5 @@
-"""Files that are written whole or not at all, and files of measurements with a digest.
+"""Files that are written whole or not at all, files of lines, and files of measurements with a
+digest.
 
 A `MeasuredFile` names its format and version, and ends with a digest of its content. A damaged or
 edited file would silently unbalance a training run, so it is refused.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigurationError
+
+logger = logging.getLogger("evenstep")
 
 
 @contextmanager
@@ -48,6 +52,57 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
     """Writes a text file whole or not at all: see `replacing`."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+class LineFile:
+    """Lines of a run, such as its steps or deaths, added to a file. What only observes a run must
+    not end it: once the file is there, one that cannot be written, on a full disk say, is a
+    warning, and the lines are missing."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """
+        Raises:
+            ConfigurationError: the file cannot be written.
+        """
+        self._path = Path(path)
+        self._missing = 0
+        try:
+            self._append(b"")
+        except OSError as error:
+            raise cannot("write", path, error) from error
+
+    def add(self, line: bytes) -> None:
+        """Adds a line, without its end, or nothing of it."""
+        try:
+            self._append(line + b"\n")
+        except OSError as error:
+            self._missing += 1
+            if self._missing == 1:
+                logger.warning(
+                    "%s cannot be written (%s); the run goes on, and the lines are missing",
+                    *(self._path, error.strerror or error),
+                )
+            return
+        if self._missing:
+            logger.warning("%s is written again; %d lines are missing", self._path, self._missing)
+            self._missing = 0
+
+    def _append(self, line: bytes) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Opened for each line, so that there is nothing to close and forks share no file.
+        with self._path.open("ab+", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            if size and line:
+                file.seek(size - 1)
+                line = line if file.read(1) == b"\n" else b"\n" + line  # after one that was cut off
+            try:
+                written = 0
+                while written < len(line):
+                    written += file.write(line[written:])
+            except OSError:
+                with suppress(OSError):  # of a file that is a device
+                    file.truncate(size)
+                raise
 
 
 def read_json(path: str | os.PathLike[str], *, again: str) -> Any:

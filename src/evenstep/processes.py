@@ -15,6 +15,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,16 @@ from evenstep.errors import LoaderDiedError, described
 
 _CHECK_INTERVAL = 0.5  # seconds between checks of the parent
 _EXIT_SECONDS = 5.0  # to wait for a process that is exiting
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of evenstep in another process. Unlike ``python -m``, it takes
+    no module from the working directory, which may be anybody's."""
+    program = (
+        "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+        f"runpy.run_module({module!r}, run_name='__main__')"
+    )
+    return [sys.executable, "-c", program, *arguments]
 
 
 def end_with_parent() -> None:

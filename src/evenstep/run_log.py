@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from evenstep.files import cannot
+from evenstep.files import LineFile
 
 
 class RunLog:
@@ -33,7 +33,7 @@ class RunLog:
         Raises:
             ConfigurationError: the file cannot be written.
         """
-        self._path = path
+        self._file = LineFile(path)
         self._begin = self._asked_at = time.monotonic()
         self._open: dict[str, Any] | None = None
         self._write({"started": time.time(), **about})
@@ -56,10 +56,4 @@ class RunLog:
         self._open = {"at": now - self._begin, "wait": now - self._asked_at, "train": 0.0, **step}
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        text = json.dumps(line, allow_nan=False) + "\n"
-        # Opened for each line, so that there is nothing to close and forks share no file.
-        try:
-            with open(self._path, "ab", buffering=0) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise cannot("write", self._path, error) from error
+        self._file.add(json.dumps(line, allow_nan=False).encode())

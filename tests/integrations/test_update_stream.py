@@ -65,6 +65,7 @@ def test_an_update_that_an_epoch_leaves_short_is_filled_without_loss(streams: An
         assert not trained_on(epoch[-per_update + 1 :])
 
 
+@pytest.mark.slow
 def test_epochs_follow_each_other_without_end(streams: Any) -> None:
     stream = streams()
     seen = trained_on(islice(stream, 200))

@@ -311,3 +311,24 @@ def test_a_packed_row_that_lost_its_first_labels_may_keep_them() -> None:
     with pytest.raises(CollateError, match="leave mask_first_label out of PackCollator"):
         passes(dataset, **POLICIES["packed"], collate_fn=masks)
     assert passes(dataset, **POLICIES["packed"], collate_fn=evenstep.PackCollator())
+
+
+class WithoutPackage(Dataset[Any]):
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        import a_tokenizer_that_nobody_has  # type: ignore  # noqa: F401
+
+        return text(index)
+
+
+def test_a_package_that_is_missing_is_no_fault_of_a_sample() -> None:
+    loader = evenstep.DataLoader(
+        WithoutPackage(),
+        policy=evenstep.TokenBudget(64),
+        faults=evenstep.Faults(skip_bad_samples=COUNT),
+    )
+    with pytest.raises(SampleError, match="No module named 'a_tokenizer_that_nobody_has'"):
+        list(loader)
+    loader.close()

@@ -207,11 +207,12 @@ def test_ranks_meet_over_tcp(
         monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     meetings = [Meeting(None) for _ in range(count)]
     peers = [Peer.read(0, Peer.here(door=each.door).card()) for each in meetings]
-    strangers = [socket.create_connection(("127.0.0.1", peers[-1].door.port)) for _ in range(2)]
+    strangers = [socket.create_connection(("127.0.0.1", peers[-1].door.port)) for _ in range(8)]
     strangers[0].sendall(b"no token 0")
     strangers[1].close()
     met = meet(meetings, peers)
-    strangers[0].close()
+    for each in strangers:
+        each.close()
     for rank, lines in enumerate(met):
         assert sorted(lines) == partners_of(rank, count)
         for line in lines.values():

@@ -211,6 +211,7 @@ def test_a_fork_beside_no_other_thread_is_not_warned_of(make: Any) -> None:
         steps.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_is_replaced(make: Any) -> None:
     steps = make(sampler=[0] * 1000, buffer_size=8, prefetch=1).steps()
     batch, _ = next(steps)
@@ -224,6 +225,7 @@ def test_a_server_that_was_killed_is_replaced(make: Any) -> None:
     assert after["server"] != server
 
 
+@pytest.mark.slow
 def test_a_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 25)
     folder.mkdir()

@@ -208,6 +208,7 @@ def test_on_one_rank_a_warning_says_what_is_off_and_none_what_is_right(
     assert vision.per_pair / vision.per_token == pytest.approx(1 / 2_000, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_measured_cost_of_both_parts_is_told_as_two_integers(clock: Clock) -> None:
     cost = VisionLanguageCost(language=evenstep.MeasuredCost(), vision=TOWER)
     policy = evenstep.Even(MAX_TOKENS, max_patches=16_384, cost=cost)
@@ -223,6 +224,7 @@ def test_a_measured_cost_of_both_parts_is_told_as_two_integers(clock: Clock) -> 
     assert at_ratios(used, told.ratios) == used
 
 
+@pytest.mark.slow
 def test_the_right_cost_is_not_warned_of(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     policy = evenstep.Even(MAX_TOKENS, cost=TRUTH)
     with caplog.at_level(logging.WARNING, "evenstep"):

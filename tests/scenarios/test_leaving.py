@@ -139,9 +139,8 @@ def drop(rank: Rank, workers: dict[str, Any]) -> Any:
     return [(after == before, left, total) for after, left, total in outcomes]
 
 
-@pytest.mark.parametrize(
-    "workers", [pytest.param(FORK, marks=pytest.mark.slow), THREADS], ids=["workers", "threads"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [FORK, THREADS], ids=["workers", "threads"])
 def test_a_busy_loader_that_nobody_holds_any_more_ends_all_it_started(
     tmp_path: Path, workers: dict[str, Any]
 ) -> None:

@@ -134,9 +134,10 @@ def amid_a_pass(said: list[str]) -> None:
     assert "is stopped; another way to start workers is taken" in said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)],
+    [signal.SIGKILL, signal.SIGSTOP],
     ids=["killed", "stopped"],
 )
 def test_a_server_or_its_process_that_is_lost_at_any_moment_is_replaced(

@@ -63,6 +63,7 @@ def one_pauses(rank: Rank, workers: dict[str, Any]) -> Any:
     return steps
 
 
+@pytest.mark.slow
 def test_slowness_of_one_rank_changes_no_batch(tmp_path: Path) -> None:
     quick = run(nobody_is_slow, 2, folder=folder_in(tmp_path, "quick"))
     assert run(one_is_slow, 2, FORK, folder=folder_in(tmp_path, "slow")) == quick
@@ -143,9 +144,10 @@ next(steps)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "code", "workers"),
-    [("", 0, {}), pytest.param("raise ValueError('in training')", 1, FORK, marks=pytest.mark.slow)],
+    [("", 0, {}), ("raise ValueError('in training')", 1, FORK)],
     ids=["end", "raise"],
 )
 def test_a_script_may_end_amid_a_pass(ending: str, code: int, workers: dict[str, Any]) -> None:

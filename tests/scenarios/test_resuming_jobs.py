@@ -229,6 +229,7 @@ def test_every_sample_comes_once_whatever_number_of_ranks_goes_on(tmp_path: Path
     assert all(steps_before)
 
 
+@pytest.mark.slow
 def test_an_elastic_resume_is_deterministic_and_merging_needs_no_ranks(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b", "c")]
     for folder in folders:
@@ -259,6 +260,7 @@ def train_to_quota(rank: Rank, state: dict[str, Any] | None, quota: int) -> Any:
     return before, seen, loader.state_dict(), loader.samples
 
 
+@pytest.mark.slow
 def test_a_quota_goes_on_on_other_numbers_of_ranks(tmp_path: Path) -> None:
     state, parts, after = None, [], 0
     for number, (world_size, quota) in enumerate([(2, 40), (3, 100), (1, QUOTA)]):

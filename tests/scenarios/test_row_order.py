@@ -432,6 +432,7 @@ def test_ranks_that_train_on_the_same_rows_are_warned_of_once(tmp_path) -> None:
         assert not second[name]
 
 
+@pytest.mark.slow
 def test_ranks_with_rows_of_their_own_are_not_warned_of(tmp_path) -> None:
     for found in run(warned, 2, list(OTHER), folder=tmp_path, within=120):
         assert found == {name: [] for name in OTHER}

@@ -113,7 +113,7 @@ def slow(*values: str) -> Any:
     ("script", "how", "runs"),
     [
         (TELLING + MAIN + GUARD, "served", ""),
-        (TELLING + MAIN + RUNS + GUARD, "forked", "__main__"),
+        slow(TELLING + MAIN + RUNS + GUARD, "forked", "__main__"),
         slow("from telling import Telling\n" + MAIN + RUNS + "\nmain()\n", "served", "__main__"),
         slow(TELLING + MAIN + SPAWNED, "served", ""),
         soak(TELLING + MAIN + RUNS + SPAWNED, "forked", "__main__ __mp_main__"),

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ def picky(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["how"] == "measure":
         sample["input_ids"] = 7
     return sample
+
+
+def without_package(row: Mapping[str, Any]) -> dict[str, Any]:
+    import a_tokenizer_that_nobody_has  # type: ignore  # noqa: F401
+
+    return tokens_of_row(row)
 
 
 class Broken(Rows):
@@ -298,3 +305,11 @@ def test_processes_and_their_workers_pass_over_the_same(folder: Path) -> None:
 
 def _identities(taken: Sequence[Any]) -> list[Any]:
     return [step.sample_ids for _, step in taken]
+
+
+def test_a_package_that_is_missing_is_no_fault_of_a_sample(tmp_path: Path) -> None:
+    (source, *_) = sources_of(tmp_path, {}, 100)
+    job = job_of(tmp_path, sources=[replace(source, transform=without_package)])
+    says = "No module named 'a_tokenizer_that_nobody_has'"
+    with es.start(job, backend="local") as service, pytest.raises(SampleError, match=says):
+        steps_of(service.client(0), 1)

@@ -187,8 +187,8 @@ def test_a_file_that_is_taken_away_is_an_error_without_credentials(bucket: str) 
     ("name", "guarded"),
     [
         ("code/0.parquet", True),
-        ("web.jsonl", False),
-        ("shown/1.tar", False),
+        pytest.param("web.jsonl", False, marks=pytest.mark.slow),
+        pytest.param("shown/1.tar", False, marks=pytest.mark.slow),
     ],
 )
 def test_an_object_that_is_replaced_is_an_error_before_any_of_its_new_content(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import re
@@ -122,6 +123,7 @@ def test_all_steps_are_those_of_one_process(tmp_path: Path) -> None:
     json.dumps(status, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_trainers_in_other_processes_join_by_the_printed_address_alone(
     service: ProcessService, job: es.Job
 ) -> None:
@@ -268,21 +270,33 @@ def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
         assert len(steps_of(service.client(0), 1)) == 1
 
 
+class Broken(logging.Handler):
+    def handle(self, record: logging.LogRecord) -> bool:
+        raise OSError("the log server is gone")
+
+
 @pytest.mark.slow
-def test_a_loader_that_hangs_is_followed_if_that_is_wanted(tmp_path: Path) -> None:
+def test_loaders_that_hang_are_followed_though_no_log_can_be_written(tmp_path: Path) -> None:
     job = job_of(tmp_path)
-    faults = es.ServiceFaults(hung_after=4.0)
-    with ProcessService(job, name=own("hung"), faults=faults) as service:
-        client = service.client(0)
-        taken = steps_of(client, 1)
-        (hung,) = loaders_of(service)
-        stop(hung)
-        taken += steps_of(client, 8)  # more than was ready
-        until(lambda: service.status()["restarts"], "a successor")
-        (restart,) = service.status()["restarts"]
-        assert restart["died"]["process"] == hung
-        assert not psutil.pid_exists(hung)
-    assert comparable(taken) == in_one_process(job, 9)[0]
+    faults, logs = es.ServiceFaults(hung_after=4.0), es.LogOptions(events="/dev/full")
+    logger, broken = logging.getLogger("evenstep"), Broken()
+    logger.addHandler(broken)
+    try:
+        with ProcessService(job, name=own("hung"), faults=faults, logs=logs) as service:
+            client = service.client(0)
+            taken = steps_of(client, 1)
+            for number in range(2):
+                (hung,) = loaders_of(service)
+                stop(hung)
+                taken += steps_of(client, 8)  # more than was ready
+                until(lambda n=number: len(service.status()["restarts"]) > n, "a successor")
+                restart = service.status()["restarts"][number]
+                assert restart["died"]["process"] == hung
+                assert restart["number"] == number + 1
+                assert not psutil.pid_exists(hung)
+    finally:
+        logger.removeHandler(broken)
+    assert comparable(taken) == in_one_process(job, 17)[0]
 
 
 def lethal(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,6 +380,7 @@ if sys.argv[2] == "wait":
 """
 
 
+@pytest.mark.slow
 def test_loaders_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", rows(40, 0, 30))
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -173,6 +173,11 @@ def test_a_file_says_where_a_service_is_to_its_owner_alone(server: Echo, tmp_pat
     path.chmod(0o666)
     with pytest.raises(ConfigurationError, match="can be written by others"):
         read_endpoint(path)
+    path.chmod(0o640)
+    with pytest.raises(
+        ConfigurationError, match="has the keys of a job, and can be read by others"
+    ):
+        read_endpoint(path)
     path.chmod(0o600)
     for damaged in ("", "{", "[]", '{"machine": 1}', path.read_text().replace("path", "pith")):
         path.write_text(damaged)

@@ -22,6 +22,7 @@ from evenstep.cli.shared_options import Json
 from evenstep.cli.user_objects import load_job
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
 from evenstep.files import read_json
+from evenstep.service.start_options import ServiceFaults
 
 if TYPE_CHECKING:
     from evenstep.strategy import LoadingPlan
@@ -95,6 +96,19 @@ def run(
     standbys: Annotated[
         int, typer.Option(min=0, help="Processes that stand by to replace any loader at once.")
     ] = 0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds in which loaders must have opened their sources.")
+    ] = ServiceFaults.patience,
+    hung_after: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which a loader that says nothing is replaced; on Ray any role.",
+            show_default="never",
+        ),
+    ] = None,
+    warn_after: Annotated[
+        float, typer.Option(help="Seconds after which a trainer that waits logs for whom.")
+    ] = ServiceFaults.warn_after or 0.0,
     constructors: Annotated[
         int | None,
         typer.Option(
@@ -136,12 +150,17 @@ def run(
     port: Annotated[
         int | None,
         typer.Option(
-            help="Port that serves /status as JSON and /healthz over HTTP; 0 is any. Requests must "
-            "carry the token in the environment variable EVENSTEP_STATUS_TOKEN, if that is set."
+            help="Port that serves /status as JSON and /healthz over HTTP; 0 is any. Requests for "
+            "/status must carry the token in the environment variable EVENSTEP_STATUS_TOKEN, if "
+            "that is set."
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on with --port; 0.0.0.0 for other machines too.")
+        str,
+        typer.Option(
+            help="Address to listen on with --port; 0.0.0.0 is for other machines too, and needs "
+            "a token."
+        ),
     ] = "127.0.0.1",
     json: Json = False,
 ) -> None:
@@ -157,7 +176,7 @@ def run(
       evenstep service run job.py --backend processes --step-log run.jsonl
       evenstep service run job.py --store s3://bucket/pretrain --resume s3://bucket/pretrain
     """
-    from evenstep.service.start_options import LogOptions, RayOptions, ServiceFaults
+    from evenstep.service.start_options import LogOptions, RayOptions
     from evenstep.service.startup import start
     from evenstep.service.status_http import StatusEndpoint
 
@@ -185,7 +204,12 @@ def run(
                 constructors=constructors,
                 state=state,
                 store=store,
-                faults=ServiceFaults(standbys=standbys),
+                faults=ServiceFaults(
+                    standbys=standbys,
+                    patience=patience,
+                    hung_after=hung_after,
+                    warn_after=warn_after,
+                ),
                 logs=LogOptions(plans=plan_log, steps=step_log, events=events),
                 **({"ray": RayOptions(**of_ray)} if backend is Backend.ray else {}),
             )
@@ -197,15 +221,15 @@ def run(
         if backend is Backend.ray:
             note(f"trainers on hosts without Ray: es.Client with a copy of {service.file}")
         last: dict[str, Any] = service.status()
-        reported = 0.0
+        reported: list[Any] = []
         try:
             with status_line() as show:
                 while not (last["ended"] or last["failed"]):
                     show(last)
                     for restart in last["restarts"]:
-                        if restart["time"] > reported:
+                        if restart not in reported:
                             note(restart_text(restart))
-                            reported = restart["time"]
+                    reported = last["restarts"]
                     time.sleep(_EVERY)
                     try:
                         last = service.status()
@@ -308,6 +332,7 @@ def _ended_in_order() -> Iterator[None]:
         return
 
     def leave(number: int, frame: object) -> None:
+        note(f"ended by {signal.Signals(number).name}")
         raise SystemExit(128 + number)
 
     numbers = [signal.SIGTERM]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,10 @@ def restart_text(restart: Mapping[str, Any]) -> str:
     """One of the status's `restarts`, as a line."""
     died, found = restart["died"], restart["followed_by"]
     kind = "standby" if restart["promoted"] else "process"
+    when = time.strftime("%H:%M:%S", time.localtime(restart["time"]))
     return (
         f"{restart['role']} (process {died['process']} on {died['host']}) died; {kind} "
-        f"{found['process']} on {found['host']} replaced it after {restart['seconds']:.1f} s"
+        f"{found['process']} on {found['host']} replaced it at {when}"
     )
 
 

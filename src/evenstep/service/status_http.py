@@ -10,9 +10,11 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import socket
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 
@@ -20,8 +22,8 @@ from evenstep.errors import ConfigurationError, EvenstepError
 
 TOKEN_VARIABLE = "EVENSTEP_STATUS_TOKEN"
 
-_MOST_AT_ONCE = 16  # requests; more are refused
-_READ_LIMIT = 10.0  # seconds that a client may take to send its request
+_MOST_AT_ONCE = 16  # requests; before another one, the oldest is given up
+_LIMIT = 10.0  # seconds for a request and its answer
 _MARKUP = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
@@ -30,8 +32,8 @@ class _Service(Protocol):
 
 
 class StatusEndpoint:
-    """Answers ``GET /status`` with a service's `status()`, and ``GET /healthz`` with 200 as long as
-    the job has not failed, and 503 afterwards. A context manager."""
+    """Answers ``GET /status`` with a service's `status()`, and ``GET /healthz``, which needs no
+    token, with 200 as long as the job has not failed, and 503 afterwards. A context manager."""
 
     def __init__(
         self,
@@ -45,19 +47,24 @@ class StatusEndpoint:
         Args:
             service: a running service; it is not closed with the endpoint.
             port: 0 for a free one, see `url`.
-            host: address to listen on; "0.0.0.0" lets other machines ask.
+            host: address to listen on; "0.0.0.0" lets other machines ask, and needs a token.
             token: that requests must carry, as ``Authorization: Bearer <token>``; None is that of
-                the environment variable EVENSTEP_STATUS_TOKEN. Without any, everyone who reaches
-                the address may ask.
+                the environment variable EVENSTEP_STATUS_TOKEN.
 
         Raises:
-            ConfigurationError: the port is in use, out of range or not allowed, or the token is
-                empty.
+            ConfigurationError: the port is in use, out of range or not allowed; or the token is
+                missing, empty, or nothing that a request can carry.
         """
         token = os.environ.get(TOKEN_VARIABLE) if token is None else token
-        if token is not None and not token.strip():
+        if token is not None and not (token.isprintable() and token.strip()):
             raise ConfigurationError(
-                f"the token is empty, and would let nobody in; give one, or unset {TOKEN_VARIABLE}"
+                "the token is empty, or has characters that no request can carry, such as the end "
+                f"of a line; give another one, or unset {TOKEN_VARIABLE}"
+            )
+        if token is None and host not in ("localhost", "::1") and not host.startswith("127."):
+            raise ConfigurationError(
+                f"host={host!r} lets other machines ask, and there is no token: set the "
+                f"environment variable {TOKEN_VARIABLE}, or listen on 127.0.0.1"
             )
 
         class Handler(_Handler):
@@ -98,51 +105,62 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 2 * _MOST_AT_ONCE
 
     def __init__(self, *arguments: Any) -> None:
-        self._free = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        self._open: list[socket.socket] = []  # the oldest first
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            return self.shutdown_request(request)
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread can be started
-            self._free.release()
-            raise
+        self._open.append(request)
+        for oldest in self._open[:-_MOST_AT_ONCE]:
+            give_up(oldest)
+        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+    def shutdown_request(self, request: Any) -> None:
+        with suppress(ValueError):
+            self._open.remove(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], OSError):  # clients may leave at any time
             super().handle_error(request, client_address)
 
 
+def give_up(request: socket.socket) -> None:
+    """Ends what waits for more of a request."""
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
 class _Handler(BaseHTTPRequestHandler):
     running: _Service
     expected: bytes | None
     """The header that requests must have."""
-    timeout = _READ_LIMIT
     server_version, sys_version = "evenstep", ""
 
+    def handle(self) -> None:
+        late = threading.Timer(_LIMIT, give_up, (self.connection,))
+        late.daemon = True
+        late.start()
+        try:
+            super().handle()
+        finally:
+            late.cancel()
+
     def do_GET(self) -> None:
-        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
-        if self.expected is not None and not hmac.compare_digest(given, self.expected):
-            return self._answer(401, {"error": "send Authorization: Bearer TOKEN"})
         path = self.path.partition("?")[0].rstrip("/")
+        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
+        known = self.expected is None or hmac.compare_digest(given, self.expected)
+        if not known and path != "/healthz":
+            return self._answer(401, {"error": "send Authorization: Bearer TOKEN"})
         if path not in ("/status", "/healthz"):
             return self._answer(404, {"error": f"there is no {self.path}; ask /status or /healthz"})
         try:
             status = self.running.status()
         except EvenstepError as error:
-            return self._answer(503, {"error": str(error)})
+            return self._answer(503, {"error": str(error)} if known else {})
         if path == "/status":
             return self._answer(200, status)
         failed = status.get("failed") or status["planner"].get("failed")
-        return self._answer(503 if failed else 200, {"failed": failed})
+        return self._answer(503 if failed else 200, {"failed": failed} if known else {})
 
     def _answer(self, code: int, value: Mapping[str, Any]) -> None:
         body = json.dumps(value, allow_nan=False).translate(_MARKUP).encode()

@@ -46,11 +46,12 @@ process may be stopped."""
 _LAST_WORD = 5.0  # seconds for the exit code of a process that was killed
 # Even while it imports, the server looks twice a second whether the trainer has gone.
 _PROGRAM = """
-import os, signal, sys
+import sys
+sys.path[:] = {path!r}
+import os, signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGALRM, lambda *_: os.getppid() == {trainer} or os._exit(1))
 signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
-sys.path[:] = {path!r}
 from {module} import serve
 serve({descriptor}, {trainer})
 """

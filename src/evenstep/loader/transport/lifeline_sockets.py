@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import secrets
+import selectors
 import socket
 import time
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from evenstep.loader.transport.peers import Door, Peer
 logger = logging.getLogger("evenstep")
 
 _MEETING_SECONDS = 10.0  # in which all that have lifelines with a rank must connect
-_HELLO_SECONDS = 2.0  # in which one that has connected must say who it is
+_UNKNOWN = 256  # connections that have not said whose they are; the oldest is closed
 _PROBES = 120  # without an answer, at most: Linux allows 127
 _OUTSIDE = "192.0.2.1"  # reserved for documentation
 _LOOPBACK = "127.0.0.1"
@@ -83,19 +84,31 @@ class Meeting:
     def _answer(
         self, peers: Sequence[Peer], token: str, expected: set[int], deadline: float
     ) -> dict[int, socket.socket]:
+        """Strangers may connect, too, and say nothing, so all are listened to at once."""
         found: dict[int, socket.socket] = {}
-        while expected - found.keys() and time.monotonic() < deadline:
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.01))
-            try:
-                line, _ = self._socket.accept()
-            except OSError:
-                break
-            with contextlib.suppress(OSError, ValueError):
-                line.settimeout(_HELLO_SECONDS)
-                given, _, number = line.recv(64).decode().partition(" ")
-                if _same(given.encode(), token) and int(number) in expected:
-                    line.sendall(peers[int(number)].door.token.encode())
-                    found[int(number)] = line
+        unknown: list[socket.socket] = []
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._socket, selectors.EVENT_READ)
+            while expected - found.keys() and (left := deadline - time.monotonic()) > 0:
+                for key, _ in ready.select(left):
+                    with contextlib.suppress(OSError, ValueError):
+                        if key.fileobj is self._socket:
+                            line, _ = self._socket.accept()
+                            unknown.append(line)
+                            ready.register(line, selectors.EVENT_READ)
+                            if len(unknown) > _UNKNOWN:
+                                ready.unregister(unknown[0])
+                                unknown.pop(0).close()
+                            continue
+                        line = next(each for each in unknown if each is key.fileobj)
+                        ready.unregister(line)
+                        given, _, number = line.recv(64).decode().partition(" ")
+                        if _same(given.encode(), token) and int(number) in expected:
+                            line.sendall(peers[int(number)].door.token.encode())
+                            found[int(number)] = line
+                            unknown.remove(line)
+        for line in unknown:
+            line.close()
         return found
 
 

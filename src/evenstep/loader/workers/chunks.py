@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 
 from evenstep.arrays import Int64Array, rounded_up
 from evenstep.batch.measure import Measure, digests_of
-from evenstep.errors import ConfigurationError, EvenstepError, SampleError, described
+from evenstep.errors import OF_CODE, ConfigurationError, EvenstepError, SampleError, described
 from evenstep.loader.transport.shared_memory import PackedObject, Writer, to_buffers
 from evenstep.loader.workers.seeding import sample_seed, seed_everything
 from evenstep.plan.policy import Policy, too_long
@@ -106,7 +106,7 @@ class Preparation:
                 )
             )
             failed = SampleError(f"{name}: {said}")
-            if self.skip_bad:
+            if self.skip_bad and not isinstance(error, OF_CODE):
                 return failed
             raise failed from error
 
@@ -159,7 +159,7 @@ class IndexedDataset(Dataset):  # type: ignore[type-arg]
                 sample = self.dataset[index]
             except BaseException as error:
                 sample = _failed(name, error)
-                if not self._preparation.skip_bad:
+                if not self._preparation.skip_bad or isinstance(error, OF_CODE):
                     raise sample from error
             yield sample
 

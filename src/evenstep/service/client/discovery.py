@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.messages import call, message
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.channels import Answer, Location, RoleGoneError, SocketChannel
@@ -41,16 +41,30 @@ def channel_in(file: Path) -> SocketChannel:
     return SocketChannel(replace(endpoint, machine="") if endpoint.tcp else endpoint)
 
 
-def job_in(file: Path) -> JobInfo | None:
+_SILENT = 15.0  # seconds in which a service that runs says something, by default
+
+
+def job_in(file: Path, patience: float = 0.0) -> JobInfo | None:
     """The job that has written a file; None if there is no file, or the job has ended.
+
+    Args:
+        patience: seconds to wait for an answer; 15 if 0.
 
     Raises:
         ConfigurationError: the file is none of a service.
+        EvenstepError: the service says nothing.
     """
     if not file.exists():
         return None
     try:
-        return job_answered(channel_in(file).send([message(JobRegistry.job)]).answer())
+        asked = channel_in(file).send([message(JobRegistry.job)])
+        if not asked.wait(patience or _SILENT):
+            raise EvenstepError(
+                f"the service at {file} is there, and has said nothing for "
+                f"{patience or _SILENT:g} s: its process is stopped, hangs or is overloaded; let "
+                "it go on (kill -CONT), or end it and start the job again"
+            )
+        return job_answered(asked.answer())
     except RoleGoneError:
         return None
 
@@ -105,8 +119,11 @@ class FileLocator:
                 channel = channel_in(self.file)
             except ConfigurationError as error:  # the service has removed it at its end
                 raise RoleGoneError from error
+            asked = channel.send([message(JobRegistry.job)])
+            if not asked.wait(max(deadline - time.monotonic(), 0.0)):
+                break
             try:
-                answer = channel.send([message(JobRegistry.job)]).answer()
+                answer = asked.answer()
             except RoleGoneError:
                 time.sleep(_INTERVAL)
                 continue

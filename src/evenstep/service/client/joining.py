@@ -36,11 +36,12 @@ class Client(RemoteClient):
             job_name: the name that the job was started with.
             rank: None is that of the environment variable RANK, as torchrun sets it.
             step: the first step; None is the service's first.
-            patience: seconds to wait for the service to be started.
+            patience: seconds to wait for the service to be started, and to answer.
             step_log: see `RankClient.log_steps`; None is that of the service, on rank 0.
 
         Raises:
             ConfigurationError: no service there, no such job, or no such rank.
+            EvenstepError: the service is there, and says nothing.
             ImportError: Ray or pyzmq is not installed.
         """
         if rank is None:
@@ -104,7 +105,8 @@ def join(address: str | os.PathLike[str] | None, name: str, *, patience: float =
     given = isinstance(address, os.PathLike) or str(address).endswith(SUFFIX)
     file = Path(str(address)) if given else path_of(name)
     while True:
-        job = job_in(file) if given or address in (None, "auto") else None
+        left = max(deadline - time.monotonic(), 1.0) if patience else 0.0
+        job = job_in(file, left) if given or address in (None, "auto") else None
         if job is not None:
             return Joined(with_locators(job, file) if job.backend == "ray" else job)
         late = time.monotonic() > deadline

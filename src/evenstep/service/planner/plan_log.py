@@ -12,12 +12,11 @@ import re
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from evenstep.errors import ConfigurationError, parsing
-from evenstep.files import cannot
+from evenstep.files import LineFile, cannot
 from evenstep.mixture import DrawRecord
 from evenstep.service.planner.planner_state import PlannerState
 from evenstep.strategy import LoadingPlan, from_json, to_json
@@ -39,15 +38,16 @@ class PlanLog:
 
     def __init__(self, kept: int, path: str | os.PathLike[str] | None = None) -> None:
         self._kept, self._path = kept, None if path is None else Path(path)
+        self._file = None if path is None else LineFile(path)
         self._plans: OrderedDict[int, LoggedPlan] = OrderedDict()
 
     def add(self, logged: LoggedPlan) -> None:
         step = logged.plan.step
-        if self._path is not None:
+        if self._file is not None:
             drawn = [record.to_dict() for record in logged.records]
             records = json.dumps(drawn, separators=(",", ":"))
-            _append(
-                self._path, f'{{"step":{step},"records":{records},"plan":{to_json(logged.plan)}'
+            self._file.add(
+                checked(f'{{"step":{step},"records":{records},"plan":{to_json(logged.plan)}')
             )
         self._plans[step] = logged
         while len(self._plans) > self._kept:
@@ -83,31 +83,14 @@ class PlanLog:
             del self._plans[step]
 
 
+def checked(text: str) -> bytes:
+    """The line of a plan, with its checksum."""
+    line = text.encode()
+    return line + b',"crc32":%d}' % zlib.crc32(line)
+
+
 _START = re.compile(rb'\{"step":\d+,')
 _END = re.compile(rb',"crc32":(\d{1,10})}\n')
-
-
-def _append(path: Path, text: str) -> None:
-    """Adds a line, or nothing if it does not fit on the disk."""
-    line = text.encode()
-    line += b',"crc32":%d}\n' % zlib.crc32(line)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            if size:
-                file.seek(size - 1)
-                line = line if file.read(1) == b"\n" else b"\n" + line  # after one that was cut off
-            try:
-                written = 0
-                while written < len(line):
-                    written += file.write(line[written:])
-            except OSError:
-                with suppress(OSError):  # of a file that is a device
-                    file.truncate(size)
-                raise
-    except OSError as error:
-        raise cannot("write", path, error) from error
 
 
 def read_log(path: str | os.PathLike[str], step: int) -> LoadingPlan | None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, described
 from evenstep.service.messages import Message
 from evenstep.service.registry.common_state import CommonState, superseded
 from evenstep.service.registry.metrics import MetricsExporter, TakenStep, WaitStatistics
@@ -246,10 +246,11 @@ class JobRegistry:
         """
         for record in records:
             self._waits.record_step(rank, record)
-            if self._exporter is not None:
-                self._exporter.observe_wait(record.seconds)
         if records and self._is_last(rank, client):
             self._common_state.took_step(rank, records[-1].step)
+        if self._exporter is not None:
+            for record in records:
+                self._exporter.observe_wait(record.seconds)
 
     async def reached(self) -> int:
         """The step that comes next in the client that is furthest, as far as clients have said."""
@@ -319,9 +320,15 @@ class JobRegistry:
 
     async def _export_metrics(self) -> None:
         assert self._exporter is not None
+        failed = False
         while True:
             await asyncio.sleep(_EXPORT_INTERVAL)
-            self._exporter.export(await self.status())
+            try:
+                self._exporter.export(await self.status())
+            except Exception as error:  # metrics only observe
+                if not failed:
+                    self._events.add("unmeasured", f"metrics are not exported: {described(error)}")
+                failed = True
 
     def _raise_failure(self, error: EvenstepError) -> None:
         if self._failure is None:

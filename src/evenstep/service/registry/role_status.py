@@ -1,23 +1,28 @@
-"""What all roles say of themselves, summed up; and what happened to them.
+"""What all roles say of themselves, summed up; and what happened to them, logged by `EventLog`.
 
-A role's `about` is what `RoleWatch` returns. `EventLog` has a line of JSON for each event in a
-file.
+A role's `about` is what `RoleWatch` returns.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from evenstep.errors import ConfigurationError
+from evenstep.files import LineFile
 from evenstep.service.remote.handles import RemoteHandle
+
+logger = logging.getLogger("evenstep")
 
 
 class EventLog:
-    """Each line has `time`, seconds since 1970, and `event`."""
+    """Warnings, and a line of JSON each in a file, with `time`, seconds since 1970, and `event`.
+    What is wrong with the log or the file stops nobody who adds to them."""
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         """
@@ -27,23 +32,31 @@ class EventLog:
         Raises:
             ConfigurationError: it cannot be written.
         """
-        self._path = path
-        if path is not None:
-            try:
-                with open(path, "a"):
-                    pass
-            except OSError as error:
-                raise ConfigurationError(
-                    f"events={os.fspath(path)!r} cannot be written ({error}); give a file in a "
-                    "folder that is there"
-                ) from error
+        self._file = None if path is None else LineFile(path)
+        self._told = set()
+        earlier = path is not None and Path(path).is_file()
+        for line in Path(path or "").read_bytes().splitlines() if earlier else ():
+            with suppress(ValueError, TypeError, KeyError):  # cut off, or another event
+                about = json.loads(line)
+                self._told.add((about["role"], about["followed_by"]["process"]))
 
-    def add(self, event: str, **about: Any) -> None:
-        """Writes what happened, at once."""
-        if self._path is not None:
-            line = json.dumps({"event": event, "time": time.time(), **about})
-            with open(self._path, "a") as file:
-                file.write(line + "\n")
+    def told(self, role: str, process: int | None) -> bool:
+        """Whether an earlier registry of the job has written that this process took over a role."""
+        return (role, process) in self._told
+
+    def add(self, event: str, said: str = "", **about: Any) -> None:
+        """Tells what happened, at once.
+
+        Args:
+            said: the warning; none if empty.
+        """
+        if said:
+            with suppress(Exception):  # of a handler of the user's
+                logger.warning("%s", said)
+        if self._file is not None:
+            with suppress(Exception):
+                line = {"event": event, "time": time.time(), **about}
+                self._file.add(json.dumps(line).encode())
 
 
 About = Mapping[str, Any]

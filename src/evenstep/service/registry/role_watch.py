@@ -7,13 +7,12 @@ the role, which may be busy; what it works on and waits for comes from a thread 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, described
 from evenstep.service.messages import Method, message
 from evenstep.service.registry.role_status import EventLog
 from evenstep.service.remote.channels import (
@@ -29,8 +28,6 @@ from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.role_host import Role, RoleHost
 from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.transport.endpoint import remove_socket
-
-logger = logging.getLogger("evenstep")
 
 STATUS_LIMIT = 0.7
 """Seconds that a status waits for a role, so that it is there within a second."""
@@ -63,6 +60,7 @@ class RoleWatch:
         standbys; when, and after how many seconds. They are numbered from 1, and `promotions` is
         the number of standbys so far."""
         self._count = self._promotions = 0
+        self._born = time.time_ns()
         self._said: dict[str, Any] = {}
         """The role's last answer."""
         self._said_at = 0.0
@@ -182,16 +180,23 @@ class RoleWatch:
         self._dead_since = None
         seconds = time.monotonic() - begin
         if (found.process, found.host) == (dead.process, dead.host):
-            logger.warning("the connections to %s were lost, and are there again", died)
+            self._events.add(
+                "connected", f"the connections to {died} were lost, and are there again"
+            )
             await asyncio.sleep(_PAUSE)
             return found
         if isinstance(dead.channel, SocketChannel):
             remove_socket(dead.channel.endpoint)
-        logger.warning(
-            "%s died; %s %s on %s plays its role after %.1f s, and no step is lost",
-            *(died, "standby" if found.promoted else "process"),
-            *(found.process, found.host, seconds),
-        )
+        kind = "standby" if found.promoted else "process"
+        follows = f"{kind} {found.process} on {found.host} plays its role"
+        said = f"{died} died; {follows} after {seconds:.1f} s, and no step is lost"
+        when = time.time()
+        if found.born < self._born and not found.promoted:  # it happened to an earlier registry
+            if self._events.told(self.handle.role, found.process):
+                return found
+            when = found.born / 1e9
+            since = time.strftime("%H:%M:%S", time.localtime(when))
+            said = f"{died} died before this registry started; {follows} since {since}"
         self._count += 1
         self._promotions += found.promoted
         restart = {
@@ -202,10 +207,10 @@ class RoleWatch:
             "followed_by": {"process": found.process, "host": found.host},
             "promoted": found.promoted,
             "seconds": seconds,
-            "time": time.time(),
+            "time": when,
         }
         self.restarts.append(restart)
-        self._events.add("promoted" if found.promoted else "restarted", **restart)
+        self._events.add("promoted" if found.promoted else "restarted", said, **restart)
         return found
 
     async def _awaited(self, dead: Location) -> Location:
@@ -213,7 +218,8 @@ class RoleWatch:
         search, pause = asyncio.ensure_future(self.successor(dead)), self._warn_after
         try:
             while not (await asyncio.wait([search], timeout=pause))[0]:
-                logger.warning("%s %s", _name(self.handle.role, dead), await self.missing())
+                said = f"{_name(self.handle.role, dead)} {await self.missing()}"
+                self._events.add("missing", said, role=self.handle.role)
                 pause = 2 * pause if pause else None
             return search.result()
         finally:
@@ -283,13 +289,16 @@ class WatchedRoles:
         while True:
             await asyncio.sleep(seconds / 4)
             watches = self.watches
-            said = await asyncio.gather(*(each.process() for each in watches))
-            for watch, about in zip(watches, said):
+            asked = await asyncio.gather(*(each.process() for each in watches))
+            for watch, about in zip(watches, asked):
                 if (silent := about.get("silent_seconds", 0.0)) >= seconds:
                     name, where = watch.handle.name, watch.handle.about
-                    logger.warning("%s has said nothing for %.0f s, and is killed", name, silent)
-                    self._given["events"].add("killed", **where, silent_seconds=silent)
-                    await in_thread(kill, where)
+                    said = f"{name} has said nothing for {silent:.0f} s, and was killed"
+                    try:
+                        await in_thread(kill, where)
+                    except Exception as error:  # others may be silent, too
+                        said += f", or not: {described(error)}"
+                    self._given["events"].add("killed", said, **where, silent_seconds=silent)
 
     async def locate(self, role: str, born: int) -> Location:
         """Which process runs a role.

@@ -19,6 +19,7 @@ from typing import Any
 from evenstep.data.pickling import pickled
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.plan.value_checks import check_at_least
+from evenstep.processes import module_command
 from evenstep.service.job.job import Job
 from evenstep.service.sizing.source_measuring import Measuring
 from evenstep.strategy.loaders import SourceProfile
@@ -74,7 +75,7 @@ def profile(job: Job, *, samples: int = 64, seconds: float = 5.0) -> JobProfile:
     paths = [os.path.abspath(path) for path in sys.path]
     answers, its_end = multiprocessing.Pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", _MODULE, str(its_end.fileno())],
+        module_command(_MODULE, str(its_end.fileno())),
         stdin=subprocess.DEVNULL,
         pass_fds=[its_end.fileno()],
         env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},

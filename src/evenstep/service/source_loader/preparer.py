@@ -23,7 +23,7 @@ from evenstep.data.pickling import pickled
 from evenstep.data.reader import StoredSample
 from evenstep.data.source import Source
 from evenstep.data.storage import passes
-from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError, StorageError
+from evenstep.errors import OF_CODE, ConfigurationError, LoaderDiedError, SampleError, StorageError
 from evenstep.mixture.sample_table import BAD
 from evenstep.processes import end_with_parent
 from evenstep.service.job.sample_measure import SampleMeasure
@@ -180,9 +180,10 @@ class Preparer:
 
 def may_be_passed_over(source: Source, error: SampleError) -> bool:
     """Whether an error is the fault of a sample alone, of a source that may have bad ones. A
-    system that does not answer, or has no memory, says nothing of the sample."""
+    system that does not answer, has no memory or lacks a package says nothing of the sample."""
     cause = error.__cause__
-    blameless = isinstance(error, StorageError) or isinstance(cause, MemoryError) or passes(cause)
+    blameless = isinstance(error, StorageError) or isinstance(cause, (MemoryError, *OF_CODE))
+    blameless = blameless or passes(cause)
     return source.bad_samples > 0 and not blameless
 
 

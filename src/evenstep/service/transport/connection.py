@@ -6,12 +6,14 @@ Each message has a connection to itself until it is answered; then the next one 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from evenstep.errors import EvenstepError
 from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq
 from evenstep.service.transport.frames import COPIED_BYTES, Frame
 from evenstep.service.transport.server import keep_alive
@@ -43,7 +45,15 @@ class Connections:
         """Sends a message without waiting for its answer."""
         with self._lock:
             connection = self._free.pop() if self._free else None
-        connection = connection or _Connection(self._address, self._endpoint.keys)
+        try:
+            connection = connection or _Connection(self._address, self._endpoint.keys)
+        except import_zmq().ZMQError as error:
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            raise EvenstepError(
+                f"this process cannot open another connection to the service ({error}): each takes "
+                f"several files, and it may have {files:,} open at a time; raise that limit "
+                "(ulimit -n), or spread its clients over more processes"
+            ) from error
         connection.socket.send_multipart(frames, copy=False)
         return Pending(self, connection)
 
@@ -140,5 +150,8 @@ def _context() -> Any:
     """ZeroMQ's context of this process; a forked child has its own."""
     process = os.getpid()
     if process not in _contexts:
-        _contexts[process] = import_zmq().Context()
+        zmq = import_zmq()
+        _contexts[process] = zmq.Context()
+        # By default 1,023, of which a connection takes three.
+        _contexts[process].set(zmq.MAX_SOCKETS, _contexts[process].get(zmq.SOCKET_LIMIT))
     return _contexts[process]

@@ -9,6 +9,7 @@ host, lets a trainer join from there.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -120,6 +121,28 @@ def path_of(name: str) -> Path:
     return _own_folder() / f"{name}{SUFFIX}"
 
 
+class NameLock:
+    """Held by the process that runs a job of a name, as long as it lives. Two that start at once
+    both find no job of that name."""
+
+    def __init__(self, file: Path) -> None:
+        self._path = file.with_suffix(".lock")
+        self._file = self._path.open("w")
+        self.held = True
+        """Not if another process holds it."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.held = False
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self.held and not self._file.closed:
+            self._path.unlink(missing_ok=True)
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # of forks, too
+        self._file.close()
+
+
 def write_endpoint(path: Path, endpoint: Endpoint) -> None:
     plain = asdict(endpoint)
     if endpoint.keys is not None:
@@ -133,7 +156,8 @@ def write_endpoint(path: Path, endpoint: Endpoint) -> None:
 def read_endpoint(path: Path) -> Endpoint:
     """
     Raises:
-        ConfigurationError: there is no such file, others may write it, or it is none of a service.
+        ConfigurationError: there is no such file, others may write it or read its keys, or it is
+            none of a service.
     """
     try:
         text, mode = path.read_text(), path.stat()
@@ -144,6 +168,11 @@ def read_endpoint(path: Path) -> Endpoint:
             )
         plain = json.loads(text)
         keys = plain.pop("keys")
+        if keys and mode.st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            raise ConfigurationError(
+                f"{path} has the keys of a job, and can be read by others, who could join it; let "
+                "only its owner read it (chmod 600)"
+            )
         plain["keys"] = keys and Keys(**{name: key.encode() for name, key in keys.items()})
         return Endpoint(**plain)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -20,6 +20,10 @@ from evenstep.service.transport.endpoint import (
 )
 from evenstep.service.transport.frames import COPIED_BYTES, Frame
 
+LARGEST_QUESTION = 256 << 20
+"""Bytes that somebody on the network may send at a time, who may not have proved yet who it is.
+Questions are small; what trainers report may have some megabytes."""
+_HANDSHAKE = 10_000  # milliseconds in which one that has connected must prove who it is
 _FAREWELL = 500  # milliseconds in which the last answers are sent
 
 Answering = Callable[[list[Frame]], "Future[list[Frame]]"]
@@ -147,6 +151,8 @@ def _authenticator(context: Any, keys: Keys) -> Any:
 
 def _curve_router(zmq: Any, context: Any, keys: Keys) -> Any:
     router = context.socket(zmq.ROUTER)
+    router.maxmsgsize = LARGEST_QUESTION
+    router.handshake_ivl = _HANDSHAKE
     router.curve_server = True
     router.curve_publickey, router.curve_secretkey = keys.server_public, keys.server_secret
     keep_alive(zmq, router)

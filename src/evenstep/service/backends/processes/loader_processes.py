@@ -21,7 +21,7 @@ from typing import Any
 
 from evenstep.data.pickling import pickled
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
-from evenstep.processes import signal_that_killed
+from evenstep.processes import module_command, signal_that_killed
 from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.remote.channels import (
     ATTEMPTS,
@@ -59,7 +59,7 @@ class LoaderProcess:
         paths = [os.path.abspath(path) for path in sys.path]
         self._connection, its_end = multiprocessing.Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, str(its_end.fileno())],
+            module_command(_MODULE, str(its_end.fileno())),
             stdin=subprocess.DEVNULL,
             pass_fds=[its_end.fileno()],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},

@@ -38,7 +38,7 @@ from evenstep.service.remote.job_state import Constructors, JobState
 from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
 from evenstep.service.start_options import StartOptions
-from evenstep.service.transport.endpoint import path_of, remove_endpoint, write_endpoint
+from evenstep.service.transport.endpoint import NameLock, path_of, remove_endpoint, write_endpoint
 
 _CLOSE_SECONDS = 10.0
 _HERE = socket.gethostname()
@@ -64,10 +64,11 @@ class ProcessService(ChangingJob):
         events = EventLog(self._logs.events)
         self._store = new_run(options.store)
         self._file = path_of(name)
-        if job_in(self._file) is not None:
+        if job_in(self._file) is not None or not (lock := NameLock(self._file)).held:
             raise ConfigurationError(
                 f"a job named {name!r} is already running; choose another name=, or end that job"
             )
+        self._name_lock = lock
         parts = job.loader_jobs(self._layout)
         self._standbys = StandbyProcesses(parts, self._faults.standbys)
         self._hosts: dict[RemoteHandle, RoleHost] = {}
@@ -82,7 +83,7 @@ class ProcessService(ChangingJob):
                 self._loaders.append(self._new_loader(part))
             self._started = len(parts)
             # Imports torch while the loaders start.
-            import_module("evenstep.service.constructor.data_constructor")
+            import_module("evenstep.service.constructor.batch_builder")
             handles = [each.handle() for each in self._loaders]
             run = job, self._layout, handles, options.state, self._logs.plans, self._store
             planner = self._made("the Planner", 1, make_planner, *run)
@@ -131,6 +132,7 @@ class ProcessService(ChangingJob):
         self._close_clients()
         if self._is_open:
             remove_endpoint(self._file, self._registry.endpoint)
+        self._name_lock.close()
         self._run(self._registry.close())  # first: it would take loaders that end for dead
         for loader in self._loaders:
             loader.ask_to_end()
