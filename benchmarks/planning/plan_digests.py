@@ -29,7 +29,7 @@ from evenstep.protocol import RankProtocol
 from evenstep.tools.simulate.yardsticks import COMPARED
 
 LENGTHS = ("ultrachat", "llava", "sharegpt4o", "mm-mix", "coyo-text")
-PACKING = ("", "--world-size 4", "--micro-batches 8 --max-delay 16")
+PACKING = ("", "--world-size 4", "--micro-batches 8")
 SHOWN = 16  # hexadecimal digits of a digest
 TIMED = ("_us_per_sample", "_ms", "_ms_max")
 """Ends of the names of figures that are times, which differ from run to run."""

@@ -19,12 +19,24 @@ on one rank reaches every other rank as a `PeerError`, so no rank is left waitin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\")\],;]*")
+
+
+def without_queries(text: str) -> str:
+    """Addresses of the web without what follows a question mark: a signature, say, that lets
+    anybody read a file."""
+    return _QUERY.sub(r"\1", text)
 
 
 class EvenstepError(Exception):
     """Base class of all errors raised by evenstep."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(without_queries(a) if isinstance(a, str) else a for a in arguments))
 
 
 class ConfigurationError(EvenstepError, ValueError):

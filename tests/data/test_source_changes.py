@@ -22,7 +22,7 @@ from chaos_storage import ChaosFile
 from evenstep.data import Source, open_reader
 from evenstep.data.row_groups import RowSlice
 from evenstep.data.source_files import content_digest, list_files, with_first_openings
-from evenstep.errors import MismatchError, StorageError
+from evenstep.errors import ConfigurationError, MismatchError, StorageError
 
 pytest.importorskip("webdataset")
 
@@ -234,3 +234,10 @@ def test_files_of_a_job_are_what_they_were_when_it_was_started(
         open_reader(source)
     corpus(tmp_path / "b.jsonl", "d", 21)
     refused("its size was .* and is .*")
+
+
+def test_a_link_to_nothing_is_no_file_less(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"t": 1}\n')
+    (tmp_path / "b.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    with pytest.raises(ConfigurationError, match=r"b.jsonl is no file, or a link to one that is"):
+        open_reader(Source("s", str(tmp_path / "*.jsonl")))

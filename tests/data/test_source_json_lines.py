@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,8 @@ from hypothesis import strategies as st
 from source_checks import check_order_and_seeking, take
 
 from evenstep.data import Source, open_reader
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.data.source_files import list_files
+from evenstep.errors import ConfigurationError, EvenstepError, SampleError
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -76,3 +80,42 @@ def test_compressed_or_empty_files_are_refused(tmp_path):
     (tmp_path / "b.jsonl").write_text("\n \n")
     with pytest.raises(ConfigurationError, match="source 's' has no samples"):
         open_reader(Source("s", str(tmp_path / "b.jsonl")))
+
+
+class Signed(SimpleHTTPRequestHandler):
+    """Gives files to those who have the signature."""
+
+    broken = False
+
+    def send_head(self):
+        if self.broken or not self.path.endswith("?Signature=s3cret/4?5*"):
+            return self.send_error(403)
+        return super().send_head()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_an_address_with_a_signature_is_read_and_the_signature_never_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(Signed, "broken", False)
+    (tmp_path / "a.jsonl").write_text('{"t": 1}\n{"t": 2}\n')
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Signed, directory=tmp_path))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/a.jsonl"
+    try:
+        source = Source("s", f"{address}?Signature=s3cret/4?5*", patience=0)
+        with open_reader(source) as reader:
+            assert sorted(item.sample["t"] for item in reader.read(passes=1)) == [1, 2]
+            assert "s3cret" not in reader.fingerprint
+            assert [file.name for file in list_files(source)] == ["a.jsonl"]
+            Signed.broken = True
+            with pytest.raises(SampleError) as raised:
+                list(reader.read(passes=1))
+        with pytest.raises(EvenstepError) as opened:
+            open_reader(source)
+        for error in (raised.value, opened.value):
+            assert "a.jsonl" in str(error)
+            assert "s3cret" not in str(error)
+    finally:
+        server.shutdown()
+        server.server_close()

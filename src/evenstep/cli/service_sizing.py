@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,9 +68,7 @@ def advise(
         workers=workers,
     )
     if layout is not None:
-        import json as json_module
-
-        write_whole(layout, json_module.dumps(found.as_dict(), indent=1) + "\n")
+        write_whole(layout, json.dumps(found.as_dict(), indent=1) + "\n")
         note(f"wrote {layout}; start the job with `evenstep service run {job} --loaders {layout}`")
     costs = {name: asdict(each) for name, each in known.sources.items()}
     print_json({**found.as_dict(), "costs": costs})

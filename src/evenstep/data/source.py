@@ -14,7 +14,7 @@ from typing import Any
 from evenstep.batch.measure import length_of
 from evenstep.data.code_digest import code_digest
 from evenstep.data.pickling import check_picklable
-from evenstep.errors import ConfigurationError, SampleError, described
+from evenstep.errors import ConfigurationError, SampleError, described, without_queries
 from evenstep.plan.value_checks import check_at_least, check_given, check_seconds, stable_repr
 
 FORMATS = {
@@ -131,7 +131,7 @@ class Source:
             )
         if self.format is not None:
             return self.format
-        found = {_format_of(path) for path in paths}
+        found = {_format_of(without_queries(path)) for path in paths}
         if len(found) != 1 or None in found:
             raise ConfigurationError(
                 f"the format of source {self.name!r} cannot be determined from "

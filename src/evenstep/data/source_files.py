@@ -31,7 +31,13 @@ from evenstep.data.storage import (
     retried,
     version_of,
 )
-from evenstep.errors import ConfigurationError, EvenstepError, StorageError, described
+from evenstep.errors import (
+    ConfigurationError,
+    EvenstepError,
+    StorageError,
+    described,
+    without_queries,
+)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -143,9 +149,12 @@ def list_files(source: Source) -> list[SourceFile]:
                 f"source {source.name!r}: there is no file {given}; check the path, and that this "
                 "machine sees it"
             )
-    paths = sorted(found)
-    common = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
-    files = [replace(found[p], name=os.path.relpath(p, common) if common else p) for p in paths]
+    names = {path: without_queries(path) for path in sorted(found)}
+    common = os.path.commonpath(map(os.path.dirname, names.values())) if names else ""
+    files = [
+        replace(found[path], name=os.path.relpath(name, common) if common else name)
+        for path, name in names.items()
+    ]
     if source.opened is not None:
         source.opened.check(files)
     return files
@@ -219,12 +228,16 @@ def files_at(system: Any, path: str) -> dict[str, Any]:
     """By path, what an fsspec file system knows of each file. A folder that cannot be listed is an
     error: by default a glob would leave its files out."""
     try:
-        if any(letter in path for letter in "*?["):
+        pattern = path.partition("?")[0] if path.startswith(("http://", "https://")) else path
+        if any(letter in pattern for letter in "*?["):
             found = system.glob(path, detail=True, on_error="raise")
         else:
             found = {path: system.info(path)}
     except FileNotFoundError:
         return {}
+    for name, info in found.items():
+        if info["type"] not in ("file", "directory"):
+            raise OSError(f"{name} is no file, or a link to one that is not there")
     return {name: info for name, info in found.items() if info["type"] == "file"}
 
 

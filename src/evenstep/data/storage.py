@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evenstep.errors import EvenstepError, StorageError, described
+from evenstep.errors import EvenstepError, StorageError, described, without_queries
 
 if TYPE_CHECKING:
     from evenstep.data.source_files import SourceFile
@@ -104,7 +104,8 @@ def retried(
                 logged = True
                 logger.warning(
                     "%s could not be read %d times in %.1f s (%s); trying again for up to %g s",
-                    *(what, attempts, spent, described(error), patience),
+                    without_queries(what),
+                    *(attempts, spent, without_queries(described(error)), patience),
                 )
         time.sleep(
             min(pause * _jitter.uniform(0.5, 1.5), max(begin + patience - time.monotonic(), 0))

@@ -43,9 +43,8 @@ def place(
     equal_counts: bool = False,
     order: Int64Array | None = None,
     reopen: int | None = 4,
-    leave_out: bool = False,
 ) -> Int64Array | None:
-    """Places every item, or none; with `leave_out` as many as find room.
+    """Places every item, or none.
 
     Costs 5, 4, 3, 3, 3 go to two bins as ``{5, 3} {4, 3, 3}``: the bins 0, 1, 1, 0, 1. With a cap
     of two tokens, and one token each, the last item finds no room, and the outcome is None.
@@ -62,11 +61,10 @@ def place(
         reopen: how many groups that had no room for an earlier item are considered again for each
             next one. If all were, alternating long and short items would move all groups back and
             forth each time. None considers all of them, exactly as the rule says.
-        leave_out: whether an item without room is left out, and the others are placed.
 
     Returns:
-        [items] the bin of each, -1 for an item that was left out or is not in `order`; None where
-        no bin had room for some item, and none may be left out.
+        [items] the bin of each, -1 for an item that is not in `order`; None where no bin had room
+        for some item.
     """
     order = largest_first(costs) if order is None else order
     count = len(order)
@@ -77,7 +75,7 @@ def place(
         sizes = np.zeros(count, np.int64) if tokens is None or cap is None else tokens[order]
         most, extra = divmod(count, bins) if equal_counts else (count, 0)
         reopened = bins if reopen is None else reopen
-        limits = _Limits(bins, per_group, cap or 0, most, extra, reopened, leave_out)
+        limits = _Limits(bins, per_group, cap or 0, most, extra, reopened, False)
         found = _fill(ordered.tolist(), sizes.tolist(), limits)
     if len(found) < count:
         return None
@@ -99,17 +97,10 @@ def lpt_fill(
     Returns:
         [documents] the micro-batch of each; -1 for one that is not in `order` or found no room.
     """
-    found = place(
-        costs,
-        micro_batches,
-        tokens=lengths,
-        cap=max_tokens,
-        order=order,
-        reopen=None,
-        leave_out=True,
-    )
-    assert found is not None  # what finds no room is left out
-    return found
+    limits = _Limits(micro_batches, 1, max_tokens, len(order), 0, micro_batches, leave_out=True)
+    bin_of = np.full(len(costs), -1, np.int64)
+    bin_of[order] = _fill(costs[order].tolist(), lengths[order].tolist(), limits)
+    return bin_of
 
 
 def _fill_unlimited(costs: list[int], bins: int) -> list[int]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -100,7 +101,7 @@ def take_runs(
         return chosen
 
     def best(left: SortedWindow, step: int, must: int, most: int) -> Int64Array:
-        wish = -1.0 if wishes is None else float(wishes[step])
+        wish = Wish(-1.0 if wishes is None else float(wishes[step]), pull, tilt)
         soft = parts is not None and parts[step] in parts[step + 1 :]
         runs = Runs.of(
             left,
@@ -108,10 +109,8 @@ def take_runs(
             limits,
             must,
             most,
-            wish=wish,
-            pull=pull,
-            tilt=tilt,
-            under=UNDER_OF_SEVERAL if soft else UNDER,
+            wish,
+            UNDER_OF_SEVERAL if soft else UNDER,
         )
         found = int(runs.loss.argmin())
         if must >= 0 and runs.loss[0] == np.inf:
@@ -177,6 +176,15 @@ def _must(
     return found if late[found] else -1
 
 
+class Wish(NamedTuple):
+    """Where a run should be; see `take_runs`."""
+
+    place: float
+    """Negative for anywhere."""
+    pull: float = WISH
+    tilt: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Runs:
     """The best run that ends with each sample. Arrays [runs]."""
@@ -195,10 +203,7 @@ class Runs:
         limits: RunLimits,
         must: int,
         most: int,
-        *,
-        wish: float,
-        pull: float = WISH,
-        tilt: float = 0.0,
+        wish: Wish,
         under: float = UNDER,
     ) -> Runs:
         """
@@ -206,7 +211,7 @@ class Runs:
             target: cost of the run.
             must: the sample that the run has to hold, or -1.
             most: samples that it may hold.
-            wish: see `take_runs`; negative for none.
+            under: how much more what is missing counts than padding.
         """
         count = len(window)
         first, last = 0, count
@@ -236,9 +241,9 @@ class Runs:
         loss = under * missing + 1 - real / (sizes * longest)
         loss -= _AGE_BONUS * ((aged[ends] - aged[begins]) / real)
         middle = (tokens[ends] + tokens[begins]) / (2 * tokens[last])
-        if wish >= 0:
-            loss += pull * np.abs(middle - wish)
-        loss -= tilt * middle
+        if wish.place >= 0:
+            loss += wish.pull * np.abs(middle - wish.place)
+        loss -= wish.tilt * middle
         unfit = (spare < 0) | (room < 1)
         if must >= 0:
             unfit |= begins > must

@@ -28,7 +28,7 @@ import numpy as np
 from evenstep.arrays import BoolArray, Float64Array, Int64Array, prefix_sums
 from evenstep.plan.groups import Groups
 from evenstep.plan.policies.even.exchanges import Goal, exchange
-from evenstep.plan.policies.even.padded_runs import ROUNDING, UNDER, Runs, take_groups
+from evenstep.plan.policies.even.padded_runs import ROUNDING, UNDER, Runs, Wish, take_groups
 from evenstep.plan.policies.even.sorted_window import (
     IMAGES,
     LENGTH,
@@ -138,7 +138,7 @@ def _exchanged(
 ) -> tuple[Int64Array, float]:
     """The run that loses least after exchanges, ascending, and what it loses; infinitely much if
     none fits."""
-    runs = Runs.of(window, target.cost, limits, must, most, wish=target.wish)
+    runs = Runs.of(window, target.cost, limits, must, most, Wish(target.wish))
     loss, wanted = _of_vision(window, runs, target)
     lengths = window.numbers[LENGTH].astype(np.float64)
     amounts = np.stack([window.vision, lengths])
@@ -211,7 +211,7 @@ def _without_images(
         return none[:0]
     place = int(np.searchsorted(none, must)) if must >= 0 else -1
     text = window.take(none)
-    runs = Runs.of(text, target.cost, limits, place, most, wish=target.wish)
+    runs = Runs.of(text, target.cost, limits, place, most, Wish(target.wish))
     loss, _ = _of_vision(text, runs, target)
     run = int(loss.argmin())
     if loss[run] == np.inf:
