@@ -15,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import psutil
 import pytest
 from ray_cluster import HERE, PATIENCE, processes, stop, until
 from service_world import (
+    Rows,
     comparable,
     in_one_process,
     job_of,
@@ -256,6 +258,39 @@ def test_a_standby_follows_a_loader_and_is_followed_itself(tmp_path: Path) -> No
 
 
 @pytest.mark.soak
+class Noted(Rows):
+    """Notes each process that opens it."""
+
+    def __init__(self, log: Path) -> None:
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        super().__init__([{"id": n, "length": 2 + n % 9} for n in range(400)])
+
+
+def test_a_standby_has_opened_the_sources_before_a_loader_dies(tmp_path: Path) -> None:
+    log = tmp_path / "opened"
+    made = partial(Noted, log)
+    job = job_of(tmp_path, sources=[es.Source("noted", made, transform=tokens_of_row)])
+    expected = in_one_process(job, 12)[0]
+    log.unlink()
+    faults = es.ServiceFaults(standbys=1)
+    with ProcessService(job, name=own("opened"), faults=faults) as service:
+        client = service.client(0)
+        taken = steps_of(client, 2)
+        until(lambda: ready_standbys(service), "a standby that is ready")
+        assert service.status()["standbys"][0]["opened"] == 1
+        (standby,), (victim,) = ready_standbys(service), loaders_of(service)
+        before = log.read_text().split()
+        assert before == [str(victim), str(standby)]
+        os.kill(victim, signal.SIGKILL)
+        taken += steps_of(client, 10)
+        (restart,) = service.status()["restarts"]
+        assert restart["followed_by"]["process"] == standby
+        opened = log.read_text().split()
+        assert opened.count(str(standby)) == 1
+    assert comparable(taken) == expected
+
+
 def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
     with ProcessService(
         job_of(tmp_path), name=own("stopped"), faults=es.ServiceFaults(standbys=2)

@@ -17,35 +17,40 @@ from evenstep.service.planner.stored_planner import planner_of
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.requests import WaitTimer
-from evenstep.service.source_loader.preparer import Preparer
-from evenstep.service.source_loader.source_loader import SourceLoader, preparer_of
+from evenstep.service.source_loader.source_loader import SourceLoader, Standby
 from evenstep.strategy.mesh import ClientPlaceTree
 
 
-def make_loader(timer: WaitTimer, job: LoaderJob, preparer: Preparer | None = None) -> SourceLoader:
+def make_loader(timer: WaitTimer, job: LoaderJob, standby: Standby | None = None) -> SourceLoader:
     DECODED.limit = job.decoded_bytes
-    loader = SourceLoader(job, preparer)
+    loader = SourceLoader(job, standby)
     loader.fill_in_background()
     return loader
 
 
 def make_part(
-    timer: WaitTimer, whole: LoaderJob, part: LoaderPart, preparer: Preparer | None
+    timer: WaitTimer, whole: LoaderJob, part: LoaderPart, standby: Standby | None
 ) -> SourceLoader:
     """One of the loaders of a job.
 
     Args:
         whole: has all sources.
     """
-    return make_loader(timer, whole.of_part(part), preparer)
+    return make_loader(timer, whole.of_part(part), standby)
 
 
-def make_standby(jobs: Sequence[LoaderJob]) -> Preparer:
-    """What a loader needs that may run any of these jobs. It opens no sources, whose files may take
-    much memory. Modules that the jobs need are imported by now."""
-    preparer = preparer_of(jobs)
-    preparer.start()
-    return preparer
+def make_standby(jobs: Sequence[LoaderJob], *, opens: bool = True) -> Standby:
+    """Modules that the jobs need are imported by now.
+
+    Args:
+        opens: whether it opens sources.
+    """
+    DECODED.limit = min(job.decoded_bytes for job in jobs)
+    standby = Standby(jobs)
+    standby.preparer.start()
+    if opens:
+        standby.open()
+    return standby
 
 
 def make_planner(

@@ -9,13 +9,17 @@ Messages may arrive in several threads at a time. A message about a slow source 
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
-from evenstep.data.reader_kinds import open_readers
-from evenstep.errors import ConfigurationError
+from evenstep.data.reader import SourceReader
+from evenstep.data.reader_kinds import open_reader, open_readers
+from evenstep.data.source import Source
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.job.source_layout import LoaderJob, StageKey
 from evenstep.service.source_loader.buffer_filler import BufferFiller
 from evenstep.service.source_loader.preparer import Preparer, sample_bytes
@@ -28,34 +32,73 @@ _LEAST_STEPS = 16
 """Steps that stay staged whatever their bytes."""
 
 
-def preparer_of(jobs: Sequence[LoaderJob]) -> Preparer:
-    """Prepares samples for a loader that may run any of the jobs."""
-    sources = {source.name: source for job in jobs for source in job.sources}
-    workers = max(job.workers for job in jobs)
-    return Preparer(tuple(sources.values()), jobs[0].measure, workers=workers, name="a standby")
+class Standby:
+    """What a process holds that may run the loader of any of some jobs at once: workers that have
+    started, and sources that are open, as many as fit in the memory that a loader may fill."""
+
+    def __init__(self, jobs: Sequence[LoaderJob]) -> None:
+        self._sources = {source.name: source for job in jobs for source in job.sources}
+        self._job = jobs[0]
+        self.preparer = Preparer(
+            tuple(self._sources.values()),
+            self._job.measure,
+            workers=max(job.workers for job in jobs),
+            name="a standby",
+        )
+        self._readers: dict[str, SourceReader] = {}
+
+    def open(self) -> None:
+        """A source that cannot be opened now is left to the loader that needs it."""
+        room = _memory() + self._job.buffer_bytes
+        for name, source in self._sources.items():
+            if _memory() >= room:
+                break
+            with suppress(EvenstepError):
+                self._readers[name] = open_reader(source, seed=self._job.seed)
+
+    @property
+    def opened(self) -> int:
+        """Sources that are open."""
+        return len(self._readers)
+
+    def take(self, sources: Sequence[Source]) -> dict[str, SourceReader]:
+        """The readers of these sources, as far as they are open. Closes all others."""
+        names = {source.name for source in sources}
+        for name, reader in self._readers.items():
+            if name not in names:
+                reader.close()
+        return {name: reader for name, reader in self._readers.items() if name in names}
+
+
+def _memory() -> int:
+    """Bytes that this process has had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 class SourceLoader:
     """See the module docstring."""
 
-    def __init__(self, job: LoaderJob, preparer: Preparer | None = None) -> None:
+    def __init__(self, job: LoaderJob, standby: Standby | None = None) -> None:
         """
         Args:
-            preparer: of the job's sources and perhaps others, already started; None makes one.
+            standby: for this job and perhaps others; None for none.
 
         Raises:
             ConfigurationError: a source cannot be opened.
         """
         self.number, self._columns = job.number, job.columns
-        self._preparer = preparer or preparer_of([job])
+        standby = standby or Standby([job])
+        self._preparer = standby.preparer
         self._preparer.name = job.role
         self._budget = BufferBudget(job.buffer_bytes)
         self._most_bytes = job.buffer_bytes
         self._buffers: dict[str, SourceBuffer] = {}
-        readers = open_readers(job.sources, seed=job.seed)
-        for source, share, reader in zip(job.sources, job.shares, readers):
+        opened = standby.take(job.sources)
+        others = [source for source in job.sources if source.name not in opened]
+        opened |= zip([s.name for s in others], open_readers(others, seed=job.seed))
+        for source, share in zip(job.sources, job.shares):
             self._buffers[source.name] = SourceBuffer(
-                reader,
+                opened[source.name],
                 share,
                 self._preparer,
                 columns=job.columns,

@@ -45,16 +45,16 @@ def _play(given: Connection, host: RoleHost, parent: int) -> bool:
     answer: Any
     try:
         jobs, paths, standby = pickle.loads(given.recv_bytes())
-        preparer, played = None, jobs[0]
+        held, played = None, jobs[0]
         if standby:
-            preparer = make_standby([unpickled_job(job, paths) for job in jobs])
-            _tell(given, None)
+            held = make_standby([unpickled_job(job, paths) for job in jobs])
+            _tell(given, held.opened)
             if not _parent_says(given, parent):
                 return False
             played = pickle.loads(given.recv_bytes())
             _tell(given, None)
         job = unpickled_job(played, paths)
-        host.make_role(make_loader, job, preparer, threads=LOADER_THREADS)
+        host.make_role(make_loader, job, held, threads=LOADER_THREADS)
         answer = host.open_sockets("loader")
     except EOFError:
         return False

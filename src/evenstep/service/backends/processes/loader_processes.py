@@ -55,6 +55,8 @@ class LoaderProcess:
         self.born = time.time_ns()
         self.ready = self.promoted = False
         """For a standby: whether it could take over at once, and whether it has."""
+        self.opened = 0
+        """For a standby: sources that it has open."""
         self._endpoint: Endpoint | None = None
         paths = [os.path.abspath(path) for path in sys.path]
         self._connection, its_end = multiprocessing.Pipe()
@@ -90,7 +92,7 @@ class LoaderProcess:
             LoaderDiedError: it has ended.
         """
         if self._connection.poll():
-            self._answer(0.0)
+            self.opened = self._answer(0.0)
             self.ready = True
         elif self._process.poll() is not None:
             raise self._death()
@@ -209,10 +211,16 @@ class StandbyProcesses:
             ready[0].kill()
 
     def status(self) -> list[dict[str, Any]]:
-        """JSON-able: those that are there, and whether they are ready."""
+        """JSON-able: those that are there, whether they are ready, and the sources they have
+        open."""
         with self._lock:
             return [
-                {"process": each.pid, "host": socket.gethostname(), "ready": each.ready}
+                {
+                    "process": each.pid,
+                    "host": socket.gethostname(),
+                    "ready": each.ready,
+                    "opened": each.opened,
+                }
                 for each in self._processes
             ]
 

@@ -25,7 +25,7 @@ from evenstep.service.job.source_layout import LoaderPart
 from evenstep.service.remote.channels import Location, SocketChannel
 from evenstep.service.remote.role_host import RoleHost, sendable, unpickled_job
 from evenstep.service.remote.role_makers import make_part, make_standby
-from evenstep.service.source_loader.preparer import Preparer
+from evenstep.service.source_loader.source_loader import Standby
 from evenstep.service.transport.endpoint import Keys
 
 
@@ -120,9 +120,11 @@ class LoaderActor(RoleActor):
         self._playing = threading.Lock()
         self._own = part
         self._number: int | None = None
-        self._preparer: Preparer | None = None
+        self._standby: Standby | None = None
         if part is None or ray.get_runtime_context().was_current_actor_reconstructed:
-            self._preparer = make_standby([unpickled_job(self._whole, paths)])
+            # One that has died opens its own sources, once it is known which they are.
+            whole = unpickled_job(self._whole, paths)
+            self._standby = make_standby([whole], opens=part is None)
         else:
             self.play(part)
 
@@ -131,9 +133,11 @@ class LoaderActor(RoleActor):
             self.play(self._own)
         return self._location
 
-    def plays(self) -> tuple[int | None, int, str]:
-        """The loader that it runs, None if it is a standby; its process and host."""
-        return self._number, os.getpid(), socket.gethostname()
+    def plays(self) -> tuple[int | None, int, str, int]:
+        """The loader that it runs, None if it is a standby; its process and host, and the sources
+        that a standby has open."""
+        opened = 0 if self._standby is None else self._standby.opened
+        return self._number, os.getpid(), socket.gethostname(), opened
 
     def play(self, part: LoaderPart) -> Location | EvenstepError | None:
         """Runs a loader from now on; see `location`. None if it runs another one."""
@@ -145,7 +149,7 @@ class LoaderActor(RoleActor):
                     self._whole,
                     self._paths,
                     part,
-                    self._preparer,
+                    self._standby,
                     threads=LOADER_THREADS,
                     promoted=part != self._own,
                 )

@@ -4,6 +4,7 @@ take over (`LoaderLocator`)."""
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,7 @@ class LoaderActors:
     namespace: str
     run_id: int
 
-    def said(self) -> list[tuple[Any, tuple[int | None, int, str]]]:
+    def said(self) -> list[tuple[Any, tuple[int | None, int, str, int]]]:
         """The actors that answer at once, and what they say; see `LoaderActor.plays`.
 
         Raises:
@@ -101,11 +102,14 @@ class LoaderActors:
             loaders: how many there should be.
         """
         said = [what for _, what in self.said()]
-        idle = [(process, host) for number, process, host in said if number is None]
+        idle = [about for number, *about in said if number is None]
         playing = {number for number, *_ in said} - {None}
         missing = len(self._names()) - len(idle) - max(len(playing), loaders)
-        found: list[tuple[int | None, str]] = [*idle, *[(None, "")] * missing]
-        return [{"process": p, "host": host, "ready": p is not None} for p, host in found]
+        found: list[Sequence[Any]] = [*idle, *[(None, "", 0)] * missing]
+        return [
+            {"process": process, "host": host, "ready": process is not None, "opened": opened}
+            for process, host, opened in found
+        ]
 
     def has_ended(self, part: LoaderPart) -> bool:
         """See `JobState.has_ended`; as far as the registry answers."""
