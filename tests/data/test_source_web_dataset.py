@@ -7,13 +7,17 @@ import io
 import os
 import pickle
 import tarfile
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from source_checks import check_order_and_seeking, take
 
 from evenstep.data import Source, open_reader
+from evenstep.data.storage import StorageFile
 from evenstep.errors import ConfigurationError, SampleError
 
 webdataset = pytest.importorskip("webdataset")
@@ -109,3 +113,63 @@ def test_wrong_shards_are_named(shards, tmp_path):
     (tmp_path / "8.tar").write_bytes(b"this is not a tar file" * 100)
     with pytest.raises(ConfigurationError, match=r"8.tar cannot be read as a tar file"):
         open_reader(Source("s", shards))
+
+
+names = st.sampled_from(
+    ["a.txt", "a.dat", "b.txt", "c/a.txt", "__m__/x.txt", "__x__", "none", "b.x.bin"]
+)
+
+
+@given(st.lists(st.tuples(names, st.integers(0, 1500), st.booleans()), max_size=12))
+def test_samples_are_those_of_the_library_wherever_they_lie(files):
+    """With pax headers, folders between files, names that count for nothing, and contents of all
+    sizes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "0.tar")
+        seen: set[str] = set()
+        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+            for number, (name, size, long) in enumerate(files):
+                if number and name in seen:
+                    name = f"d{number}/{name}"
+                seen.add(name)
+                info = tarfile.TarInfo(name if not long else f"{'long/' * 60}{name}")
+                info.size = size
+                tar.addfile(info, io.BytesIO(bytes([number]) * size))
+                folder_info = tarfile.TarInfo(f"between{number}")
+                folder_info.type = tarfile.DIRTYPE
+                tar.addfile(folder_info)
+        with path.open("rb") as opened:
+            members = list(webdataset.tariterators.tar_file_iterator(opened))
+        named = ({**member, "__url__": str(path)} for member in members)
+        wanted = list(webdataset.tariterators.group_by_keys(named))
+        source = Source("s", str(path), shuffle=False, columns=None)
+        if not wanted:
+            with pytest.raises(ConfigurationError, match="no samples"):
+                open_reader(source)
+            return
+        with open_reader(source) as reader:
+            assert reader.random_access
+            assert reader.size == len(wanted)
+            for number, sample in enumerate(wanted):
+                (item,) = take(reader, 1, number)
+                raw = {k: v for k, v in item.sample.items() if k.startswith("__") or "bin" in k}
+                assert raw == {k: sample[k] for k in raw}
+                assert item.sample.keys() == sample.keys()
+
+
+def test_a_sample_is_read_by_itself(tmp_path, monkeypatch):
+    write_tar(tmp_path / "0.tar", [(f"{k:04}.bin", bytes([k % 251]) * 100_000) for k in range(40)])
+    read = []
+    original = StorageFile.readinto
+
+    def readinto(file, buffer):
+        read.append(original(file, buffer))
+        return read[-1]
+
+    monkeypatch.setattr(StorageFile, "readinto", readinto)
+    with open_reader(Source("s", str(tmp_path / "0.tar"), shuffle=False)) as reader:
+        assert sum(read) < 40 * 100_000  # headers, and what comes with them
+        read.clear()
+        (item,) = take(reader, 1, 30)
+        assert item.sample["bin"] == bytes([30]) * 100_000
+        assert sum(read) < 2 * 100_000
