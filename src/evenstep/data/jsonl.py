@@ -1,18 +1,20 @@
 """JSON Lines: a shard is a block of lines. Blank lines do not count.
 
-Each file is read once when the source is opened, to find where blocks begin; then a block is one
-seek away, and lines are parsed as they are yielded.
+Each file is read once when the source is first opened, to find where blocks begin; then a block is
+one seek away, and lines are parsed as they are yielded.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.data.file_index import kept_index
 from evenstep.data.reader import FileReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
@@ -43,7 +45,10 @@ class JsonLinesReader(FileReader):
                 "sought; decompress it, or convert it to Parquet"
             )
         try:
-            return _blocks(file, number, self.source.block)
+            size = self.source.block
+            blocks = kept_index(file, f"blocks of {size} lines", partial(_blocks, file, size))
+            blocks["file"] = number
+            return blocks
         except Exception as error:  # file systems raise their own types
             raise not_opened(self.source, f"{file.path} cannot be read", error) from error
 
@@ -76,8 +81,8 @@ class JsonLinesReader(FileReader):
         return f"lines from byte {block['begin']:,} of {self._file(shard).path}"
 
 
-def _blocks(file: SourceFile, number: int, size: int) -> npt.NDArray[Any]:
-    """[blocks] first byte, end and number of lines of each block of a file."""
+def _blocks(file: SourceFile, size: int) -> npt.NDArray[Any]:
+    """[blocks] first byte, end and number of lines of each block of a file; its number is 0."""
     found: list[tuple[int, int, int, int]] = []
     begin = at = lines = 0
     with file.open() as opened:
@@ -85,10 +90,10 @@ def _blocks(file: SourceFile, number: int, size: int) -> npt.NDArray[Any]:
             at += len(line)
             lines += bool(line.strip())
             if lines == size:
-                found.append((number, begin, at, lines))
+                found.append((0, begin, at, lines))
                 begin, lines = at, 0
     if lines:
-        found.append((number, begin, at, lines))
+        found.append((0, begin, at, lines))
     return np.array(
         found, [("file", np.int64), ("begin", np.int64), ("end", np.int64), ("lines", np.int64)]
     )

@@ -14,11 +14,13 @@ import itertools
 import re
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.data.file_index import kept_index
 from evenstep.data.reader import FileReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
@@ -109,24 +111,24 @@ class WebDatasetReader(FileReader):
     def _indexed(self, file: SourceFile) -> Int64Array:
         """[samples + 1] the byte at which each begins, and the end. Of a compressed file they only
         say how many there are."""
-        group = self._library.tariterators.group_by_keys
         try:
-            with (
-                file.open() as opened,
-                # tarfile takes a damaged header, or none, for the end of the archive.
-                tarfile.open(
-                    fileobj=opened,
-                    mode="r|*" if _is_compressed(file) else "r:",
-                    tarinfo=_Member,
-                ) as archive,
-            ):
-                # Files that are twice in a sample are an error once it is read.
-                samples = group(_headers(archive), handler=lambda error: True)
-                begins = [min(v for v in s.values() if isinstance(v, int)) for s in samples]
-                return np.array([*begins, archive.offset], np.int64)
+            return kept_index(file, "tar", partial(self._headers_of, file))
         except Exception as error:
             what = f"{file.path} cannot be read as a tar file"
             raise not_opened(self.source, what, error) from error
+
+    def _headers_of(self, file: SourceFile) -> Int64Array:
+        group = self._library.tariterators.group_by_keys
+        mode: Any = "r|*" if _is_compressed(file) else "r:"
+        with (
+            file.open() as opened,
+            # tarfile takes a damaged header, or none, for the end of the archive.
+            tarfile.open(fileobj=opened, mode=mode, tarinfo=_Member) as archive,
+        ):
+            # Files that are twice in a sample are an error once it is read.
+            samples = group(_headers(archive), handler=lambda error: True)
+            begins = [min(v for v in s.values() if isinstance(v, int)) for s in samples]
+            return np.array([*begins, archive.offset], np.int64)
 
 
 def _headers(archive: tarfile.TarFile) -> Iterator[dict[str, Any]]:
