@@ -38,6 +38,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_indexes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["EVENSTEP_INDEX"] = str(tmp_path_factory.mktemp("indexes"))
+
+
 @pytest.fixture
 def without_megatron(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if it were not installed."""
