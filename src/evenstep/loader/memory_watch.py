@@ -95,7 +95,7 @@ class MemoryWatch:
         """Groups have another size."""
         self._before, self._now = self._now, (0, 0.0)
         self._largest: list[int] = []  # of an update's groups, update by update
-        self._pairs: list[int] = []  # the same, of tokens times those of a row
+        self._pairs: list[int] = []  # of tokens times those of a row: before, and in this update
         self._resting = 1 << 62
 
     def note_request(self) -> None:
@@ -168,7 +168,7 @@ class MemoryWatch:
         self._fit = fit
         if step.micro_step == 0 or not self._largest:
             self._largest = [*self._largest[-_NEAR:], 0]
-            self._pairs.append(0)
+            self._pairs = [max(self._pairs, default=0), 0]
         tokens = step.padded_tokens
         self._largest[-1] = max(self._largest[-1], tokens)
         self._pairs[-1] = max(self._pairs[-1], tokens * tokens // max(step.samples, 1))
