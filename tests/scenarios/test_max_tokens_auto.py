@@ -7,8 +7,10 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from ranks import Rank, run
@@ -18,6 +20,7 @@ import evenstep
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.integrations.job_facts import estimate_steps
 from evenstep.loader.memory_watch import MemoryWatch, Usage
+from evenstep.plan.fit import Fit
 
 TOTAL = 30_000
 RESTING = 1_000
@@ -109,6 +112,28 @@ def test_the_peak_comes_to_the_share_from_below_and_every_sample_comes_once(
     second = [step.padded_tokens for _, step in loader.steps()]
     assert second[0] > 8_000  # what was found holds in the next epoch
     loader.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_with_as_many_patches_as_any_fit_too(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, peak = np.random.default_rng(seed), RESTING
+    monkeypatch.setattr(MemoryWatch, "_usage", lambda watch: Usage(RESTING, peak, 10 * TOTAL))
+    watch, fit = MemoryWatch(0, 1, packed=True, share=0.9, total=None), Fit()
+    for _ in range(300):
+        watch.note_request()
+        size, fits = watch.found
+        if size == fit.most and fit.grows:
+            fit = fit.after(np.array([fits]), 0)
+        patches = int(fit.most * draw.uniform(0.2, 1))
+        step = SimpleNamespace(
+            padded_tokens=fit.most, samples=20, patches=patches, micro_step=0, ends_update=True
+        )
+        watch.handed_out(cast(Any, step), fit)
+        peak = max(peak, RESTING + patches)
+    assert not fit.grows
+    assert 0.95 * 0.9 * 10 * TOTAL < peak <= 1.05 * 0.9 * 10 * TOTAL
 
 
 def test_a_loop_that_goes_on_after_memory_ran_out_gets_half(caplog: Any) -> None:

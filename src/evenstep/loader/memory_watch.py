@@ -9,7 +9,8 @@ they do. So the peak comes close to the limit from below.
 
 Attention may also take memory as the square of a row. Where padded groups had rows of 600 tokens,
 and the longest sample known has 900, those with that one may take 1.5 times as much. So near the
-limit groups grow once one with the longest was seen, or smaller ones told what it takes.
+limit groups grow once one with the longest was seen, or smaller ones told what it takes. So it is
+with patches of images: as dense a group as any before may come again.
 
 On a CUDA device this reads the allocator's statistics, and resets none; on a CPU, what the system
 says of this process. Where memory ran out all the same, and the loop goes on, groups have half as
@@ -87,6 +88,8 @@ class MemoryWatch:
         self._peak = self._failures = 0
         self._now = 0, 0.0
         """Tokens of groups seen, and bytes of the worst of them."""
+        self._density = 0.0, 0.0
+        """Patches of a group over its tokens, at most: of sizes before, and of this one."""
         self._exponent = 2.0
         """Bytes of a packed group are as this power of its tokens, at most."""
         self._begin()
@@ -94,8 +97,10 @@ class MemoryWatch:
     def _begin(self) -> None:
         """Groups have another size."""
         self._before, self._now = self._now, (0, 0.0)
+        self._density = max(self._density), 0.0
         self._largest: list[int] = []  # of an update's groups, update by update
         self._pairs: list[int] = []  # of tokens times those of a row: before, and in this update
+        self._patches: list[int] = []
         self._resting = 1 << 62
 
     def note_request(self) -> None:
@@ -114,7 +119,7 @@ class MemoryWatch:
         # What the last update takes may not have been seen yet.
         seen, pairs = (max(each[:-1] or each, default=0) for each in (self._largest, self._pairs))
         taken = max(usage.peak - self._resting, 1)
-        worst = self._worst(seen, pairs, taken)
+        worst = self._worst(seen, pairs, max(self._patches[:-1] or self._patches), taken)
         ratio = free / worst
         fits = self._fit.most
         if free < taken and usage.peak > self._peak:
@@ -131,11 +136,11 @@ class MemoryWatch:
             return
         self.found = self._fit.most, fits
 
-    def _worst(self, seen: int, pairs: int, taken: int) -> float:
-        """Bytes of a group with the longest sample, at most."""
-        if self._packed or self._fit is None:
-            return taken
-        longer = taken * max(seen * self._fit.longest / max(pairs, 1), 1.0)
+    def _worst(self, seen: int, pairs: int, patches: int, taken: int) -> float:
+        """Bytes of a group with the longest sample, or as many patches as any, at most."""
+        assert self._fit is not None
+        rows = 0 if self._packed else self._fit.longest / max(pairs, 1)
+        longer = taken * max(seen * max(rows, max(self._density) / max(patches, 1)), 1.0)
         before, took = self._before
         more = took * (seen / before) ** _ROWS if before else 0.0
         return min(longer, more) if more > taken else longer
@@ -169,9 +174,13 @@ class MemoryWatch:
         if step.micro_step == 0 or not self._largest:
             self._largest = [*self._largest[-_NEAR:], 0]
             self._pairs = [max(self._pairs, default=0), 0]
+            self._patches = [max(self._patches, default=0), 0]
         tokens = step.padded_tokens
         self._largest[-1] = max(self._largest[-1], tokens)
         self._pairs[-1] = max(self._pairs[-1], tokens * tokens // max(step.samples, 1))
+        self._patches[-1] = max(self._patches[-1], step.patches)
+        before, dense = self._density
+        self._density = before, max(dense, step.patches / max(tokens, 1))
         self._left -= step.ends_update
 
     def left(self) -> None:
