@@ -37,7 +37,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "mixture": ("plan",),
     "strategy": ("cost", "mixture", "plan"),
     "batch": ("plan", "protocol"),
-    "data": ("batch", "mixture", "plan"),
+    "data": ("batch", "files", "mixture", "plan"),
     "context_parallel": ("batch", "plan"),
     "loader": (
         "batch",
