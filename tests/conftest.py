@@ -22,7 +22,7 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
-    max_examples=int(os.environ.get("EVENSTEP_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("EVENSTEP_EXAMPLES", "25")),
 )
 settings.load_profile("evenstep")
 

@@ -10,5 +10,5 @@ from jobs.reports import judge
 
 
 def test_each_job_trains_rightly_or_is_refused(tmp_path: Path) -> None:
-    results = run_all(list(covering(0, 80, ranks=1)), tmp_path)
+    results = run_all(list(covering(0, 50, ranks=1)), tmp_path)
     judge(results)
