@@ -240,3 +240,36 @@ def test_a_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": paths}
     said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
     assert "set TMPDIR to a shorter one" in said
+
+
+ELSEWHERE = """
+import evenstep
+from documents import Documents
+
+if __name__ == "__main__":
+    loader = evenstep.DataLoader(
+        Documents(16), policy=evenstep.TokenBudget(2048), num_workers=1
+    )
+    samples = sum(step.samples for _, step in loader.steps())
+    loader.close()
+    print(samples)
+"""
+
+
+def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
+    here, script = tmp_path / "here", tmp_path / "train.py"
+    here.mkdir()
+    script.write_text(ELSEWHERE)
+    for name in ("signal", "subprocess", "socket", "numpy"):
+        (here / f"{name}.py").write_text(f"open({str(here / 'ran')!r}, 'w')\n")
+    paths = [str(Path(documents.__file__).parent), *filter(None, sys.path)]
+    ran = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (ran.returncode, ran.stdout.strip()) == (0, "16"), ran.stderr
+    assert not (here / "ran").exists()

@@ -415,6 +415,21 @@ if sys.argv[2] == "wait":
 """
 
 
+def test_nothing_is_imported_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(tmp_path)
+    expected = in_one_process(job, 2)[0]
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("signal", "subprocess", "numpy", "resource"):
+        (here / f"{name}.py").write_text(f"open({str(here / 'ran')!r}, 'w')\n")
+    monkeypatch.chdir(here)
+    with ProcessService(job, name=own("untrusted")) as service:
+        assert comparable(steps_of(service.client(0), 2)) == expected
+    assert not (here / "ran").exists()
+
+
 @pytest.mark.slow
 def test_loaders_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", rows(40, 0, 30))

@@ -26,12 +26,16 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import torch
 
-from evenstep.errors import ConfigurationError
+import evenstep.service as es
+import evenstep.service.transport.server as server_module
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.client.discovery import job_in
 from evenstep.service.remote.channels import Location, RolePlace, SocketChannel
 from evenstep.service.transport.connection import ConnectionLostError, Connections
 from evenstep.service.transport.endpoint import (
     Endpoint,
     Keys,
+    NameLock,
     import_zmq,
     read_endpoint,
     write_endpoint,
@@ -183,3 +187,51 @@ def test_a_file_says_where_a_service_is_to_its_owner_alone(server: Echo, tmp_pat
         path.write_text(damaged)
         with pytest.raises(ConfigurationError, match="cannot be read as the address"):
             read_endpoint(path)
+
+
+def test_any_number_of_questions_may_be_on_their_way(server: Echo) -> None:
+    """ZeroMQ's own limit is 1,023 sockets, of which each takes three."""
+    connections = Connections(server.endpoints["ipc"])
+    sent = [connections.send(to_frames(number)) for number in range(400)]
+    assert [from_frames(each.frames()) for each in sent] == list(range(400))
+    connections.close()
+
+
+def test_a_question_that_is_too_large_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "LARGEST_QUESTION", 1 << 16)
+    small = Echo()
+    try:
+        connections = Connections(small.endpoints["tcp"])
+        assert from_frames(connections.send(to_frames(b"x" * 1000)).frames()) == b"x" * 1000
+        with pytest.raises(ConnectionLostError):
+            connections.send(to_frames(b"x" * (1 << 17))).frames()
+        assert from_frames(connections.send(to_frames("next")).frames()) == "next"
+    finally:
+        small.process.kill()
+        small.process.join()
+
+
+def test_a_service_that_is_stopped_is_named_after_the_patience(
+    server: Echo, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.evenstep"
+    write_endpoint(path, server.endpoints["ipc"])
+    stop(server.process.pid or 0)
+    says = r"job.evenstep is there, and has said nothing for .* s: its process is stopped"
+    with pytest.raises(EvenstepError, match=says):
+        es.Client(path, rank=0, patience=1.0)
+    with pytest.raises(EvenstepError, match=says):
+        job_in(path, patience=0.5)
+    os.kill(server.process.pid or 0, signal.SIGCONT)
+
+
+def test_a_name_is_locked_until_its_holder_ends(tmp_path: Path) -> None:
+    first, second = NameLock(tmp_path / "job.evenstep"), NameLock(tmp_path / "job.evenstep")
+    assert (first.held, second.held) == (True, False)
+    second.close()
+    assert not NameLock(tmp_path / "job.evenstep").held
+    first.close()
+    again = NameLock(tmp_path / "job.evenstep")
+    assert again.held
+    again.close()
+    assert not list(tmp_path.iterdir())

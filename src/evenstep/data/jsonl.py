@@ -32,13 +32,12 @@ class JsonLinesReader(FileReader):
     def __init__(self, source: Source, seed: int) -> None:
         super().__init__(source, seed)
         self._files = list_files(source)
-        blocks = in_threads(self._indexed, range(len(self._files)))
+        blocks = in_threads(self._indexed, self._files)
         self._blocks = np.concatenate(blocks)
-        self._file_of = self._blocks["file"]
+        self._file_of = np.repeat(np.arange(len(blocks)), list(map(len, blocks)))
         self._set_order(self._blocks["lines"].astype(np.int64))
 
-    def _indexed(self, number: int) -> npt.NDArray[Any]:
-        file = self._files[number]
+    def _indexed(self, file: SourceFile) -> npt.NDArray[Any]:
         if file.path.endswith(_PACKED):
             raise ConfigurationError(
                 f"source {self.source.name!r}: {file.path} is compressed, so its lines cannot be "
@@ -46,9 +45,7 @@ class JsonLinesReader(FileReader):
             )
         try:
             size = self.source.block
-            blocks = kept_index(file, f"blocks of {size} lines", partial(_blocks, file, size))
-            blocks["file"] = number
-            return blocks
+            return kept_index(file, f"blocks of {size} lines", partial(_blocks, file, size))
         except Exception as error:  # file systems raise their own types
             raise not_opened(self.source, f"{file.path} cannot be read", error) from error
 
@@ -82,18 +79,16 @@ class JsonLinesReader(FileReader):
 
 
 def _blocks(file: SourceFile, size: int) -> npt.NDArray[Any]:
-    """[blocks] first byte, end and number of lines of each block of a file; its number is 0."""
-    found: list[tuple[int, int, int, int]] = []
+    """[blocks] first byte, end and number of lines of each block of a file."""
+    found: list[tuple[int, int, int]] = []
     begin = at = lines = 0
     with file.open() as opened:
         for line in opened:
             at += len(line)
             lines += bool(line.strip())
             if lines == size:
-                found.append((0, begin, at, lines))
+                found.append((begin, at, lines))
                 begin, lines = at, 0
     if lines:
-        found.append((0, begin, at, lines))
-    return np.array(
-        found, [("file", np.int64), ("begin", np.int64), ("end", np.int64), ("lines", np.int64)]
-    )
+        found.append((begin, at, lines))
+    return np.array(found, [("begin", np.int64), ("end", np.int64), ("lines", np.int64)])

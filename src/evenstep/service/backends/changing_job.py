@@ -201,8 +201,10 @@ class ChangingJob(RunningJob):
                 old_loaders=tuple(each.handle() for each in left),
                 loaders_started=self._started,
             )
-            users = [self._info.planner, *self._all_constructors()]
-            results([each.send(DataConstructor.use_loaders, handles, layout) for each in users])
+            told = [self._info.planner.send(Planner.use_loaders, handles, layout)]
+            for constructor in self._all_constructors():
+                told.append(constructor.send(DataConstructor.use_loaders, handles, layout))
+            results(told)
             self._update_state(old_loaders=())
             for each in left:
                 each.ask_to_end()

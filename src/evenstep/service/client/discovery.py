@@ -41,14 +41,15 @@ def channel_in(file: Path) -> SocketChannel:
     return SocketChannel(replace(endpoint, machine="") if endpoint.tcp else endpoint)
 
 
-_SILENT = 15.0  # seconds in which a service that runs says something, by default
+SILENT = 15.0
+"""Seconds in which a service that runs says something."""
 
 
-def job_in(file: Path, patience: float = 0.0) -> JobInfo | None:
+def job_in(file: Path, patience: float = SILENT) -> JobInfo | None:
     """The job that has written a file; None if there is no file, or the job has ended.
 
     Args:
-        patience: seconds to wait for an answer; 15 if 0.
+        patience: seconds to wait for an answer.
 
     Raises:
         ConfigurationError: the file is none of a service.
@@ -58,11 +59,11 @@ def job_in(file: Path, patience: float = 0.0) -> JobInfo | None:
         return None
     try:
         asked = channel_in(file).send([message(JobRegistry.job)])
-        if not asked.wait(patience or _SILENT):
+        if not asked.wait(patience):
             raise EvenstepError(
-                f"the service at {file} is there, and has said nothing for "
-                f"{patience or _SILENT:g} s: its process is stopped, hangs or is overloaded; let "
-                "it go on (kill -CONT), or end it and start the job again"
+                f"the service at {file} is there, and has said nothing for {patience:.3g} s: its "
+                "process is stopped, hangs or is overloaded; let it go on (kill -CONT), or end it "
+                "and start the job again"
             )
         return job_answered(asked.answer())
     except RoleGoneError:

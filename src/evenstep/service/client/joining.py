@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.running_job import RunningJob
-from evenstep.service.client.discovery import Joined, job_in, with_locators
+from evenstep.service.client.discovery import SILENT, Joined, job_in, with_locators
 from evenstep.service.client.remote_client import RemoteClient
 from evenstep.service.transport.endpoint import SUFFIX, path_of
 
@@ -105,7 +105,7 @@ def join(address: str | os.PathLike[str] | None, name: str, *, patience: float =
     given = isinstance(address, os.PathLike) or str(address).endswith(SUFFIX)
     file = Path(str(address)) if given else path_of(name)
     while True:
-        left = max(deadline - time.monotonic(), 1.0) if patience else 0.0
+        left = max(deadline - time.monotonic(), 1.0) if patience else SILENT
         job = job_in(file, left) if given or address in (None, "auto") else None
         if job is not None:
             return Joined(with_locators(job, file) if job.backend == "ray" else job)

@@ -57,8 +57,8 @@ class RoleWatch:
         self._dead_since: float | None = None
         self.restarts: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         """JSON-able: the processes that have died, those that replaced them, and whether these were
-        standbys; when, and after how many seconds. They are numbered from 1, and `promotions` is
-        the number of standbys so far."""
+        standbys; when, and after how many seconds, if that is known. They are numbered from 1, and
+        `promotions` is the number of standbys so far."""
         self._count = self._promotions = 0
         self._born = time.time_ns()
         self._said: dict[str, Any] = {}
@@ -178,7 +178,7 @@ class RoleWatch:
         self._dead_since = begin
         found = await self._awaited(dead)
         self._dead_since = None
-        seconds = time.monotonic() - begin
+        seconds: float | None = time.monotonic() - begin
         if (found.process, found.host) == (dead.process, dead.host):
             self._events.add(
                 "connected", f"the connections to {died} were lost, and are there again"
@@ -194,7 +194,7 @@ class RoleWatch:
         if found.born < self._born and not found.promoted:  # it happened to an earlier registry
             if self._events.told(self.handle.role, found.process):
                 return found
-            when = found.born / 1e9
+            when, seconds = found.born / 1e9, None
             since = time.strftime("%H:%M:%S", time.localtime(when))
             said = f"{died} died before this registry started; {follows} since {since}"
         self._count += 1
@@ -293,12 +293,13 @@ class WatchedRoles:
             for watch, about in zip(watches, asked):
                 if (silent := about.get("silent_seconds", 0.0)) >= seconds:
                     name, where = watch.handle.name, watch.handle.about
-                    said = f"{name} has said nothing for {silent:.0f} s, and was killed"
+                    event, end = "killed", "and was killed"
                     try:
                         await in_thread(kill, where)
                     except Exception as error:  # others may be silent, too
-                        said += f", or not: {described(error)}"
-                    self._given["events"].add("killed", said, **where, silent_seconds=silent)
+                        event, end = "silent", f"and cannot be killed: {described(error)}"
+                    said = f"{name} has said nothing for {silent:.0f} s, {end}"
+                    self._given["events"].add(event, said, **where, silent_seconds=silent)
 
     async def locate(self, role: str, born: int) -> Location:
         """Which process runs a role.

@@ -149,7 +149,7 @@ class RoleHost:
             messages = messages_of(frames)
         except Exception as error:
             return done(to_frames(Answer(error=sendable(error))))
-        if hasattr(RoleHost, messages[0][0]):
+        if messages[0][0] in _OF_PROCESS:
             return mapped(self.submit(messages), to_frames)
         assert self._threads is not None
         return self._threads.submit(self.answer_frames, messages)
@@ -181,6 +181,10 @@ class RoleHost:
         if isinstance(argument, list) and argument and isinstance(argument[0], RemoteHandle):
             return [each.using(timer=self.timer) for each in argument]
         return argument
+
+
+_OF_PROCESS = {RoleHost.measure.__name__, RoleHost.wait_forever.__name__}
+"""Messages that the process answers, and not its role."""
 
 
 def messages_of(frames: list[Frame]) -> list[Message]:

@@ -53,7 +53,7 @@ class Standby:
         for name, source in self._sources.items():
             if _memory() >= room:
                 break
-            with suppress(EvenstepError):
+            with suppress(EvenstepError, ImportError):
                 self._readers[name] = open_reader(source, seed=self._job.seed)
 
     @property

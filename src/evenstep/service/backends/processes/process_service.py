@@ -64,11 +64,8 @@ class ProcessService(ChangingJob):
         events = EventLog(self._logs.events)
         self._store = new_run(options.store)
         self._file = path_of(name)
-        if job_in(self._file) is not None or not (lock := NameLock(self._file)).held:
-            raise ConfigurationError(
-                f"a job named {name!r} is already running; choose another name=, or end that job"
-            )
-        self._name_lock = lock
+        if job_in(self._file) is not None:
+            raise _runs(name)
         parts = job.loader_jobs(self._layout)
         self._standbys = StandbyProcesses(parts, self._faults.standbys)
         self._hosts: dict[RemoteHandle, RoleHost] = {}
@@ -78,7 +75,10 @@ class ProcessService(ChangingJob):
             target=self._loop.run_forever, name="evenstep-registry", daemon=True
         )
         self._thread.start()
+        self._name_lock = NameLock(self._file)
         try:
+            if not self._name_lock.held:
+                raise _runs(name)
             for part in parts:
                 self._loaders.append(self._new_loader(part))
             self._started = len(parts)
@@ -182,3 +182,9 @@ class ProcessService(ChangingJob):
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CLOSE_SECONDS)
+
+
+def _runs(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"a job named {name!r} is already running; choose another name=, or end that job"
+    )
