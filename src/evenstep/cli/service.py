@@ -1,4 +1,4 @@
-"""``evenstep service``: sizes and runs a job, shows its status and its plans."""
+"""``evenstep service``: sizes and runs a job, shows its status and its plans, and changes it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenstep.cli.output import note, print_json
+from evenstep.cli.service_changes import Address, Name, WatchedWeights
+from evenstep.cli.service_changes import register as register_changes
 from evenstep.cli.service_sizing import advise, loaders_of
 from evenstep.cli.service_text import print_plan, restart_text, status_line
 from evenstep.cli.shared_options import Json
@@ -27,14 +29,6 @@ from evenstep.service.start_options import ServiceFaults
 if TYPE_CHECKING:
     from evenstep.strategy import LoadingPlan
 
-Address = Annotated[
-    str,
-    typer.Option(
-        help="Address of the service, as `run` prints it; auto finds one on this machine."
-    ),
-]
-Name = Annotated[str, typer.Option(help="Name of the job.")]
-
 
 class Backend(Enum):
     """What runs a job's roles."""
@@ -45,7 +39,7 @@ class Backend(Enum):
 
 _EVERY = 1.0  # seconds between looks at a running job
 
-_HELP = """Run a job of the service, see its status and its plans.
+_HELP = """Run a job of the service, see its status and its plans, and change it while it runs.
 
 The service loads many sources for many ranks, on this machine or on a Ray cluster.
 
@@ -55,6 +49,7 @@ Examples:
   evenstep service run job.py --backend processes --loaders 4
   evenstep service status
   evenstep service plan --step 12 --json
+  evenstep service set-weights code=0.7 chat=0.3
 """
 
 
@@ -69,6 +64,7 @@ def register(app: typer.Typer) -> None:
     group.command("status")(status)
     group.command("plan")(plan)
     group.command("advise")(advise)
+    register_changes(group)
     app.add_typer(group, name="service")
 
 
@@ -147,6 +143,10 @@ def run(
             "machine: see `evenstep report`."
         ),
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="JSON file of weights by source, which is watched: see `set-weights`."),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(
@@ -217,6 +217,7 @@ def run(
         if port is not None:
             endpoint = stack.enter_context(StatusEndpoint(service, port=port, host=host))
             note(f"status at {endpoint.url}/status")
+        watched = None if weights is None else WatchedWeights(weights, service.set_weights)
         note(f"running; trainers: es.Client({service.address!r}, {name!r})")
         if backend is Backend.ray:
             note(f"trainers on hosts without Ray: es.Client with a copy of {service.file}")
@@ -230,6 +231,8 @@ def run(
                         if restart not in reported:
                             note(restart_text(restart))
                     reported = last["restarts"]
+                    if watched is not None:
+                        watched.look()
                     time.sleep(_EVERY)
                     try:
                         last = service.status()

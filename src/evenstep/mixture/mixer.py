@@ -26,6 +26,7 @@ from evenstep.mixture.pattern import shuffled
 from evenstep.mixture.record import DrawRecord, Phase, runs_of
 from evenstep.mixture.sample_table import Metadata, SampleTable
 from evenstep.mixture.schedules import (
+    ByHand,
     FeedbackSchedule,
     Past,
     Schedule,
@@ -88,6 +89,8 @@ class Mixer:
             seed=seed,
         )
         """The arguments, checked."""
+        self.by_hand = ByHand()
+        """Counts for the steps that are drawn from now on, over every schedule."""
         self._state = MixtureState.fresh(self.sources)
         self._last: SampleTable | None = None
         self._drawn_by: Any = None
@@ -130,7 +133,7 @@ class Mixer:
         """
         if self.record is not None and self.record.step == step:
             return self.record.weights
-        return self._weights(self.options.schedule, step)
+        return self._weights(self.by_hand.over(self.options.schedule), step)
 
     def report(self, **signals: Any) -> None:
         """Takes what trainers measured, for a `FeedbackSchedule`: ``loss_by_source={"web": 2.1}``.
@@ -184,6 +187,7 @@ class Mixer:
         self._drawn_by = schedule
         schedule = self.options.schedule if schedule is None else as_schedule(schedule)
         signals = self._state.signals if isinstance(schedule, FeedbackSchedule) else None
+        schedule = self.by_hand.over(schedule)
         self.peaks = schedule.peaks()
         return self._draw(self._weights(schedule, step), provider, signals, self.peaks)
 

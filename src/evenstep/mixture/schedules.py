@@ -257,6 +257,38 @@ class FeedbackSchedule:
         return None
 
 
+@dataclass(frozen=True)
+class ByHand:
+    """What somebody has set in a running job, over the weights of its schedule."""
+
+    mixture: Weights | None = None
+    """Weights instead of the schedule's; None are the schedule's."""
+    dropped: frozenset[str] = frozenset()
+    """Sources of which nothing is drawn."""
+
+    def over(self, schedule: Schedule) -> Schedule:
+        """The schedule with that."""
+        if self.mixture is not None:
+            schedule = Constant(self.mixture)
+        return _Without(schedule, self.dropped) if self.dropped else schedule
+
+
+@dataclass(frozen=True)
+class _Without:
+    schedule: Schedule
+    dropped: frozenset[str]
+
+    def weights(self, step: int, past: Past) -> Weights:
+        return self._left(self.schedule.weights(step, past))
+
+    def peaks(self) -> Mapping[str, float] | None:
+        peaks = self.schedule.peaks()
+        return None if peaks is None else self._left(peaks)
+
+    def _left(self, weights: Weights) -> dict[str, float]:
+        return {name: value for name, value in weights.items() if name not in self.dropped}
+
+
 def as_schedule(given: Any) -> Schedule:
     """A mapping is `Constant`, a function of the step is `PerStep`.
 

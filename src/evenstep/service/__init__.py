@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from evenstep.data.source import Source as Source
     from evenstep.service.backends.local import LocalService as LocalService
     from evenstep.service.client.joining import Client as Client
+    from evenstep.service.client.joining import attach as attach
     from evenstep.service.client.rank_client import RankClient as RankClient
     from evenstep.service.client.service_step import ServiceStep as ServiceStep
     from evenstep.service.client.service_step import StepDelivery as StepDelivery
@@ -87,7 +88,7 @@ _HOMES = {
     ".job.job_options": ("Mesh", "DrawOptions", "MeasureOptions", "ServiceMemory"),
     ".planner.plan_log": ("read_log",),
     ".planner.planner": ("Planner",),
-    ".client.joining": ("Client",),
+    ".client.joining": ("Client", "attach"),
     ".job.sample_measure": ("SUPERVISED",),
     ".client.service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
     ".sizing.job_profile": ("JobProfile", "profile"),

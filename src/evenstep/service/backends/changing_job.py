@@ -8,15 +8,17 @@ twice.
 from __future__ import annotations
 
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backends.running_job import RunningJob
 from evenstep.service.backends.scaling_thread import ScalingThread
+from evenstep.service.backends.steering import first_free, who
 from evenstep.service.client.remote_client import RemoteClient
 from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.job.job import Job
@@ -24,14 +26,18 @@ from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_o
 from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.messages import call, message, results
 from evenstep.service.planner.planner import Planner
+from evenstep.service.registry.orders import Order
 from evenstep.service.registry.registry import JobRegistry
+from evenstep.service.remote.channels import Answer
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobInfo, JobState, check_name
+from evenstep.service.remote.role_host import sendable
 from evenstep.service.sizing.loader_planning import LoaderScaling
 from evenstep.service.source_loader.source_loader import SourceLoader
 from evenstep.service.start_options import StartOptions
 
-_KEPT = 100  # changes of loaders
+_KEPT = 100  # changes of loaders, and answers to orders
+_MOVING = "the mesh of the job changes"
 
 
 class OwnedLoader(Protocol):
@@ -268,18 +274,20 @@ class ChangingJob(RunningJob):
             groups = groups_of(job, None if count is None else min(count, job.tree.sizes["DP"]))
             before = tuple(handle for _, handle in self._info.constructors)
             step: int | None = None
-            self._update_state(held=True)
+            if self._state.held:
+                raise ConfigurationError(f"{self._state.held}; then change the mesh")
+            self._update_state(held=_MOVING)
             try:
                 first = self._first_step(before, at_step)
                 state = call(self._info.planner, Planner.remesh, job.tree, first)
                 step = state["step"]  # not after the end of the mixture
             finally:
                 if step is None:
-                    self._update_state(held=False)
+                    self._update_state(held="")
                 else:
                     begins = (*self._state.mesh_begins, step)
                     self._update_state(
-                        held=False, mesh_begins=begins, tree=job.tree, planner_state=state
+                        held="", mesh_begins=begins, tree=job.tree, planner_state=state
                     )
                 results([each.send(DataConstructor.end_at, step) for each in before])
             # Again, for a planner without a store that restarted before the state was updated.
@@ -297,11 +305,15 @@ class ChangingJob(RunningJob):
 
     def _first_step(self, constructors: Sequence[RemoteHandle], at_step: int | None) -> int:
         """The first step of the next mesh. Constructors start no step until `end_at`."""
-        held = results([each.send(DataConstructor.hold) for each in constructors])
+        held = results([each.send(DataConstructor.hold, _MOVING) for each in constructors])
         for client in self._clients:
             client.report_steps()
-        reached_elsewhere = call(self._info.registry, JobRegistry.reached)
-        reached: int = max(self._info.step, reached_elsewhere, *(taken for taken, _ in held))
+        reached, free = first_free(
+            held,
+            first=self._info.step,
+            reached=call(self._info.registry, JobRegistry.reached),
+            prefetch=self._info.prefetch,
+        )
         if at_step is not None:
             if at_step < reached:
                 raise ConfigurationError(
@@ -309,11 +321,75 @@ class ChangingJob(RunningJob):
                     "a later one"
                 )
             return at_step
-        free: int = max(reached, *(started + 1 for _, started in held))
-        if reached > self._info.step and any(started < 0 for _, started in held):
-            # Of a restarted constructor it is only known how far clients may have requested.
-            free = max(free, reached + self.job.memory.prefetch + 1)
         return free
+
+    # Pauses
+
+    def pause(self, by: str | None = None) -> None:
+        """Lets no rank begin another step; those that have begun one get it. Trainers wait.
+
+        Args:
+            by: for messages; None is the user of this process.
+
+        Raises:
+            ConfigurationError: it is paused already.
+        """
+        self._check_open()
+        with self._changing:
+            if self._state.held:
+                raise ConfigurationError(self._state.held)
+            now = time.strftime("%Y-%m-%d %H:%M:%S")
+            why = f"the job is paused since {now} by {by or who()}; resume it"
+            self._update_state(held=why)
+            results([each.send(DataConstructor.hold, why) for _, each in self._info.constructors])
+
+    def resume(self) -> None:
+        """Ends a pause.
+
+        Raises:
+            ConfigurationError: the job is not paused.
+        """
+        self._check_open()
+        with self._changing:
+            if not self._state.held:
+                raise ConfigurationError(f"job {self.name!r} is not paused")
+            self._update_state(held="")
+            end = DataConstructor.end_at
+            results([each.send(end, None) for _, each in self._info.constructors])
+
+    # Orders
+
+    def _begin_orders(self) -> None:
+        """Carries out, from now on, what others order."""
+        threading.Thread(target=self._follow_orders, name="evenstep-orders", daemon=True).start()
+
+    def _follow_orders(self) -> None:
+        mark, answers = "", dict[str, Answer]()
+        while not self._closed:
+            try:
+                order = call(self._info.registry, JobRegistry.next_order, mark, answers.get(mark))
+            except EvenstepError:
+                return  # the service has ended
+            mark = order.mark
+            if mark not in answers:
+                answers[mark] = self._carried_out(order)
+                if len(answers) > _KEPT:
+                    del answers[next(iter(answers))]
+
+    def _carried_out(self, order: Order) -> Answer:
+        given = dict(order.arguments)
+        try:
+            if order.method == "pause":
+                given["by"] = order.by
+            if order.method == "use_loaders" and self._scaling is not None:
+                raise ConfigurationError(
+                    "the job was started with a LoaderScaling, which changes the loaders itself"
+                )
+            return Answer(getattr(self, order.method)(**given))
+        except EvenstepError as error:
+            return Answer(error=error)
+        except Exception as error:
+            return Answer(error=sendable(error))
 
     # The job's state
 

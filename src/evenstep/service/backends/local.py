@@ -5,10 +5,12 @@ for; its plans and batches are those of any other backend."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError
+from evenstep.service.backends.steering import Steering, who
 from evenstep.service.client.rank_client import RankClient
 from evenstep.service.job.job import Job
 from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_of, rank_of
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from evenstep.service.constructor.data_constructor import DataConstructor
 
 
-class LocalService:
+class LocalService(Steering):
     """A running job. Made by `evenstep.service.start`; a context manager."""
 
     def __init__(
@@ -116,6 +118,21 @@ class LocalService:
         for loader in self._loaders:
             loader.drop_from(step)
         self.job, self._constructors, self._first = job, made, step
+
+    def _change(self, kind: str, value: Any, at_step: int | None, dry_run: bool) -> dict[str, Any]:
+        self._check_open()
+        told = self._planner.change(
+            kind,
+            value,
+            by=who(),
+            time=time.time(),
+            token=self._planner.begin_change(),
+            first=0,
+            at_step=at_step,
+            dry_run=dry_run,
+        )
+        assert told is not None
+        return told
 
     def _made_constructors(self, job: Job) -> list[DataConstructor]:
         from evenstep.service.constructor.data_constructor import (

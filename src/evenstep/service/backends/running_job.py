@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.messages import call
+from evenstep.service.backends.steering import Steering, first_free, who
+from evenstep.service.constructor.data_constructor import DataConstructor
+from evenstep.service.messages import call, results
 from evenstep.service.planner.planner import Planner
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.registry.role_watch import ANSWER_LIMIT
@@ -18,9 +21,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _STATUS_LIMIT = 5 * ANSWER_LIMIT  # seconds
+_ATTEMPTS = 20  # to make a change while planners restart
+_PAUSE = 0.5  # seconds between them
 
 
-class RunningJob:
+class RunningJob(Steering):
     """A context manager."""
 
     _info: JobInfo
@@ -46,6 +51,49 @@ class RunningJob:
         self._check_open()
         registry = self._info.registry.using(on_wait=self._give_up, warn_after=_STATUS_LIMIT)
         return call(registry, JobRegistry.status)
+
+    def _change(self, kind: str, value: Any, at_step: int | None, dry_run: bool) -> dict[str, Any]:
+        self._check_open()
+        now = time.time()
+        for _ in range(_ATTEMPTS):
+            token = call(self._planner, Planner.begin_change)
+            first = self._first_free(token)
+            told = None
+            if first is not None:
+                told = call(
+                    self._planner,
+                    Planner.change,
+                    kind,
+                    value,
+                    by=who(),
+                    time=now,
+                    token=token,
+                    first=first,
+                    at_step=at_step,
+                    dry_run=dry_run,
+                )
+            if told is None:  # the planner has restarted meanwhile
+                time.sleep(_PAUSE)
+                continue
+            if not dry_run:
+                call(self._info.registry, JobRegistry.note_change, told)
+            return told
+        raise EvenstepError(
+            f"nothing was changed: planners of job {self.name!r} restart one after the other, or a "
+            "Data Constructor still asks an earlier one; see `evenstep service status`"
+        )
+
+    def _first_free(self, token: str) -> int | None:
+        """The first step that no client has requested; None if a constructor still asks another
+        planner than that with the token."""
+        info = call(self._info.registry, JobRegistry.job)
+        assert info is not None
+        begun = results([each.send(DataConstructor.begun) for _, each in info.constructors])
+        if any(asked != token for asked, _, _ in begun):
+            return None
+        reached = call(self._info.registry, JobRegistry.reached)
+        steps = [(taken, last) for _, taken, last in begun]
+        return first_free(steps, first=info.step, reached=reached, prefetch=info.prefetch)[1]
 
     def _give_up(self, registry: RemoteHandle, *_: object) -> None:
         raise EvenstepError(

@@ -63,7 +63,8 @@ class ScalingThread:
     def _look(self) -> None:
         status = self._planner_status()
         step = int(status["step"])
-        wanted = self._scaling.wanted(step, status["weights"])
+        by_hand = bool(status["changes"])
+        wanted = self._scaling.wanted(step, status["weights"], by_hand=by_hand)
         if wanted.short != self._short:
             self._short = wanted.short
             self._note(wanted.short, None)

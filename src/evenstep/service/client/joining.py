@@ -1,16 +1,23 @@
 """Joins a service that another process runs: `Client` as a trainer's rank, `attach` to look at
-it."""
+it and to change it."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from pathlib import Path
+from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.running_job import RunningJob
+from evenstep.service.backends.steering import who
 from evenstep.service.client.discovery import SILENT, Joined, job_in, with_locators
 from evenstep.service.client.remote_client import RemoteClient
+from evenstep.service.job.roles import Loaders
+from evenstep.service.messages import call
+from evenstep.service.registry.orders import Order
+from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.transport.endpoint import SUFFIX, path_of
 
 _RETRY_INTERVAL = 0.2  # seconds
@@ -69,7 +76,7 @@ def _rank_of_environment() -> int:
 
 
 def attach(address: str | os.PathLike[str] | None = "auto", name: str = "job") -> AttachedService:
-    """A job that another process runs, to look at.
+    """A job that another process runs, to look at and to change.
 
     Args:
         address: see `evenstep.service.Client`.
@@ -81,10 +88,28 @@ def attach(address: str | os.PathLike[str] | None = "auto", name: str = "job") -
 
 
 class AttachedService(RunningJob):
-    """See `attach`. The job keeps running when it is left."""
+    """See `attach`. The job keeps running when it is left. What the process that started it must do
+    is ordered there; `ProcessService` and `RayService` document it."""
 
     def __init__(self, joined: Joined) -> None:
         self._joined, self._info = joined, joined.job
+
+    def use_loaders(self, loaders: Loaders) -> None:
+        self._order("use_loaders", loaders=loaders)
+
+    def remesh(self, mesh: Any, at_step: int | None = None) -> None:
+        self._order("remesh", mesh=mesh, at_step=at_step)
+
+    def pause(self) -> None:
+        self._order("pause")
+
+    def resume(self) -> None:
+        self._order("resume")
+
+    def _order(self, method: str, **arguments: Any) -> None:
+        self._check_open()
+        order = Order(secrets.token_hex(8), method, arguments, who())
+        call(self._info.registry, JobRegistry.order, order)
 
     def close(self) -> None:
         """Leaves the job. Idempotent."""

@@ -7,6 +7,7 @@ clients end together, where the mixture ends.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import deque
@@ -21,6 +22,8 @@ from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.messages import Handle, Reply, call
 from evenstep.service.planner.planner import Planner
 from evenstep.strategy.mesh import ClientPlaceTree, Place
+
+logger = logging.getLogger("evenstep")
 
 
 class RankClient:
@@ -106,6 +109,8 @@ class RankClient:
         self._request_steps()
         try:
             delivery: StepDelivery = self._requested.popleft().result()
+            if delivery.held:
+                logger.warning("rank %d waits: %s", self.rank, delivery.held)
             while delivery.held:
                 delivery = self._request(self._next).result()
         except Exception:

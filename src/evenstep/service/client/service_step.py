@@ -93,8 +93,8 @@ class StepDelivery:
     step: int
     ended: bool = False
     """Whether the mixture has ended before this step."""
-    held: bool = False
-    """Whether the client must ask again, as no step may start now."""
+    held: str = ""
+    """Why no step may start now, and the client must ask again; empty if one may."""
     fetched_by: int | None = None
     """Rank that fetches the client's micro-batches: itself, or a peer that broadcasts them; -1 if
     the client needs none. None if the mixture has ended."""

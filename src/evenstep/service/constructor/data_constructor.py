@@ -76,7 +76,7 @@ class DataConstructor:
         self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
         self._ends_at: int | None = None
         self._started = threading.Condition()  # for the next three
-        self._held = False
+        self._held = ""
         self._last_begun = -1
         self._delivering = 0
         self._fetcher = StepFetcher(self.clients, planner, loaders, layout)
@@ -112,7 +112,7 @@ class DataConstructor:
         self._update_taken(rank, taken, may_restart=step == taken)
         with self._started:
             if not self._started.wait_for(lambda: not self._held, _HELD_SECONDS):
-                return StepDelivery(step=step, held=True)
+                return StepDelivery(step=step, held=self._held)
             self._check_mesh(rank, step, taken)
             self._last_begun = max(self._last_begun, step)
             self._delivering += 1
@@ -147,15 +147,27 @@ class DataConstructor:
         self._update_taken(rank, taken, may_restart=False)
         self._fetcher.flush()
 
-    def hold(self) -> tuple[int, int]:
+    def hold(self, why: str) -> tuple[int, int]:
         """Starts no delivery until `end_at`, and finishes those that have started. Returns the next
         step of the client that is furthest, and the last step of which a delivery has started, -1
-        if none has."""
+        if none has.
+
+        Args:
+            why: for clients that wait.
+        """
         with self._started:
-            self._held = True
+            self._held = why
             self._started.wait_for(lambda: not self._delivering)
             with self._taken_lock:
                 return max(self._taken.values()), self._last_begun
+
+    def begun(self) -> tuple[str, int, int]:
+        """The token of the planner that it asks (see `Planner.begin_change`), the next step of the
+        client that is furthest, and the last step whose plan is known here, -1 if none is."""
+        token = call(self._planner, Planner.begin_change)
+        planned = [plan.step for plan in self._fetcher.plans()]
+        with self._started, self._taken_lock:
+            return token, max(self._taken.values()), max([self._last_begun, *planned])
 
     def end_at(self, step: int | None) -> None:
         """Serves no steps from this one on, because the mesh changes there. None serves all."""
@@ -167,7 +179,7 @@ class DataConstructor:
                 for number in [each for each in self._recent if each >= step]:
                     del self._recent[number]
         with self._started:  # only now, as no delivery may start until here
-            self._held = False
+            self._held = ""
             self._started.notify_all()
 
     def use_loaders(self, loaders: Sequence[Handle], layout: SourceLayout) -> None:

@@ -4,6 +4,7 @@ planner.py          `Planner`: the plan of each step
 policy_steps.py     the steps that a policy makes of the mixture, and their windows
 loader_pool.py      all loaders as one provider of metadata
 trainer_reports.py  what trainers report, used in an order that does not depend on timing
+changes.py          `Change`: what somebody changes by hand, from a step on
 plan_validation.py  checks that a strategy's plan uses the step's samples, each once
 planner_state.py    the planner's part of a checkpoint; samples that were skipped
 plan_log.py         plans that were made

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,13 @@ from evenstep.mixture.sample_table import Metadata, SampleTable
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle
+from evenstep.service.planner.changes import (
+    Change,
+    InEffect,
+    begun_anew,
+    check_change,
+    uncancelled,
+)
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.plan_log import LoggedPlan, PlanLog
 from evenstep.service.planner.plan_validation import check_plan, check_room, for_all
@@ -71,6 +79,10 @@ class Planner:
         self._policy_steps = self._begin_policy()
         self._records: list[DrawRecord] = []
         """Of the draws for the step being planned."""
+        self._changes: tuple[Change, ...] = ()
+        """Made by hand, in order."""
+        self._token = secrets.token_hex(8)
+        """Another in each planner; see `begin_change`."""
         self._bad = BadSamples(job.sources)
         self._ranks = set(job.tree.ranks.ravel().tolist())
         """The ranks of this mesh and all earlier ones."""
@@ -153,6 +165,88 @@ class Planner:
     def _add_report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
         self._signals.add(step, rank, signals)
 
+    # Changes by hand
+
+    def begin_change(self) -> str:
+        """The token for `change`. Ask before looking which steps have been handed out."""
+        return self._token
+
+    def change(
+        self,
+        kind: str,
+        value: Any,
+        *,
+        by: str,
+        time: float,
+        token: str,
+        first: int,
+        at_step: int | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, Any] | None:
+        """Changes the job from a step on; see `Change`.
+
+        Args:
+            by, time: who makes the change, and when; a second message of both says the same again.
+            token: of `begin_change`. A planner that has restarted since may have handed out later
+                steps than were found.
+            first: the first step that was not handed out when the token was known already.
+            at_step: None is the first step that is neither handed out nor planned.
+            dry_run: only says what would change.
+
+        Returns:
+            JSON-able: the change, and the weights `before` and `after` at its step, as far as the
+            job's own schedule says them. None if the token is of an earlier planner: begin again.
+
+        Raises:
+            ConfigurationError: the change cannot be made.
+        """
+        known = [change for change in self._changes if (change.by, change.time) == (by, time)]
+        if known:
+            return self._told(known[0])
+        if token != self._token:
+            return None
+        if self._ended_at is not None or self._failure is not None:
+            raise ConfigurationError(
+                f"the job has {'ended' if self._failure is None else 'failed'} at step "
+                f"{self._step}: nothing can be changed any more"
+            )
+        first = max(first, self._step)
+        number = max((change.number for change in self._changes), default=-1) + 1
+        change = Change(
+            number=number,
+            kind=kind,
+            step=first if at_step is None else at_step,
+            value=value,
+            by=by,
+            time=time,
+        )
+        check_change(change, self._changes, self._job.names, first)
+        told = self._told(change)
+        if not dry_run:
+            self._add_change(change)
+            logger.info("changed by hand: %s", change)
+        return told
+
+    def _told(self, change: Change) -> dict[str, Any]:
+        earlier = [each for each in self._changes if each.number < change.number]
+        return {
+            **change.to_dict(),
+            "before": dict(self._weights_at(change.step, earlier)),
+            "after": dict(self._weights_at(change.step, [*earlier, change])),
+        }
+
+    def _weights_at(self, step: int, changes: Sequence[Change]) -> Mapping[str, float]:
+        now = self._mixture.by_hand
+        self._mixture.by_hand = InEffect.at(changes, step).by_hand
+        try:
+            by_step = self._job.policy is None  # a policy draws ahead of the step that trains
+            return self._mixture.weights_at(step if by_step else self._mixture.step)
+        finally:
+            self._mixture.by_hand = now
+
+    def _add_change(self, change: Change) -> None:
+        self._changes = (*self._changes, change)
+
     def fail(self, step: int, error: Exception) -> None:
         """Makes this error the answer to every client from this step on."""
         if self._failure is None or step < self._failed_at:
@@ -226,6 +320,9 @@ class Planner:
                 that the job does not have.
         """
         self._resume(state, self._job)
+        self._changes = begun_anew(self._changes)
+        for change in self._changes:
+            logger.warning("changed by hand in the run before, and still so: %s", change)
         self._log.clear()
 
     def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
@@ -257,7 +354,7 @@ class Planner:
         self._job, self._mixture = job, mixture
         self._ranks |= set(job.tree.ranks.ravel().tolist())
         self._windows, self._step = loaded.windows, loaded.step
-        self._bad.found = loaded.bad
+        self._bad.found, self._changes = loaded.bad, loaded.changes
         self._signals = Signals(job.memory.prefetch, job.memory.plans_kept)
         self._signals.load(loaded.signals)
         self._ended_at, self._failure, self._state_before_last = None, None, None
@@ -285,6 +382,7 @@ class Planner:
             "imbalance_before": None if last is None else last.plan.imbalance_before,
             "weights": {} if last is None else dict(last.plan.weights),
             "notes": [] if last is None else list(last.plan.notes),
+            "changes": [change.to_dict() for change in uncancelled(self._changes)],
         }
 
     # Planning
@@ -292,7 +390,11 @@ class Planner:
     def _plan_next(self, before: PlannerState) -> None:
         step = self._step
         self._records = []
-        if self._policy_steps is not None:
+        now = InEffect.at(self._changes, step)
+        self._mixture.by_hand = now.by_hand
+        if now.ends:
+            plan = None
+        elif self._policy_steps is not None:
             self._use_signals()
             plan = self._policy_steps.plan(step)
         else:
@@ -300,6 +402,9 @@ class Planner:
         if plan is None:
             self._ended_at, self._state_before_last = step, before
             return
+        by_hand = [str(each) for each in uncancelled(self._changes) if each.step == step]
+        if by_hand:
+            plan = replace(plan, notes=(*plan.notes, *by_hand))
         self._keep(LoggedPlan(plan, tuple(self._records), before))
         self._step = step + 1
 
@@ -390,7 +495,8 @@ class Planner:
         later = [self._log.get(number) for number in range(state.step, self._step)]
         since = [each for logged in later if logged for each in logged.before.signals]
         known = [*state.signals, *since, *self._state().signals, *self._signals.to_list()]
-        return replace(state, signals=merged(each for each in known if each[0] < state.step))
+        signals = merged(each for each in known if each[0] < state.step)
+        return replace(state, signals=signals, changes=self._changes)
 
     def _state(self) -> PlannerState:
         """The state before the step that is planned next, or whose planning failed."""
@@ -403,4 +509,5 @@ class Planner:
             windows=self._windows if steps is None else steps.windows,
             bad=self._bad.found,
             signals=self._signals.to_list(),
+            changes=self._changes,
         )

@@ -25,6 +25,7 @@ from evenstep.mixture.state import MixtureState
 from evenstep.plan.saved_state import headed, reading
 from evenstep.plan.value_checks import COUNT, check_schema, require
 from evenstep.service.job.job import Job
+from evenstep.service.planner.changes import Change
 from evenstep.service.planner.policy_steps import Windows
 from evenstep.service.source_loader.preparer import PrepareFailure
 
@@ -108,6 +109,7 @@ _SCHEMA = {
     "carried": Mapping,
     "bad": {str: [[COUNT]]},
     "signals": [list],
+    "changes": [Mapping],
     "drawn": Mapping,
 }
 _ORDER = "its order"
@@ -137,6 +139,8 @@ class PlannerState:
     """Samples that were passed over; see `BadSamples`."""
     signals: Sequence[Sequence[Any]]
     """Reports that no plan has used yet; see `Signals.to_list`."""
+    changes: tuple[Change, ...] = ()
+    """That were made by hand."""
 
 
 Contents = Mapping[str, Mapping[str, str]]
@@ -158,6 +162,7 @@ def state_to_dict(
         windows=state.windows.to_dict(job),
         bad={name: [list(where) for where in found] for name, found in state.bad.items()},
         signals=copy.deepcopy(state.signals),
+        changes=[change.to_dict() for change in state.changes],
         drawn=dict(zip(job.names, state.mixture.counts.tolist())),
     )
 
@@ -197,6 +202,7 @@ def loaded_state(
             windows=Windows.from_dict(_carried_of(state, job.names), state.get("windows"), job),
             bad=_bad_of(state),
             signals=state["signals"],
+            changes=tuple(map(Change.from_dict, state["changes"])),
         )
 
 

@@ -22,6 +22,7 @@ from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, Su
 from evenstep.mixture.sample_table import Metadata
 from evenstep.mixture.schedules import as_schedule
 from evenstep.service.job.job import Job
+from evenstep.service.planner.changes import Change, merged_changes
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.plan_log import LoggedPlan
 from evenstep.service.planner.planner import Planner
@@ -192,6 +193,10 @@ class StoredPlanner(Planner):
         if self._writer is not None:
             self._writer.close()
 
+    def _add_change(self, change: Change) -> None:
+        self._store.add_change(self._step, change)
+        super()._add_change(change)
+
     def _add_report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
         self._store.add_report(self._step, step, rank, signals)
         super()._add_report(step, rank, signals)
@@ -242,6 +247,7 @@ class StoredPlanner(Planner):
                 "before it"
             )
         planner._resume(found[1], self._job_of(found[1]))
+        planner._changes = merged_changes(planner._changes, self._changes, self._store.changes)
         planner._log.clear()
 
     def _job_of(self, state: Mapping[str, Any]) -> Job:
@@ -297,6 +303,11 @@ class UnstoredPlanner(Planner):
             "%s: if it dies, the next one plans all steps again from the first one; %s",
             _ELSEWHERE,
             _REMEDY,
+        )
+
+    def _add_change(self, change: Change) -> None:
+        raise ConfigurationError(
+            f"{_ELSEWHERE}: if it dies, the next one does not know of a change; {_REMEDY}"
         )
 
     def _keep(self, logged: LoggedPlan) -> None:

@@ -21,6 +21,7 @@ from evenstep.errors import EvenstepError, described
 from evenstep.service.messages import Message
 from evenstep.service.registry.common_state import CommonState, superseded
 from evenstep.service.registry.metrics import MetricsExporter, TakenStep, WaitStatistics
+from evenstep.service.registry.orders import Order, Orders
 from evenstep.service.registry.role_status import EventLog, fresh_clients, roles_status
 from evenstep.service.registry.role_watch import WatchedRoles
 from evenstep.service.remote.channels import Answer, Location, RoleGoneError, cause_of_death
@@ -52,6 +53,7 @@ class JobRegistry:
         """By the mark of a client, its number."""
         self._roles: WatchedRoles | None = None
         self._server: Server | None = None
+        self._orders = Orders()
 
     async def open(
         self,
@@ -280,6 +282,23 @@ class JobRegistry:
         state: Mapping[str, Any] = answer.value[0]
         return state
 
+    # Changes by hand
+
+    async def note_change(self, change: Mapping[str, Any]) -> None:
+        """Writes what `Planner.change` has done to the log of events."""
+        self._events.add("changed", **change)
+
+    async def order(self, order: Order) -> Any:
+        """See `Orders.carried_out`."""
+        done = await self._orders.carried_out(order)
+        about = {name: str(value) for name, value in order.arguments.items()}
+        self._events.add("ordered", method=order.method, by=order.by, **about)
+        return done
+
+    async def next_order(self, mark: str, answer: Answer | None) -> Order:
+        """See `Orders.next`."""
+        return await self._orders.next(mark, answer)
+
     # Operation
 
     async def status(self) -> dict[str, Any]:
@@ -298,6 +317,7 @@ class JobRegistry:
             "mesh": dict(job.tree.sizes),
             "failed": None if self._failure is None else str(self._failure),
             "ended": self._waits.all_ended,
+            "paused": job_state.held or None,
             **roles,
             "standbys": await standbys,
             "clients": fresh_clients(self._waits.clients(), roles["constructors"]),

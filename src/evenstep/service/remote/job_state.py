@@ -77,8 +77,8 @@ class JobState:
     """From which a planner without a store starts."""
     mesh_begins: tuple[int, ...] = ()
     """First steps of all meshes but the first."""
-    held: bool = False
-    """Whether constructors of the last mesh must begin no step; see `DataConstructor.hold`."""
+    held: str = ""
+    """Why constructors of the last mesh must begin no step; see `DataConstructor.hold`."""
     old_constructors: tuple[RemoteHandle, ...] = ()
     """Those of the previous mesh."""
     old_loaders: tuple[RemoteHandle, ...] = ()

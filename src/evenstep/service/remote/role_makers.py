@@ -125,5 +125,5 @@ def restart_constructor(
     if end is not None:
         made.end_at(end)
     elif job_state.held:
-        made.hold()
+        made.hold(job_state.held)
     return made

@@ -183,16 +183,19 @@ class LoaderScaling:
         self._seen = self._draws([0])
         """[looks, sources] what the last looks saw, where weights follow the training."""
 
-    def wanted(self, step: int, weights: Mapping[str, float]) -> WantedLoaders:
+    def wanted(
+        self, step: int, weights: Mapping[str, float], *, by_hand: bool = False
+    ) -> WantedLoaders:
         """The loaders that are needed now. A schedule that is a function of the step says what
         later steps need. If weights follow the training, those that it has count.
 
         Args:
             step: that is planned next.
             weights: of the step planned last; empty before the first.
+            by_hand: whether somebody has changed them; see `Steering`.
         """
         limits, schedule = self.limits, self._schedule
-        if schedule.peaks() is not None or isinstance(schedule, PerStep):
+        if not by_hand and (schedule.peaks() is not None or isinstance(schedule, PerStep)):
             first = max(step - limits.hold, 0)
             draws, now = self._draws(range(first, step + limits.lead + 1)), step - first
         else:

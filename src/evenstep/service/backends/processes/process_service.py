@@ -102,6 +102,7 @@ class ProcessService(ChangingJob):
             atexit.register(self.close)  # in case nobody closes it
             self._standbys.begin()
             self._begin_scaling(options.loaders)
+            self._begin_orders()
         except BaseException:
             self.close()
             raise

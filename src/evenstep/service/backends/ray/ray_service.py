@@ -78,6 +78,7 @@ class RayService(ChangingJob):
             self._endpoint = channel.endpoint
             write_endpoint(self._file, self._endpoint)
             self._begin_scaling(options.loaders)
+            self._begin_orders()
         except BaseException:
             self.close()
             raise

@@ -30,8 +30,15 @@ class LoggedReport:
     """The step that was planned next when the report came."""
     step: int = -1
     rank: int = -1
-    """-1 says that `planned_step` itself has been planned."""
+    """-1 says that `planned_step` itself has been planned, if there is no change."""
     signals: Mapping[str, Any] | None = None
+    change: Mapping[str, Any] | None = None
+    """That was made by hand; see `Change`."""
+
+    @property
+    def of_step(self) -> bool:
+        """Whether it only says that a step was planned."""
+        return self.rank < 0 and self.change is None
 
 
 class ReportLog:
@@ -113,12 +120,16 @@ class ReportLog:
 
     def plan_again_from(self, step: int) -> None:
         """Forgets that this step and later ones were planned. Reports on earlier steps that arrived
-        since count as if they had arrived while this step was planned next."""
+        since count as if they had arrived while this step was planned next, and so do changes."""
+
+        def stays(report: LoggedReport) -> bool:
+            return report.change is not None or step > report.step >= 0
+
         for report in list(self._written.values()):
-            if report.planned_step > step > report.step >= 0:
+            if report.planned_step > step and stays(report):
                 self.add(replace(report, planned_step=step))
         for name, r in list(self._written.items()):
-            if not (r.planned_step < step or (r.planned_step == step > r.step >= 0)):
+            if not (r.planned_step < step or (r.planned_step == step and stays(r))):
                 self._records.remove(name)
                 del self._written[name]
 

@@ -19,11 +19,12 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError
+from evenstep.service.planner.changes import Change, merged_changes
 from evenstep.service.planner.store.report_log import LoggedReport, ReportLog
 from evenstep.service.planner.store.store_files import (
     Generation,
@@ -65,6 +66,8 @@ class RunStore:
         """Files from the oldest state that a restarted planner may need, in order."""
         self.reports: list[LoggedReport] = []
         """What trainers had reported by the time of `begin`, in order, as far as it is kept."""
+        self.changes: tuple[Change, ...] = ()
+        """Those by hand since the oldest of these reports could have come."""
         self.planned = 0
         """The first step that is not known to have been planned by the time of `begin`."""
 
@@ -78,9 +81,10 @@ class RunStore:
         self._generation = Generation(self._planners)
         records = self._log.begin(self._generation)
         self._generation.check()
-        self._states = self._files.names()
+        self._states = _counted(self._files.names())
         self.reports = [each for each in records if each.rank >= 0]
-        past = [each.planned_step + (each.rank < 0) for each in records]
+        self.changes = _changes_in(records)
+        past = [each.planned_step + each.of_step for each in records]
         self.planned = max([*past, *map(_step, self._states)], default=0)
 
     # States
@@ -125,7 +129,7 @@ class RunStore:
         Raises:
             ConfigurationError: the store cannot be read.
         """
-        return _newest(self._files, at_most)
+        return _newest(self._files, _counted(self._files.names()), at_most)
 
     def add_checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
         """Writes a state that a trainer has asked for; durable when this returns. The last few are
@@ -161,25 +165,33 @@ class RunStore:
         return name
 
     def resumable(self, step: int | None, reached: int) -> dict[str, Any] | None:
-        """The state to resume a job from, with all reports on the steps before it.
+        """The state to resume a job from, with all reports on the steps before it, and all that was
+        changed by hand.
 
         Args:
             step: the one to resume at; None is that of the last checkpoint, and without any that
                 of the newest state up to `reached`.
         """
-        found = _newest(self._checkpoints, step)
-        if found is not None and step in (None, found[0]):
-            return found[1]
-        found = _newest(self._files, max(reached, 0) if step is None else step)
+        records = list(self._log.read().values())
+        newest = self.newest_state()
+        found = _newest(self._checkpoints, self._checkpoints.names(), step)
+        asked_for = found is not None and step in (None, found[0])
+        if not asked_for:
+            found = self.newest_state(max(reached, 0) if step is None else step)
         if found is None and step is None:
-            found = _newest(self._files, self.steps()[0])
-        if found is None or step not in (None, found[0]):
+            found = self.newest_state(self.steps()[0])
+        if found is None or newest is None or step not in (None, found[0]):
             return None
         at, state = found
-        later = [r for r in self._log.read().values() if r.step < at <= r.planned_step]
-        rows = [[r.step, r.rank, r.signals] for r in later if r.rank >= 0]
+        saved = [map(Change.from_dict, each["changes"]) for each in (state, newest[1])]
+        changes = merged_changes(*saved, _changes_in(records))
+        state = {**state, "changes": [each.to_dict() for each in changes]}
+        if asked_for:
+            return state
+        later = [r for r in records if r.rank >= 0 and r.step < at <= r.planned_step]
         before = [each for each in state["signals"] if each[0] < at]
-        return {**state, "signals": merged([*before, *rows])}
+        signals = merged([*before, *([r.step, r.rank, r.signals] for r in later)])
+        return {**state, "signals": signals}
 
     def steps(self) -> list[int]:
         """The steps of which there are states."""
@@ -212,6 +224,10 @@ class RunStore:
         """
         self._log.add(LoggedReport(planned_step, step, rank, signals))
 
+    def add_change(self, planned_step: int, change: Change) -> None:
+        """Writes what somebody has changed by hand; as `add_report`."""
+        self._log.add(LoggedReport(planned_step, change=change.to_dict()))
+
     def add_planned(self, step: int) -> None:
         """Writes that a step was planned, so that reports after it cannot count for it; as
         `add_report`."""
@@ -232,8 +248,23 @@ class RunStore:
         return [each for each in self.reports if each.planned_step >= step]
 
 
-def _newest(folder: UrlFolder, at_most: int | None) -> tuple[int, dict[str, Any]] | None:
-    for name in reversed(folder.names()):
+def _counted(states: Sequence[str]) -> list[str]:
+    """Without those of planners that had been superseded: a later planner continues from the newest
+    state, or, for another mesh, from an earlier one, and has states from there on."""
+    first: dict[str, int] = {}
+    for name in states:
+        first.setdefault(_generation(name), _step(name))
+    return [
+        name
+        for name in states
+        if not any(each > _generation(name) and at <= _step(name) for each, at in first.items())
+    ]
+
+
+def _newest(
+    folder: UrlFolder, names: Sequence[str], at_most: int | None
+) -> tuple[int, dict[str, Any]] | None:
+    for name in reversed(names):
         step = _step(name)
         if at_most is not None and step > at_most:
             continue
@@ -245,8 +276,17 @@ def _newest(folder: UrlFolder, at_most: int | None) -> tuple[int, dict[str, Any]
     return None
 
 
+def _changes_in(records: Iterable[LoggedReport]) -> tuple[Change, ...]:
+    found = (each.change for each in records if each.change is not None)
+    return merged_changes(map(Change.from_dict, found))
+
+
 def _step(name: str) -> int:
     return int(name.split("-")[0])
+
+
+def _generation(name: str) -> str:
+    return "-".join(name.split("-")[1:3])
 
 
 _RUN = "run-"
