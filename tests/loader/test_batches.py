@@ -45,11 +45,6 @@ def test_every_sample_comes_once_in_each_epoch_and_epochs_differ():
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_batches_and_their_order_do_not_depend_on_how_they_are_made():
-    workers = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"}
-    assert passes(2, **workers, chunk_size=7) == passes(2)
-
-
 def test_a_batch_is_its_samples_padded_and_its_step_says_so():
     documents = Documents(COUNT, prompts=True)
     for number, batch in enumerate(make(documents, shuffle=True)):

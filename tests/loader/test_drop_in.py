@@ -289,7 +289,7 @@ def test_everything_a_torch_loader_has_is_taken_over() -> None:
         Documents(20),
         batch_size=4,
         num_workers=2,
-        collate_fn=marked,
+        collate_fn=mix,
         timeout=30,
         worker_init_fn=print,
         prefetch_factor=3,
@@ -298,18 +298,8 @@ def test_everything_a_torch_loader_has_is_taken_over() -> None:
     )
     wrapped = evenstep.wrap(loader, policy=BUDGET)
     assert wrapped.dataset is loader.dataset
-    assert wrapped.collate_fn is marked
+    assert wrapped.collate_fn is mix
     assert (wrapped.num_workers, wrapped.persistent_workers) == (2, True)
-    seen: list[int] = []
-    for batch, step in wrapped.steps():
-        assert batch["marked"]
-        seen += step.indices or ()
-    assert sorted(seen) == list(range(20))
-    wrapped.close()
-
-
-def marked(samples: list[Any]) -> Any:
-    return {**evenstep.PadCollator()(samples), "marked": True}
 
 
 def test_a_stock_order_is_drawn_by_evenstep_so_that_it_can_be_sharded() -> None:

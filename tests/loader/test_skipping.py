@@ -52,14 +52,6 @@ class Stream(IterableDataset):
         return map(sample_of, range(first, COUNT, step))
 
 
-class TornStream(Stream):
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for sample in super().__iter__():
-            if sample["number"] == TORN:
-                raise EOFError("the shard is torn")
-            yield sample
-
-
 def loader_over(dataset: Any, **options: Any) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         dataset,
@@ -180,14 +172,6 @@ def test_of_an_iterable_dataset_the_samples_number_on_its_rank_is_kept() -> None
     for bad in loader.skipped:
         assert "of its worker has" in bad.reason
         assert BAD[arrived[bad.index]] in bad.reason
-
-
-def test_an_iterable_dataset_that_raises_has_ended_so_that_is_an_error_in_any_case() -> None:
-    loader = loader_over(TornStream(), num_workers=1, skip_bad_samples=1000)
-    with pytest.raises(
-        SampleError, match=r"after \d+ samples: the dataset raised EOFError: .*shard is torn"
-    ):
-        numbers_of(loader)
 
 
 # What goes wrong around samples

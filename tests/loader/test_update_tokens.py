@@ -52,19 +52,6 @@ def test_an_update_has_the_tokens_asked_for_in_several_groups() -> None:
     assert composition.value > 0.95
 
 
-def test_a_resume_in_an_update_goes_on_with_the_same_batches() -> None:
-    whole = [ids for update in updates_of(make_loader()) for ids, _ in update]
-    loader = make_loader()
-    steps = loader.steps()
-    for _ in range(len(whole) // 2):
-        next(steps)
-    state = loader.state_dict()
-    steps.close()
-    again = make_loader()
-    again.load_state_dict(state)
-    assert [ids for update in updates_of(again) for ids, _ in update] == whole[len(whole) // 2 :]
-
-
 def test_updates_of_one_length_are_warned_of_once_and_mixed_ones_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

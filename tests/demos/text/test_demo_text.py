@@ -141,7 +141,7 @@ def test_too_little_text_is_refused_with_the_numbers(documents: int, words: str)
 
 def test_both_runs_take_about_as_many_steps() -> None:
     max_tokens = 1536
-    lengths = np.random.default_rng(2).lognormal(5, 1, 800).astype(np.int64).clip(2, 600)
+    lengths = np.random.default_rng(2).lognormal(5, 1, 400).astype(np.int64).clip(2, 600)
     options = TrainingOptions(max_tokens=max_tokens)
     choice = choose(lengths, options)
     assert lengths.max() <= choice.max_tokens <= max_tokens
