@@ -74,7 +74,7 @@ def test_with_workers_random_samples_and_random_batches_come_again() -> None:
             shuffle=True,
             collate_fn=Masking(),
             labels="every",
-            num_workers=2,
+            num_workers=1,
             memory=evenstep.Memory(buffer_size=16),
         )
 
