@@ -1,4 +1,4 @@
-"""Jobs of a few lines in real processes. Starting a rank imports torch, which takes seconds."""
+"""What demos are made of: ranks in real processes, and the model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import torch.distributed as dist
 
+from evenstep.batch import PadCollator
+from evenstep_demos.models import PaddedGPT
 from evenstep_demos.ranks import RankFailedError, run_ranks
 
 Send = Callable[[Any], None]
@@ -41,3 +44,38 @@ def test_a_killed_rank_is_named_and_its_peer_does_not_wait_for_it() -> None:
         run_ranks(one_is_killed, 2, (1,), pids.append)
     assert len(pids) == 2
     assert _gone(pids)
+
+
+@pytest.fixture
+def model() -> PaddedGPT:
+    torch.manual_seed(0)
+    return PaddedGPT(vocab_size=50, hidden_size=16, heads=2)
+
+
+def _samples(*lengths: int) -> list[dict[str, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(1)
+    return [
+        {"input_ids": tokens, "labels": tokens}
+        for tokens in (torch.randint(1, 50, (n,), generator=draw) for n in lengths)
+    ]
+
+
+def test_padding_changes_no_loss(model: PaddedGPT) -> None:
+    samples = _samples(3, 17, 32, 2)
+    batch = PadCollator()(samples)
+    alone = sum(model(s["input_ids"][None], s["labels"][None], reduction="sum") for s in samples)
+    together = model(batch["input_ids"], batch["labels"], reduction="sum")
+    torch.testing.assert_close(together, alone)
+    mean = model(batch["input_ids"], batch["labels"])
+    torch.testing.assert_close(mean, together / sum(len(s["labels"]) - 1 for s in samples))
+
+
+def test_no_token_is_predicted_from_itself_or_later_ones(model: PaddedGPT) -> None:
+    tokens = _samples(20)[0]["input_ids"][None]
+    changed = tokens.clone()
+    changed[0, 12] = (tokens[0, 12] + 1) % 50
+    labels = torch.full_like(tokens, -100)
+    labels[0, :12] = tokens[0, :12]
+    assert model(tokens, labels).item() == model(changed, labels).item()
+    labels[0, 13] = tokens[0, 13]
+    assert model(tokens, labels).item() != model(changed, labels).item()

@@ -1,10 +1,15 @@
-"""What comes out of a loader in one process: content, order, coverage, information."""
+"""What comes out of a loader in one process: content, order, coverage, information; how passes end;
+and batches in page-locked memory."""
 
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
 import time
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,16 +18,23 @@ import torch
 import evenstep
 from documents import Documents
 from evenstep.errors import LoaderDiedError
+from evenstep.loader.iterator import pin
 from loader_options import grouped
 
 COUNT = 203
 BUDGET = evenstep.TokenBudget(512)
 
 
-def passes(epochs: int = 1, **options) -> list[list[tuple[int, ...]]]:
+def make(dataset: Any = None, **options: Any) -> evenstep.DataLoader:
+    options = {"policy": BUDGET, "buffer_size": 48, **options}
+    return evenstep.DataLoader(
+        Documents(COUNT) if dataset is None else dataset, **grouped(**options)
+    )
+
+
+def passes(epochs: int = 1, **options: Any) -> list[list[tuple[int, ...]]]:
     """Dataset indices of each batch of each epoch, in order."""
-    options = {"policy": BUDGET, "shuffle": True, "seed": 3, "buffer_size": 48, **options}
-    loader = evenstep.DataLoader(Documents(COUNT), **grouped(**options))
+    loader = make(**{"shuffle": True, "seed": 3, **options})
     return [[step.indices for _, step in loader.steps()] for _ in range(epochs)]
 
 
@@ -33,22 +45,9 @@ def test_every_sample_comes_once_in_each_epoch_and_epochs_differ():
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_batches_and_their_order_do_not_depend_on_how_they_are_made():
-    workers = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"}
-    assert passes(2, **workers, chunk_size=7) == passes(2)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_is_its_samples_padded_and_its_step_says_so(workers):
+def test_a_batch_is_its_samples_padded_and_its_step_says_so():
     documents = Documents(COUNT, prompts=True)
-    loader = evenstep.DataLoader(
-        documents,
-        policy=BUDGET,
-        shuffle=True,
-        num_workers=workers,
-        memory=evenstep.Memory(buffer_size=48),
-    )
-    for number, batch in enumerate(loader):
+    for number, batch in enumerate(make(documents, shuffle=True)):
         step = evenstep.pop_step(batch)
         assert step.step == number
         assert step.loss_scale == 1.0
@@ -70,22 +69,39 @@ def test_a_batch_is_its_samples_padded_and_its_step_says_so(workers):
         assert step.supervised_tokens == supervised
 
 
-def test_a_new_pass_ends_the_one_under_way():
-    loader = evenstep.DataLoader(
-        Documents(COUNT), policy=BUDGET, memory=evenstep.Memory(buffer_size=48)
-    )
-    first = loader.steps()
-    next(first)
-    assert len(list(loader.steps())) > 3
+def test_a_new_pass_ends_the_one_under_way_and_the_end_of_a_pass_is_final():
+    loader = make()
+    first, second = loader.steps(), loader.steps()
+    assert len(list(second)) > 3
+    assert next(second, None) is None
     with pytest.raises(LoaderDiedError, match="iterate the loader again"):
         next(first)
 
 
+def test_an_interrupt_closes_the_pass():
+    class Interrupting(Documents):
+        interrupts = True
+
+        def __getitem__(self, index: int) -> Any:
+            if index == 40 and self.interrupts:  # before the first window is full
+                self.interrupts = False
+                time.sleep(0.2)
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.2)
+            return super().__getitem__(index)
+
+    loader = make(Interrupting(COUNT))
+    steps = loader.steps()
+    with pytest.raises(KeyboardInterrupt):
+        list(steps)
+    with pytest.raises(LoaderDiedError, match="was closed; iterate the loader again"):
+        next(steps)
+    assert sum(step.samples for _, step in loader.steps()) == COUNT
+
+
 def test_a_loader_that_only_its_iterator_holds_lives_on():
     count = 0
-    for _ in evenstep.DataLoader(
-        Documents(COUNT), policy=BUDGET, memory=evenstep.Memory(buffer_size=48)
-    ):
+    for _ in make():
         if count < 3:
             gc.collect()
         count += 1
@@ -94,9 +110,7 @@ def test_a_loader_that_only_its_iterator_holds_lives_on():
 
 def test_nothing_runs_after_a_loader_is_closed():
     before = threading.active_count()
-    loader = evenstep.DataLoader(
-        Documents(COUNT), policy=BUDGET, memory=evenstep.Memory(buffer_size=48)
-    )
+    loader = make()
     next(loader.steps())
     loader.close()
     assert threading.active_count() == before
@@ -122,3 +136,46 @@ def test_without_workers_samples_are_not_measured_while_a_batch_is_collated() ->
         accumulate=1,
     )
     assert sum(map(len, loader)) == 200
+
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+class Page:
+    """Stands for a tensor, since a tensor can be pinned where there is an accelerator only."""
+
+    def __init__(self, pinned: bool = False) -> None:
+        self.pinned = pinned
+
+    def pin_memory(self) -> Page:
+        return Page(True)
+
+
+@dataclass
+class Record:
+    page: Any
+    note: str
+
+
+@pytest.mark.parametrize(
+    ("batch", "pages"),
+    [
+        (Page(), lambda b: [b]),
+        ({"a": Page(), "b": [Page(), 3]}, lambda b: [b["a"], b["b"][0]]),
+        (OrderedDict(a=(Page(), "text")), lambda b: [b["a"][0]]),
+        (Pair(Page(), None), lambda b: [b.left]),
+        (Record(Page(), "note"), lambda b: [b.page]),
+    ],
+    ids=["bare", "nested", "ordered", "named tuple", "dataclass"],
+)
+def test_all_that_can_be_pinned_is_and_the_rest_stays(batch: Any, pages: Any) -> None:
+    pinned = pin(batch)
+    assert type(pinned) is type(batch)
+    assert all(page.pinned for page in pages(pinned))
+    assert not any(page.pinned for page in pages(batch))
+    assert pin({"kind": Record, "none": None}) == {"kind": Record, "none": None}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def test_tensors_are_pinned() -> None:
+    assert pin({"x": torch.ones(3)})["x"].is_pinned()

@@ -20,14 +20,15 @@ from torch.utils.data import (
     SequentialSampler,
     StackDataset,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
     get_worker_info,
 )
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import evenstep
-from evenstep.errors import CollateError, ConfigurationError, EvenstepError
+from documents import Documents
+from evenstep.errors import CollateError
 from same_values import same
 
 COUNT = 23
@@ -104,40 +105,6 @@ KINDS: dict[str, Callable[[int], Any]] = {
 }
 
 
-def batches(loader: Any) -> list[Any]:
-    """Those of one pass, without what evenstep puts into mappings."""
-    return [batch for batch, _ in loader.steps()] if hasattr(loader, "steps") else list(loader)
-
-
-def assert_same_batches(ours: Any, theirs: Any) -> None:
-    made, expected = batches(ours), batches(theirs)
-    assert len(made) == len(expected)
-    assert all(map(same, made, expected))
-
-
-# Samples
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sample_of_any_kind_needs_neither_length_nor_label(kind: str) -> None:
-    dataset = Mapped(KINDS[kind])
-    ours = evenstep.DataLoader(dataset, batch_size=4)
-    assert_same_batches(ours, TorchDataLoader(dataset, batch_size=4))
-
-
-def any_kind(index: int) -> Any:
-    return [make(index) for make in KINDS.values()]
-
-
-def test_samples_of_all_kinds_from_two_workers() -> None:
-    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "persistent_workers": True}
-    with_workers = evenstep.DataLoader(Mapped(any_kind), **options)
-    theirs = TorchDataLoader(Mapped(any_kind), batch_size=4)
-    for _ in range(2):
-        assert_same_batches(with_workers, theirs)
-    with_workers.close()
-
-
 def mix(samples: list[Record]) -> Record:
     """Labels as fractions, as mixed samples have them."""
     labels = torch.nn.functional.one_hot(torch.tensor([s["label"] for s in samples]), 10).float()
@@ -147,57 +114,8 @@ def mix(samples: list[Record]) -> Record:
     }
 
 
-def test_a_collate_function_may_mix_labels() -> None:
-    options: dict[str, Any] = {"batch_size": 4, "collate_fn": mix}
-    ours = evenstep.DataLoader(Mapped(labelled), **options)
-    assert_same_batches(ours, TorchDataLoader(Mapped(labelled), **options))
-
-
-def test_what_torch_cannot_collate_is_an_error_that_says_so() -> None:
-    ragged = [torch.ones(1 + i) for i in range(4)]
-    with pytest.raises(RuntimeError, match="equal size"):
-        list(TorchDataLoader(ragged, batch_size=2))
-    with pytest.raises(CollateError, match="equal size"):
-        list(evenstep.DataLoader(ragged, batch_size=2))
-    padding = evenstep.DataLoader(ragged, batch_size=2, collate_fn=evenstep.PadCollator())
-    assert [list(batch.shape) for batch in padding] == [[2, 2], [2, 4]]
-
-
-def test_a_sample_counts_as_one_where_nothing_is_known_of_it() -> None:
-    steps = [step for _, step in evenstep.DataLoader(Mapped(pair), batch_size=4).steps()]
-    assert [step.tokens for step in steps] == [step.supervised_tokens for step in steps]
-    assert [step.tokens for step in steps] == [4, 4, 4, 4, 4, 3]
-    counted = evenstep.DataLoader(Mapped(masked), batch_size=2)
-    assert [step.supervised_tokens for _, step in counted.steps()] == [4] * 12
-
-
-# Datasets
-
-
-DATASETS: dict[str, Callable[[], Any]] = {
-    "list": lambda: list(range(COUNT)),
-    "range": lambda: range(COUNT),
-    "tensor": lambda: torch.arange(float(COUNT)),
-    "TensorDataset": lambda: TensorDataset(
-        torch.rand(COUNT, 2, generator=seeded()), torch.ones(23)
-    ),
-    "Subset": lambda: Subset(Mapped(integer), [5, 3, 3, 20]),  # type: ignore[arg-type]
-    "ConcatDataset": lambda: ConcatDataset([Mapped(integer), Mapped(integer)]),  # type: ignore[list-item]
-    "StackDataset": lambda: StackDataset(a=Mapped(integer), b=Mapped(text)),  # type: ignore[arg-type]
-    "empty": list,
-}
-
-
 def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(11)
-
-
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_every_dataset(dataset: str) -> None:
-    ours = evenstep.DataLoader(DATASETS[dataset](), batch_size=3)
-    theirs = TorchDataLoader(DATASETS[dataset](), batch_size=3)
-    assert len(ours) == len(theirs)
-    assert_same_batches(ours, theirs)
 
 
 class Numbers(IterableDataset):  # type: ignore[type-arg]
@@ -211,31 +129,33 @@ class Numbers(IterableDataset):  # type: ignore[type-arg]
         return self.count
 
 
-@pytest.mark.parametrize(("batch_size", "drop_last"), [(1, False), (4, True)])
-def test_an_iterable_dataset_and_its_length(batch_size: int, drop_last: bool) -> None:
-    options: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last}
-    for dataset in (Numbers(COUNT), ChainDataset([Numbers(5), Numbers(6)])):
-        ours, theirs = evenstep.DataLoader(dataset, **options), TorchDataLoader(dataset, **options)
-        assert_same_batches(ours, theirs)
-        assert len(ours) == len(theirs)
-
-
-# Arguments
+def chain() -> Any:
+    return ChainDataset([Numbers(5), Numbers(6)])
 
 
 ARGUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "one by one": lambda: {"batch_size": 1},
-    "drop_last": lambda: {"batch_size": 4, "drop_last": True},
-    "larger, dropped": lambda: {"batch_size": 50, "drop_last": True},
-    "shuffle=None": lambda: {"batch_size": 4, "shuffle": None},
-    "any iterable as sampler": lambda: {"batch_size": 4, "sampler": range(2, 12)},
-    "sampler with replacement": lambda: {
-        "batch_size": 4,
-        "sampler": RandomSampler(range(COUNT), True, 40, generator=seeded()),
+    "list": lambda: {"dataset": list(range(COUNT))},
+    "range": lambda: {"dataset": range(COUNT)},
+    "dataset, a tensor": lambda: {"dataset": torch.arange(float(COUNT))},
+    "TensorDataset": lambda: {
+        "dataset": TensorDataset(torch.rand(COUNT, 2, generator=seeded()), torch.ones(COUNT))
     },
-    "weighted sampler": lambda: {
-        "batch_size": 4,
-        "sampler": WeightedRandomSampler([1.0] * COUNT, 9, generator=seeded()),
+    "Subset": lambda: {"dataset": Subset(Mapped(integer), [5, 3, 3, 20])},  # type: ignore[arg-type]
+    "ConcatDataset": lambda: {"dataset": ConcatDataset([Mapped(integer), Mapped(integer)])},  # type: ignore[list-item]
+    "StackDataset": lambda: {"dataset": StackDataset(a=Mapped(integer), b=Mapped(text))},  # type: ignore[arg-type]
+    "no samples": lambda: {"dataset": []},
+    "iterable": lambda: {"dataset": Numbers(COUNT), "batch_size": 1},
+    "iterable, dropped": lambda: {"dataset": Numbers(COUNT), "drop_last": True},
+    "chain": lambda: {"dataset": chain(), "batch_size": 1},
+    "chain, dropped": lambda: {"dataset": chain(), "drop_last": True},
+    "mixed labels": lambda: {"dataset": Mapped(labelled), "collate_fn": mix},
+    "one by one": lambda: {"batch_size": 1},
+    "drop_last": lambda: {"drop_last": True},
+    "larger, dropped": lambda: {"batch_size": 50, "drop_last": True},
+    "shuffle=None": lambda: {"shuffle": None},
+    "any iterable as sampler": lambda: {"sampler": range(2, 12)},
+    "sampler with replacement": lambda: {
+        "sampler": RandomSampler(range(COUNT), True, 40, generator=seeded())
     },
     "batch_sampler": lambda: {
         "batch_sampler": BatchSampler(SequentialSampler(range(10)), 3, False)
@@ -243,20 +163,53 @@ ARGUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
     "batch_sampler, dropping": lambda: {
         "batch_sampler": BatchSampler(RandomSampler(range(10), generator=seeded()), 3, True)
     },
+    **{kind: lambda make=make: {"dataset": Mapped(make)} for kind, make in KINDS.items()},  # type: ignore[misc]
 }
 
 
-@pytest.mark.parametrize("arguments", ARGUMENTS)
-def test_every_argument(arguments: str) -> None:
-    ours = evenstep.DataLoader(Mapped(pair), **ARGUMENTS[arguments]())
-    theirs = TorchDataLoader(Mapped(pair), **ARGUMENTS[arguments]())
+def batches(loader: Any) -> list[Any]:
+    """Those of one pass, without what evenstep puts into mappings."""
+    return [batch for batch, _ in loader.steps()] if hasattr(loader, "steps") else list(loader)
+
+
+def assert_same_batches(ours: Any, theirs: Any) -> None:
     assert len(ours) == len(theirs)
-    assert_same_batches(ours, theirs)
+    made, expected = batches(ours), batches(theirs)
+    assert len(made) == len(expected)
+    assert all(map(same, made, expected))
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_samples_of_every_kind_and_every_dataset_and_argument(name: str) -> None:
+    """No sample needs a length or a label."""
+    loaders = []
+    for kind in (evenstep.DataLoader, TorchDataLoader):
+        options = {"dataset": Mapped(pair), **ARGUMENTS[name]()}
+        if "batch_sampler" not in options:
+            options.setdefault("batch_size", 4)
+        loaders.append(kind(**options))
+    assert_same_batches(*loaders)
 
 
 def test_arguments_by_position_are_torchs() -> None:
     positional = (Mapped(pair), 4, False, [7, 7, 1], None, 0, None, False, True, 0, *[None] * 3)
     assert_same_batches(evenstep.DataLoader(*positional), TorchDataLoader(*positional))
+
+
+def test_what_torch_cannot_collate_is_an_error_that_says_so() -> None:
+    ragged = [torch.ones(1 + i) for i in range(4)]
+    with pytest.raises(CollateError, match="equal size"):
+        list(evenstep.DataLoader(ragged, batch_size=2))
+    padding = evenstep.DataLoader(ragged, batch_size=2, collate_fn=evenstep.PadCollator())
+    assert [list(batch.shape) for batch in padding] == [[2, 2], [2, 4]]
+
+
+def test_a_sample_counts_as_one_where_nothing_is_known_of_it() -> None:
+    steps = [step for _, step in evenstep.DataLoader(Mapped(pair), batch_size=4).steps()]
+    assert [step.tokens for step in steps] == [step.supervised_tokens for step in steps]
+    assert [step.tokens for step in steps] == [4, 4, 4, 4, 4, 3]
+    counted = evenstep.DataLoader(Mapped(masked), batch_size=2)
+    assert [step.supervised_tokens for _, step in counted.steps()] == [4] * 12
 
 
 def note_worker(worker: int) -> None:
@@ -288,14 +241,8 @@ def test_arguments_of_workers() -> None:
         "timeout": 60,
         "multiprocessing_context": "fork",
     }
-    indices, starts, workers = map(
-        torch.cat,
-        zip(
-            *batches(
-                evenstep.DataLoader(Started(), memory=evenstep.Memory(chunk_size=4), **options)
-            )
-        ),
-    )
+    loader = evenstep.DataLoader(Started(), memory=evenstep.Memory(chunk_size=4), **options)
+    indices, starts, workers = map(torch.cat, zip(*batches(loader)))
     theirs = [torch.cat(column) for column in zip(*TorchDataLoader(Started(), **options))]
     assert same([indices, starts, workers], theirs)  # the workers take turns as torch's do
     assert set(zip(starts.tolist(), workers.tolist())) == {(100, 0), (200, 1)}
@@ -318,74 +265,81 @@ def test_shuffling_is_that_of_a_distributed_sampler() -> None:
     ours.close()
 
 
-# What is refused
+# Wrapped loaders of torch
 
 
-def a_batch_sampler() -> Any:
-    return BatchSampler(SequentialSampler(range(COUNT)), 3, False)
+BUDGET = evenstep.TokenBudget(512)
+SUBSET = SubsetRandomSampler([3, 5, 7])
 
 
-REFUSED: list[dict[str, Any]] = [
-    {"num_workers": -1},
-    {"num_workers": "2"},
-    {"timeout": -1},
-    {"prefetch_factor": 2},
-    {"prefetch_factor": -1, "num_workers": 1},
-    {"persistent_workers": True},
-    {"multiprocessing_context": "fork"},
-    {"multiprocessing_context": "bad", "num_workers": 1},
-    {"multiprocessing_context": object(), "num_workers": 1},
-    {"sampler": range(3), "shuffle": True},
-    {"batch_size": 0},
-    {"batch_size": 2.5},
-    {"batch_size": True},
-    {"batch_size": None, "drop_last": True},
-    {"batch_sampler": a_batch_sampler(), "batch_size": 4},
-    {"batch_sampler": a_batch_sampler(), "batch_size": 1, "shuffle": True},
-    {"batch_sampler": a_batch_sampler(), "batch_size": 1, "drop_last": True},
-    {"dataset": Numbers(9), "shuffle": True},
-    {"dataset": Numbers(9), "sampler": range(3)},
-    {"dataset": Numbers(9), "batch_size": 1, "batch_sampler": a_batch_sampler()},
-]
+class Pairs:
+    def __iter__(self):
+        return iter([[9, 1], [4, 4]])
+
+    def __len__(self):
+        return 2
 
 
-@pytest.mark.parametrize("arguments", REFUSED)
-def test_what_torch_refuses_is_refused_with_an_error_of_its_type(arguments: dict[str, Any]) -> None:
-    given = {"dataset": range(COUNT), "batch_size": 2, **arguments}
-    with pytest.raises(Exception) as theirs:
-        TorchDataLoader(**given)
-    with pytest.raises(type(theirs.value)) as ours:
-        evenstep.DataLoader(**given)
-    assert isinstance(ours.value, ConfigurationError)
+def indices(loader: evenstep.DataLoader) -> list[int]:
+    return sorted(index for _, step in loader.steps() for index in step.indices or ())
+
+
+def test_everything_a_torch_loader_has_is_taken_over() -> None:
+    loader = TorchDataLoader(
+        Documents(20),
+        batch_size=4,
+        num_workers=2,
+        collate_fn=mix,
+        timeout=30,
+        worker_init_fn=print,
+        prefetch_factor=3,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+    )
+    wrapped = evenstep.wrap(loader, policy=BUDGET)
+    assert wrapped.dataset is loader.dataset
+    assert wrapped.collate_fn is mix
+    assert (wrapped.num_workers, wrapped.persistent_workers) == (2, True)
+
+
+def test_a_stock_order_is_drawn_by_evenstep_so_that_it_can_be_sharded() -> None:
+    wrapped = evenstep.wrap(TorchDataLoader(Documents(20), shuffle=True), policy=BUDGET, seed=5)
+    assert wrapped.sampler is None
+    assert wrapped.shuffle
+    assert indices(wrapped) == list(range(20))
+    assert not evenstep.wrap(TorchDataLoader(Documents(20)), policy=BUDGET).shuffle
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("options", "expected"),
     [
-        ({}, "no policy"),
-        ({"batch_size": None}, "no policy"),
-        ({"batch_size": 2, "in_order": False, "num_workers": 2}, "in_order=False"),
-        ({"batch_sampler": [[0, 1], [2]]}, "batch_sampler of type list forms batches itself"),
-        ({"batch_size": 2, "sampler": [[0, 1], [2]]}, r"here is \[0, 1\]; pass .* batch_sampler="),
-        ({"batch_size": 2, "sampler": a_batch_sampler()}, "here is a BatchSampler; pass"),
+        ({"sampler": SUBSET}, [3, 5, 7]),
+        ({"batch_sampler": Pairs()}, [1, 4, 4, 9]),
+        ({"batch_sampler": BatchSampler([8, 6, 2], 2, False)}, [2, 6, 8]),
     ],
 )
-def test_what_only_evenstep_refuses_is_a_value_error_that_says_why(
-    arguments: dict[str, Any], said: str
+def test_the_indices_of_a_sampler_of_the_user_are_kept(
+    options: dict[str, Any], expected: list[int]
 ) -> None:
-    with pytest.raises(ValueError, match=said) as error:
-        evenstep.DataLoader(range(COUNT), **arguments)
-    assert isinstance(error.value, EvenstepError)
+    wrapped = evenstep.wrap(TorchDataLoader(Documents(20), **options), policy=BUDGET)
+    assert indices(wrapped) == expected
+    # torch's own collate function gives way to padding.
+    assert isinstance(wrapped.collate_fn, evenstep.PadCollator)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"],
-)
-def test_what_an_epoch_depends_on_cannot_be_set_later(name: str) -> None:
-    for loader in (
-        TorchDataLoader(range(COUNT), batch_size=2),
-        evenstep.DataLoader(range(COUNT), batch_size=2),
-    ):
-        with pytest.raises(ValueError, match=name):
-            setattr(loader, name, 3)
+def test_options_win() -> None:
+    loader = TorchDataLoader(Documents(20), sampler=[1, 2], num_workers=2, timeout=9)
+    wrapped = evenstep.wrap(
+        loader, policy=BUDGET, num_workers=0, sampler=[4], memory=evenstep.Memory(buffer_size=7)
+    )
+    assert wrapped.num_workers == 0
+    assert wrapped.memory.buffer_size == 7
+    assert indices(wrapped) == [4]
+    again = evenstep.wrap(loader, policy=BUDGET, shuffle=True, num_workers=0)
+    assert indices(again) == list(range(20))
+
+
+@pytest.mark.parametrize("other", [Documents(3), [torch.ones(1)], None])
+def test_anything_but_a_torch_loader_is_refused(other: Any) -> None:
+    with pytest.raises(evenstep.ConfigurationError, match=r"wrap takes a torch\.utils\.data"):
+        evenstep.wrap(other, policy=BUDGET)

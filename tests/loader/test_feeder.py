@@ -19,24 +19,6 @@ from evenstep.loader.feeder import Feeder
 Pipe = tuple[Connection, Connection]
 
 
-@pytest.fixture
-def pipe() -> Iterator[Pipe]:
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    with reader, writer:
-        yield reader, writer
-
-
-def await_feeders() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "evenstep-feeder":
-            thread.join(20)
-
-
-def feed(writer: Connection, serial: int, indices: Any, after: Feeder | None = None) -> Feeder:
-    """Feeds indices with the arrival numbers 0, 1, ..."""
-    return Feeder(writer, serial, enumerate(indices), after)
-
-
 def asked_by(feed: IndexFeed) -> Iterator[list[Any]]:
     """The indices of each chunk that the workers are asked for."""
     for (request,) in feed:
@@ -45,17 +27,16 @@ def asked_by(feed: IndexFeed) -> Iterator[list[Any]]:
         yield list(request.indices)
 
 
-# Samples that are dealt on demand
-
-
 @pytest.fixture
 def duplex() -> Iterator[Pipe]:
     reader, writer = multiprocessing.Pipe()
     with writer:
         with reader:
             yield reader, writer
-        # One that reads on would read the next test's pipe, which may get the same number.
-        await_feeders()
+        # A feeder that reads on would read the next test's pipe, which may get the same number.
+        for thread in threading.enumerate():
+            if thread.name == "evenstep-feeder":
+                thread.join(20)
 
 
 def dealing(writer: Connection, serial: int = 0, after: Feeder | None = None) -> Feeder:

@@ -45,19 +45,24 @@ def count_of(number: int) -> int:
     return number % 3
 
 
+def write_files(folder: Path) -> None:
+    for number in range(N):
+        for place in range(count_of(number)):
+            (folder / f"{number}-{place}.jpg").write_bytes(file_of(7 * number + place))
+
+
 def hugging_face(folder: Path | None = None) -> Any:
     """Rows with lists of images, in bytes or in files."""
+    if folder is not None:
+        write_files(folder)
     rows = []
     for number in range(N):
-        images = []
-        for place in range(count_of(number)):
-            data = file_of(7 * number + place)
-            if folder is not None:
-                path = folder / f"{number}-{place}.jpg"
-                path.write_bytes(data)
-                images.append({"bytes": None, "path": str(path)})
-            else:
-                images.append({"bytes": data, "path": None})
+        images = [
+            {"bytes": file_of(7 * number + place), "path": None}
+            if folder is None
+            else {"bytes": None, "path": str(folder / f"{number}-{place}.jpg")}
+            for place in range(count_of(number))
+        ]
         rows.append({"id": number, "images": images, "text": f"what is {number}?"})
     features = datasets.Features(
         {
@@ -74,9 +79,7 @@ class Opening(Dataset):  # type: ignore[type-arg]
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for number in range(N):
-            for place in range(count_of(number)):
-                (folder / f"{number}-{place}.jpg").write_bytes(file_of(7 * number + place))
+        write_files(folder)
 
     def __len__(self) -> int:
         return N
@@ -161,8 +164,8 @@ def test_a_damaged_image_ends_the_epoch_with_its_name_and_can_be_skipped_at_once
     whole = file_of(7 * number + 1)
     (tmp_path / f"{number}-1.jpg").write_bytes(whole[:-100])
     with pytest.raises(SampleError, match=rf"sample {number}: image 1 of 2 \(.*late=False"):
-        batches(loader_of(data, skip_bad_samples=3, num_workers=1))
-    at_once = loader_of(data, late=False, skip_bad_samples=3, num_workers=1)
+        batches(loader_of(data, skip_bad_samples=3))
+    at_once = loader_of(data, late=False, skip_bad_samples=3)
     told = [n for batch in batches(at_once) for n in batch["id"].tolist()]
     assert sorted(told) == [n for n in range(N) if n != number]
 

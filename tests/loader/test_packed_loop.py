@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -20,20 +19,8 @@ SAMPLES = documents([2 + 5 * i % 23 for i in range(40)])
 SAMPLES = [s for s in SAMPLES if (s["labels"][1:] != -100).any()]
 FLATTENING = transformers.DataCollatorWithFlattening(return_tensors="pt")
 LISTS = [{name: value.tolist() for name, value in sample.items()} for sample in SAMPLES]
-
-LOADERS: dict[str, dict[str, Any]] = {
-    "even": {"policy": evenstep.Even(max_tokens=64, packed=True)},
-    "sequence-packing": {"policy": evenstep.SequencePacking(64)},
-    "padded": {
-        "policy": evenstep.Even(max_tokens=64, packed=True),
-        "collate_fn": PackCollator(pad_documents_to_multiple_of=4, pad_to_multiple_of=16),
-    },
-    "flattening": {
-        "policy": evenstep.Even(max_tokens=64, packed=True),
-        "collate_fn": FLATTENING,
-    },
-    "flattening-fixed": {"batch_size": 4, "collate_fn": FLATTENING},
-}
+EVEN = {"policy": evenstep.Even(max_tokens=64, packed=True)}
+PADDED = PackCollator(pad_documents_to_multiple_of=4, pad_to_multiple_of=16)
 
 
 def truth_of(model: Any, samples: list[Any]) -> torch.Tensor:
@@ -46,28 +33,25 @@ def truth_of(model: Any, samples: list[Any]) -> torch.Tensor:
     return gradient(model)
 
 
-@pytest.mark.parametrize(("name", "attention"), zip(LOADERS, cycle(["sdpa", "eager"])))
-def test_documents_do_not_see_each_other(name, attention):
+@pytest.mark.parametrize(
+    ("data", "options", "attention"),
+    [
+        (SAMPLES, EVEN, "eager"),
+        (SAMPLES, {**EVEN, "collate_fn": PADDED}, "sdpa"),
+        (LISTS, {"batch_size": 4, "collate_fn": FLATTENING}, "sdpa"),
+    ],
+    ids=["even", "padded", "flattening"],
+)
+def test_documents_do_not_see_each_other(data, options, attention):
     model = tiny_qwen(attn_implementation=attention).double()
     assert model.config.use_cache
     seen = 0
-    data = LISTS if name.startswith("flattening") else SAMPLES
-    for batch, step in evenstep.DataLoader(data, **LOADERS[name]).steps():
+    for batch, step in evenstep.DataLoader(data, **options).steps():
         (model(**batch).loss * step.loss_scale).backward()
         found, wanted = gradient(model), truth_of(model, [SAMPLES[i] for i in step.indices])
         assert (found - wanted).norm() / wanted.norm() < 1e-6
         seen += step.samples
     assert seen == len(SAMPLES)
-
-
-def test_micro_batches_do_not_either():
-    model = tiny_qwen(attn_implementation="sdpa").double()
-    policy = evenstep.WorkloadPacking(48, micro_batches=2)
-    for batches, step in evenstep.DataLoader(SAMPLES, policy=policy).steps():
-        for batch, scale in zip(batches, step.loss_scales):
-            (model(**batch).loss * scale).backward()
-        found, wanted = gradient(model), truth_of(model, [SAMPLES[i] for i in step.indices])
-        assert (found - wanted).norm() / wanted.norm() < 1e-6
 
 
 def test_padded_batches_and_masks_of_the_users_own_stay_as_they_are():
@@ -78,15 +62,13 @@ def test_padded_batches_and_masks_of_the_users_own_stay_as_they_are():
         row = PackCollator()(samples)
         return {**row, "attention_mask": attention_mask(row)}
 
-    packed = evenstep.Even(max_tokens=64, packed=True)
-    loader = evenstep.DataLoader(SAMPLES, policy=packed, collate_fn=masked)
+    loader = evenstep.DataLoader(SAMPLES, **EVEN, collate_fn=masked)
     assert all("use_cache" not in batch for batch in loader)
 
 
 @pytest.mark.parametrize("form", [to_hugging_face, to_megatron, to_torchtitan])
 def test_forms_of_what_a_loader_yields_are_those_of_the_collator(form):
-    policy = evenstep.Even(max_tokens=64, packed=True)
-    for batch, step in evenstep.DataLoader(SAMPLES, policy=policy).steps():
+    for batch, step in evenstep.DataLoader(SAMPLES, **EVEN).steps():
         row = PackCollator()([SAMPLES[i] for i in step.indices])
         theirs = [fields.keys() for fields in parts(form(batch)) if isinstance(fields, dict)]
         assert theirs == [f.keys() for f in parts(form(row)) if isinstance(f, dict)]
@@ -121,26 +103,14 @@ def test_positions_that_hide_where_a_document_begins_are_refused():
 
 def test_the_first_batch_says_what_to_call_for_an_encoder(caplog):
     labelled = [{**s, "labels": s["input_ids"] % 3} for s in SAMPLES]
-    policy = evenstep.Even(max_tokens=64, packed=True)
     collate = PackCollator(mask_first_label=False)
     counts = evenstep.SampleCounts(supervised=lambda sample: len(sample["labels"]))
     with caplog.at_level(logging.WARNING, "evenstep"):
         for data, said in ((SAMPLES, 0), (labelled, 1)):
             options = {} if data is SAMPLES else {"collate_fn": collate, "length_fn": counts}
-            list(evenstep.DataLoader(data, policy=policy, **options))
+            list(evenstep.DataLoader(data, **EVEN, **options))
             found = [r for r in caplog.messages if "to_hugging_face(batch, model=model)" in r]
             assert len(found) == said
-
-
-FLOATS = [{"input_ids": s["input_ids"], "labels": s["input_ids"] / 7} for s in SAMPLES]
-
-
-def test_numbers_to_predict_stay_as_they_are():
-    policy = evenstep.Even(max_tokens=64, packed=True)
-    for batch, step in evenstep.DataLoader(FLOATS, policy=policy).steps():
-        wanted = torch.cat([FLOATS[i]["labels"] for i in step.indices])
-        assert torch.equal(batch["labels"][0], wanted)
-        assert step.supervised_tokens == wanted.numel()
 
 
 def test_several_labels_for_a_token_stay_as_they_are():
@@ -152,18 +122,23 @@ def test_several_labels_for_a_token_stay_as_they_are():
         to_hugging_face(row)
 
 
-def test_one_label_for_each_sample_stays_as_it_is():
-    samples = [{"input_ids": s["input_ids"], "labels": i % 5} for i, s in enumerate(SAMPLES)]
-    policy = evenstep.Even(max_tokens=64, packed=True)
-    for batch, step in evenstep.DataLoader(samples, policy=policy).steps():
-        assert batch["labels"].tolist() == [i % 5 for i in step.indices]
-        assert step.supervised_tokens == step.samples
+@pytest.mark.parametrize("kind", ["numbers to predict", "one label for each sample"])
+def test_other_labels_stay_as_they_are(kind):
+    tokens = [sample["input_ids"] for sample in SAMPLES]
+    labels = [each / 7 if kind == "numbers to predict" else len(each) % 5 for each in tokens]
+    data = [{"input_ids": one, "labels": other} for one, other in zip(tokens, labels)]
+    for batch, step in evenstep.DataLoader(data, **EVEN).steps():
+        wanted = [labels[i] for i in step.indices]
+        if kind == "numbers to predict":
+            assert torch.equal(batch["labels"][0], torch.cat(wanted))
+        else:
+            assert batch["labels"].tolist() == wanted
+        assert step.supervised_tokens == batch["labels"].numel()
 
 
 def test_several_labels_for_a_sample_are_refused():
     samples = [{"input_ids": s["input_ids"], "labels": [1.0, 0.0]} for s in SAMPLES]
-    policy = evenstep.Even(max_tokens=64, packed=True)
     with pytest.raises(CollateError, match="packed=False"):
-        list(evenstep.DataLoader(samples, policy=policy))
+        list(evenstep.DataLoader(samples, **EVEN))
     for batch, step in evenstep.DataLoader(samples, policy=evenstep.Even(max_tokens=64)).steps():
         assert batch["labels"].shape == (step.samples, 2)

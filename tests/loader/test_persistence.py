@@ -13,10 +13,11 @@ import pytest
 
 import evenstep
 from documents import Documents
-from evenstep.errors import CollateError, LoaderDiedError, SampleError
+from evenstep.errors import LoaderDiedError, SampleError
 from loader_options import grouped
 
 COUNT = 60
+REFUSED = COUNT + 3
 WITHOUT_CULPRIT = list(range(COUNT))
 Make = Callable[..., evenstep.DataLoader]
 
@@ -25,6 +26,8 @@ class Fragile(Documents):
     """Fails, dies or hangs at what follows the last document."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == COUNT:
+            raise OSError("torn")
         if index == COUNT + 1:
             os._exit(7)
         if index == COUNT + 2:
@@ -32,16 +35,10 @@ class Fragile(Documents):
         return super().__getitem__(index)
 
 
-class Choosy:
-    """Refuses a document, once."""
-
-    culprit = 37
-
-    def __call__(self, samples: list[dict[str, Any]]) -> Any:
-        if any(sample["identity"] == self.culprit for sample in samples):
-            self.culprit = -1
-            raise ValueError("not today")
-        return evenstep.PadCollator()(samples)
+def collate(samples: list[dict[str, Any]]) -> Any:
+    if any(sample["identity"] == REFUSED for sample in samples):
+        raise ValueError("not this one")
+    return evenstep.PadCollator()(samples)
 
 
 @pytest.fixture
@@ -51,7 +48,8 @@ def make() -> Iterator[Make]:
 
         def loader_with(sampler: list[int], **options: Any) -> evenstep.DataLoader:
             loader = evenstep.DataLoader(
-                Fragile(COUNT),
+                Fragile(REFUSED + 1),
+                collate_fn=collate,
                 sampler=sampler,
                 batch_size=4,
                 num_workers=2,
@@ -83,33 +81,20 @@ def whole_pass(loader: evenstep.DataLoader) -> set[int]:
     return processes
 
 
-def test_they_outlast_passes_that_are_left_early(make: Make) -> None:
-    loader = make(list(WITHOUT_CULPRIT))
+def test_they_outlast_passes_that_are_left_early_or_fail(make: Make) -> None:
+    sampler = list(WITHOUT_CULPRIT)
+    loader = make(sampler)
     processes = whole_pass(loader)
     assert len(processes) == 3
     for _ in range(3):
         next(loader.steps())
     assert whole_pass(loader) == processes
-
-
-@pytest.mark.parametrize(
-    ("culprit", "options", "error"),
-    [(COUNT, {}, SampleError), (None, {"collate_fn": Choosy()}, CollateError)],
-    ids=["sample", "collate"],
-)
-def test_they_outlast_passes_that_fail(
-    make: Make, culprit: int | None, options: dict[str, Any], error: type[Exception]
-) -> None:
-    sampler = list(WITHOUT_CULPRIT)
-    loader = make(sampler, **options)
-    next(loader.steps())
-    processes = everybody()
-    if culprit is not None:
+    for culprit, said in ((COUNT, "torn"), (REFUSED, "cannot be collated.*not this one")):
         sampler[30:30] = [culprit]
-    with pytest.raises(error):
-        list(loader.steps())
-    sampler[:] = WITHOUT_CULPRIT
-    assert whole_pass(loader) == processes
+        with pytest.raises(SampleError, match=said):
+            list(loader.steps())
+        sampler[:] = WITHOUT_CULPRIT
+        assert whole_pass(loader) == processes
 
 
 @pytest.mark.parametrize(

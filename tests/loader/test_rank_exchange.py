@@ -26,21 +26,6 @@ def pipe() -> Iterator[tuple[Connection, Connection]]:
         yield ours, theirs
 
 
-def test_one_rank_alone_hears_itself_and_sessions_follow_each_other() -> None:
-    exchange = LocalExchange()
-    for serial in range(3):
-        ours, theirs = multiprocessing.Pipe()
-        session = Session(ours, serial)
-        exchange.begin(session)
-        ports = PipePorts(theirs, serial, 1, lambda result: None)
-        for message in (b"hello", b"x" * 100_000):
-            assert ports.exchange(message) == [message]
-        assert not session.over.is_set()
-        ports.finish()
-        assert session.over.wait(WAIT)
-    exchange.close()
-
-
 def test_a_batcher_that_still_sends_as_its_pass_ends_does_not_wait_for_ever() -> None:
     ours, theirs = multiprocessing.Pipe()
 

@@ -13,7 +13,6 @@ import torch
 import evenstep
 from documents import Documents
 from evenstep.loader.batcher.round_planner import sample_bytes
-from loader_options import grouped
 
 
 @dataclass
@@ -49,28 +48,6 @@ def test_an_objects_fields_count_and_one_that_holds_itself_ends() -> None:
     assert 100_000 <= sample_bytes(picture) < 101_000
     picture.itself = [picture]
     assert sample_bytes(picture) < 1_000_000
-
-
-def test_windows_grow_to_many_groups_unless_samples_are_large() -> None:
-    def window_size(**options: Any) -> int:
-        """When half of an epoch is trained on."""
-        loader = evenstep.DataLoader(
-            Documents(3000),
-            policy=evenstep.Even(512),
-            shuffle=True,
-            **grouped(**options),
-        )
-        trained, steps = 0, loader.steps()
-        for batch, _ in steps:
-            trained += len(batch["identity"])
-            if trained > 1500:
-                break
-        steps.close()
-        return int(loader.state_dict()["epoch"]["window_size"])
-
-    assert window_size() > 400
-    usual = int(np.mean([sample_bytes(Documents(100)[i]) for i in range(100)]))
-    assert 60 <= window_size(buffer_bytes=2 * 100 * usual) <= 120
 
 
 class Heavy(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -133,3 +110,13 @@ def test_no_more_samples_than_there_is_memory_for_are_prepared_before_the_first_
     steps.close()
     # 1 MB are 7 samples: two windows, and the three groups that were trained on or prefetched.
     assert len(read) <= 2 * 7 + 3 * 4
+
+
+def test_windows_grow_to_many_groups() -> None:
+    policy = evenstep.Even(512)
+    loader = evenstep.DataLoader(Documents(1500), policy=policy, shuffle=True)
+    trained, steps = 0, loader.steps()
+    while trained < 750:
+        trained += len(next(steps)[0]["identity"])
+    steps.close()
+    assert loader.state_dict()["epoch"]["window_size"] > 400

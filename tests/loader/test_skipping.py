@@ -1,4 +1,5 @@
-"""`skip_bad_samples`: bad samples are left out by name, up to a limit; all others come once."""
+"""`skip_bad_samples`: bad samples are left out by name, up to a limit; all others come once. And
+what goes wrong around samples: in fetching several at once, in the sampler, in a worker."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 
 import evenstep
-from evenstep.errors import SampleError
+from documents import Documents
+from evenstep.errors import LoaderDiedError, SampleError
 from loader_options import grouped
 
 COUNT = 60
@@ -48,14 +50,6 @@ class Stream(IterableDataset):
         info = get_worker_info()
         first, step = (info.id, info.num_workers) if info else (0, 1)
         return map(sample_of, range(first, COUNT, step))
-
-
-class TornStream(Stream):
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for sample in super().__iter__():
-            if sample["number"] == TORN:
-                raise EOFError("the shard is torn")
-            yield sample
 
 
 def loader_over(dataset: Any, **options: Any) -> evenstep.DataLoader:
@@ -109,13 +103,8 @@ def test_bad_samples_are_named_recorded_and_logged_and_all_others_come_once(
             assert message == f"skipped a sample in epoch {epoch}: {bad.reason}"
 
 
-@pytest.mark.parametrize(
-    ("dataset", "workers"), [(Faulty(), 0), (FaultyInBatches(), 2)], ids=["singly", "in batches"]
-)
-def test_one_more_than_allowed_is_an_error_with_its_name_count_and_option(
-    dataset: Any, workers: int
-) -> None:
-    loader = loader_over(dataset, num_workers=workers, skip_bad_samples=2)
+def test_one_more_than_allowed_is_an_error_with_its_name_count_and_option() -> None:
+    loader = loader_over(Faulty(), skip_bad_samples=2)
     seen: list[int] = []
 
     def train() -> None:
@@ -152,18 +141,16 @@ def test_bad_samples_far_beyond_the_window_are_not_reported_before_they_are_reac
     assert [bad.index for bad in loader.skipped] == [TORN]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_skipped_counts_on_after_a_resume(workers: int) -> None:
-    whole = loader_over(Faulty(), num_workers=workers)
-    expected = numbers_of(whole)
-    for received in (6,) if workers else (3, 9):
-        first = loader_over(Faulty(), num_workers=workers)
+def test_what_was_skipped_counts_on_after_a_resume() -> None:
+    expected = numbers_of(loader_over(Faulty()))
+    for received in (3, 9):
+        first = loader_over(Faulty())
         steps = first.steps()
         seen = [n for _ in range(received) for n in next(steps)[0]["number"].tolist()]
         state = json.loads(json.dumps(first.state_dict()))
         first.close()
         for limit in (3, 2):
-            second = loader_over(Faulty(), num_workers=workers, skip_bad_samples=limit)
+            second = loader_over(Faulty(), skip_bad_samples=limit)
             second.load_state_dict(state)
             if limit == 2:
                 with pytest.raises(SampleError, match=r"number 3 of epoch 0.*skip_bad_samples=2"):
@@ -173,31 +160,58 @@ def test_what_was_skipped_counts_on_after_a_resume(workers: int) -> None:
             assert [bad.index for bad in first.skipped + second.skipped] == [TORN, LONG, EMPTY]
 
 
-@pytest.mark.parametrize("workers", [2])
-def test_of_an_iterable_dataset_the_samples_number_on_its_rank_is_kept(workers: int) -> None:
-    loader = loader_over(Stream(), num_workers=workers, chunk_size=4)
+def test_of_an_iterable_dataset_the_samples_number_on_its_rank_is_kept() -> None:
+    loader = loader_over(Stream(), num_workers=2, chunk_size=4)
     seen = numbers_of(loader)
     assert sorted(seen) == sorted([TORN, *GOOD])
     # The order in which the samples came: the workers take turns of four.
-    parts = [list(range(first, COUNT, workers)) for first in range(workers)] or [range(COUNT)]
-    arrived = [
-        number
-        for first in range(0, COUNT, 4)
-        for part in parts
-        for number in part[first : first + 4]
-    ]
+    parts = [list(range(first, COUNT, 2)) for first in (0, 1)]
+    turns = range(0, COUNT, 4)
+    arrived = [number for first in turns for part in parts for number in part[first : first + 4]]
     assert [bad.index for bad in loader.skipped] == sorted(map(arrived.index, BAD.keys() - {TORN}))
     for bad in loader.skipped:
         assert "of its worker has" in bad.reason
         assert BAD[arrived[bad.index]] in bad.reason
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_iterable_dataset_that_raises_has_ended_so_that_is_an_error_in_any_case(
-    workers: int,
-) -> None:
-    loader = loader_over(TornStream(), num_workers=workers, skip_bad_samples=1000)
-    with pytest.raises(
-        SampleError, match=r"after \d+ samples: the dataset raised EOFError: .*shard is torn"
-    ):
-        numbers_of(loader)
+# What goes wrong around samples
+
+
+class Short(Documents):
+    """Gives one sample less than it is asked for."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices[1:]]
+
+
+class Breaking:
+    def __iter__(self):
+        yield from range(20)
+        raise OSError("index server gone")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "said"),
+    [
+        (Short(COUNT), {}, "one of sample 0, sample 1, "),
+        (Subset(Documents(4), [0, 1, 9]), {}, "sample 2: .* raised IndexError"),
+        (Documents(COUNT), {"sampler": [1, 2, COUNT + 5]}, f"sample {COUNT + 5}"),
+        (Documents(COUNT), {"sampler": Breaking()}, "sampler raised OSError: index server gone"),
+    ],
+)
+def test_what_is_wrong_is_said_by_name(dataset, options, said):
+    loader = evenstep.DataLoader(dataset, policy=evenstep.TokenBudget(512), **options)
+    with pytest.raises(SampleError, match=f"(?s){said}"):
+        list(loader)
+
+
+def broken_init(worker):
+    raise ImportError("no codec")
+
+
+def test_a_worker_that_cannot_start_is_said_to():
+    loader = evenstep.DataLoader(
+        Documents(COUNT), batch_size=4, num_workers=1, worker_init_fn=broken_init
+    )
+    with pytest.raises(LoaderDiedError, match="ImportError: no codec"):
+        list(loader)

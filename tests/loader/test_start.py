@@ -22,7 +22,6 @@ import torch
 import documents
 import evenstep
 from documents import Documents
-from evenstep.errors import LoaderDiedError
 from evenstep.loader.start import choice
 from evenstep.loader.start.portable import LimitedPickler, NotPortable
 from loader_options import grouped
@@ -102,32 +101,25 @@ def test_a_pass_sees_the_dataset_and_the_settings_as_it_begins(
     assert after == {**before, "epoch": 3, "setting": 7, "floats": 8}
 
 
-def not_portable() -> dict[str, Callable[[], Any]]:
-    class Inner(Telling):
-        pass
-
-    return {
-        "local class": Inner,
-        "large array": lambda: Telling(np.zeros(3_000_000)),
-        "shared tensor": lambda: Telling(torch.zeros(5).share_memory_()),
-    }
-
-
-@pytest.mark.parametrize("what", not_portable())
-def test_what_a_copy_would_change_or_cost_is_forked(make: Any, what: str) -> None:
-    loader = make(not_portable()[what]())
+def test_what_a_copy_would_change_or_cost_is_forked(make: Any) -> None:
+    loader = make(Telling(np.zeros(3_000_000)))
     assert forked(whole_pass(loader))
     loader.dataset.epoch = 3
     assert whole_pass(loader)["epoch"] == 3
 
 
 def test_memory_that_processes_may_share_is_not_copied(tmp_path: Path) -> None:
+    class Local(Telling):
+        pass
+
     mapped = np.memmap(tmp_path / "lengths", np.int64, "w+", shape=(4,))
     shared = SharedMemory(create=True, size=8)
     try:
         over = np.ndarray((8,), np.uint8, shared.buf)
         large = (torch.zeros(5_000_000)[:1], [bytes(1 << 19) for _ in range(4)])
-        for obj in (mapped, mapped[1:], shared, over, *large, lambda: None, threading.Lock()):
+        tensor = torch.zeros(5).share_memory_()
+        odd = (Local(), lambda: None, threading.Lock())
+        for obj in (mapped, mapped[1:], shared, over, tensor, *large, *odd):
             with pytest.raises((NotPortable, TypeError)):
                 LimitedPickler(1 << 20, 5).bytes_of([obj])
         del over, obj
@@ -209,20 +201,6 @@ def test_a_fork_beside_no_other_thread_is_not_warned_of(make: Any) -> None:
         next(steps)
         whole_pass(make(multiprocessing_context="fork"))
         steps.close()
-
-
-@pytest.mark.slow
-def test_a_server_that_was_killed_is_replaced(make: Any) -> None:
-    steps = make(sampler=[0] * 1000, buffer_size=8, prefetch=1).steps()
-    batch, _ = next(steps)
-    server = int(batch["server"][0])
-    psutil.Process(server).kill()
-    with pytest.raises(LoaderDiedError, match="the fork server that it came from was killed"):
-        for _ in steps:
-            pass
-    after = whole_pass(make())
-    assert not forked(after)
-    assert after["server"] != server
 
 
 @pytest.mark.slow

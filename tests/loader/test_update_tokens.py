@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.nn.functional import cross_entropy
 
 import evenstep
-from documents import VOCABULARY, Documents
+from documents import Documents
 from evenstep.batch import Composition
 from evenstep.cost import FittedCost
-from evenstep.errors import ConfigurationError
 
 N = 600
 # As measured where groups of 90 tokens keep the accelerator busy.
@@ -55,65 +52,13 @@ def test_an_update_has_the_tokens_asked_for_in_several_groups() -> None:
     assert composition.value > 0.95
 
 
-def test_a_resume_in_an_update_goes_on_with_the_same_batches() -> None:
-    whole = [ids for update in updates_of(make_loader()) for ids, _ in update]
-    loader = make_loader()
-    steps = loader.steps()
-    for _ in range(len(whole) // 2):
-        next(steps)
-    state = loader.state_dict()
-    steps.close()
-    again = make_loader()
-    again.load_state_dict(state)
-    assert [ids for update in updates_of(again) for ids, _ in update] == whole[len(whole) // 2 :]
-
-
-def test_after_a_resume_with_other_updates_each_sample_comes_once() -> None:
-    loader = make_loader()
-    steps = loader.steps()
-    seen = [i for _ in range(5) for i in next(steps)[0]["identity"].tolist()]
-    state = loader.state_dict()
-    steps.close()
-    again = make_loader(update_tokens=1024)
-    again.load_state_dict(state)
-    seen += [i for update in updates_of(again) for ids, _ in update for i in ids]
-    assert sorted(seen) == list(range(N))
-
-
-def gradient(weights: list[float], batches: list[dict[str, torch.Tensor]]) -> torch.Tensor:
-    torch.manual_seed(0)
-    model = torch.nn.Embedding(VOCABULARY, VOCABULARY)
-    for weight, batch in zip(weights, batches):
-        logits = model(batch["input_ids"])[:, :-1].transpose(1, 2)
-        (weight * cross_entropy(logits, batch["labels"][:, 1:])).backward()
-    assert model.weight.grad is not None
-    return model.weight.grad
-
-
-def test_gradients_add_up_to_that_of_one_batch() -> None:
-    dataset, pad = Documents(N, prompts=True), evenstep.PadCollator()
-    loader = evenstep.DataLoader(dataset, policy=EVEN, update_tokens=2048, shuffle=True)
-    seen: list[tuple[Any, Any]] = []
-    for batch, step in loader.steps():
-        seen.append((batch, step))
-        if not step.ends_update:
-            continue
-        ours = gradient([step.loss_scale for _, step in seen], [batch for batch, _ in seen])
-        samples = [dataset[i] for batch, _ in seen for i in batch["identity"].tolist()]
-        theirs = gradient([1.0], [pad(samples)])
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-        seen.clear()
-
-
-def test_one_of_accumulate_and_update_tokens() -> None:
-    with pytest.raises(ConfigurationError, match=r"accumulate=4 contradicts update_tokens=100"):
-        make_loader(accumulate=4, update_tokens=100)
-    with pytest.raises(ConfigurationError, match="update_tokens"):
-        make_loader(update_tokens=0)
-
-
-def test_updates_of_one_length_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_updates_of_one_length_are_warned_of_once_and_mixed_ones_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING, "evenstep")
+    updates_of(make_loader())
+    updates_of(make_loader(policy=evenstep.FixedBatch(8), update_tokens=None))
+    assert not [message for message in caplog.messages if "composition" in message]
     loader = make_loader(update_tokens=None, policy=evenstep.Even(2048))
     with contextlib.closing(iter(loader)) as batches:
         next(batches)
@@ -123,21 +68,6 @@ def test_updates_of_one_length_are_warned_of_once(caplog: pytest.LogCaptureFixtu
     assert len(said) == 1
     assert "update_tokens=" in said[0]
     assert "packed=True" in said[0]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"policy": evenstep.FixedBatch(8), "update_tokens": None},
-    ],
-)
-def test_mixed_updates_are_not_warned_of(
-    options: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "evenstep"):
-        updates_of(make_loader(**options))
-    assert not [message for message in caplog.messages if "composition" in message]
 
 
 class Counted(Documents):

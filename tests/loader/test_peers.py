@@ -1,4 +1,5 @@
-"""What ranks say to each other every half second: checked, and told in words to who waits."""
+"""What ranks say to each other every half second, checked and told in words to who waits; and peers
+that agree on one message, of which the smallest difference is reported."""
 
 from __future__ import annotations
 
@@ -9,13 +10,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import PeerError
+from evenstep.errors import ConfigurationError, PeerError
 from evenstep.loader.transport.patience import Patience
-from evenstep.loader.transport.peers import CARD, Peer
+from evenstep.loader.transport.peers import CARD, GroupPlace, Peer, WindowChecksum
 from evenstep.loader.transport.session import (
     DONE,
     FRAME,
@@ -28,6 +30,7 @@ from evenstep.loader.transport.session import (
     decode_ticks,
     encode_tick,
 )
+from evenstep.protocol.wire import abort_message, check_no_abort
 
 GOOD = encode_tick(Tick(MESSAGE, Doing.WORKS, 41, 3, 5), b"hello")
 
@@ -70,16 +73,11 @@ def test_any_bytes_are_a_tick_or_refused(frame: bytes) -> None:
     assert encode_tick(tick, frame[HEAD:]) == frame
 
 
-def test_a_rank_introduces_itself() -> None:
-    here = Peer.here()
-    card = here.card()
-    assert len(card) == CARD
-    assert Peer.read(3, card) == here
-    assert not here.stopped
-
-
 @given(st.one_of(st.binary(max_size=CARD), st.sampled_from([b"[[" * 256, b"{}", b'{"host": 1}'])))
-def test_any_bytes_are_a_card_or_refused(card: bytes) -> None:
+def test_only_the_bytes_of_a_card_are_one(card: bytes) -> None:
+    here = Peer.here()
+    assert len(here.card()) == CARD
+    assert Peer.read(3, here.card()) == here
     with pytest.raises(PeerError, match="rank 2 introduced itself"):
         Peer.read(2, card)
 
@@ -93,8 +91,6 @@ def patience(caplog: Any) -> Iterator[Patience]:
 
 
 READY = Tick(MESSAGE, Doing.WAITS, 3, 9, 5)
-
-
 BUSY = Tick(WAITING, Doing.WORKS, 3, 25, 0)
 STARVED = Tick(WAITING, Doing.WAITS, 3, 9, 0)
 FRESH = Tick(WAITING, Doing.WORKS, -1, 9, 0)
@@ -138,3 +134,67 @@ def _await_lines(caplog: Any, count: int) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+SAMPLES = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=30)
+
+
+def signed(values: list[int], sizes: list[int], taken: int, message: bytes = b"P") -> bytes:
+    """By a rank that received the samples in portions of these sizes, over and over."""
+    checksum = WindowChecksum()
+    done = 0
+    while done < len(values):
+        size = min(sizes[done % len(sizes)], len(values) - done)
+        numbers = np.arange(done, done + size)
+        checksum.note(numbers, np.array(values[done : done + size], np.int64))
+        done += size
+    return checksum.sign(message, taken)
+
+
+@given(SAMPLES, st.lists(st.integers(1, 7), min_size=1), st.data())
+def test_what_is_signed_depends_on_what_was_in_a_window_and_not_on_portions(
+    values: list[int], sizes: list[int], data: st.DataObject
+) -> None:
+    taken = data.draw(st.integers(0, len(values)))
+    assert signed(values, sizes, taken) == signed(values[:taken], [1], taken)
+    place = data.draw(st.integers(0, len(values) - 1))
+    other = data.draw(st.integers(0, 2**32 - 1).filter(lambda value: value != values[place]))
+    changed = [*values[:place], other, *values[place + 1 :]]
+    assert signed(values, [3], len(values)) != signed(changed, [3], len(values))
+
+
+@given(st.integers(1, 5), st.integers(1, 6))
+def test_neighbours_share_a_data_parallel_rank(context: int, ranks: int) -> None:
+    places = [GroupPlace(number, context * ranks, context) for number in range(context * ranks)]
+    assert [(p.rank, p.context_rank) for p in places] == [
+        (rank, shard) for rank in range(ranks) for shard in range(context)
+    ]
+    assert {p.world_size for p in places} == {ranks}
+    # A group that cannot be divided so is refused.
+    with pytest.raises(ConfigurationError, match=r"context_parallel=4 .* group has 6.*pass group="):
+        GroupPlace(0, 6, 4)
+
+
+def test_peers_that_agree_have_one_message_without_its_signature() -> None:
+    messages = [signed([1], [1], 1, b"Pa"), signed([1], [1], 1, b"Pa")]
+    messages += [signed([2], [1], 1, b"Pb"), signed([2], [1], 1, b"Pb")]
+    assert GroupPlace(3, 4, 2).fold(messages) == [b"Pa", b"Pb"]
+    assert GroupPlace(1, 2).fold([b"Px", b"Py"]) == [b"Px", b"Py"]
+
+
+@pytest.mark.parametrize(
+    ("odd", "what"),
+    [(signed([1, 3], [1], 2), "the samples of rank 3 "), (signed([1, 2], [1], 2, b"Q"), "lengths")],
+)
+def test_one_peer_that_differs_fails_the_round_and_is_named(odd: bytes, what: str) -> None:
+    like = signed([1, 2], [1], 2)
+    folded = GroupPlace(0, 4, 2).fold([like, like, like, odd])
+    assert folded[0] == b"P"
+    with pytest.raises(PeerError, match=f"rank 1 failed: .*{what}.* those of rank 2"):
+        check_no_abort(folded)
+
+
+def test_a_peer_that_failed_or_left_decides_for_all() -> None:
+    like = signed([1], [1], 1)
+    failed = abort_message("out of memory")
+    assert GroupPlace(0, 4, 2).fold([like, failed, b"", like]) == [failed, b""]
