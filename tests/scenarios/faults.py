@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from ranks import GRACE, Job, Outcome, Rank
@@ -71,6 +71,33 @@ def train(
         if steps == begin:
             rank.say("training", staff(rank))
         time.sleep(pause)
+
+
+class Pass(NamedTuple):
+    """What came of one."""
+
+    steps: int
+    samples: int
+    seconds: float
+    error: str
+    """As evenstep describes it; empty where there was none."""
+
+
+def one_pass(loader: evenstep.DataLoader, most: int | None = None) -> Pass:
+    """
+    Args:
+        most: steps after which it is left, so that what never fails fails the test.
+    """
+    steps, samples, error, begun = 0, 0, "", time.monotonic()
+    try:
+        for _, step in loader.steps():
+            steps += 1
+            samples += len(step.indices or ())
+            if steps == most:
+                break
+    except (evenstep.EvenstepError, MemoryError, OSError) as caught:
+        error = evenstep.errors.described(caught)
+    return Pass(steps, samples, time.monotonic() - begun, error)
 
 
 def staff(rank: Rank) -> Staff:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Rank, run
+from ranks import Job, Rank, run, run_all
 
 import evenstep
 from documents import Documents
 from evenstep.errors import MismatchError, PeerError, SampleError
+from evenstep.loader.transport.session import Session
 from loader_options import grouped
 
 Sample = dict[str, Any]
@@ -96,8 +97,7 @@ def outcomes_of(function: Callable[..., Any], *args: Any, folder: Path) -> list[
     return run(function, 2, *args, folder=folder, within=60)
 
 
-WORKERS = [{}, {"num_workers": 2, "multiprocessing_context": "fork"}]
-with_and_without_workers = pytest.mark.parametrize("workers", WORKERS, ids=["threads", "workers"])
+WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 1, "multiprocessing_context": "fork"}]
 
 # Options of rank 1, its error and what it says. Without shuffling, odd indices are rank 1's.
 ON_RANK_1: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
@@ -116,15 +116,17 @@ ON_RANK_1: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
 ]
 
 
-@with_and_without_workers
-def test_a_failure_on_one_rank_is_named_on_both(tmp_path: Path, workers: dict[str, Any]) -> None:
+def test_a_failure_on_one_rank_is_named_on_both(tmp_path: Path) -> None:
+    """Without workers, and with them in one case of each process: worker, planner and collate."""
+    expected = [*ON_RANK_1, *ON_RANK_1[:1], *ON_RANK_1[3:6]]
+    workers = [{}] * len(ON_RANK_1) + [WORKERS[1]] * 4
     # The other rank must see nothing wrong by itself.
     cases = [
-        [{**workers, "length_fn": options.get("length_fn")}, {**workers, **options}]
-        for options, _, _ in ON_RANK_1
+        [{**extra, "length_fn": options.get("length_fn")}, {**extra, **options}]
+        for (options, _, _), extra in zip(expected, workers, strict=True)
     ]
     ranks = outcomes_of(go_through, cases, folder=tmp_path)
-    for (options, error, says), peer, culprit in zip(ON_RANK_1, *ranks, strict=True):
+    for (options, error, says), peer, culprit in zip(expected, *ranks, strict=True):
         assert (culprit[0], peer[0]) == (error, "PeerError"), (culprit, peer)
         assert peer[1].startswith(f"rank 1 failed: {error}: ")
         for word in says:
@@ -165,16 +167,8 @@ def different_epochs(rank: Rank) -> None:
         list(loader)
 
 
-def test_ranks_in_different_epochs_say_so(tmp_path: Path) -> None:
-    outcomes_of(different_epochs, folder=tmp_path)
-
-
-def test_workers_and_chunks_may_differ_between_ranks(tmp_path: Path) -> None:
-    case = [{**WORKERS[1], "chunk_size": 3, "prefetch": 2}, {"prefetch": 7}]
-    ((mine,), (theirs,)) = outcomes_of(go_through, [case], folder=tmp_path)
-    assert mine == theirs
-    assert mine[0] == ""
-    assert mine[2] > 2
+def different_workers(rank: Rank) -> list[tuple[str, str, int]]:
+    return go_through(rank, [[{**WORKERS[1], "chunk_size": 3, "prefetch": 2}, {"prefetch": 7}]])
 
 
 def fails_and_goes_on(rank: Rank) -> Any:
@@ -191,24 +185,76 @@ def fails_and_goes_on(rank: Rank) -> Any:
     return caught, sum(len(step.indices) for _, step in loader.steps())
 
 
-def test_a_pass_after_a_failed_one_is_whole(tmp_path: Path) -> None:
-    outcomes = outcomes_of(fails_and_goes_on, folder=tmp_path)
-    assert outcomes == [("PeerError", 100), ("SampleError", 100)]
-
-
-def stops_with_the_shortest(rank: Rank, workers: dict[str, Any]) -> Any:
+def stops_with_the_shortest(rank: Rank) -> Any:
     loader = evenstep.DataLoader(
         Documents(1000),
         sampler=range(20) if rank.rank else range(1000),
         batch_size=2,
         memory=evenstep.Memory(buffer_size=8),
         faults=evenstep.Faults(exhausted="stop"),
-        **workers,
+        **WORKERS[1],
     )
     with pytest.warns(UserWarning, match="not trained on") if not rank.rank else nullcontext():
         return [step.indices for _, step in loader.steps()]
 
 
-def test_stop_ends_the_epoch_for_all_however_much_the_others_still_have(tmp_path: Path) -> None:
-    for indices in outcomes_of(stops_with_the_shortest, WORKERS[1], folder=tmp_path):
-        assert indices == [(i, i + 1) for i in range(0, 20, 2)]
+def test_what_ends_an_epoch_and_what_does_not(tmp_path: Path) -> None:
+    _, ((mine,), (theirs,)), failed, stopped = run_all(
+        different_epochs,  # which all ranks say
+        different_workers,  # as they may
+        fails_and_goes_on,  # the pass after it is whole
+        stops_with_the_shortest,  # however much the others still have
+        world_size=2,
+        folder=tmp_path,
+        within=60,
+    )
+    assert mine == theirs
+    assert mine[0] == ""
+    assert mine[2] > 2
+    assert failed == [("PeerError", 100), ("SampleError", 100)]
+    assert stopped == [[(i, i + 1) for i in range(0, 20, 2)]] * 2
+
+
+# Messages that are damaged on their way: in all copies, in one, or by a rank that lies
+
+
+def damaged(message: bytes) -> bytes:
+    return message[:-1] + bytes([message[-1] ^ 1]) if message else message
+
+
+def trains(rank: Rank, at: int, victims: Sequence[int], change) -> None:
+    """Rank 1's message number `at` arrives changed at the victims."""
+    reply, exchanges = Session.reply, iter(range(10**6))
+
+    def changed(session: Session, messages: Sequence[bytes]) -> None:
+        if next(exchanges) == at and rank.rank in victims:
+            messages = [messages[0], change(messages[1])]
+        reply(session, messages)
+
+    Session.reply = changed  # type: ignore[method-assign]
+    dataset, policy = Documents(200), evenstep.TokenBudget(max_tokens=1024)
+    for _ in evenstep.DataLoader(dataset, policy=policy, memory=evenstep.Memory(buffer_size=16)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("at", "kind", "change", "victims"),
+    [
+        (0, "account of the job of round 0", damaged, (0, 1)),
+        (1, "hello of round 0", damaged, (0, 1)),
+        (4, "proposal of round 1", damaged, (0,)),
+        (5, "receipt of round 1", damaged, (1,)),
+    ],
+)
+def test_damage_is_named_by_every_rank(tmp_path: Path, victims, at, kind, change) -> None:
+    with Job(trains, 2, at, victims, change, folder=tmp_path) as job:
+        outcomes = job.join(30)
+    said = f"rank 1 sent a damaged {kind}: "
+    for number, outcome in enumerate(outcomes):
+        if number in victims:
+            assert outcome.error == "DamagedMessageError", outcome.traceback
+            assert outcome.message.startswith(said)
+        else:
+            assert outcome.error == "PeerError", outcome.traceback
+            (victim,) = victims
+            assert outcome.message.startswith(f"rank {victim} failed: DamagedMessageError: {said}")
