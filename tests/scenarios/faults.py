@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -133,6 +134,15 @@ def assert_nothing_runs(rank: Rank, case: object, within: float = 5.0) -> None:
 def own_threads() -> list[str]:
     names = (thread.name for thread in threading.enumerate())
     return sorted(name for name in names if name.startswith("evenstep"))
+
+
+def listen() -> list[str]:
+    """What evenstep warns of from now on."""
+    heard: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("evenstep").addHandler(handler)
+    return heard
 
 
 def assert_died(outcome: Outcome, error: str, *says: str) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Job, Rank, run, run_all
+from ranks import Rank, run_all
 
 import evenstep
 from documents import Documents
@@ -93,11 +92,7 @@ def go_through(rank: Rank, cases: list[list[dict[str, Any]]]) -> list[tuple[str,
     return found
 
 
-def outcomes_of(function: Callable[..., Any], *args: Any, folder: Path) -> list[Any]:
-    return run(function, 2, *args, folder=folder, within=60)
-
-
-WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 1, "multiprocessing_context": "fork"}]
+WORKERS: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"}
 
 # Options of rank 1, its error and what it says. Without shuffling, odd indices are rank 1's.
 ON_RANK_1: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
@@ -116,32 +111,23 @@ ON_RANK_1: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
 ]
 
 
-def test_a_failure_on_one_rank_is_named_on_both(tmp_path: Path) -> None:
-    """Without workers, and with them in one case of each process: worker, planner and collate."""
-    expected = [*ON_RANK_1, *ON_RANK_1[:1], *ON_RANK_1[3:6]]
-    workers = [{}] * len(ON_RANK_1) + [WORKERS[1]] * 4
+# Without workers, and with them one case of each process: worker, planner and collate.
+FAILURES = [*(({}, *case) for case in ON_RANK_1), *((WORKERS, *ON_RANK_1[n]) for n in (0, 3, 4, 5))]
+
+
+def failures(rank: Rank) -> list[tuple[str, str, int]]:
     # The other rank must see nothing wrong by itself.
     cases = [
-        [{**extra, "length_fn": options.get("length_fn")}, {**extra, **options}]
-        for (options, _, _), extra in zip(expected, workers, strict=True)
+        [{**workers, "length_fn": options.get("length_fn")}, {**workers, **options}]
+        for workers, options, _, _ in FAILURES
     ]
-    ranks = outcomes_of(go_through, cases, folder=tmp_path)
-    for (options, error, says), peer, culprit in zip(expected, *ranks, strict=True):
-        assert (culprit[0], peer[0]) == (error, "PeerError"), (culprit, peer)
-        assert peer[1].startswith(f"rank 1 failed: {error}: ")
-        for word in says:
-            assert word in culprit[1]
-            assert word in peer[1]
-        assert "Traceback" not in culprit[1]
-        # The other rank has made every step that the culprit made, which ended for both where
-        # planning failed, and at the culprit's own step where collating did.
-        assert peer[2] >= culprit[2] if "collate_fn" in options else peer[2] == culprit[2]
+    return go_through(rank, cases)
 
 
 DIFFERENCES = {
     "policy": {"policy": evenstep.FixedBatch(4)},
     "policy's options": {"policy": evenstep.TokenBudget(max_tokens=1025)},
-    "seed": {"seed": 1, **WORKERS[1]},
+    "seed": {"seed": 1, **WORKERS},
     "dataset size": {"dataset": Documents(202)},
     "buffer_size": {"buffer_size": 17},
     "exhausted": {"exhausted": "stop"},
@@ -151,16 +137,12 @@ DIFFERENCES = {
 }
 
 
-def test_ranks_that_were_built_differently_all_say_in_what(tmp_path: Path) -> None:
-    cases = [[{}, options] for options in DIFFERENCES.values()]
-    for outcomes in outcomes_of(go_through, cases, folder=tmp_path):
-        for name, (error, message, _) in zip(DIFFERENCES, outcomes, strict=True):
-            assert error == "MismatchError", message
-            assert message.startswith(f"ranks differ in {name.partition(chr(39))[0]}: rank 0")
-            assert "rank 1 has" in message
+def differences(rank: Rank) -> list[tuple[str, str, int]]:
+    return go_through(rank, [[{}, options] for options in DIFFERENCES.values()])
 
 
 def different_epochs(rank: Rank) -> None:
+    """All ranks say so."""
     loader = evenstep.DataLoader(Documents(50), batch_size=4)
     loader.set_epoch(rank.rank)
     with pytest.raises(MismatchError):
@@ -168,13 +150,13 @@ def different_epochs(rank: Rank) -> None:
 
 
 def different_workers(rank: Rank) -> list[tuple[str, str, int]]:
-    return go_through(rank, [[{**WORKERS[1], "chunk_size": 3, "prefetch": 2}, {"prefetch": 7}]])
+    return go_through(rank, [[{**WORKERS, "chunk_size": 3, "prefetch": 2}, {"prefetch": 7}]])
 
 
 def fails_and_goes_on(rank: Rank) -> Any:
     """An error ends the pass, not the loader: the next pass may leave the sample out."""
     dataset = Spoiled(71, broken) if rank.rank else Documents(200)
-    loader = evenstep.DataLoader(dataset, batch_size=4, **WORKERS[1])
+    loader = evenstep.DataLoader(dataset, batch_size=4, **WORKERS)
     try:
         for _ in loader:
             pass
@@ -192,27 +174,10 @@ def stops_with_the_shortest(rank: Rank) -> Any:
         batch_size=2,
         memory=evenstep.Memory(buffer_size=8),
         faults=evenstep.Faults(exhausted="stop"),
-        **WORKERS[1],
+        **WORKERS,
     )
     with pytest.warns(UserWarning, match="not trained on") if not rank.rank else nullcontext():
         return [step.indices for _, step in loader.steps()]
-
-
-def test_what_ends_an_epoch_and_what_does_not(tmp_path: Path) -> None:
-    _, ((mine,), (theirs,)), failed, stopped = run_all(
-        different_epochs,  # which all ranks say
-        different_workers,  # as they may
-        fails_and_goes_on,  # the pass after it is whole
-        stops_with_the_shortest,  # however much the others still have
-        world_size=2,
-        folder=tmp_path,
-        within=60,
-    )
-    assert mine == theirs
-    assert mine[0] == ""
-    assert mine[2] > 2
-    assert failed == [("PeerError", 100), ("SampleError", 100)]
-    assert stopped == [[(i, i + 1) for i in range(0, 20, 2)]] * 2
 
 
 # Messages that are damaged on their way: in all copies, in one, or by a rank that lies
@@ -222,39 +187,98 @@ def damaged(message: bytes) -> bytes:
     return message[:-1] + bytes([message[-1] ^ 1]) if message else message
 
 
-def trains(rank: Rank, at: int, victims: Sequence[int], change) -> None:
-    """Rank 1's message number `at` arrives changed at the victims."""
-    reply, exchanges = Session.reply, iter(range(10**6))
-
-    def changed(session: Session, messages: Sequence[bytes]) -> None:
-        if next(exchanges) == at and rank.rank in victims:
-            messages = [messages[0], change(messages[1])]
-        reply(session, messages)
-
-    Session.reply = changed  # type: ignore[method-assign]
-    dataset, policy = Documents(200), evenstep.TokenBudget(max_tokens=1024)
-    for _ in evenstep.DataLoader(dataset, policy=policy, memory=evenstep.Memory(buffer_size=16)):
-        pass
+# The number of rank 1's message, what it is, and at whom it arrives damaged.
+DAMAGE = [
+    (0, "account of the job of round 0", (0, 1)),
+    (1, "hello of round 0", (0, 1)),
+    (4, "proposal of round 1", (0,)),
+    (5, "receipt of round 1", (1,)),
+]
 
 
-@pytest.mark.parametrize(
-    ("at", "kind", "change", "victims"),
-    [
-        (0, "account of the job of round 0", damaged, (0, 1)),
-        (1, "hello of round 0", damaged, (0, 1)),
-        (4, "proposal of round 1", damaged, (0,)),
-        (5, "receipt of round 1", damaged, (1,)),
-    ],
+def receive_damaged(rank: Rank) -> list[tuple[str, str, int]]:
+    reply, found = Session.reply, []
+    for at, _, victims in DAMAGE:
+        exchanges = iter(range(10**6))
+
+        def changed(session: Session, messages: Sequence[bytes]) -> None:
+            if next(exchanges) == at and rank.rank in victims:  # noqa: B023
+                messages = [messages[0], damaged(messages[1])]
+            reply(session, messages)
+
+        Session.reply = changed  # type: ignore[method-assign]
+        found += go_through(rank, [[{}, {}]])
+    Session.reply = reply  # type: ignore[method-assign]
+    return found
+
+
+# The tests, of one job
+
+
+FUNCTIONS = (
+    failures,
+    differences,
+    receive_damaged,
+    different_epochs,
+    different_workers,
+    fails_and_goes_on,
+    stops_with_the_shortest,
 )
-def test_damage_is_named_by_every_rank(tmp_path: Path, victims, at, kind, change) -> None:
-    with Job(trains, 2, at, victims, change, folder=tmp_path) as job:
-        outcomes = job.join(30)
-    said = f"rank 1 sent a damaged {kind}: "
-    for number, outcome in enumerate(outcomes):
-        if number in victims:
-            assert outcome.error == "DamagedMessageError", outcome.traceback
-            assert outcome.message.startswith(said)
-        else:
-            assert outcome.error == "PeerError", outcome.traceback
-            (victim,) = victims
-            assert outcome.message.startswith(f"rank {victim} failed: DamagedMessageError: {said}")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """[ranks] what came of each function."""
+    folder = tmp_path_factory.mktemp("ranks")
+    values = run_all(*FUNCTIONS, world_size=2, folder=folder, within=150)
+    return {each.__name__: value for each, value in zip(FUNCTIONS, values)}
+
+
+def test_a_failure_on_one_rank_is_named_on_both(found: dict[str, list[Any]]) -> None:
+    for (_, options, error, says), peer, culprit in zip(FAILURES, *found["failures"], strict=True):
+        assert (culprit[0], peer[0]) == (error, "PeerError"), (culprit, peer)
+        assert peer[1].startswith(f"rank 1 failed: {error}: ")
+        for word in says:
+            assert word in culprit[1]
+            assert word in peer[1]
+        assert "Traceback" not in culprit[1]
+        # The other rank has made every step that the culprit made, which ended for both where
+        # planning failed, and at the culprit's own step where collating did.
+        assert peer[2] >= culprit[2] if "collate_fn" in options else peer[2] == culprit[2]
+
+
+def test_ranks_that_were_built_differently_all_say_in_what(found: dict[str, list[Any]]) -> None:
+    for outcomes in found["differences"]:
+        for name, (error, message, _) in zip(DIFFERENCES, outcomes, strict=True):
+            assert error == "MismatchError", message
+            assert message.startswith(f"ranks differ in {name.partition(chr(39))[0]}: rank 0")
+            assert "rank 1 has" in message
+
+
+def test_workers_and_chunks_may_differ_between_ranks(found: dict[str, list[Any]]) -> None:
+    (mine,), (theirs,) = found["different_workers"]
+    assert mine == theirs
+    assert mine[0] == ""
+    assert mine[2] > 2
+
+
+def test_a_pass_after_a_failed_one_is_whole(found: dict[str, list[Any]]) -> None:
+    assert found["fails_and_goes_on"] == [("PeerError", 100), ("SampleError", 100)]
+
+
+def test_stop_ends_the_epoch_for_all_however_much_the_others_still_have(
+    found: dict[str, list[Any]],
+) -> None:
+    assert found["stops_with_the_shortest"] == [[(i, i + 1) for i in range(0, 20, 2)]] * 2
+
+
+def test_damage_is_named_by_every_rank(found: dict[str, list[Any]]) -> None:
+    for (_, kind, victims), *outcomes in zip(DAMAGE, *found["receive_damaged"], strict=True):
+        said = f"rank 1 sent a damaged {kind}: "
+        for number, (error, message, _) in enumerate(outcomes):
+            if number in victims:
+                assert error == "DamagedMessageError"
+                assert message.startswith(said)
+            else:
+                assert error == "PeerError"
+                assert message.startswith(f"rank {victims[0]} failed: DamagedMessageError: {said}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import Rank, run
+from ranks import Rank, run, run_all
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, WeightedRandomSampler, get_worker_info
 
@@ -95,12 +95,6 @@ def check_exact(rank: Rank) -> dict[str, int]:
     }
 
 
-def test_ranks_resume_exactly_from_any_step_of_any_kind_of_mixture(tmp_path: Path) -> None:
-    first, second = run(check_exact, 2, folder=tmp_path, within=200)
-    assert first == second
-    assert min(first.values()) >= 2
-
-
 def begin(rank: Rank, folder: Path) -> list[Any]:
     loader = make_loader("rows", rank.rank, rank.world_size)
     seen = trained(loader) + trained(loader, 5)  # an epoch and a part
@@ -154,9 +148,13 @@ def other_names(rank: Rank) -> str:
     return str(caught.value)
 
 
-def test_ranks_with_other_mixtures_are_told(tmp_path: Path) -> None:
-    for said in run(other_names, 2, folder=tmp_path, within=60):
-        assert "names of a mixture" in said
+def test_ranks_resume_exactly_and_with_other_mixtures_are_told(tmp_path: Path) -> None:
+    (first, second), told = run_all(
+        check_exact, other_names, world_size=2, folder=tmp_path, within=200
+    )
+    assert first == second
+    assert min(first.values()) >= 2
+    assert all("names of a mixture" in said for said in told)
 
 
 def test_a_mixture_is_wrapped_gives_its_order_and_logs_what_each_source_gave(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from faults import listen
 from ranks import Rank, run, run_all
 from torch.utils.data import (
     BatchSampler,
@@ -151,15 +151,6 @@ def all_rows(rank: Rank) -> dict[Any, Any]:
     }.items():
         (found[name],) = rows_of(evenstep.DataLoader(**options, policy=EVEN))
     return {"rows": found, "log": [*log]}
-
-
-def listen() -> list[str]:
-    """What evenstep warns of from now on."""
-    heard: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("evenstep").addHandler(handler)
-    return heard
 
 
 @pytest.fixture(scope="module")
