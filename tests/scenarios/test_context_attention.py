@@ -1,5 +1,5 @@
 """Context-parallel attention on real Gloo ranks: groups and collectives; and a rank that dies or
-differs makes all others raise. `test_gradient` and `test_context_parallelism_page` train on it."""
+differs makes all others raise. `test_context_parallelism_page` trains on it."""
 
 from __future__ import annotations
 
