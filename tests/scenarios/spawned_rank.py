@@ -1,5 +1,7 @@
-"""A rank of a job on a system that has none of the parts that evenstep uses and only Linux has. A
-script of `test_platforms`; processes that it spawns run its beginning before all else, too."""
+"""A rank of a job on a system that has none of Linux's parts: see `without_linux`. A script of
+`test_platforms`."""
+
+import without_linux  # noqa: F401  # isort: skip
 
 import hashlib
 import json
@@ -7,35 +9,13 @@ import multiprocessing
 import os
 import signal
 import sys
-import sysconfig
-import urllib.request  # noqa: F401  later it would look for what macOS has
 from typing import Any
 
-for name in ("memfd_create", "posix_fallocate", "fork", "forkpty", "pidfd_open", "eventfd"):
-    if hasattr(os, name):
-        delattr(os, name)
+import torch.distributed as dist
 
-
-def refuse(event: str, arguments: tuple[object, ...]) -> None:
-    """Has whatever opens or lists something of /proc fail as if it was not there."""
-    if event in ("open", "os.listdir", "os.scandir"):
-        path = os.fsdecode(arguments[0]) if isinstance(arguments[0], (str, bytes)) else ""
-        if path.startswith("/proc"):
-            raise FileNotFoundError(2, "No such file or directory", path)
-
-
-exists, isdir = os.path.exists, os.path.isdir
-os.path.exists = lambda path: not str(path).startswith("/proc") and exists(path)
-os.path.isdir = lambda path: not str(path).startswith("/proc") and isdir(path)
-sysconfig.get_config_vars()  # which are kept, and which macOS has elsewhere
-sys.addaudithook(refuse)
-sys.platform = "darwin"
-
-import torch.distributed as dist  # noqa: E402
-
-import evenstep  # noqa: E402
-from documents import Documents  # noqa: E402
-from loader_options import grouped  # noqa: E402
+import evenstep
+from documents import Documents
+from loader_options import grouped
 
 
 class Large(Documents):
