@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -159,4 +160,6 @@ def test_a_rank_that_is_killed_is_an_error_on_all_others(tmp_path: Path) -> None
         job.signal(1, signal.SIGKILL)
         outcomes = job.join(WITHIN)
     for number in (0, 2, 3):
-        assert "rank 1 died" in str(outcomes[number].value)
+        said = str(outcomes[number].value)
+        # What it had not read yet, its system answers with a reset.
+        assert re.search("rank 1 (died|reset a connection: it has died)", said)
