@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from ranks import GRACE, Job, Outcome, Rank
@@ -73,6 +74,33 @@ def train(
         time.sleep(pause)
 
 
+class Pass(NamedTuple):
+    """What came of one."""
+
+    steps: int
+    samples: int
+    seconds: float
+    error: str
+    """As evenstep describes it; empty where there was none."""
+
+
+def one_pass(loader: evenstep.DataLoader, most: int | None = None) -> Pass:
+    """
+    Args:
+        most: steps after which it is left, so that what never fails fails the test.
+    """
+    steps, samples, error, begun = 0, 0, "", time.monotonic()
+    try:
+        for _, step in loader.steps():
+            steps += 1
+            samples += len(step.indices or ())
+            if steps == most:
+                break
+    except (evenstep.EvenstepError, MemoryError, OSError) as caught:
+        error = evenstep.errors.described(caught)
+    return Pass(steps, samples, time.monotonic() - begun, error)
+
+
 def staff(rank: Rank) -> Staff:
     batcher = [child.pid for child in psutil.Process().children()]
     workers = [pid for pid in rank.children() if pid not in batcher]
@@ -106,6 +134,15 @@ def assert_nothing_runs(rank: Rank, case: object, within: float = 5.0) -> None:
 def own_threads() -> list[str]:
     names = (thread.name for thread in threading.enumerate())
     return sorted(name for name in names if name.startswith("evenstep"))
+
+
+def listen() -> list[str]:
+    """What evenstep warns of from now on."""
+    heard: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("evenstep").addHandler(handler)
+    return heard
 
 
 def assert_died(outcome: Outcome, error: str, *says: str) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 
 import psutil
 import torch
+import torch._dynamo  # here, and not in each rank that uses DistributedDataParallel
 import torch.distributed as dist
 
 from shared_memory import abandoned, shared_memory
@@ -228,6 +229,23 @@ def run(
         # An error in a thread or a finalizer is seen there alone.
         assert "Traceback" not in outcome.log, f"rank {rank}:\n{outcome.log}"
     return [outcome.value for outcome in outcomes]
+
+
+def run_all(
+    *functions: Callable[[Rank], Any], world_size: int, folder: Path, within: float = 30.0
+) -> list[list[Any]]:
+    """[functions, ranks] values of functions that one job calls one after the other."""
+    return list(
+        map(list, zip(*run(_call_all, world_size, *functions, folder=folder, within=within)))
+    )
+
+
+def _call_all(rank: Rank, *functions: Callable[[Rank], Any]) -> list[Any]:
+    values = []
+    for function in functions:
+        print(function, flush=True)  # so that the log of a rank that hangs says where
+        values.append(function(rank))
+    return values
 
 
 def _main(

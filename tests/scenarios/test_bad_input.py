@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Rank, run
+from ranks import Rank, run_all
 
 import evenstep
 from documents import Documents
 from evenstep.errors import MismatchError, PeerError, SampleError
+from evenstep.loader.transport.session import Session
 from loader_options import grouped
 
 Sample = dict[str, Any]
@@ -92,12 +92,7 @@ def go_through(rank: Rank, cases: list[list[dict[str, Any]]]) -> list[tuple[str,
     return found
 
 
-def outcomes_of(function: Callable[..., Any], *args: Any, folder: Path) -> list[Any]:
-    return run(function, 2, *args, folder=folder, within=60)
-
-
-WORKERS = [{}, {"num_workers": 2, "multiprocessing_context": "fork"}]
-with_and_without_workers = pytest.mark.parametrize("workers", WORKERS, ids=["threads", "workers"])
+WORKERS: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"}
 
 # Options of rank 1, its error and what it says. Without shuffling, odd indices are rank 1's.
 ON_RANK_1: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
@@ -116,15 +111,131 @@ ON_RANK_1: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
 ]
 
 
-@with_and_without_workers
-def test_a_failure_on_one_rank_is_named_on_both(tmp_path: Path, workers: dict[str, Any]) -> None:
+# Without workers, and with them one case of each process: worker, planner and collate.
+FAILURES = [*(({}, *case) for case in ON_RANK_1), *((WORKERS, *ON_RANK_1[n]) for n in (0, 3, 4, 5))]
+
+
+def failures(rank: Rank) -> list[tuple[str, str, int]]:
     # The other rank must see nothing wrong by itself.
     cases = [
         [{**workers, "length_fn": options.get("length_fn")}, {**workers, **options}]
-        for options, _, _ in ON_RANK_1
+        for workers, options, _, _ in FAILURES
     ]
-    ranks = outcomes_of(go_through, cases, folder=tmp_path)
-    for (options, error, says), peer, culprit in zip(ON_RANK_1, *ranks, strict=True):
+    return go_through(rank, cases)
+
+
+DIFFERENCES = {
+    "policy": {"policy": evenstep.FixedBatch(4)},
+    "policy's options": {"policy": evenstep.TokenBudget(max_tokens=1025)},
+    "seed": {"seed": 1, **WORKERS},
+    "dataset size": {"dataset": Documents(202)},
+    "buffer_size": {"buffer_size": 17},
+    "exhausted": {"exhausted": "stop"},
+    "loss_scaling": {"loss_scaling": "sample"},
+    "shuffle": {"shuffle": True},
+    "drop_last": {"drop_last": True},
+}
+
+
+def differences(rank: Rank) -> list[tuple[str, str, int]]:
+    return go_through(rank, [[{}, options] for options in DIFFERENCES.values()])
+
+
+def different_epochs(rank: Rank) -> None:
+    """All ranks say so."""
+    loader = evenstep.DataLoader(Documents(50), batch_size=4)
+    loader.set_epoch(rank.rank)
+    with pytest.raises(MismatchError):
+        list(loader)
+
+
+def different_workers(rank: Rank) -> list[tuple[str, str, int]]:
+    return go_through(rank, [[{**WORKERS, "chunk_size": 3, "prefetch": 2}, {"prefetch": 7}]])
+
+
+def fails_and_goes_on(rank: Rank) -> Any:
+    """An error ends the pass, not the loader: the next pass may leave the sample out."""
+    dataset = Spoiled(71, broken) if rank.rank else Documents(200)
+    loader = evenstep.DataLoader(dataset, batch_size=4, **WORKERS)
+    try:
+        for _ in loader:
+            pass
+    except (SampleError, PeerError) as error:
+        caught = type(error).__name__
+    dist.barrier()
+    dataset.index = -1
+    return caught, sum(len(step.indices) for _, step in loader.steps())
+
+
+def stops_with_the_shortest(rank: Rank) -> Any:
+    loader = evenstep.DataLoader(
+        Documents(1000),
+        sampler=range(20) if rank.rank else range(1000),
+        batch_size=2,
+        memory=evenstep.Memory(buffer_size=8),
+        faults=evenstep.Faults(exhausted="stop"),
+        **WORKERS,
+    )
+    with pytest.warns(UserWarning, match="not trained on") if not rank.rank else nullcontext():
+        return [step.indices for _, step in loader.steps()]
+
+
+# Messages that are damaged on their way: in all copies, in one, or by a rank that lies
+
+
+def damaged(message: bytes) -> bytes:
+    return message[:-1] + bytes([message[-1] ^ 1]) if message else message
+
+
+# The number of rank 1's message, what it is, and at whom it arrives damaged.
+DAMAGE = [
+    (0, "account of the job of round 0", (0, 1)),
+    (1, "hello of round 0", (0, 1)),
+    (4, "proposal of round 1", (0,)),
+    (5, "receipt of round 1", (1,)),
+]
+
+
+def receive_damaged(rank: Rank) -> list[tuple[str, str, int]]:
+    reply, found = Session.reply, []
+    for at, _, victims in DAMAGE:
+        exchanges = iter(range(10**6))
+
+        def changed(session: Session, messages: Sequence[bytes]) -> None:
+            if next(exchanges) == at and rank.rank in victims:  # noqa: B023
+                messages = [messages[0], damaged(messages[1])]
+            reply(session, messages)
+
+        Session.reply = changed  # type: ignore[method-assign]
+        found += go_through(rank, [[{}, {}]])
+    Session.reply = reply  # type: ignore[method-assign]
+    return found
+
+
+# The tests, of one job
+
+
+FUNCTIONS = (
+    failures,
+    differences,
+    receive_damaged,
+    different_epochs,
+    different_workers,
+    fails_and_goes_on,
+    stops_with_the_shortest,
+)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """[ranks] what came of each function."""
+    folder = tmp_path_factory.mktemp("ranks")
+    values = run_all(*FUNCTIONS, world_size=2, folder=folder, within=150)
+    return {each.__name__: value for each, value in zip(FUNCTIONS, values)}
+
+
+def test_a_failure_on_one_rank_is_named_on_both(found: dict[str, list[Any]]) -> None:
+    for (_, options, error, says), peer, culprit in zip(FAILURES, *found["failures"], strict=True):
         assert (culprit[0], peer[0]) == (error, "PeerError"), (culprit, peer)
         assert peer[1].startswith(f"rank 1 failed: {error}: ")
         for word in says:
@@ -136,79 +247,38 @@ def test_a_failure_on_one_rank_is_named_on_both(tmp_path: Path, workers: dict[st
         assert peer[2] >= culprit[2] if "collate_fn" in options else peer[2] == culprit[2]
 
 
-DIFFERENCES = {
-    "policy": {"policy": evenstep.FixedBatch(4)},
-    "policy's options": {"policy": evenstep.TokenBudget(max_tokens=1025)},
-    "seed": {"seed": 1, **WORKERS[1]},
-    "dataset size": {"dataset": Documents(202)},
-    "buffer_size": {"buffer_size": 17},
-    "exhausted": {"exhausted": "stop"},
-    "loss_scaling": {"loss_scaling": "sample"},
-    "shuffle": {"shuffle": True},
-    "drop_last": {"drop_last": True},
-}
-
-
-def test_ranks_that_were_built_differently_all_say_in_what(tmp_path: Path) -> None:
-    cases = [[{}, options] for options in DIFFERENCES.values()]
-    for outcomes in outcomes_of(go_through, cases, folder=tmp_path):
+def test_ranks_that_were_built_differently_all_say_in_what(found: dict[str, list[Any]]) -> None:
+    for outcomes in found["differences"]:
         for name, (error, message, _) in zip(DIFFERENCES, outcomes, strict=True):
             assert error == "MismatchError", message
             assert message.startswith(f"ranks differ in {name.partition(chr(39))[0]}: rank 0")
             assert "rank 1 has" in message
 
 
-def different_epochs(rank: Rank) -> None:
-    loader = evenstep.DataLoader(Documents(50), batch_size=4)
-    loader.set_epoch(rank.rank)
-    with pytest.raises(MismatchError):
-        list(loader)
-
-
-def test_ranks_in_different_epochs_say_so(tmp_path: Path) -> None:
-    outcomes_of(different_epochs, folder=tmp_path)
-
-
-def test_workers_and_chunks_may_differ_between_ranks(tmp_path: Path) -> None:
-    case = [{**WORKERS[1], "chunk_size": 3, "prefetch": 2}, {"prefetch": 7}]
-    ((mine,), (theirs,)) = outcomes_of(go_through, [case], folder=tmp_path)
+def test_workers_and_chunks_may_differ_between_ranks(found: dict[str, list[Any]]) -> None:
+    (mine,), (theirs,) = found["different_workers"]
     assert mine == theirs
     assert mine[0] == ""
     assert mine[2] > 2
 
 
-def fails_and_goes_on(rank: Rank) -> Any:
-    """An error ends the pass, not the loader: the next pass may leave the sample out."""
-    dataset = Spoiled(71, broken) if rank.rank else Documents(200)
-    loader = evenstep.DataLoader(dataset, batch_size=4, **WORKERS[1])
-    try:
-        for _ in loader:
-            pass
-    except (SampleError, PeerError) as error:
-        caught = type(error).__name__
-    dist.barrier()
-    dataset.index = -1
-    return caught, sum(len(step.indices) for _, step in loader.steps())
+def test_a_pass_after_a_failed_one_is_whole(found: dict[str, list[Any]]) -> None:
+    assert found["fails_and_goes_on"] == [("PeerError", 100), ("SampleError", 100)]
 
 
-def test_a_pass_after_a_failed_one_is_whole(tmp_path: Path) -> None:
-    outcomes = outcomes_of(fails_and_goes_on, folder=tmp_path)
-    assert outcomes == [("PeerError", 100), ("SampleError", 100)]
+def test_stop_ends_the_epoch_for_all_however_much_the_others_still_have(
+    found: dict[str, list[Any]],
+) -> None:
+    assert found["stops_with_the_shortest"] == [[(i, i + 1) for i in range(0, 20, 2)]] * 2
 
 
-def stops_with_the_shortest(rank: Rank, workers: dict[str, Any]) -> Any:
-    loader = evenstep.DataLoader(
-        Documents(1000),
-        sampler=range(20) if rank.rank else range(1000),
-        batch_size=2,
-        memory=evenstep.Memory(buffer_size=8),
-        faults=evenstep.Faults(exhausted="stop"),
-        **workers,
-    )
-    with pytest.warns(UserWarning, match="not trained on") if not rank.rank else nullcontext():
-        return [step.indices for _, step in loader.steps()]
-
-
-def test_stop_ends_the_epoch_for_all_however_much_the_others_still_have(tmp_path: Path) -> None:
-    for indices in outcomes_of(stops_with_the_shortest, WORKERS[1], folder=tmp_path):
-        assert indices == [(i, i + 1) for i in range(0, 20, 2)]
+def test_damage_is_named_by_every_rank(found: dict[str, list[Any]]) -> None:
+    for (_, kind, victims), *outcomes in zip(DAMAGE, *found["receive_damaged"], strict=True):
+        said = f"rank 1 sent a damaged {kind}: "
+        for number, (error, message, _) in enumerate(outcomes):
+            if number in victims:
+                assert error == "DamagedMessageError"
+                assert message.startswith(said)
+            else:
+                assert error == "PeerError"
+                assert message.startswith(f"rank {victims[0]} failed: DamagedMessageError: {said}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import faulthandler
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 pytest.importorskip("transformers", minversion="5.24")
 pytest.importorskip("PIL")
 
-from ranks import Rank, run
+from ranks import Rank, run_all
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -43,18 +44,7 @@ def sharded(model: Any) -> Any:
     return fully_shard(model)
 
 
-Loaders = Callable[[Rank], Any]
-
-
-def found(rank: Rank) -> Any:
-    return loader_of(None)
-
-
-def found_again(rank: Rank) -> Any:
-    return loader_of(None, collate_again())
-
-
-def train(rank: Rank, way: str, loaders: Loaders) -> tuple[list[list[int]], torch.Tensor]:
+def train(rank: Rank, way: str, loaders: Callable[[Rank], Any]) -> Any:
     faulthandler.disable()  # Gloo ends a process whose peer sends something else
     model: Any = FAMILY.model(0)
     if way == "fsdp2":
@@ -73,11 +63,6 @@ def train(rank: Rank, way: str, loaders: Loaders) -> tuple[list[list[int]], torc
     return rows, flat(whole)
 
 
-@pytest.mark.parametrize(("way", "loaders"), [("ddp", found), ("fsdp2", found_again)])
-def test_a_blank_lets_a_rank_without_an_image_train(tmp_path, way: str, loaders: Loaders) -> None:
-    check(run(train, 2, way, loaders, folder=tmp_path, within=60))
-
-
 def numbers_in(batch: Any) -> list[int]:
     """Rows of a batch that have labels, known by their tokens."""
     tokens = [
@@ -86,6 +71,14 @@ def numbers_in(batch: Any) -> list[int]:
     own = {str(FAMILY.collate([ROWS[n]])["input_ids"][0].tolist()): n for n in range(len(ROWS))}
     real = [t for t, labels in zip(tokens, batch["labels"]) if (labels != -100).any()]
     return [own[str(t)] for t in real]
+
+
+def found(rank: Rank) -> Any:
+    return loader_of(None)
+
+
+def found_again(rank: Rank) -> Any:
+    return loader_of(None, collate_again())
 
 
 def streamed(rank: Rank) -> Any:
@@ -136,16 +129,6 @@ def counting(rank: Rank, blank: Any = None) -> str:
     return ""
 
 
-def test_a_row_more_that_would_change_the_others_is_refused_on_all_ranks(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("refused", "remedied")]
-    for folder in folders:
-        folder.mkdir()
-    said = run(counting, 2, folder=folders[0])
-    assert all("makes another 'rows' of the same rows where there is one more" in s for s in said)
-    assert any(s.startswith("CollateError") for s in said)
-    assert run(counting, 2, False, folder=folders[1]) == ["", ""]
-
-
 def all_with_images(rank: Rank) -> Any:
     loader = loader_of(None, collate_again(Adding()))
     for step in loader.steps():
@@ -153,28 +136,40 @@ def all_with_images(rank: Rank) -> Any:
         yield step
 
 
-CASES = [("ddp", streamed), ("ddp", measured), ("ddp, unused", without), ("ddp", all_with_images)]
+WAYS = [
+    ("ddp", found),
+    ("fsdp2", found_again),
+    # What warnings and errors advise.
+    ("ddp", streamed),
+    ("ddp", measured),
+    ("ddp, unused", without),
+    ("ddp", all_with_images),
+]
 
 
-@pytest.mark.parametrize(("way", "loaders"), CASES)
-def test_what_warnings_and_errors_advise_trains(tmp_path, way: str, loaders: Loaders) -> None:
-    check(run(train, 2, way, loaders, folder=tmp_path, within=60))
+def test_a_blank_lets_a_rank_without_an_image_train(tmp_path: Path) -> None:
+    jobs = [partial(train, way=way, loaders=loaders) for way, loaders in WAYS]
+    for ranks in run_all(*jobs, world_size=2, folder=tmp_path, within=150):
+        check(ranks)
 
 
-def job(rank: Rank, form: str, blank: Any, num_workers: int) -> list[Any]:
-    dataset = Prepared() if form == "tokens" else ROWS
-    policy = evenstep.Even(max_tokens=256, packed=form == "packed")
+FORMS = {"rows": 1, "again": 1, "tokens": 0, "packed": 0}
+
+
+def steps_of(form: str, with_blank: bool) -> list[Any]:
+    num_workers = FORMS[form]
     collate: Any = None if form == "tokens" else FAMILY.collate
     if form == "again":
         collate = collate_again()
     if form == "packed":
         config = FAMILY.model(0).config
         collate = evenstep.PreparingCollator(collate_fn=collate, config=config)
+    blank = FAMILY.processor() if form == "tokens" else None
     loader = evenstep.DataLoader(
-        dataset,
-        policy=policy,
+        Prepared() if form == "tokens" else ROWS,
+        policy=evenstep.Even(max_tokens=256, packed=form == "packed"),
         collate_fn=collate,
-        blank=FAMILY.processor() if blank and form == "tokens" else None if blank else False,
+        blank=blank if with_blank else False,
         memory=evenstep.Memory(buffer_size=8),
         num_workers=num_workers,
         multiprocessing_context="fork" if num_workers else None,
@@ -183,33 +178,55 @@ def job(rank: Rank, form: str, blank: Any, num_workers: int) -> list[Any]:
     for batch, step in loader.steps():
         labels = batch["labels"]
         supervised = labels[labels != -100].tolist()
-        steps.append((step.to_dict(), "pixel_values" in batch, supervised))
+        steps.append((step.to_dict(), supervised, "pixel_values" in batch))
     return steps
 
 
-@pytest.mark.parametrize(
-    ("form", "num_workers"), [("rows", 1), ("again", 1), ("tokens", 0), ("packed", 0)]
-)
-def test_every_group_has_an_image_and_nothing_counts_the_blanks(tmp_path, form, num_workers):
-    folders = [tmp_path / name for name in ("with", "without")]
-    for folder in folders:
-        folder.mkdir()
-    ours = run(job, 2, form, True, num_workers, folder=folders[0])
-    theirs = run(job, 2, form, False, num_workers, folder=folders[1])
-    for mine, other in zip(ours, theirs, strict=True):
-        assert [step[0] for step in mine] == [step[0] for step in other]
-        assert [step[2] for step in mine] == [step[2] for step in other]
-        assert all(has for _, has, _ in mine)
-    assert not all(has for other in theirs for _, has, _ in other)
+def with_and_without(rank: Rank) -> dict[str, list[list[Any]]]:
+    return {form: [steps_of(form, True), steps_of(form, False)] for form in FORMS}
 
 
 def differing(rank: Rank) -> str:
-    try:
+    with pytest.raises(MismatchError) as caught:
         list(loader_of(None if rank.rank else False).steps())
-    except MismatchError as error:
-        return str(error)
-    return ""
+    return str(caught.value)
 
 
-def test_ranks_of_which_some_have_no_blank_are_refused(tmp_path: Path) -> None:
-    assert all("blank" in said for said in run(differing, 2, folder=tmp_path))
+def remedied(rank: Rank) -> str:
+    return counting(rank, False)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
+    """[functions, ranks]"""
+    return run_all(
+        with_and_without,
+        differing,
+        counting,
+        remedied,
+        world_size=2,
+        folder=tmp_path_factory.mktemp("ranks"),
+        within=150,
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_group_has_an_image_and_nothing_counts_the_blanks(form, ranks) -> None:
+    lacking = []
+    for ours, theirs in (each[form] for each in ranks[0]):
+        assert [step[:2] for step in ours] == [step[:2] for step in theirs]
+        assert all(has for *_, has in ours)
+        lacking += [has for *_, has in theirs]
+    assert not all(lacking)
+
+
+def test_ranks_of_which_some_have_no_blank_are_refused(ranks) -> None:
+    assert all("blank" in said for said in ranks[1])
+
+
+def test_a_row_more_that_would_change_the_others_is_refused_on_all_ranks(ranks) -> None:
+    assert all(
+        "makes another 'rows' of the same rows where there is one more" in s for s in ranks[2]
+    )
+    assert any(s.startswith("CollateError") for s in ranks[2])
+    assert ranks[3] == ["", ""]

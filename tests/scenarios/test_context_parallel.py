@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Job, Rank, run
+from ranks import Rank, run, run_all
 
 import evenstep
 from documents import Documents
 from evenstep.context_parallel.batch_shards import unshard
+from evenstep.errors import ConfigurationError, PeerError
 from evenstep.testing import assert_exact_resume
 
 DOCUMENTS = Documents(90, prompts=True, seed=3)
@@ -44,18 +45,32 @@ def make(sharding: str = "adaptive", **options: Any) -> evenstep.DataLoader:
     )
 
 
-def epoch(rank: Rank, sharding: str, workers: int) -> list[tuple[list[Any], evenstep.StepInfo]]:
-    with_workers: dict[str, Any] = {}
-    if workers:
-        with_workers = {"num_workers": workers, "multiprocessing_context": "fork"}
-    return list(make(sharding, **with_workers).steps())
+WORKERS: dict[str, dict[str, Any]] = {
+    "per-sequence": {},
+    "per-document": {},
+    "adaptive": {"num_workers": 1, "multiprocessing_context": "fork"},
+}
 
 
-@pytest.mark.parametrize(("sharding", "workers"), [("per-sequence", 0), ("adaptive", 1)])
+def epochs(rank: Rank) -> dict[str, list[tuple[list[Any], evenstep.StepInfo]]]:
+    """By sharding."""
+    made = {}
+    for sharding, options in WORKERS.items():
+        made[sharding] = list(make(sharding, **options).steps())
+    return made
+
+
 def test_the_shards_of_a_group_are_the_micro_batches_that_one_rank_would_have(
-    tmp_path: Path, sharding: str, workers: int
+    tmp_path: Path,
 ) -> None:
-    ranks = run(epoch, 4, sharding, workers, folder=tmp_path, within=80)
+    found = run(epochs, 4, folder=tmp_path, within=80)
+    for sharding in WORKERS:
+        ranks = [each[sharding] for each in found]
+        check_shards(ranks)
+        check_loss_scales(ranks)
+
+
+def check_shards(ranks: list[Any]) -> None:
     assert len({len(steps) for steps in ranks}) == 1
     seen: Counter[int] = Counter()
     for peers in (ranks[:2], ranks[2:]):
@@ -92,8 +107,8 @@ def split(batches: list[Any], info: evenstep.StepInfo) -> list[list[Any]]:
     return groups
 
 
-def test_loss_scales_are_of_the_shards_and_add_up_over_all_ranks(tmp_path: Path) -> None:
-    ranks = run(epoch, 4, "per-document", 0, folder=tmp_path, within=80)
+def check_loss_scales(ranks: list[Any]) -> None:
+    """They are of the shards, and add up over all ranks."""
     for made in zip(*ranks):
         total = made[0][1].global_supervised_tokens
         for batches, info in made:
@@ -129,12 +144,9 @@ def goes_on_on_two(rank: Rank) -> tuple[list[Any], list[Any]]:
 
 
 def test_an_epoch_is_gone_on_with_exactly_and_by_fewer_data_parallel_ranks(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    counts = run(resumes, 4, folder=tmp_path / "a", within=100)
+    counts, ranks = run_all(resumes, goes_on_on_two, world_size=4, folder=tmp_path, within=120)
     assert len(set(counts)) == 1
     assert counts[0] > 3
-    ranks = run(goes_on_on_two, 4, folder=tmp_path / "b", within=80)
     assert ranks[0] == ranks[1]
     assert ranks[2] == ranks[3]
     made = [*ranks[0][0], *ranks[2][0], *ranks[0][1]]
@@ -158,36 +170,24 @@ class Unsteady(Documents):
         return sample
 
 
-def one_differs(rank: Rank, lengths: bool) -> str:
-    loader = make(dataset=Unsteady(rank.rank % 2 == 1, lengths))
-    for _ in loader:
-        pass
-    return "went through"
+def refused(rank: Rank) -> list[str]:
+    """What is said where peers prepare other samples, or others' lengths, and of a wrong group."""
+    said = []
+    for lengths in (False, True):
+        loader = make(dataset=Unsteady(rank.rank % 2 == 1, lengths))
+        with pytest.raises(PeerError) as caught:
+            list(loader)
+        loader.close()
+        said.append(str(caught.value))
+    with pytest.raises(ConfigurationError) as wrong:
+        iter(make(policy=policy(context_parallel=3)))
+    return [*said, str(wrong.value)]
 
 
-@pytest.mark.parametrize("lengths", [False, True])
-def test_peers_that_prepare_different_samples_fail_everywhere(
-    tmp_path: Path, lengths: bool
-) -> None:
-    with Job(one_differs, 4, lengths, folder=tmp_path) as job:
-        outcomes = job.join(within=40)
-    for outcome in outcomes:
-        assert outcome.error == "PeerError", outcome
-        assert "context-parallel ranks share every micro-batch" in outcome.message
-        assert re.search(
-            r"rank (1|3) of the group differ from those of rank (0|2)", outcome.message
-        )
-        assert ("lengths, arguments" in outcome.message) == lengths
-
-
-def cannot_be_divided(rank: Rank) -> None:
-    make(policy=policy(context_parallel=3))
-    iter(make(policy=policy(context_parallel=3)))
-
-
-def test_a_group_that_is_no_multiple_is_refused(tmp_path: Path) -> None:
-    with Job(cannot_be_divided, 2, folder=tmp_path) as job:
-        outcomes = job.join(within=40)
-    for outcome in outcomes:
-        assert outcome.error == "ConfigurationError"
-        assert "context_parallel=3" in outcome.message
+def test_peers_that_prepare_different_samples_fail_everywhere(tmp_path: Path) -> None:
+    for *unsteady, group in run(refused, 4, folder=tmp_path, within=60):
+        for said, lengths in zip(unsteady, (False, True)):
+            assert "context-parallel ranks share every micro-batch" in said
+            assert re.search(r"rank (1|3) of the group differ from those of rank (0|2)", said)
+            assert ("lengths, arguments" in said) == lengths
+        assert "context_parallel=3" in group

@@ -68,7 +68,7 @@ def train_with_breaks_and_evaluate(rank: Rank, train: int, evaluation: int, work
     return epochs, rank.children(), own_threads()
 
 
-FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
+FORK = {"num_workers": 1, "multiprocessing_context": "fork"}
 # Every start takes seconds, so there is one.
 SPAWN = {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}
 
@@ -86,7 +86,7 @@ SPAWN = {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_worke
 def test_every_document_comes_once_an_epoch_through_breaks_and_evaluations(
     tmp_path: Path, world_size: int, workers: Any
 ) -> None:
-    train, evaluation = 403, 101
+    train, evaluation = 203, 51
     results = run(
         train_with_breaks_and_evaluate,
         world_size,

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import FORK, THREADS, loader_over
+from faults import FORK, THREADS, loader_over, one_pass
 from ranks import Rank, run
 
-import evenstep
 from documents import Documents
 
 COUNT = 60
@@ -81,16 +80,9 @@ def go_through(rank: Rank) -> list[Any]:
     outcomes = []
     for case in (read_only, full, missing, contextlib.nullcontext):
         with case() if rank.rank == 1 else contextlib.nullcontext():
-            outcomes.append((one_pass(THREADS), one_pass(FORK)))
+            passes = [one_pass(loader_over(Documents(COUNT), **how)) for how in (THREADS, FORK)]
+            outcomes.append([each.error or each.samples for each in passes])
     return outcomes
-
-
-def one_pass(workers: dict[str, Any]) -> Any:
-    try:
-        steps = list(loader_over(Documents(COUNT), **workers).steps())
-    except evenstep.EvenstepError as error:
-        return evenstep.errors.described(error)
-    return sum(len(step.indices or ()) for _, step in steps)
 
 
 @pytest.mark.slow

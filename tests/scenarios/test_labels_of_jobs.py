@@ -3,17 +3,18 @@ its samples one by one; and a job whose samples show too late how it does is tol
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Rank, run
+from ranks import Rank, run_all
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import Dataset
 
 import evenstep
@@ -28,9 +29,6 @@ def tokens_of(index: int) -> torch.Tensor:
     return torch.randint(2, VOCABULARY, (2 + index * 7 % 23,), generator=generator)
 
 
-# Samples
-
-
 def copies(index: int) -> Sample:
     return {"input_ids": tokens_of(index), "labels": tokens_of(index)}
 
@@ -43,39 +41,16 @@ def corrected(index: int) -> Sample:
     return sample
 
 
-def unlabelled(index: int) -> Sample:
-    return {"input_ids": tokens_of(index)}
-
-
-def classes(index: int) -> Sample:
-    labels = tokens_of(index) % 2
-    labels[index % 3 :: 4] = -100
-    return {"input_ids": tokens_of(index), "labels": labels}
-
-
 def numbers(index: int) -> Sample:
     return {"input_ids": tokens_of(index), "labels": tokens_of(index) / 7.0}
 
 
-def multi_hot(index: int) -> Sample:
-    hot = [float(index >> bit & 1) for bit in range(30)]  # more than most texts have tokens
-    return {"input_ids": tokens_of(index), "labels": torch.tensor(hot)}
-
-
-# Losses: means over what their models predict, of [rows, tokens, WIDTH] hidden states
-
-
-def states(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Each the sum over the tokens so far, within its document."""
-    return model.embed(tokens)
+# Losses: means over what their models predict
 
 
 def of_next(model: Any, batch: Any) -> torch.Tensor:
-    labels = batch.get("labels", batch["input_ids"])
-    if "labels" not in batch:
-        labels = labels.masked_fill(batch["attention_mask"] == 0, -100)
     logits = model.head(model.embed(batch["input_ids"]))
-    return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    return cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())
 
 
 def of_each(model: Any, batch: Any) -> torch.Tensor:
@@ -85,31 +60,8 @@ def of_each(model: Any, batch: Any) -> torch.Tensor:
 
 def of_numbers(model: Any, batch: Any) -> torch.Tensor:
     kept = batch["labels"] != -100
-    return mse_loss(
-        model.head(model.embed(batch["input_ids"]))[..., 0][kept], batch["labels"][kept]
-    )
-
-
-def mean_states(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    real = (tokens != 0)[..., None]
-    return (model.embed(tokens) * real).sum(1) / real.sum(1)
-
-
-def of_multi_hot(model: Any, batch: Any) -> torch.Tensor:
-    logits = model.head(mean_states(model, batch["input_ids"]))[:, : batch["labels"].shape[1]]
-    return binary_cross_entropy_with_logits(logits, batch["labels"])
-
-
-# Collate functions
-
-
-def padded_left(samples: list[Sample]) -> Any:
-    """As scripts do for generation."""
-    columns = {
-        name: pad_sequence([s[name] for s in samples], True, fill, padding_side="left")
-        for name, fill in (("input_ids", 0), ("labels", -100))
-    }
-    return {**columns, "attention_mask": (columns["input_ids"] != 0).long()}
+    found = model.head(model.embed(batch["input_ids"]))[..., 0]
+    return mse_loss(found[kept], batch["labels"][kept])
 
 
 def shifting(samples: list[Sample]) -> Any:
@@ -151,21 +103,15 @@ def after_first(sample: Sample) -> int:
 
 
 EVEN = {"policy": evenstep.Even(64)}
+# Those that `jobs` does not draw.
 KINDS = {
-    "copies, padded on the left": Kind(
-        copies, of_next, after_first, {**EVEN, "collate_fn": padded_left}, "causal"
-    ),
-    "copies, shifted by the collate function": Kind(
+    "shifted by the collate function": Kind(
         copies, of_each, after_first, {**EVEN, "collate_fn": shifting}, "causal"
     ),
-    "encoder-decoder": Kind(corrected, of_each, real, EVEN, "every"),
-    "copies of an encoder-decoder that says so": Kind(
+    "encoder-decoder that says so": Kind(
         copies, of_each, real, {**EVEN, "labels": "every"}, "every"
     ),
-    "no labels": Kind(unlabelled, of_next, after_first, EVEN, None),
-    "classes": Kind(classes, of_each, real, EVEN, "every"),
     "numbers": Kind(numbers, of_numbers, real, EVEN, None),
-    "multi-hot": Kind(multi_hot, of_multi_hot, lambda s: 1, EVEN, None),
 }
 
 
@@ -187,10 +133,6 @@ def gradient(model: nn.Module) -> torch.Tensor:
     return flat
 
 
-def alone(kind: Kind, sample: Any) -> Any:
-    return evenstep.PadCollator()([sample])
-
-
 def of_samples(kind: Kind, indices: list[int]) -> torch.Tensor:
     """The gradient of samples one by one, without padding and without a loader."""
     loss = of_next if kind.loss is of_each and kind.options.get("collate_fn") is shifting else None
@@ -199,7 +141,7 @@ def of_samples(kind: Kind, indices: list[int]) -> torch.Tensor:
     total = sum(map(kind.weight, samples))
     for sample in samples:
         if weight := kind.weight(sample):
-            (model(alone(kind, sample)) * weight / total).backward()
+            (model(evenstep.PadCollator()([sample])) * weight / total).backward()
     return gradient(model)
 
 
@@ -227,13 +169,9 @@ def train(rank: Rank, name: str) -> None:
     assert loader.labels == kind.reading or kind.reading is None
 
 
-def train_all(rank: Rank) -> None:
-    for name in KINDS:
-        train(rank, name)
-
-
 def test_gradients_on_two_ranks_are_those_of_samples_one_by_one(tmp_path: Any) -> None:
-    run(train_all, 2, folder=tmp_path, within=170)
+    jobs = [partial(train, name=name) for name in KINDS]
+    run_all(*jobs, world_size=2, folder=tmp_path, within=100)
 
 
 # A proof that comes too late
@@ -281,16 +219,6 @@ def train_until_the_proof(rank: Rank) -> Any:
     return type(caught.value).__name__, str(caught.value)
 
 
-def test_a_proof_that_comes_too_late_is_one_error_on_all_ranks(tmp_path: Any) -> None:
-    outcomes = run(train_until_the_proof, 2, folder=tmp_path, within=100)
-    kinds = [kind for kind, _ in outcomes]
-    assert sorted(kinds) == ["PeerError", "SampleError"]
-    for _, message in outcomes:
-        assert f"sample {LATE} has labels that are no copy of its tokens" in message
-        assert "labels='every'" in message
-        assert "labels='causal'" in message
-
-
 def test_what_samples_have_shown_holds_for_later_passes_and_in_states() -> None:
     loader = evenstep.DataLoader(Samples(corrected), **EVEN)
     assert loader.labels is None
@@ -305,15 +233,61 @@ def test_what_samples_have_shown_holds_for_later_passes_and_in_states() -> None:
     )
 
 
-def test_ranks_that_say_different_things_are_told(tmp_path: Any) -> None:
-    outcomes = run(say_different_things, 2, folder=tmp_path, within=60)
-    assert all(
-        "ranks differ in use of labels: rank 0 has 'causal', rank 1 has" in o for o in outcomes
-    )
-
-
 def say_different_things(rank: Rank) -> str:
     labels = ("causal", "every")[rank.rank]
     with pytest.raises(evenstep.errors.MismatchError) as caught:
         list(evenstep.DataLoader(Samples(copies), **EVEN, labels=labels).steps())
     return str(caught.value)
+
+
+def test_a_proof_that_comes_too_late_and_ranks_that_differ_are_one_error_on_all(
+    tmp_path: Any,
+) -> None:
+    outcomes, differing = run_all(
+        train_until_the_proof, say_different_things, world_size=2, folder=tmp_path, within=100
+    )
+    kinds = [kind for kind, _ in outcomes]
+    assert sorted(kinds) == ["PeerError", "SampleError"]
+    for _, message in outcomes:
+        assert f"sample {LATE} has labels that are no copy of its tokens" in message
+        assert "labels='every'" in message
+        assert "labels='causal'" in message
+    for said in differing:
+        assert "ranks differ in use of labels: rank 0 has 'causal', rank 1 has" in said
+
+
+# An update that trains on nothing
+
+
+def prompt(cut: Any, index: int) -> Sample:
+    """Some are cut off before anything is to be predicted."""
+    return {"input_ids": [5, 6, 7], "labels": [-100, -100, -100 if index in cut else 7]}
+
+
+@pytest.mark.parametrize(
+    ("cut", "options", "update"),
+    [
+        ([6, 7, 10, 11], {}, 3),
+        ([4, 5, 6, 7], {"accumulate": 2}, 1),
+        ([6], {}, None),
+        ([6, 7], {"accumulate": 2}, None),
+        (range(24), {"loss_scaling": "sample"}, None),
+        (range(24), {"loss_scaling": "none"}, None),
+    ],
+)
+def test_an_update_without_supervised_tokens_is_named_once(
+    cut: Any, options: Any, update: int | None, caplog: Any
+) -> None:
+    samples = Samples(partial(prompt, cut), 24)
+    loader = evenstep.DataLoader(
+        samples, batch_size=2, collate_fn=evenstep.PadCollator(), **options
+    )
+    with caplog.at_level(logging.WARNING, "evenstep"):
+        for _ in range(2):
+            list(loader.steps())
+    said = [message for message in caplog.messages if "supervised" in message]
+    assert len(said) == (update is not None)
+    for message in said:
+        assert f"update {update} of epoch 0" in message
+        assert str(cut[:2]) in message or options
+        assert "StepInfo.global_supervised_tokens" in message

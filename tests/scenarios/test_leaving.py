@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil
 import pytest
-import torch.distributed as dist
 from faults import (
     FORK,
     THREADS,
@@ -148,26 +147,6 @@ def test_a_busy_loader_that_nobody_holds_any_more_ends_all_it_started(
     assert outcomes == [(True, [], COUNT)] * 4
 
 
-def drop_together(rank: Rank) -> Any:
-    """Every rank loses its loader in the same pass, after another number of steps each."""
-    for number in range(3):
-        loader = loader_over(Documents(100_000), **FORK)
-        steps = loader.steps()
-        for _ in range(2 + rank.rank * number):
-            next(steps)
-        # Leaving alone is an error elsewhere, and no step may be asked for after it.
-        dist.barrier()
-        del steps, loader
-        dist.barrier()
-    gc.collect()
-    return rank.children()
-
-
-@pytest.mark.slow
-def test_ranks_may_lose_their_busy_loaders_together(tmp_path: Path) -> None:
-    assert run(drop_together, 2, folder=tmp_path) == [[], []]
-
-
 def break_off(rank: Rank, workers: dict[str, Any]) -> list[int]:
     """Breaks off passes whose workers are stuck, or whose batches clog the pipe."""
     left = []
@@ -291,11 +270,11 @@ time.sleep(1)
 """
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_no_exit_waits_for_a_collate_function_that_hangs() -> None:
     script = STUCK.format(tests=str(Path(__file__).parents[1]))
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=40, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=True
     )
     assert ended.stdout == "collating\n"
     assert not ended.stderr

@@ -4,7 +4,6 @@ workers is taken within seconds, or a pass that it takes with it is an error; no
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from faults import listen
 from ranks import Rank, run
 
 import evenstep
@@ -46,14 +46,6 @@ class Stuck(Telling):
         if not flag.exists():
             flag.write_text(str(os.getpid()))
             os.kill(os.getpid(), self.number)
-
-
-def heard() -> list[str]:
-    said: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("evenstep").addHandler(handler)
-    return said
 
 
 def make(dataset: Any = None, **options: Any) -> evenstep.DataLoader:
@@ -96,7 +88,7 @@ def lost_at_every_moment(rank: Rank, folder: Path, number: signal.Signals) -> bo
     # Looks more often, and waits as long; but one second for a batcher that nobody says has ended.
     batcher_handles.GRACE = -4.0
     fork_server._LOOK, fork_server._PATIENCE, fork_server._LATE = 0.1, 1200, 600
-    said, stopped = heard(), number is signal.SIGSTOP
+    said, stopped = listen(), number is signal.SIGSTOP
     while_it_starts(number)
     # One that is dead before it is asked is replaced without a word.
     assert any("is stopped" in line for line in said) == stopped
@@ -135,11 +127,7 @@ def amid_a_pass(said: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGKILL, signal.SIGSTOP],
-    ids=["killed", "stopped"],
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_server_or_its_process_that_is_lost_at_any_moment_is_replaced(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -162,7 +150,7 @@ def slow_imports(rank: Rank, folder: Path) -> Any:
     import sys
 
     sys.path.insert(0, str(folder))
-    said = heard()
+    said = listen()
     (folder / "slow_rows.py").write_text(SLOW.format(seconds=0))
     import slow_rows
 

@@ -92,12 +92,11 @@ def samples_of(batch: Any, step: evenstep.StepInfo) -> list[int]:
 @pytest.mark.parametrize(
     ("packed", "workers", "device"),
     [
-        (True, 0, Device()),
         (True, 1, Device(2.0, 1e-4)),
         (False, 0, Device()),
         (False, 0, Device(2.0, 2e-3, rows=True)),
     ],
-    ids=["packed", "packed squares", "padded", "squares of rows"],
+    ids=["packed squares", "padded", "squares of rows"],
 )
 def test_the_peak_comes_to_the_share_from_below_and_every_sample_comes_once(
     packed: bool, workers: int, device: Device
@@ -109,12 +108,11 @@ def test_the_peak_comes_to_the_share_from_below_and_every_sample_comes_once(
         seen += samples_of(batch, step)
     assert sorted(seen) == list(range(COUNT))
     assert 0.85 * 0.9 * TOTAL < device.peak <= 0.9 * TOTAL
-    second = [step.padded_tokens for _, step in loader.steps()]
-    assert second[0] > 8_000  # what was found holds in the next epoch
+    assert next(loader.steps())[1].padded_tokens > 8_000  # what was found holds in the next epoch
     loader.close()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_groups_with_as_many_patches_as_any_fit_too(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import Rank, run
-from torch.utils.data import IterableDataset, get_worker_info
+from ranks import Rank, run, run_all
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset, WeightedRandomSampler, get_worker_info
 
 import evenstep
 from documents import Documents
@@ -92,12 +95,6 @@ def check_exact(rank: Rank) -> dict[str, int]:
     }
 
 
-def test_ranks_resume_exactly_from_any_step_of_any_kind_of_mixture(tmp_path: Path) -> None:
-    first, second = run(check_exact, 2, folder=tmp_path, within=200)
-    assert first == second
-    assert min(first.values()) >= 2
-
-
 def begin(rank: Rank, folder: Path) -> list[Any]:
     loader = make_loader("rows", rank.rank, rank.world_size)
     seen = trained(loader) + trained(loader, 5)  # an epoch and a part
@@ -151,37 +148,99 @@ def other_names(rank: Rank) -> str:
     return str(caught.value)
 
 
-def test_ranks_with_other_mixtures_are_told(tmp_path: Path) -> None:
-    for said in run(other_names, 2, folder=tmp_path, within=60):
-        assert "names of a mixture" in said
+def test_ranks_resume_exactly_and_with_other_mixtures_are_told(tmp_path: Path) -> None:
+    (first, second), told = run_all(
+        check_exact, other_names, world_size=2, folder=tmp_path, within=200
+    )
+    assert first == second
+    assert min(first.values()) >= 2
+    assert all("names of a mixture" in said for said in told)
 
 
-def test_the_step_log_has_what_each_source_gave(tmp_path: Path) -> None:
-    log = tmp_path / "steps.jsonl"
-    mixture = evenstep.Mixture(DATASETS, WEIGHTS, stop="all_exhausted")
-    loader = evenstep.DataLoader(mixture, group="local", step_log=log, **OPTIONS)
-    steps = [step for _, step in loader.steps()]
-    loader.close()
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    logged = [line["sources"] for line in lines if "sources" in line]
-    assert logged == [step.to_dict()["global_sources"] for step in steps]
-    for name, documents in DATASETS.items():
-        assert sum(each[name]["samples"] for each in logged) == len(documents)
-        assert sum(each[name]["tokens"] for each in logged) == int(documents.lengths.sum())
-
-
-def test_a_mixture_is_wrapped_and_gives_its_order() -> None:
-    from torch.utils.data import DataLoader, WeightedRandomSampler
-
+def test_a_mixture_is_wrapped_gives_its_order_and_logs_what_each_source_gave(
+    tmp_path: Path,
+) -> None:
     mixture = evenstep.Mixture(DATASETS, WEIGHTS, samples_per_epoch=120, samples_per_step=32)
-    loader = evenstep.wrap(DataLoader(mixture, shuffle=True), group="local", **OPTIONS)
+    log = tmp_path / "steps.jsonl"
+    theirs = TorchDataLoader(mixture, shuffle=True)
+    loader = evenstep.wrap(theirs, group="local", step_log=log, **OPTIONS)
     made = make_loader("rows", 0, 1)
-    assert [step["indices"] for step in trained(loader)] == [
-        step["indices"] for step in trained(made)
-    ]
+    steps = [step for _, step in loader.steps()]
+    assert [step.indices for step in steps] == [step["indices"] for step in trained(made)]
     assert loader.epoch_samples == 120
     loader.close()
     made.close()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    logged = [line["sources"] for line in lines if "sources" in line]
+    assert logged == [step.to_dict()["global_sources"] for step in steps]
+    drawn_of = Counter(mixture.source_of(i) for step in steps for i in step.indices or ())
+    assert {n: sum(each[n]["samples"] for each in logged) for n in DATASETS} == drawn_of
     sampler = WeightedRandomSampler([1.0] * len(mixture), 10)
     with pytest.raises(evenstep.ConfigurationError, match="a Mixture gives the order"):
         evenstep.DataLoader(mixture, sampler=sampler, group="local", **OPTIONS)
+
+
+# Streams of two libraries
+
+
+def row_of(name: str, index: int) -> dict[str, Any]:
+    return {"input_ids": [1] * (3 + index % 7), "identity": index + 1000 * (name == "web")}
+
+
+def from_tar(sample: dict[str, Any]) -> dict[str, Any]:
+    return row_of("web", int(sample["txt"]))
+
+
+def collate(samples: list[dict[str, Any]]) -> Any:
+    """Without the key that WebDataset adds to its samples."""
+    return evenstep.PadCollator()([{n: s[n] for n in ("input_ids", "identity")} for s in samples])
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[str]:
+    paths = []
+    for shard in range(2):
+        paths.append(str(tmp_path / f"{shard}.tar"))
+        with tarfile.open(paths[-1], "w") as tar:
+            for index in range(20 * shard, 20 * shard + 20):
+                entry = tarfile.TarInfo(f"{index:04}.txt")
+                entry.size = len(text := str(index).encode())
+                tar.addfile(entry, io.BytesIO(text))
+    return paths
+
+
+def test_streams_of_two_libraries_are_mixed_and_resume(shards: list[str]) -> None:
+    datasets = pytest.importorskip("datasets")
+    webdataset = pytest.importorskip("webdataset")
+
+    def make() -> evenstep.DataLoader:
+        rows = datasets.Dataset.from_list([row_of("code", index) for index in range(60)])
+        web = webdataset.WebDataset(shards, shardshuffle=False).decode().map(from_tar)
+        mixture = evenstep.Mixture(
+            {"code": rows.to_iterable_dataset(num_shards=4), "web": web},
+            {"code": 0.6, "web": 0.4},
+            stop="all_exhausted",
+            samples_per_step=16,
+        )
+        return evenstep.DataLoader(
+            mixture,
+            policy=evenstep.TokenBudget(40),
+            collate_fn=collate,
+            num_workers=2,
+            multiprocessing_context="fork",
+            memory=evenstep.Memory(buffer_size=8),
+            group="local",
+        )
+
+    loader = make()
+    steps = list(loader.steps())
+    loader.close()
+    seen = Counter(identity for batch, _ in steps for identity in batch["identity"].tolist())
+    wanted = {*range(60), *range(1000, 1040)}
+    assert seen == dict.fromkeys(wanted, 1)
+    total: Counter[str] = Counter()
+    for _, step in steps:
+        assert step.indices is None
+        total.update({name: samples for name, (samples, _) in step.sources.items()})
+    assert total == {"code": 60, "web": 40}
+    assert assert_exact_resume(make, every=12) > 2

@@ -58,11 +58,11 @@ def train_until_reset(rank: Rank, workers: dict[str, Any]) -> None:
         train(rank, workers)
 
 
-@pytest.mark.parametrize(("workers", "world_size"), [(FORK, 2), (THREADS, 3)], ids=["2", "3"])
+@pytest.mark.parametrize("workers", [FORK, pytest.param(THREADS, marks=pytest.mark.slow)])
 def test_connections_that_are_reset_are_an_error_on_every_rank(
-    tmp_path: Path, workers: dict[str, Any], world_size: int
+    tmp_path: Path, workers: dict[str, Any]
 ) -> None:
-    with Job(train_until_reset, world_size, workers, folder=tmp_path) as job:
+    with Job(train_until_reset, 3, workers, folder=tmp_path) as job:
         assert job.heard(1, "reset")
         outcomes = job.join(WITHIN)
     for number, outcome in enumerate(outcomes):

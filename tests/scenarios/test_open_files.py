@@ -10,16 +10,14 @@ import contextlib
 import itertools
 import os
 import resource
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from faults import assert_nothing_runs, loader_over
+from faults import Pass, assert_nothing_runs, loader_over, one_pass
 from ranks import Job, Rank
 
-import evenstep
 from documents import Documents
 
 COUNT = 60
@@ -29,14 +27,6 @@ STARTS: list[dict[str, Any]] = [
     {"num_workers": 1, "multiprocessing_context": "fork"},
     {"num_workers": 2},  # by the fork server
 ]
-
-
-class Pass(NamedTuple):
-    """What came of one."""
-
-    samples: int
-    seconds: float
-    error: str
 
 
 @contextlib.contextmanager
@@ -74,16 +64,6 @@ def go_through(rank: Rank, options: dict[str, Any], more: list[int]) -> list[Pas
     return passes
 
 
-def one_pass(loader: evenstep.DataLoader) -> Pass:
-    samples, error, begun = 0, "", time.monotonic()
-    try:
-        for _, step in loader.steps():
-            samples += len(step.indices or ())
-    except (evenstep.EvenstepError, OSError) as caught:
-        error = evenstep.errors.described(caught)
-    return Pass(samples, time.monotonic() - begun, error)
-
-
 EVERY = [*range(40), 60]
 
 
@@ -118,18 +98,11 @@ def test_any_number_of_open_files_is_enough_or_an_error_on_every_rank(
 def few_from_the_start(rank: Rank) -> None:
     """As `ulimit -n 64` is for a rank of its own, which has 16 files as it begins: this one is
     forked from pytest, whose open files it has too."""
-    free = (number for number in itertools.count() if not is_open(number))
+    taken = set(map(int, os.listdir("/proc/self/fd")))
+    free = (number for number in itertools.count() if number not in taken)
     limit = next(itertools.islice(free, 64 - 16, None))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-
-
-def is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
 
 
 def with_workers(rank: Rank) -> list[Pass]:

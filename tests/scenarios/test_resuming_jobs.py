@@ -6,9 +6,9 @@ import json
 import os
 import re
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ranks import Job, Rank, run
+from ranks import Job, Rank, run, run_all
 from torch.utils.data import IterableDataset
 
 import evenstep
@@ -92,11 +92,26 @@ def check_exact(rank: Rank) -> dict[str, int]:
     }
 
 
+def save_and_load(rank: Rank, checkpoint: str) -> tuple[Any, Any]:
+    """Every rank's part, by torch's distributed checkpoints."""
+    loader = make_loader()
+    whole = train(loader)
+    loader.set_epoch(0)
+    first = train(loader, 5)
+    dcp.save({"loader": loader}, checkpoint_id=checkpoint)
+    again = make_loader()
+    dcp.load({"loader": again}, checkpoint_id=checkpoint)
+    return whole, first + train(again)
+
+
 @pytest.mark.filterwarnings("ignore:epoch .* ended with at least")
 def test_two_ranks_resume_exactly(tmp_path: Path) -> None:
-    first, second = run(check_exact, 2, folder=tmp_path, within=120)
+    saved = partial(save_and_load, checkpoint=str(tmp_path / "checkpoint"))
+    (first, second), loaded = run_all(check_exact, saved, world_size=2, folder=tmp_path, within=120)
     assert first == second
     assert min(first.values()) > 2, first
+    for whole, resumed in loaded:
+        assert whole == resumed
 
 
 QUOTA = 150  # samples, of epochs of 60
@@ -152,7 +167,7 @@ def train_and_save(rank: Rank, folder: Path, kind: str, resume: bool) -> list[li
         ("epoch", 5),
         *(pytest.param("epoch", step, marks=pytest.mark.soak) for step in (1, 9)),
         ("pad", None),  # in the second epoch
-        ("stop", None),
+        pytest.param("stop", None, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_job_goes_on_with_the_batches_that_would_have_come(
@@ -227,70 +242,6 @@ def test_every_sample_comes_once_whatever_number_of_ranks_goes_on(tmp_path: Path
     assert set(counted) == set(range(COUNT))
     assert sum(counted.values()) == COUNT
     assert all(steps_before)
-
-
-@pytest.mark.slow
-def test_an_elastic_resume_is_deterministic_and_merging_needs_no_ranks(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("a", "b", "c")]
-    for folder in folders:
-        folder.mkdir()
-    states = [state for _, state, _ in run(train_some, 3, "", "", 2, folder=folders[0], within=60)]
-    merged = evenstep.merge_states(states)
-    assert merged == evenstep.merge_states(states[::-1])
-    runs = [run(train_merged, 2, merged, folder=folder, within=60) for folder in folders[1:]]
-    assert runs[0] == runs[1]
-    together = evenstep.merge_states([merged])
-    assert together == merged
-
-
-def train_merged(rank: Rank, state: dict[str, Any]) -> list[list[int]]:
-    loader = make_loader()
-    loader.load_state_dict(state)
-    return train(loader)
-
-
-def train_to_quota(rank: Rank, state: dict[str, Any] | None, quota: int) -> Any:
-    loader = make_loader(dataset=Documents(60, prompts=True))
-    if state is not None:
-        loader.load_state_dict(state)
-    before, seen = loader.samples, []
-    for batch, step in until(loader, quota):
-        seen.append([step.epoch, [] if step.filler else batch["identity"].tolist()])
-        time.sleep(0.1 * rank.rank)  # the first rank leaves its last pass long before the others
-    return before, seen, loader.state_dict(), loader.samples
-
-
-@pytest.mark.slow
-def test_a_quota_goes_on_on_other_numbers_of_ranks(tmp_path: Path) -> None:
-    state, parts, after = None, [], 0
-    for number, (world_size, quota) in enumerate([(2, 40), (3, 100), (1, QUOTA)]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        results = run(train_to_quota, world_size, state, quota, folder=folder, within=60)
-        assert {before for before, _, _, _ in results} == {after}
-        (after,) = {samples for _, _, _, samples in results}
-        assert after >= quota
-        parts += [entry for _, seen, _, _ in results for entry in seen]
-        state = evenstep.merge_states([state for _, _, state, _ in results])
-    assert sum(len(batch) for _, batch in parts) == after
-    for epoch in (0, 1):
-        assert Counter(i for e, batch in parts if e == epoch for i in batch) == Counter(range(60))
-
-
-def save_and_load(rank: Rank, checkpoint: str) -> tuple[Any, Any]:
-    loader = make_loader()
-    whole = train(loader)
-    loader.set_epoch(0)
-    first = train(loader, 5)
-    dcp.save({"loader": loader}, checkpoint_id=checkpoint)
-    again = make_loader()
-    dcp.load({"loader": again}, checkpoint_id=checkpoint)
-    return whole, first + train(again)
-
-
-def test_torch_distributed_checkpoint_keeps_every_ranks_part(tmp_path: Path) -> None:
-    for whole, resumed in run(save_and_load, 2, str(tmp_path / "checkpoint"), folder=tmp_path):
-        assert whole == resumed
 
 
 # What is refused

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from ranks import Rank, run
+from faults import listen
+from ranks import Rank, run, run_all
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    WeightedRandomSampler,
 )
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -32,8 +31,8 @@ EVEN = evenstep.Even(max_tokens=1024)
 class Batches:
     """A user's batch sampler, which knows of no ranks, and shuffles by the epoch."""
 
-    def __init__(self, seed: int = 0, *, own: bool = False) -> None:
-        self.seed, self.epoch, self.own, self.drawn = seed, 0, own, 0
+    def __init__(self, seed: int = 0) -> None:
+        self.seed, self.epoch, self.drawn = seed, 0, 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -114,7 +113,6 @@ BATCH_SAMPLERS: dict[str, Callable[[Rank], Any]] = {
     "distributed inside": lambda rank: BatchSampler(distributed(rank), 4, False),
     "distributed inside a subclass": lambda rank: Pairs(distributed(rank), 4, True),
     "accelerate": lambda rank: shard(rank, plain(rank)),
-    "accelerate, of lists": lambda rank: shard(rank, LISTS),
     "accelerate, twice": lambda rank: shard(rank, shard(rank, Batches())),
     "accelerate, a shard inside": lambda rank: skipping(shard(rank, LISTS)),
 }
@@ -139,31 +137,39 @@ def through(way: str, rank: Rank, make: Callable[[Rank], Any]) -> evenstep.DataL
 
 
 def all_rows(rank: Rank) -> dict[Any, Any]:
+    """Rows of this rank, by batch sampler and way; and by what warnings of other rows advise."""
     log = listen()
     found: dict[Any, Any] = {}
     for name, make in BATCH_SAMPLERS.items():
         for way in ("argument", "wrap"):
             (found[name, way],) = rows_of(through(way, rank, make))
-    return {"rows": found, "log": log}
+    sampler = RandomSampler(range(ROWS), generator=seeded(1))
+    every = itertools.islice(range(ROWS), rank.rank, None, rank.world_size)
+    for name, options in {
+        "shared": {"dataset": Documents(ROWS), "sampler": sampler, "shard_sampler": True},
+        "split": {"dataset": Stream(lambda: texts(every))},
+    }.items():
+        (found[name],) = rows_of(evenstep.DataLoader(**options, policy=EVEN))
+    return {"rows": found, "log": [*log]}
 
 
-def listen() -> list[str]:
-    """What evenstep warns of from now on."""
-    heard: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("evenstep").addHandler(handler)
-    return heard
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """[ranks] what came of each function, in one job of two ranks."""
+    functions = (all_rows, orders_and_draws, differing, warned_of_same)
+    folder = tmp_path_factory.mktemp("ranks")
+    values = run_all(*functions, world_size=2, folder=folder, within=200)
+    return {each.__name__: value for each, value in zip(functions, values)}
 
 
-def test_each_row_of_a_batch_sampler_comes_on_one_rank(tmp_path) -> None:
+def test_each_row_comes_on_one_rank(found: dict[str, list[Any]]) -> None:
     pytest.importorskip("accelerate")
-    ranks = run(all_rows, 2, folder=tmp_path, within=150)
+    ranks = found["all_rows"]
     for key in ranks[0]["rows"]:
-        parts = [found["rows"][key] for found in ranks]
+        parts = [rank["rows"][key] for rank in ranks]
         assert sorted(chain(parts)) == list(range(ROWS)), key
         assert min(map(len, parts)) > ROWS // 4, key
-    assert not [line for found in ranks for line in found["log"] if "same rows" in line]
+    assert not [line for rank in ranks for line in rank["log"] if "same rows" in line]
 
 
 def orders_and_draws(rank: Rank) -> Any:
@@ -177,8 +183,10 @@ def orders_and_draws(rank: Rank) -> Any:
     return before, found, batches.drawn
 
 
-def test_a_batch_sampler_is_drawn_once_in_an_epoch_and_told_its_number(tmp_path) -> None:
-    ranks = run(orders_and_draws, 2, folder=tmp_path)
+def test_a_batch_sampler_is_drawn_once_in_an_epoch_and_told_its_number(
+    found: dict[str, list[Any]],
+) -> None:
+    ranks = found["orders_and_draws"]
     assert [(before, drawn) for before, _, drawn in ranks] == [(0, 3)] * 2
     for epoch in range(3):
         own = Batches()
@@ -211,84 +219,72 @@ class OfRank(Batches):
         return iter(LISTS[torch.distributed.get_rank() :: 2])
 
 
-def differing(rank: Rank) -> Any:
-    dataset = Documents(ROWS)
-
-    def unequal(sampler: Any, **options: Any) -> tuple[str, str]:
-        return fail(lambda: evenstep.DataLoader(dataset, sampler=sampler, policy=EVEN, **options))
-
-    def batches(sampler: Any, **options: Any) -> tuple[str, str]:
-        return fail(
-            lambda: evenstep.DataLoader(dataset, batch_sampler=sampler, policy=EVEN, **options)
-        )
-
+def differing(rank: Rank) -> dict[str, tuple[str, str]]:
     torch.manual_seed(rank.rank)
-    return {
-        "batches": batches(Batches(seed=rank.rank)),
-        "without a length": batches(Unsized(Batches(seed=rank.rank))),
-        "random": unequal(RandomSampler(range(ROWS)), shard_sampler=True),
-        "own": batches(OfRank()),
-        "own, as said": batches(OfRank(), shard_sampler=False),
-        "own, wrapped": fail(
-            lambda: evenstep.wrap(
-                TorchDataLoader(dataset, batch_sampler=OfRank()), policy=EVEN, shard_sampler=False
-            )
-        ),
+    loaders = {
+        "batches": {"batch_sampler": Batches(seed=rank.rank)},
+        "without a length": {"batch_sampler": Unsized(Batches(seed=rank.rank))},
+        "random": {"sampler": RandomSampler(range(ROWS)), "shard_sampler": True},
+        "own": {"batch_sampler": OfRank()},
+        "own, as said": {"batch_sampler": OfRank(), "shard_sampler": False},
     }
+    found = {
+        name: fail(
+            lambda options=options: evenstep.DataLoader(Documents(ROWS), policy=EVEN, **options)
+        )
+        for name, options in loaders.items()
+    }
+    theirs = TorchDataLoader(Documents(ROWS), batch_sampler=OfRank())
+    wrapped = fail(lambda: evenstep.wrap(theirs, policy=EVEN, shard_sampler=False))
+    return {**found, "own, wrapped": wrapped}
 
 
-def test_ranks_that_share_an_order_have_the_same_one(tmp_path) -> None:
-    ranks = run(differing, 2, folder=tmp_path)
+def test_ranks_that_share_an_order_have_the_same_one(found: dict[str, list[Any]]) -> None:
+    ranks = found["differing"]
     for name in ("batches", "without a length", "random", "own"):
-        for found in ranks:
-            kind, said = found[name]
+        for rank in ranks:
+            kind, said = rank[name]
             assert kind == MismatchError.__name__, name
             assert "another order on rank 1 than on rank 0" in said
             assert "shard_sampler=False" in said
     for name in ("own, as said", "own, wrapped"):  # as the error says
-        assert [found[name][0] for found in ranks] == ["", ""]
-        rows = [eval(found[name][1])[0] for found in ranks]
+        assert [rank[name][0] for rank in ranks] == ["", ""]
+        rows = [eval(rank[name][1])[0] for rank in ranks]
         assert sorted(chain(rows)) == list(range(ROWS))
 
 
-@pytest.mark.parametrize(
-    ("make", "here"),
-    [
-        (lambda data: evenstep.DataLoader(data, sampler=LISTS, policy=EVEN), r"\[0, 1, 2\]"),
-        (lambda data: evenstep.DataLoader(data, batch_sampler=[LISTS], policy=EVEN), r"\[0, 1, 2"),
-        (
-            lambda data: evenstep.wrap(
-                TorchDataLoader(
-                    data, batch_size=None, sampler=BatchSampler(SequentialSampler(data), 4, False)
-                ),
-                policy=EVEN,
-            ),
-            "a BatchSampler",
-        ),
-        (
-            lambda data: evenstep.wrap(
-                TorchDataLoader(data, batch_size=None, sampler=Batches()), policy=EVEN
-            ),
-            r"\[\d+, ",
-        ),
-        (
-            lambda data: evenstep.wrap(
-                TorchDataLoader(
-                    data,
-                    batch_sampler=BatchSampler(
-                        BatchSampler(SequentialSampler(data), 2, False), 4, False
-                    ),
-                ),
-                policy=EVEN,
-            ),
-            "a BatchSampler",
-        ),
-    ],
-    ids=["lists", "nested lists", "sampler=", "class as sampler=", "nested"],
-)
-def test_lists_as_single_indices_are_refused(make: Any, here: str) -> None:
+def batches_of(sampler: Any, size: int = 4) -> BatchSampler:
+    return BatchSampler(sampler, size, False)
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "lists": (None, {"sampler": LISTS}, r"\[0, 1, 2\]"),
+    "nested lists": (None, {"batch_sampler": [LISTS]}, r"\[0, 1, 2"),
+    "sampler=": (
+        TorchDataLoader,
+        {"batch_size": None, "sampler": batches_of(range(ROWS))},
+        "a BatchSampler",
+    ),
+    "class as sampler=": (TorchDataLoader, {"batch_size": None, "sampler": Batches()}, r"\[\d+, "),
+    "nested": (
+        TorchDataLoader,
+        {"batch_sampler": batches_of(batches_of(range(ROWS), 2))},
+        "a BatchSampler",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_lists_as_single_indices_are_refused(name: str) -> None:
+    theirs, options, here = REFUSED[name]
+
+    def loader() -> evenstep.DataLoader:
+        if theirs:
+            return evenstep.wrap(theirs(Documents(ROWS), **options), policy=EVEN)
+        return evenstep.DataLoader(Documents(ROWS), policy=EVEN, **options)
+
     with pytest.raises(ConfigurationError, match=f"here is {here}.*as batch_sampler=, and a pol"):
-        list(make(Documents(ROWS)))
+        list(loader())
 
 
 class ByTuple(Documents):
@@ -357,11 +353,6 @@ SAME: dict[str, tuple[Callable[[Rank], dict[str, Any]], str]] = {
         },
         "RandomSampler",
     ),
-    "weighted": (
-        stock(lambda rank: WeightedRandomSampler([1.0] * ROWS, 90, generator=seeded(1))),
-        "WeightedRandomSampler",
-    ),
-    "range": (stock(lambda rank: range(ROWS)), "range"),
     "class": (stock(lambda rank: Shuffled()), "Shuffled"),
     "stream": (stream(lambda rank: range(ROWS)), "Stream"),
     "stream, workers": (
@@ -382,26 +373,15 @@ class Split(IterableDataset):
 
 OTHER: dict[str, Callable[[Rank], dict[str, Any]]] = {
     "distributed": stock(distributed),
-    "shared": lambda rank: {
-        "dataset": Documents(ROWS),
-        "sampler": RandomSampler(range(ROWS), generator=seeded(1)),
-        "shard_sampler": True,
-    },
     "few rows, repeated": lambda rank: {
         "dataset": Documents(5),
         "sampler": DistributedSampler(range(5), rank.world_size, rank.rank),
     },
-    "weighted, seeds of ranks": stock(
-        lambda rank: WeightedRandomSampler([1.0] * ROWS, 90, generator=seeded(rank.rank))
-    ),
     "overlapping a little": stock(lambda rank: range(20 * rank.rank, 20 * rank.rank + 40)),
-    "stream of the rank": stream(lambda rank: range(rank.rank, ROWS, rank.world_size)),
     "stream with duplicates": stream(
         lambda rank: [i % 9 for i in range(rank.rank, ROWS, rank.world_size)]
     ),
     "stream of one sample": stream(lambda rank: [7] * ROWS),
-    "stream of three samples": stream(lambda rank: [i % 3 for i in range(ROWS)]),
-    "built in": lambda rank: {"dataset": Documents(ROWS), "shuffle": True},
     "built in, padded": lambda rank: {
         "dataset": Documents(3),
         "policy": evenstep.FixedBatch(2),
@@ -423,8 +403,12 @@ def warned(rank: Rank, names: list[str]) -> Any:
     return found
 
 
-def test_ranks_that_train_on_the_same_rows_are_warned_of_once(tmp_path) -> None:
-    first, second = run(warned, 2, list(SAME), folder=tmp_path, within=120)
+def warned_of_same(rank: Rank) -> Any:
+    return warned(rank, list(SAME))
+
+
+def test_ranks_that_train_on_the_same_rows_are_warned_of_once(found: dict[str, list[Any]]) -> None:
+    first, second = found["warned_of_same"]
     for name, (_, kind) in SAME.items():
         (line,) = first[name]
         assert "ranks 0, 1 train on the same rows" in line
@@ -450,28 +434,6 @@ def half_alike(rank: Rank) -> Any:
     return [line for line in log if "same rows" in line]
 
 
-def test_the_ranks_that_are_alike_are_named(tmp_path) -> None:
-    said = run(half_alike, 4, folder=tmp_path, within=60)
-    assert "ranks 1, 2 train on the same rows" in said[0][0]
-    assert said[1:] == [[]] * 3
-
-
-def remedies(rank: Rank) -> Any:
-    log = listen()
-    sampler = RandomSampler(range(ROWS), generator=seeded(1))
-    shared = evenstep.DataLoader(Documents(ROWS), sampler=sampler, policy=EVEN, shard_sampler=True)
-    every = itertools.islice(range(ROWS), rank.rank, None, rank.world_size)
-    split = evenstep.DataLoader(Stream(lambda: texts(every)), policy=EVEN)
-    return rows_of(shared)[0], rows_of(split)[0], log
-
-
-def test_what_the_warning_advises_deals_each_row_to_one_rank(tmp_path) -> None:
-    ranks = run(remedies, 2, folder=tmp_path)
-    for way in range(2):
-        assert sorted(chain(found[way] for found in ranks)) == list(range(ROWS))
-    assert not [line for found in ranks for line in found[2] if "same rows" in line]
-
-
 def context_parallel_peers(rank: Rank) -> Any:
     """Ranks 0 and 1, and 2 and 3, share what they train on, as they are meant to."""
     log = listen()
@@ -489,8 +451,12 @@ def context_parallel_peers(rank: Rank) -> Any:
     return alike, [line for line in log if "same rows" in line]
 
 
-def test_context_parallel_peers_are_one_rank(tmp_path) -> None:
-    said = run(context_parallel_peers, 4, folder=tmp_path, within=90)
-    assert [alike for alike, _ in said] == [0] * 4
-    assert "ranks 0, 1 train on the same rows" in said[0][1][0]
-    assert [lines for _, lines in said[1:]] == [[]] * 3
+def test_which_ranks_are_alike_is_named_and_context_parallel_peers_are_one(tmp_path) -> None:
+    alike, peers = run_all(
+        half_alike, context_parallel_peers, world_size=4, folder=tmp_path, within=100
+    )
+    assert "ranks 1, 2 train on the same rows" in alike[0][0]
+    assert alike[1:] == [[]] * 3
+    assert [alike for alike, _ in peers] == [0] * 4
+    assert "ranks 0, 1 train on the same rows" in peers[0][1][0]
+    assert [lines for _, lines in peers[1:]] == [[]] * 3

@@ -89,7 +89,6 @@ if __name__ == "__main__":
     mp.{start}
 """
 SPAWNED = SPAWN.format(start="spawn(rank)")
-SET = SPAWN.format(start='set_start_method("spawn"); mp.spawn(rank)')
 FORKED = SPAWN.format(start='start_processes(rank, start_method="forkserver")')
 # Says that it runs, whoever runs it.
 RUNS = """
@@ -117,7 +116,6 @@ def slow(*values: str) -> Any:
         slow("from telling import Telling\n" + MAIN + RUNS + "\nmain()\n", "served", "__main__"),
         slow(TELLING + MAIN + SPAWNED, "served", ""),
         soak(TELLING + MAIN + RUNS + SPAWNED, "forked", "__main__ __mp_main__"),
-        soak("from telling import Telling\n" + MAIN + RUNS + SET, "served", "__main__ __mp_main__"),
         soak(TELLING + MAIN + FORKED, "served", ""),
     ],
     ids=[
@@ -126,7 +124,6 @@ def slow(*values: str) -> Any:
         "dataset of a module",
         "spawned ranks",
         "spawned ranks, guarded but for a file",
-        "spawned ranks as set, dataset of a module",
         "ranks of a fork server",
     ],
 )
@@ -136,12 +133,6 @@ def test_any_script_works_and_runs_once(tmp_path: Path, script: str, how: str, r
     assert said_by([sys.executable, "script.py"], tmp_path) == how
     log = tmp_path / "runs"
     assert (log.read_text().split() if log.exists() else []) == runs.split()
-
-
-@pytest.mark.soak
-def test_a_script_may_be_run_as_a_module(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(TELLING + MAIN + GUARD)
-    assert said_by([sys.executable, "-m", "script"], tmp_path) == "served"
 
 
 def said_by(command: list[str], folder: Path | None = None) -> str:

@@ -28,7 +28,6 @@ from page_code import blocks
 K = 3  # steps of an accumulated update, where the name of a recipe says that it accumulates
 RECIPES = {  # headings of the page, and which block of code under each
     "ddp": [("DDP", 0), ("The loop", 0)],
-    "fsdp": [("FSDP", 0), ("The loop", 0)],
     "ddp-accumulating": [("DDP", 0), ("Gradient accumulation", 0)],
     "fsdp-accumulating": [("FSDP", 0), ("Gradient accumulation", 1)],
 }
@@ -191,15 +190,14 @@ def test_a_filler_changes_no_bit_of_a_gradient(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_training_follows_that_of_one_process_update_by_update(tmp_path: Path, name: str) -> None:
-    shards = FEW
     lr = 0.5
-    ranks = job(tmp_path, name, shards, lr=lr, num_workers=1)
+    ranks = job(tmp_path, name, FEW, lr=lr, num_workers=1)
     check_equal_steps(ranks)
     steps = samples_of(ranks)
     size = update_size(name)
     assert any(step.filler for step in ranks[1].steps)
     assert size == 1 or len(steps) % size, "the last update must have fewer: take other shards"
-    for shard, trained in zip(shards, ranks):
+    for shard, trained in zip(FEW, ranks):
         assert sorted(i for step in trained.steps for i in step.indices) == shard
     updates = [list(chain(*steps[i : i + size])) for i in range(0, len(steps), size)]
     model = TinyModel()
@@ -213,20 +211,13 @@ def test_training_follows_that_of_one_process_update_by_update(tmp_path: Path, n
     assert_same([r.parameters for r in ranks], after)
 
 
-@pytest.mark.parametrize(
-    ("name", "shards"),
-    [("fsdp-accumulating", FEW), ("ddp", EMPTY)],
-    ids=["fsdp-accumulating-few", "ddp-empty"],
-)
-def test_stopping_makes_equal_steps_without_fillers_and_tells_what_is_left(
-    tmp_path: Path, name: str, shards: list[list[int]]
-) -> None:
-    ranks = job(tmp_path, name, shards, exhausted="stop")
+def test_stopping_makes_equal_steps_without_fillers_and_tells_what_is_left(tmp_path: Path) -> None:
+    ranks = job(tmp_path, "fsdp-accumulating", FEW, exhausted="stop")
     check_equal_steps(ranks)
-    assert 0 < len(ranks[0].steps) <= len(shards[1]) or not shards[1]
+    assert 0 < len(ranks[0].steps) <= len(FEW[1])
     assert not any(step.filler for trained in ranks for step in trained.steps)
     counts = []
-    for shard, trained in zip(shards, ranks):
+    for shard, trained in zip(FEW, ranks):
         seen = [i for step in trained.steps for i in step.indices]
         assert len(set(seen)) == len(seen)
         left = set(shard) - set(seen)

@@ -6,8 +6,10 @@ import contextlib
 import copy
 import logging
 import os
+import re
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from open_handles import KINDS, Descriptor, Handle, Unmarked
-from ranks import Rank, run
+from open_handles import KINDS, Descriptor, Handle
+from ranks import Rank, run, run_all
 from torch.utils.data import DataLoader, Dataset
 
 import evenstep
@@ -39,7 +41,7 @@ class Rows:
         return evenstep.PadCollator()(samples)
 
 
-def check(dataset: Handle, loader: evenstep.DataLoader, collate_fn: Rows | None = None) -> None:
+def check(dataset: Handle, loader: evenstep.DataLoader, collate_fn: Rows) -> None:
     """Every sample comes once, with its own bytes; and the trainer's objects are as they were."""
     before = copy.copy(vars(dataset))
     asked, got = [], []
@@ -50,43 +52,37 @@ def check(dataset: Handle, loader: evenstep.DataLoader, collate_fn: Rows | None 
     assert sorted(asked) == list(range(len(dataset)))
     assert got == asked
     assert vars(dataset) == before
-    assert collate_fn is None or collate_fn.calls == 0
+    assert collate_fn.calls == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_handle_is_opened_by_the_workers_alone(kind: str, tmp_path: Path) -> None:
-    dataset, collate_fn = KINDS[kind](tmp_path, 600), Rows()
+@pytest.mark.parametrize(
+    ("kind", "method", "size"),
+    [
+        *((kind, None, 600) for kind in KINDS),
+        ("unmarked", "fork", 600),
+        *(
+            pytest.param("unmarked", method, 40_000, marks=pytest.mark.soak)
+            for method in (None, "fork", "forkserver", "spawn")
+        ),
+    ],
+)
+def test_a_handle_is_opened_by_the_workers_alone(
+    kind: str, method: str | None, size: int, tmp_path: Path
+) -> None:
+    dataset, collate_fn = KINDS[kind](tmp_path, size), Rows()
     loader = evenstep.DataLoader(
-        dataset, **UPDATE, collate_fn=collate_fn, num_workers=2, shuffle=True
+        dataset,
+        **UPDATE,
+        collate_fn=collate_fn,
+        num_workers=2,
+        multiprocessing_context=method,
+        shuffle=True,
     )
     check(dataset, loader, collate_fn)
 
 
-def check_all(method: str | None, folder: Path, size: int) -> None:
-    dataset = Unmarked(folder, size)
-    loader = evenstep.DataLoader(
-        dataset,
-        num_workers=1 if method == "spawn" else 4,  # slow to start
-        shuffle=True,
-        multiprocessing_context=method,
-        **UPDATE,
-        collate_fn=Rows(),
-    )
-    check(dataset, loader)
-
-
-def test_thousands_of_samples_hold_their_own_bytes(tmp_path: Path) -> None:
-    check_all("fork", tmp_path, 4000)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("method", [None, "fork", "forkserver", "spawn"])
-def test_forty_thousand_do_however_they_are_read(method: str | None, tmp_path: Path) -> None:
-    check_all(method, tmp_path, 40_000)
-
-
 def test_through_wrap(tmp_path: Path) -> None:
-    dataset, collate_fn = Descriptor(tmp_path, 1000), Rows()
+    dataset, collate_fn = Descriptor(tmp_path, 600), Rows()
     theirs = DataLoader(dataset, batch_size=8, num_workers=2, shuffle=True, collate_fn=collate_fn)
     check(dataset, evenstep.wrap(theirs, **UPDATE), collate_fn)
 
@@ -125,25 +121,21 @@ class Slow(Dataset):  # type: ignore[type-arg]
         return {"input_ids": [1] * (1 + index % 50)}
 
 
-def test_slow_samples_are_measured_by_all_workers(tmp_path: Path) -> None:
-    loader = evenstep.DataLoader(Slow(tmp_path, 0.01), **UPDATE, num_workers=4)
+def learned(folder: Path, seconds: float, workers: int) -> Any:
+    loader = evenstep.DataLoader(Slow(folder, seconds), **UPDATE, num_workers=workers)
     loader.learn()
+    return loader.learned
+
+
+def test_slow_samples_are_measured_by_all_workers_which_change_nothing(tmp_path: Path) -> None:
+    found = learned(tmp_path, 0.01, workers=4)
     readers = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
     assert len(readers) == 4
     assert len({index for read in readers.values() for index in read}) == 256
     assert str(os.getpid()) not in readers
     assert not [one for one in psutil.Process().children(True) if str(one.pid) in readers]
-
-
-def test_what_is_learned_does_not_depend_on_the_workers(tmp_path: Path) -> None:
-    found = []
-    for workers, seconds in ((0, 0.0), (1, 0.0), (3, 0.01)):
-        loader = evenstep.DataLoader(Slow(tmp_path, seconds), **UPDATE, num_workers=workers)
-        loader.learn()
-        found.append(loader.learned)
-    assert found[0] is not None
-    assert found[0].accumulate == 8
-    assert found == [found[0]] * 3
+    assert found.accumulate == 8
+    assert found == learned(tmp_path, 0.0, workers=0) == learned(tmp_path, 0.0, workers=1)
 
 
 class Hanging(Slow):
@@ -169,12 +161,6 @@ class Deadly(Slow):
     def __getitem__(self, index: int) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
-
-
-def test_a_worker_that_dies_is_an_error_that_says_so(tmp_path: Path) -> None:
-    loader = evenstep.DataLoader(Deadly(tmp_path), **UPDATE, num_workers=1)
-    with pytest.raises(LoaderDiedError, match=r"before the first step: .* worker"):
-        loader.steps()
 
 
 def test_what_is_said_meanwhile_is_said_in_the_trainer(caplog: pytest.LogCaptureFixture) -> None:
@@ -203,9 +189,13 @@ class Augmented(Dataset):  # type: ignore[type-arg]
 
 def augmented(workers: int) -> evenstep.DataLoader:
     return evenstep.DataLoader(
-        Augmented(), policy=evenstep.Even(512), update_tokens=2000, shuffle=True,
-        num_workers=workers, multiprocessing_context="fork" if workers else None,
-    )  # fmt: skip
+        Augmented(),
+        policy=evenstep.Even(512),
+        update_tokens=2000,
+        shuffle=True,
+        num_workers=workers,
+        multiprocessing_context="fork" if workers else None,
+    )
 
 
 def train_and_resume(rank: Rank, workers: int) -> tuple[Any, list[int]]:
@@ -229,13 +219,11 @@ def train_and_resume(rank: Rank, workers: int) -> tuple[Any, list[int]]:
     return sizes, seen
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_lengths_that_never_repeat_train_and_resume_on_two_ranks(
-    tmp_path: Path, workers: int
-) -> None:
-    (first, one), (second, two) = run(train_and_resume, 2, workers, folder=tmp_path, within=90)
-    assert first == second
-    assert sorted(one + two) == list(range(600))
+def test_lengths_that_never_repeat_train_and_resume_on_two_ranks(tmp_path: Path) -> None:
+    ways = [partial(train_and_resume, workers=count) for count in (0, 1)]
+    for (first, one), (second, two) in run_all(*ways, world_size=2, folder=tmp_path, within=120):
+        assert first == second
+        assert sorted(one + two) == list(range(600))
 
 
 class FirstRankOnly(Slow):
@@ -274,5 +262,5 @@ def test_the_first_rank_learns_for_all_and_fails_for_all(tmp_path: Path) -> None
     (folder := tmp_path / "read").mkdir()
     (first, failed), (second, told) = run(learn_and_fail, 2, folder, folder=tmp_path, within=60)
     assert first == second
-    assert "before the first step" in failed
+    assert re.search(r"before the first step: .* worker", failed)
     assert told == f"rank 0 failed: LoaderDiedError: {failed}"

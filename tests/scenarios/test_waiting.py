@@ -39,35 +39,37 @@ def show_warnings() -> None:
     logging.getLogger("evenstep").addHandler(logging.StreamHandler())
 
 
-def hold_everybody_up(rank: Rank) -> tuple[int, list[int]]:
-    """Rank 1 is late in every way there is. Says when."""
+def hold_everybody_up(rank: Rank) -> tuple[int, list[list[Any]]]:
+    """Rank 1 is late in every way there is. Says when; gives the samples of each step."""
     show_warnings()
     last = rank.rank == 1
     dataset = Slow(200) if last else Documents(200)
     policy = evenstep.TokenBudget(512)  # under which every third sample is rank 1's
     loader = loader_over(dataset, policy=policy, prefetch=1, warn_after=0.8)
-    counts = []
+    passes: list[list[Any]] = []
     for number in range(2):
         if last:
             time.sleep(SECONDS)
         print(f"--- pass {number}", flush=True)
-        count = 0
+        passes.append([])
+        loader.set_epoch(0)
         for _, step in loader.steps():
-            count += 1
+            passes[-1].append(step.indices)
             if last and number == 1 and step.step == 4:
                 time.sleep(SLOW)
-        counts.append(count)
     loader.close()
-    return os.getpid(), counts
+    return os.getpid(), passes
 
 
 def test_a_rank_that_is_waited_for_is_named_with_what_it_does(tmp_path: Path) -> None:
     with Job(hold_everybody_up, 3, folder=tmp_path) as job:
         outcomes = job.join(30)
-    pid, counts = outcomes[1].value
+    pid = outcomes[1].value[0]
+    first, second = zip(*(outcome.value[1] for outcome in outcomes))
+    assert first == second, "lateness changes no batch"
+    assert {i for own in first for step in own for i in step} == {*range(200)}
     late = re.escape(f"rank 1 (process {pid} on {socket.gethostname()}), which has ")
     for rank in (0, 2):
-        assert outcomes[rank].value[1] == counts
         print(outcomes[rank].log)
         first, second = re.split("--- pass 1\n", outcomes[rank].log)
         waited = rf"rank {rank} has waited \d+ s for "
@@ -96,7 +98,8 @@ def test_a_stopped_rank_is_named(tmp_path: Path) -> None:
         job.signal(1, signal.SIGSTOP, children=True)
         time.sleep(SECONDS)
         job.signal(1, signal.SIGCONT, children=True)
-        waits, _ = job.join(20)
+        waits, _ = outcomes = job.join(20)
+    assert sum(outcome.value for outcome in outcomes) == 300
     stopped = f"rank 1 (process {job.pid(1)} on {socket.gethostname()}), which has not answered"
     assert stopped in waits.log
     assert "is stopped (SIGSTOP or a debugger)" in waits.log
