@@ -98,12 +98,6 @@ def test_padding_stands_behind_its_document_and_changes_nothing_else(docs, label
     check_supervised(batch, supervised, "here")
 
 
-def test_labels_shifted_by_the_dataset_are_all_kept_when_told():
-    samples = [{"input_ids": [1, 2, 3], "labels": [2, 3, -100]}, {"input_ids": [4], "labels": [9]}]
-    assert PackCollator(mask_first_label=False)(samples)["labels"].tolist() == [[2, 3, -100, 9]]
-    assert PackCollator()(samples)["labels"].tolist() == [[-100, 3, -100, -100]]
-
-
 def test_other_fields_are_joined_stacked_or_listed():
     samples = [
         {

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 from collections import UserDict
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import numpy as np
 import pytest
 import torch
 
+from evenstep import batch as package
 from evenstep.batch import STEP_KEY, StepInfo, StepTotals, attach_step, pop_step
 from evenstep.batch.step_info import RankLoads
 from evenstep.errors import ConfigurationError
@@ -118,3 +121,9 @@ def test_other_batches_are_left_alone_and_point_to_steps(batch):
 def test_a_field_of_the_same_name_is_never_overwritten():
     with pytest.raises(ConfigurationError, match=STEP_KEY):
         attach_step({STEP_KEY: 1}, step_info())
+
+
+def test_no_name_of_the_package_is_hidden_by_a_module():
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"evenstep.batch.{module.name}")
+    assert not [n for n in package.__all__ if isinstance(getattr(package, n), ModuleType)]
