@@ -53,30 +53,17 @@ def jsonl_file(path: Path, records: list[Any]) -> str:
 
 
 def test_npy_lengths_are_drawn_and_number_and_longest_are_those_of_all(tmp_path: Path) -> None:
-    np.save(tmp_path / "l.npy", np.arange(1, 1001))
-    length_sample = draw_length_sample(str(tmp_path / "l.npy"), size=50, seed=2)
-    assert (len(set(length_sample.lengths)), length_sample.total, length_sample.longest) == (
-        50,
-        1000,
-        1000,
-    )
-    assert not length_sample.whole
-    assert (
-        length_sample.lengths
-        == draw_length_sample(str(tmp_path / "l.npy"), size=50, seed=2).lengths
-    ).all()
-    assert (
-        length_sample.lengths
-        != draw_length_sample(str(tmp_path / "l.npy"), size=50, seed=3).lengths
-    ).any()
-
-
-@pytest.mark.parametrize("size", [None, 30, 31])
-def test_a_draw_no_smaller_than_the_data_is_the_data(tmp_path: Path, size: int | None) -> None:
-    np.save(tmp_path / "l.npy", np.arange(30) + 1)
-    length_sample = draw_length_sample(str(tmp_path / "l.npy"), size=size)
-    assert length_sample.whole
-    assert length_sample.lengths.tolist() == list(range(1, 31))
+    path = str(tmp_path / "l.npy")
+    np.save(path, np.arange(1, 1001))
+    drawn, again, other = (draw_length_sample(path, size=50, seed=seed) for seed in (2, 2, 3))
+    assert (len(set(drawn.lengths)), drawn.total, drawn.longest) == (50, 1000, 1000)
+    assert not drawn.whole
+    assert (drawn.lengths == again.lengths).all()
+    assert (drawn.lengths != other.lengths).any()
+    for size in (None, 1000, 1001):
+        whole = draw_length_sample(path, size=size)
+        assert whole.whole
+        assert whole.lengths.tolist() == list(range(1, 1001))
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl", "jsonl.gz"])
@@ -107,11 +94,9 @@ def test_text_token_ids_and_lengths_of_the_same_samples_agree(
     # Without a column: token ids, or text where there is a tokenizer for it.
     assert draw_length_sample(data).name.endswith(":input_ids")
     assert draw_length_sample(data, tokenizer=tokenizer).name.endswith(":text")
-
-
-def test_a_folder_with_a_tokenizer_file_is_a_tokenizer(tmp_path: Path, tokenizer: str) -> None:
-    data = jsonl_file(tmp_path / "d.jsonl", [{"text": "Every rank makes"}])
-    assert draw_length_sample(data, tokenizer=str(tmp_path)).lengths.tolist() == [3]
+    # A folder with the tokenizer's file is one, too.
+    of_folder = draw_length_sample(f"{data}:text", tokenizer=str(tmp_path))
+    assert of_folder.lengths.tolist() == words_in(37)
 
 
 def test_a_hugging_face_folder_is_read(tmp_path: Path, tokenizer: str) -> None:
@@ -212,20 +197,6 @@ def test_text_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> 
             draw_length_sample(data)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ("gone.npy", "no file .*gone.npy"),
-        ("gone.parquet:text", "no file .*gone.parquet"),
-        ("gone.jsonl", "no file .*gone.jsonl"),
-        ("gone.csv", "cannot read .*gone.csv: give FILE.npy"),
-    ],
-)
-def test_data_that_is_not_there_is_named(tmp_path: Path, data: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        draw_length_sample(str(tmp_path / data))
-
-
 def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_dict({"a": [1], "b": [2]}).save_to_disk(tmp_path / "folder")
@@ -239,15 +210,6 @@ def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
                 draw_length_sample(f"{data}{column}")
 
 
-def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    data = jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
-    (tmp_path / "bad.json").write_text("{}")
-    for name in ("gone.json", "bad.json"):
-        with pytest.raises(ConfigurationError, match=f"cannot load the tokenizer .*{name}"):
-            draw_length_sample(data, tokenizer=str(tmp_path / name))
-
-
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("transformers", "datasets"):
         monkeypatch.setitem(sys.modules, package, None)
@@ -256,3 +218,25 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         draw_length_sample(data, tokenizer="somebody/tokens")
     with pytest.raises(ImportError, match=r"datasets: pip install .evenstep\[hub\]"):
         draw_length_sample("somebody/samples")
+
+
+@pytest.mark.parametrize(
+    ("data", "tokenizer", "said"),
+    [
+        ("gone.npy", None, "no file .*gone.npy"),
+        ("gone.parquet:text", None, "no file .*gone.parquet"),
+        ("gone.jsonl", None, "no file .*gone.jsonl"),
+        ("gone.csv", None, "cannot read .*gone.csv: give FILE.npy"),
+        ("d.jsonl", "gone.json", "cannot load the tokenizer .*gone.json"),
+        ("d.jsonl", "bad.json", "cannot load the tokenizer .*bad.json"),
+    ],
+)
+def test_data_or_a_tokenizer_that_is_not_there_is_named(
+    tmp_path: Path, data: str, tokenizer: str | None, said: str
+) -> None:
+    pytest.importorskip("transformers")
+    jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
+    (tmp_path / "bad.json").write_text("{}")
+    given = None if tokenizer is None else str(tmp_path / tokenizer)
+    with pytest.raises(ConfigurationError, match=said):
+        draw_length_sample(str(tmp_path / data), tokenizer=given)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from evenstep.cost import Cost, PaddedTokenCost
-from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.update_size import UpdateSize
@@ -81,8 +80,3 @@ def test_a_policy_that_cannot_run_says_why_and_keeps_its_place() -> None:
     values = found["broken"].as_dict()
     assert {values[name] for name in (*FIGURES, "speedup")} == {None}
     assert found["even"].problem is None
-
-
-def test_the_baseline_must_be_among_the_policies() -> None:
-    with pytest.raises(ConfigurationError, match=BASELINE):
-        run(length_sample_of(np.array([3, 4]), 2), {"even": BUILDERS["even"]})

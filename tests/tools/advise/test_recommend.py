@@ -127,13 +127,9 @@ def test_groups_aim_lower_where_max_tokens_is_few_of_them_in_what_a_rank_holds(
     assert setup.target_tokens is not None
     wanted = held * lengths.mean() / 64
     assert wanted <= setup.target_tokens < wanted + 256
-
-
-@pytest.mark.parametrize("total", [None, 10**6])
-def test_windows_that_grow_hold_enough_groups_of_max_tokens(total: int | None) -> None:
-    lengths = np.full(1000, 100)
+    # Windows that grow hold enough groups of a shorter one.
     lengths[7] = 20_000
-    assert set_up(sample_of(lengths, total), world_size=2).target_tokens is None
+    assert buffer_size != "auto" or set_up(data, world_size=2).target_tokens is None
 
 
 def test_figures_are_those_of_the_samples_drawn() -> None:
@@ -159,45 +155,20 @@ def advice_of(recommended: Build) -> Advice:
     )
 
 
-def test_steps_of_like_lengths_are_warned_of_in_one_sentence() -> None:
-    advice = advice_of(lambda s: PoolSort(8, pool_size=200))
-    composition = advice.prediction("even").figures["composition"]
-    assert composition < 0.1
-    (warning,) = (note for note in advice.notes if WARNING in note)
-    assert f"(composition {composition:.2f}), which may cost quality" in warning
-    assert f"composition {composition:.2f}, where 1 is random" in advice.recommendation.reason
-
-
-def test_random_steps_are_not_warned_of() -> None:
-    advice = advice_of(lambda s: FixedBatch(8))
-    assert advice.prediction("even").figures["composition"] == pytest.approx(1, abs=0.1)
-    assert not any(WARNING in note for note in advice.notes)
-
-
 @pytest.mark.parametrize(
-    ("size", "said"),
-    [
-        (8, ", 2.00 times those of fixed-batch (--batch-size). Tune the learning rate anew"),
-        (4, "1.00 times those of fixed-batch (--batch-size). The learning rate, its schedule"),
-    ],
-)
-def test_what_becomes_of_the_learning_rate_is_told(size: int, said: str) -> None:
-    assert any(said in note for note in advice_of(lambda s: FixedBatch(size)).notes)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(
-    ("long", "cost", "said"),
+    ("long", "cost", "packed", "said"),
     [
         # A sample of 100 tokens takes 110, and one of 2,000 takes 6,000.
-        (20, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), "36% of the time"),
-        (20, PaddedTokenCost(), None),
-        (0, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), None),
-        (1, FittedCost(per_group=0.0, per_token=1.0, per_pair=1e-6), None),  # no time to speak of
+        (20, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), False, "36% of the time"),
+        (20, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), True, "36% of the time"),
+        (20, PaddedTokenCost(), False, None),
+        (0, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), False, None),
+        # No time to speak of.
+        (1, FittedCost(per_group=0.0, per_token=1.0, per_pair=1e-6), False, None),
     ],
 )
 def test_samples_that_take_longer_than_a_full_group_are_told(
-    long: int, cost: Cost, said: str | None, packed: bool
+    long: int, cost: Cost, packed: bool, said: str | None
 ) -> None:
     lengths = np.array([100] * (2000 - long) + [2000] * long)
     np.random.default_rng(0).shuffle(lengths)
@@ -211,3 +182,28 @@ def test_samples_that_take_longer_than_a_full_group_are_told(
         assert note.startswith("20 of the 2,000 samples, those longer than 100 tokens,")
         assert said is not None
         assert said in note
+
+
+@pytest.mark.parametrize(
+    ("policy", "rate"),
+    [
+        # A step holds what 200 sorted samples have in a row.
+        (PoolSort(8, pool_size=200), "2.00 times those of fixed-batch (--batch-size). Tune the"),
+        (FixedBatch(4), "1.00 times those of fixed-batch (--batch-size). The learning rate, its"),
+    ],
+)
+def test_steps_of_like_lengths_are_warned_of_and_the_learning_rate_is_told(
+    policy: Policy, rate: str
+) -> None:
+    advice = advice_of(lambda s: policy)
+    composition = advice.prediction("even").figures["composition"]
+    assert any(rate in note for note in advice.notes)
+    warnings = [note for note in advice.notes if WARNING in note]
+    if isinstance(policy, FixedBatch):
+        assert composition == pytest.approx(1, abs=0.1)
+        assert not warnings
+        return
+    assert composition < 0.1
+    (warning,) = warnings
+    assert f"(composition {composition:.2f}), which may cost quality" in warning
+    assert f"composition {composition:.2f}, where 1 is random" in advice.recommendation.reason

@@ -9,18 +9,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evenstep.tools.doctor import software
 
-CHECKS = """
-import json
-from evenstep.tools.doctor import CHECKS
-found = [each for check in CHECKS for each in check()]
-print(json.dumps([[each.check, each.level, each.found, each.remedy] for each in found]))
-"""
 DOCTOR = ("-m", "evenstep", "doctor", "--json")
 CLEAN = ("TMPDIR", "RAY_TMPDIR", "GLOO_SOCKET_IFNAME", "MASTER_ADDR")
 
@@ -44,18 +39,6 @@ def apart(commands: str) -> str:
     if subprocess.run([*enter, "true"], capture_output=True).returncode:
         pytest.skip("no rights to make namespaces")
     return f'exec {" ".join(enter)} sh -c \'{commands} exec "$0" "$@"\' "$0" "$@";'
-
-
-def findings(shell: str = "", **environ: str) -> dict[str, tuple[str, str, str]]:
-    """By check: level, what was found, and the remedy, of the worst finding."""
-    ran = tell(shell, "-c", CHECKS, **environ)
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, tuple[str, str, str]] = {}
-    for check, level, text, remedy in json.loads(ran.stdout):
-        assert (level == "ok") == (not remedy), "every finding has a remedy"
-        if level != "ok" or check not in found:
-            found[check] = level, text, remedy
-    return found
 
 
 @pytest.mark.slow
@@ -126,22 +109,6 @@ def test_an_encoding_without_all_characters_stops_no_command() -> None:
     assert "planning per sample, ?s" in ran.stdout
 
 
-def test_a_gpu_that_torch_was_not_built_for_is_found() -> None:
-    import torch
-
-    if torch.version.cuda or torch.version.hip:
-        pytest.skip("torch is built for one")
-    shell = apart(
-        "folder=$(mktemp -d); mount -t tmpfs none $folder; mkdir $folder/shm;"
-        "cp -a /dev/null /dev/zero /dev/urandom /dev/random $folder; touch $folder/nvidia0;"
-        "mount --move $folder /dev; rmdir $folder; ip link set lo up;"
-    )
-    level, found, remedy = findings(shell)["torch"]
-    assert level == "warning"
-    assert "the build has no CUDA" in found
-    assert "CUDA build" in remedy
-
-
 @pytest.mark.parametrize(
     ("name", "release", "level"),
     [
@@ -159,3 +126,22 @@ def test_releases_outside_the_table_are_found(name: str, release: str, level: st
         each.check: each.level for each in software.outside_the_table({name: release})
     }
     assert found.get(name, "ok") == level
+
+
+def test_a_gpu_that_torch_was_not_built_for_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    for name in ("nvidia0", "nvidiactl", "null"):
+        (tmp_path / name).touch()
+    there = software.gpus(str(tmp_path))
+    assert there == ["nvidia0"]
+    monkeypatch.setattr(software, "gpus", lambda: there)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (found,) = software.torch_build()
+    assert (found.check, found.level) == ("torch", "warning")
+    assert "the build has no CUDA" in found.found
+    assert "CUDA build" in found.remedy

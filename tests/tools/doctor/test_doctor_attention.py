@@ -61,15 +61,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     warn_of_plans.cache_clear()
 
 
-def test_cudnn_on_hopper_is_found_with_the_line_that_cures_it(machine: Machine) -> None:
-    (found,) = attention(GPU)
-    assert (found.check, found.level) == ("attention", "warning")
-    assert "builds a plan for every new shape" in found.found
-    assert "torch.backends.cuda.enable_cudnn_sdp(False)" in found.remedy
-    machine.has(capability=(9, 0), enabled=False)
-    assert not list(attention(GPU))
-
-
 @pytest.mark.parametrize(
     ("capability", "enabled", "kernel", "slow", "tried"),
     [
@@ -95,6 +86,19 @@ def test_a_device_is_slow_where_attention_takes_cudnn(
     assert machine.tried == 2 * tried
 
 
+def test_doctor_finds_the_attention_of_a_usable_gpu_with_the_line_that_cures_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(software, "attention", lambda device: attention(GPU))
+    found = {each.check: each for each in software.torch_build()}["attention"]
+    assert found.level == "warning"
+    assert "builds a plan for every new shape" in found.found
+    assert "torch.backends.cuda.enable_cudnn_sdp(False)" in found.remedy
+    machine.has(capability=(9, 0), enabled=False)
+    assert [each.check for each in software.torch_build()] == ["torch"]
+
+
 def test_other_kernels_build_no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     torchs_own = torch.nn.functional.scaled_dot_product_attention
     Machine(monkeypatch).has(capability=(9, 0), enabled=True, kernel=torchs_own)
@@ -112,14 +116,3 @@ def test_the_first_rank_is_warned_once(machine: Machine, caplog: pytest.LogCaptu
     assert said.endswith(
         "write torch.backends.cuda.enable_cudnn_sdp(False) before you train; see docs/gpu.md"
     )
-
-
-def test_doctor_looks_at_the_attention_of_a_usable_gpu(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(software, "attention", lambda device: attention(GPU))
-    found = {each.check: each for each in software.torch_build()}
-    assert found["attention"].level == "warning"
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert [each.check for each in software.torch_build()] == ["torch"]

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from evenstep.errors import ConfigurationError
 from evenstep.tools.simulate.distributions import (
     DISTRIBUTIONS,
+    drawn_images,
+    image_cells,
     sample_lengths,
 )
 
@@ -98,6 +100,29 @@ def test_any_count_is_drawn_whole_positive_and_repeatable(name: str, count: int,
 def test_lengths_arrive_in_random_order_not_sorted_by_stratum() -> None:
     lengths = sample_lengths("sharegpt4o", 20_000, 0).astype(float)
     assert abs(np.corrcoef(lengths[:-1], lengths[1:])[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "cells"),
+    [
+        (1000, 700, 36 * 25),
+        (56, 56, 4),
+        (14, 13, 3 * 2),  # small ones are enlarged to 4 cells or more
+        (28 * 4000, 28, 2262),  # one cell high at least, as the processor has it
+        (4000, 3000, 41 * 30),  # large ones shrink to 1,280 cells or fewer
+    ],
+)
+def test_images_are_scaled_to_whole_cells(width: int, height: int, cells: int) -> None:
+    assert image_cells([width], [height]).tolist() == [cells]
+
+
+def test_drawn_images_add_their_tokens() -> None:
+    rows = drawn_images(sample_lengths("ultrachat", 2000), "coyo-image", 0)
+    lengths, patches, images, pairs = rows
+    assert images.max() == 4
+    assert 0.2 < (images == 0).mean() < 0.3
+    assert (lengths > patches // 4).all()
+    assert (pairs >= patches**2 // np.maximum(images, 1)).all()
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5])
