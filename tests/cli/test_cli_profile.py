@@ -57,10 +57,3 @@ def test_too_little_time_writes_nothing_and_says_what_to_do(
     assert (code, out) == (2, "")
     assert "1 lengths were measured, and a fit needs 4; give more --seconds" in err
     assert not path.exists()
-
-
-def test_wrong_options_are_refused_in_one_line(capsys: Capture, tmp_path: Path) -> None:
-    out = ("--out", str(tmp_path / "calibration.json"))
-    code, printed, err = run(capsys, "profile", *SMALL, "--kv-heads", "3", *out)
-    assert (code, printed, err.count("\n")) == (2, "", 1)
-    assert "kv_heads=3 must divide" in err

@@ -13,6 +13,8 @@ import command_line
 from command_line import Capture
 
 from evenstep.cli.service_sizing import loaders_of
+from evenstep.cli.user_objects import load_job, load_object
+from evenstep.errors import ConfigurationError
 
 JOB = """
 import json, pathlib
@@ -63,12 +65,40 @@ def test_a_job_is_measured_and_sized(tmp_path: Path, capsys: Capture, monkeypatc
 
 
 def test_loaders_are_a_number_auto_or_a_file(tmp_path: Path) -> None:
-    assert loaders_of("4") == 4
-    assert loaders_of("auto") == "auto"
+    assert (loaders_of("4"), loaders_of("auto")) == (4, "auto")
     (tmp_path / "x.json").write_text("{}")
-    from evenstep.errors import ConfigurationError
+    for given, said in (
+        (str(tmp_path / "x.json"), "no layout of"),
+        ("many", "give a number, auto"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            loaders_of(given)
 
-    with pytest.raises(ConfigurationError, match="no layout of loaders"):
-        loaders_of(str(tmp_path / "x.json"))
-    with pytest.raises(ConfigurationError, match="give a number, auto, or a file"):
-        loaders_of("many")
+
+# Names of objects on the command line
+
+
+def test_an_object_is_found_in_its_module() -> None:
+    import documents
+
+    assert load_object("documents:Documents") is documents.Documents
+    assert load_object("documents:Documents.__len__") is documents.Documents.__len__
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere.py:make", "there is no file nowhere.py"),
+        ("no_such_module:make", "there is no module 'no_such_module'"),
+        ("documents:nothing", "documents has no 'nothing'"),
+        ("documents", "must be FILE.py:NAME or package.module:NAME"),
+    ],
+)
+def test_a_name_that_stands_for_nothing_is_refused(name: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        load_object(name)
+
+
+def test_what_is_no_job_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'documents:VOCABULARY' is a int; name an"):
+        load_job("documents:VOCABULARY")

@@ -110,6 +110,17 @@ def test_megatron_gets_padded_boundaries_also_where_nothing_is_padded():
     assert to_megatron(batch)[1]["cu_seqlens_q_padded"] is None
 
 
+def test_labels_that_are_shifted_already_are_handed_to_megatron_as_they_are():
+    sample = {"input_ids": [1, 2, 3, 4], "labels": [2, 3, 4, -100]}
+    batch = PackCollator(mask_first_label=False)([sample])
+    sharding = shard_per_document([4], 2)
+    fields, _ = to_megatron_shard(batch, sharding, 0, labels_shifted=True)
+    assert fields["labels"].tolist() == [[2, -100]]
+    assert fields["loss_mask"].tolist() == [[1.0, 0.0]]
+    with pytest.raises(CollateError, match="labels_shifted=True"):
+        to_megatron_shard(batch, sharding, 0)
+
+
 def test_a_sharding_that_megatrons_attention_does_not_know_is_refused():
     batch = PackCollator()([{"input_ids": [1] * n} for n in (4, 12)])
     with pytest.raises(ConfigurationError, match=r"per-sequence .* not the cut .* own_attention=T"):
@@ -124,14 +135,3 @@ def test_a_sharding_that_megatrons_attention_does_not_know_is_refused():
         to_megatron_shard(batch, shard_per_document([12, 4], 2), 0)
     fields, _ = to_megatron_shard(batch, shard_per_sequence([4, 12], 2), 0, own_attention=True)
     assert fields["tokens"].shape == (1, 8)
-
-
-def test_labels_that_are_shifted_already_are_handed_to_megatron_as_they_are():
-    sample = {"input_ids": [1, 2, 3, 4], "labels": [2, 3, 4, -100]}
-    batch = PackCollator(mask_first_label=False)([sample])
-    sharding = shard_per_document([4], 2)
-    fields, _ = to_megatron_shard(batch, sharding, 0, labels_shifted=True)
-    assert fields["labels"].tolist() == [[2, -100]]
-    assert fields["loss_mask"].tolist() == [[1.0, 0.0]]
-    with pytest.raises(CollateError, match="labels_shifted=True"):
-        to_megatron_shard(batch, sharding, 0)

@@ -14,21 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from source_checks import check_order_and_seeking, take
+from source_checks import check_order_and_seeking, take, write_tar
 
 from evenstep.data import Source, open_reader
 from evenstep.data.storage import StorageFile
 from evenstep.errors import ConfigurationError, SampleError
 
 webdataset = pytest.importorskip("webdataset")
-
-
-def write_tar(path: Path, files: list[tuple[str, bytes]]) -> None:
-    with tarfile.open(path, "w") as tar:
-        for name, content in files:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
 
 
 @pytest.fixture
