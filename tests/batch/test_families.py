@@ -61,8 +61,3 @@ def test_loss_and_gradient_of_a_packed_group_are_those_of_the_padded_batch(name:
 def test_gemma_is_refused_by_name() -> None:
     with pytest.raises(CollateError, match=r"'gemma3', whose image tokens .* packed=False"):
         packed("Gemma 3", FAMILIES["Gemma 3"].model(0).config, (0, 1))
-
-
-def test_positions_need_the_configuration() -> None:
-    with pytest.raises(CollateError, match=r"PreparingCollator\(config=model.config\)"):
-        packed("Qwen2-VL", None, (1,))
