@@ -69,3 +69,4 @@ def test_padding_that_a_sample_comes_with_is_not_supervised() -> None:
     ]
     batch = PadCollator()(samples)
     assert batch["labels"].tolist() == [[IGNORED, 2, IGNORED, IGNORED], [5, 6, 7, IGNORED]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]  # not made anew

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from evenstep import batch as package
-from evenstep.batch import STEP_KEY, StepInfo, StepTotals, attach_step, pop_step
+from evenstep.batch import STEP_KEY, Composition, StepInfo, StepTotals, attach_step, pop_step
 from evenstep.batch.step_info import RankLoads
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.step_values import StepValues
@@ -88,6 +88,14 @@ def test_where_ranks_wait_at_updates_imbalance_is_that_of_the_update():
     for step in (middle, last):
         values.add(step)
     assert values.take()["imbalance"] == pytest.approx(loads.cost.max() / 80)
+
+
+def test_a_composition_takes_the_samples_of_all_ranks():
+    composition = Composition()
+    for number in range(4):
+        composition.add(step_info(rank=number % 2, ends_update=number % 2 == 1))
+    assert (composition.updates, composition.samples_per_update) == (2, 10)
+    assert (composition.tokens_per_update, composition.tokens_per_update_cv) == (160, 0)
 
 
 def test_to_dict_is_json_with_both_shares():

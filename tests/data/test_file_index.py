@@ -11,6 +11,7 @@ from source_checks import take, write_tar
 
 from evenstep.data import Source, file_index, open_reader
 from evenstep.data.storage import StorageFile
+from evenstep.errors import ConfigurationError
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,11 @@ def test_a_file_is_read_once_to_open_it_and_again_after_it_has_changed(tmp_path,
     with open_reader(tar) as reader:
         assert read == []
         assert [item.sample["cls"] for item in take(reader, 3, 50)] == [50, 51, 52]
+
+    (tmp_path / "empty.jsonl").write_text("\n" * 2000)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="no samples"):
+            open_reader(Source("s", str(tmp_path / "empty.jsonl")))
 
 
 @pytest.mark.parametrize("damage", [b"", b"1234", b"123456789", None])

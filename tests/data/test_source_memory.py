@@ -76,6 +76,7 @@ def resident(path: Path, *, room: int, on: int, alone: int = 0) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_with_room_for_all_each_source_holds_one_row_group(path: Path) -> None:
     opened, reading, further, last = resident(path, room=1024, on=3 * ROWS // 2, alone=40_000)
     assert opened < 0.1 * SOURCES + 2

@@ -150,53 +150,6 @@ def test_lengths_can_be_cut_and_the_cut_ones_are_counted(tmp_path: Path) -> None
         cut.cut_to(0)
 
 
-@pytest.mark.parametrize(
-    ("form", "rows", "message"),
-    [
-        ("parquet", [[1], [], [2]], r"row 1 of .*d\.parquet:ids has length 0"),
-        ("parquet", [[1], None, None], r"row 1 of .* has length None"),
-        ("parquet", [True, False], r"row 0 of .* has length True"),
-        ("parquet", [1.5], r"row 0 of .* has length 1.5"),
-        ("jsonl", [{"n": 3}, {"n": 0}, {"n": -1}], r"line 2 of .*d\.jsonl:n has length 0"),
-        ("jsonl", [{"n": 3}, {"m": 3}], r"line 2 of .* has length None"),
-        ("jsonl", [{"n": {"a": 1}}], r"line 1 of .* has length {'a': 1}"),
-        ("jsonl", [[1, 2]], r"line 1 .* not an object"),
-        ("jsonl", [], "no samples"),
-    ],
-)
-def test_a_bad_row_is_named(tmp_path: Path, form: str, rows: list[Any], message: str) -> None:
-    path = tmp_path / f"d.{form}"
-    data = parquet_file(path, ids=rows) if form == "parquet" else jsonl_file(path, rows)
-    with pytest.raises(ConfigurationError, match=message):
-        draw_length_sample(data)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("d.jsonl", b'{"n": 3}\n\n{"n": \n', r"line 3 of .*d\.jsonl is not JSON"),
-        (
-            "d.jsonl.gz",
-            gzip.compress(b'{"n": 3}\n' * 100, mtime=0)[:-12],
-            r"d\.jsonl\.gz cannot be read",
-        ),
-    ],
-)
-def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ConfigurationError, match=said):
-        draw_length_sample(str(tmp_path / name))
-
-
-def test_text_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    for data in (
-        jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}]),
-        parquet_file(tmp_path / "d.parquet", text=["a"]),
-    ):
-        with pytest.raises(ConfigurationError, match=r"holds text: give --tokenizer"):
-            draw_length_sample(data)
-
-
 def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_dict({"a": [1], "b": [2]}).save_to_disk(tmp_path / "folder")
@@ -240,3 +193,35 @@ def test_data_or_a_tokenizer_that_is_not_there_is_named(
     given = None if tokenizer is None else str(tmp_path / tokenizer)
     with pytest.raises(ConfigurationError, match=said):
         draw_length_sample(str(tmp_path / data), tokenizer=given)
+
+
+@pytest.mark.parametrize(
+    ("form", "rows", "message"),
+    [
+        ("parquet", [[1], [], [2]], r"row 1 of .*d\.parquet:ids has length 0"),
+        ("parquet", [[1], None, None], r"row 1 of .* has length None"),
+        ("parquet", [True, False], r"row 0 of .* has length True"),
+        ("parquet", [1.5], r"row 0 of .* has length 1.5"),
+        ("parquet", ["a"], r"holds text: give --tokenizer"),
+        ("jsonl", [{"n": 3}, {"n": 0}, {"n": -1}], r"line 2 of .*d\.jsonl:n has length 0"),
+        ("jsonl", [{"n": 3}, {"m": 3}], r"line 2 of .* has length None"),
+        ("jsonl", [{"n": {"a": 1}}], r"line 1 of .* has length {'a': 1}"),
+        ("jsonl", [{"text": "a"}], r"holds text: give --tokenizer"),
+        ("jsonl", [[1, 2]], r"line 1 .* not an object"),
+        ("jsonl", [], "no samples"),
+        ("jsonl", b'{"n": 3}\n\n{"n": \n', r"line 3 of .*d\.jsonl is not JSON"),
+        ("jsonl.gz", gzip.compress(b'{"n": 3}\n' * 100, mtime=0)[:-12], r"d\.jsonl\.gz cannot be"),
+    ],
+)
+def test_a_bad_row_or_a_damaged_file_is_named(
+    tmp_path: Path, form: str, rows: Any, message: str
+) -> None:
+    path = tmp_path / f"d.{form}"
+    if isinstance(rows, bytes):
+        path.write_bytes(rows)
+    elif form == "parquet":
+        parquet_file(path, ids=rows)
+    else:
+        jsonl_file(path, rows)
+    with pytest.raises(ConfigurationError, match=message):
+        draw_length_sample(str(path))

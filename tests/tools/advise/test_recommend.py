@@ -49,25 +49,17 @@ def test_settings_fit_every_sample_known_of(
     assert len(setup.sweep) >= 2
 
 
-def test_what_the_user_gives_is_taken() -> None:
-    setup = set_up(sample_of([5, 9]), world_size=2, max_tokens=9, buffer_size=7, batch_size=3)
-    assert (setup.max_tokens, setup.buffer_size, setup.batch_size) == (9, 7, 3)
-
-
-def test_a_budget_below_the_longest_sample_is_refused_with_the_remedies() -> None:
+def test_what_the_user_gives_is_taken_or_refused_with_the_remedies() -> None:
     with pytest.raises(ConfigurationError) as caught:
         set_up(sample_of([5, 30, 20], longest=50), world_size=2, max_tokens=10)
     for said in ("50 tokens", "max_tokens=10", "2 of the 3", "--max-tokens", "--max-length 10"):
         assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("world_size", 0), ("max_tokens", 0), ("buffer_size", 0), ("batch_size", 0)],
-)
-def test_a_number_out_of_range_is_named(name: str, value: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name}=0"):
-        set_up(sample_of([1]), **{"world_size": 1, name: value})  # type: ignore[arg-type]
+    numbers = {"max_tokens": 9, "buffer_size": 7, "batch_size": 3, "world_size": 2}
+    setup = set_up(sample_of([5, 9]), **numbers)  # type: ignore[arg-type]
+    assert (setup.max_tokens, setup.buffer_size, setup.batch_size) == (9, 7, 3)
+    for name in numbers:
+        with pytest.raises(ConfigurationError, match=f"{name}=0"):
+            set_up(sample_of([1]), **{"world_size": 1, name: 0})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -45,14 +45,15 @@ class Machine:
             return zeros(*size, **options)
 
         patch.setattr(torch, "zeros", on_cpu)
+        self.torchs_own = torch.nn.functional.scaled_dot_product_attention
         self.has(capability=(9, 0), enabled=True)
         warn_of_plans.cache_clear()
 
     def has(self, *, capability: tuple[int, int], enabled: bool, kernel: Any = by_cudnn) -> None:
         self._patch.setattr("torch.cuda.get_device_capability", lambda device: capability)
         self._patch.setattr("torch.backends.cuda.cudnn_sdp_enabled", lambda: enabled)
-        if kernel is not None:
-            self._patch.setattr("torch.nn.functional.scaled_dot_product_attention", kernel)
+        kernel = kernel or self.torchs_own
+        self._patch.setattr("torch.nn.functional.scaled_dot_product_attention", kernel)
 
 
 @pytest.fixture
@@ -67,6 +68,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
         ((9, 0), True, by_cudnn, True, 1),
         ((10, 0), True, by_cudnn, True, 1),
         ((9, 0), True, refused, False, 1),
+        ((9, 0), True, None, False, 1),  # torch's own, here
         ((9, 0), False, by_cudnn, False, 0),  # cured
         ((8, 0), True, by_cudnn, False, 0),
     ],
@@ -80,6 +82,7 @@ def test_a_device_is_slow_where_attention_takes_cudnn(
     tried: int,
 ) -> None:
     machine.has(capability=capability, enabled=enabled, kernel=kernel)
+    assert not plans_each_shape(torch.device("cpu"))
     assert plans_each_shape(GPU) == slow
     with torch.no_grad():
         assert plans_each_shape(GPU) == slow
@@ -97,13 +100,6 @@ def test_doctor_finds_the_attention_of_a_usable_gpu_with_the_line_that_cures_it(
     assert "torch.backends.cuda.enable_cudnn_sdp(False)" in found.remedy
     machine.has(capability=(9, 0), enabled=False)
     assert [each.check for each in software.torch_build()] == ["torch"]
-
-
-def test_other_kernels_build_no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    torchs_own = torch.nn.functional.scaled_dot_product_attention
-    Machine(monkeypatch).has(capability=(9, 0), enabled=True, kernel=torchs_own)
-    assert not plans_each_shape(GPU)
-    assert not plans_each_shape(torch.device("cpu"))
 
 
 def test_the_first_rank_is_warned_once(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:

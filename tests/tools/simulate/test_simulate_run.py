@@ -177,8 +177,8 @@ def test_what_cannot_be_simulated_is_refused_before_the_run() -> None:
 
 
 def test_a_result_tells_the_parts_apart_where_the_cost_does() -> None:
-    rows = drawn_images(sample_lengths("mm-mix", 600), "coyo-image", 0)
-    shards = [rows[:, shard] for shard in deal(600, 2)]
+    rows = drawn_images(sample_lengths("mm-mix", 200), "coyo-image", 0)
+    shards = [rows[:, shard] for shard in deal(200, 2)]
     language = TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128)
     tower = TransformerCost.vision(layers=2, hidden_size=64, heads=4, ffn_size=128)
     text = simulate(Even(16_384, cost=language), shards)
