@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import importlib
 import json
 import pkgutil
 from collections import UserDict
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -131,7 +130,9 @@ def test_a_field_of_the_same_name_is_never_overwritten():
         attach_step({STEP_KEY: 1}, step_info())
 
 
-def test_no_name_of_the_package_is_hidden_by_a_module():
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"evenstep.batch.{module.name}")
-    assert not [n for n in package.__all__ if isinstance(getattr(package, n), ModuleType)]
+def test_no_name_that_is_imported_on_first_use_is_that_of_a_module():
+    """Which would replace it when imported."""
+    lazy = {name for names in package._HOMES.values() for name in names}
+    assert not lazy & {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert lazy < set(package.__all__)
+    assert all(getattr(package, name) for name in package.__all__)

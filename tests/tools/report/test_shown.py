@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evenstep.cost import PaddedTokenCost
 from evenstep.errors import ConfigurationError
@@ -18,22 +16,6 @@ from evenstep.tools.advise import Advice, LengthSample, advise, set_up
 from evenstep.tools.advise.predict import LEFT_OUT
 from evenstep.tools.report import StepPanel, plot_steps, text_table
 from evenstep.tools.report.advice_text import advice_text
-
-CELLS = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=12)
-
-
-@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n))))
-def test_every_line_keeps_its_cells_and_fits_the_rule_under_the_header(
-    rows: list[list[str]],
-) -> None:
-    columns = len(rows[0]) if rows else 1
-    lines = text_table(["head"] * columns, rows).split("\n")
-    assert len(lines) == len(rows) + 2
-    width = len(lines[1])
-    for row, line in zip(rows, lines[2:]):
-        assert len(line) <= width
-        assert line == line.rstrip()
-        assert all(cell.strip() in line for cell in row)
 
 
 def test_numbers_are_flush_right_and_names_flush_left() -> None:
