@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from command_line import Capture, figures, run
 from evenstep.cli.app import COMMANDS, GROUPS, build
 from evenstep.cli.shared_options import parse_cost
 from evenstep.cost import PaddedTokenCost, TokenCost, cost_of
+from evenstep.tools.profile import load_calibration, timer
 from evenstep.tools.simulate.yardsticks import COMPARED
 from evenstep.version import __version__
 
@@ -221,3 +223,38 @@ def test_without_typer_the_command_says_how_to_install_it(
     code, out, err = run(capsys, "--version")
     assert (code, out) == (2, "")
     assert "pip install 'evenstep[cli]'" in err
+
+
+# A calibration as a cost
+
+
+SMALL = ("--layers", "3", "--hidden-size", "64", "--heads", "4", "--ffn-size", "96")
+QUICK = ("--device", "cpu", "--max-length", "256", "--seconds")
+
+
+def test_a_calibration_is_written_and_is_a_cost_of_other_commands(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Much time and few repeats, so that a machine under load measures all lengths, too.
+    monkeypatch.setattr(timer, "_REPEATS", (3, 3))
+    path = tmp_path / "new" / "calibration.json"
+    arguments = ("profile", *SMALL, "--kv-heads", "2", *QUICK, "60", "--out", str(path), "--json")
+    code, out, err = run(capsys, *arguments)
+    assert code == 0, err
+    assert json.loads(out) == json.loads(path.read_text())
+    assert f"--cost calibration:{path}" in err
+    content = json.loads(out)
+    assert (content["shape"]["layers"], content["shape"]["kv_heads"]) == (3, 2)
+    assert (content["device"]["kind"], content["dtype"]) == ("cpu", "fp32")
+    assert all(part > 0 for each in content["measurements"] for part in each["seconds"])
+
+    cost = f"calibration:{path}"
+    assert asdict(parse_cost(cost)) == asdict(load_calibration(path)) == content["coefficients"]
+    capsys.readouterr()
+    code, out, err = run(
+        capsys,
+        *("simulate", "even", "--lengths", "ultrachat", "--world-size", "2", "--samples", "100"),
+        *("--cost", cost, "--json"),
+    )
+    assert code == 0, err
+    assert json.loads(out)["cost"] == cost
