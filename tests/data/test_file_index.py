@@ -77,6 +77,16 @@ def test_a_file_is_read_once_to_open_it_and_again_after_it_has_changed(tmp_path,
             open_reader(Source("s", str(tmp_path / "empty.jsonl")))
 
 
+def test_a_sample_of_a_tar_file_is_read_by_itself(tmp_path, read):
+    write_tar(tmp_path / "0.tar", [(f"{k:04}.bin", bytes([k % 251]) * 100_000) for k in range(40)])
+    with open_reader(Source("s", str(tmp_path / "0.tar"), shuffle=False)) as reader:
+        assert 0 < sum(read) < 40 * 100_000  # headers, and what comes with them
+        read.clear()
+        (item,) = take(reader, 1, 30)
+        assert item.sample["bin"] == bytes([30]) * 100_000
+        assert sum(read) < 2 * 100_000
+
+
 @pytest.mark.parametrize("damage", [b"", b"1234", b"123456789", None])
 def test_a_damaged_index_is_made_again(tmp_path, folder, damage):
     path = tmp_path / "a.jsonl"
