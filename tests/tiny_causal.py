@@ -70,11 +70,6 @@ def by_pieces(starts: list[int], lengths: list[int]) -> Attention:
     return attend
 
 
-def shifted(labels: torch.Tensor) -> torch.Tensor:
-    """What a model does that shifts labels inside."""
-    return torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
-
-
 def gradient(model: nn.Module) -> torch.Tensor:
     parts = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
     assert len(parts) == len(list(model.parameters()))
@@ -93,23 +88,16 @@ def documents(lengths: list[int], seed: int = 0) -> list[dict[str, Any]]:
     return samples
 
 
-def one_at_a_time(
-    model: TinyCausal, samples: list[dict[str, Any]]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Every document alone, as nothing else could disturb it.
-
-    Returns:
-        Logits [all tokens, VOCABULARY], the loss summed over supervised tokens, its gradient.
-    """
-    logits, losses = [], []
+def one_at_a_time(model: TinyCausal, samples: list[dict[str, Any]]) -> torch.Tensor:
+    """The gradient of the loss summed over supervised tokens, of every document alone, as nothing
+    else could disturb it."""
+    losses = []
     for sample in samples:
         tokens, labels = sample["input_ids"], sample["labels"]
         out = model(tokens[None], torch.arange(len(tokens))[None], causal)[0]
-        logits.append(out)
         losses.append(cross_entropy(out[:-1], labels[1:], reduction="sum"))
-    loss = torch.stack(losses).sum()
-    loss.backward()
-    return torch.cat(logits).detach(), loss.detach(), gradient(model)
+    torch.stack(losses).sum().backward()
+    return gradient(model)
 
 
 def tiny_qwen(**changes: Any) -> Any:

@@ -24,14 +24,13 @@ from evenstep.errors import CollateError
 from families import FAMILIES, Family
 
 CAUSAL = [family for family in FAMILIES.values() if not family.always_media]
-each_family = pytest.mark.parametrize("family", CAUSAL, ids=lambda family: family.name)
 WAYS = [*(("processor", place) for place in ("right", "left", "packed")), ("sample", "right")]
 CASES = [
     pytest.param(family, source, place, id=f"{family.name}, {source}, {place}")
     for family in CAUSAL
     for source, place in WAYS
     if (family.name, place) != ("Gemma 3", "packed")  # which `PreparingCollator` refuses
-    and ((place == "right" and source == "processor") or family in CAUSAL[:3])
+    and ((place == "right" and source == "processor") or family in CAUSAL[:2])
 ]
 
 
@@ -81,8 +80,9 @@ def test_a_blank_runs_the_tower_and_changes_no_loss_and_no_gradient(family, sour
             assert not gradient.any(), name
 
 
-@each_family
-def test_a_group_with_media_gets_no_blank(family):
+@pytest.mark.parametrize("name", ["Qwen2-VL", "Gemma 3", "Qwen2-Audio"])
+def test_a_group_with_media_gets_no_blank(name):
+    family = FAMILIES[name]
     blank = blank_of(family.processor())
     for media in ([1], [0, 1, 0], [2, 0]):
         samples = prepared(family, media)

@@ -1,11 +1,10 @@
-"""Rows of every model family, prepared one by one, make the batch that the family makes of them.
-
-Each row goes through the family's own collate function alone, `unbatch` makes a sample of it, and
-`PadCollator` a batch of the samples. The family's collate function, given all rows at once, is the
-independent answer.
-"""
+"""Rows of every model family, prepared one by one, make the batch that the family makes of them,
+padded, and its loss and gradient, packed: each sample has its own positions and sees itself."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,42 +12,52 @@ import torch
 pytest.importorskip("transformers", minversion="5.24")
 pytest.importorskip("PIL")
 
-from evenstep import PadCollator
+from evenstep import PadCollator, PreparingCollator
 from evenstep.batch import unbatch
-from families import FAMILIES, Family
-
-GROUPS = {
-    "one image each": [1, 1, 1],
-    "mixed": [2, 0, 1, 0, 2],
-}
-"""Media per row. Which row of each family, and so sizes and lengths, follows from its place."""
-CASES = [
-    pytest.param(family, media, id=f"{family.name}, {group}")
-    for family in FAMILIES.values()
-    for group, media in GROUPS.items()
-    if family.always_media == (group == "one image each")
-]
+from evenstep.errors import CollateError
+from families import FAMILIES
 
 
-def rows_of(family: Family, media: list[int]) -> list[dict]:
-    return [family.row(3 * number + 1, images=count) for number, count in enumerate(media)]
-
-
-def alone(family: Family, rows: list[dict]) -> list[dict]:
-    """Each row's batch of one."""
-    return [family.collate([row]) for row in rows]
-
-
-def joined(family: Family, rows: list[dict]) -> dict:
+@pytest.mark.parametrize("name", FAMILIES)
+def test_samples_prepared_alone_make_the_familys_own_batch(name: str) -> None:
+    family = FAMILIES[name]
+    media = [1, 1, 1] if family.always_media else [2, 0, 1, 0, 2]
+    # Sizes and lengths follow from the numbers of rows.
+    rows = [family.row(3 * number + 1, images=count) for number, count in enumerate(media)]
     collate = PadCollator(side=family.padding_side, pad_token_id=family.pad_token_id or 0)
-    return collate([unbatch(batch) for batch in alone(family, rows)])
-
-
-@pytest.mark.parametrize(("family", "media"), CASES)
-def test_samples_prepared_alone_make_the_familys_own_batch(family: Family, media: list[int]):
-    rows = rows_of(family, media)
-    ours, theirs = joined(family, rows), family.collate(rows)
+    ours, theirs = collate([unbatch(family.collate([row])) for row in rows]), family.collate(rows)
     assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        assert ours[name].dtype == value.dtype, name
-        assert torch.equal(ours[name], value), name
+    for field, value in theirs.items():
+        assert ours[field].dtype == value.dtype, field
+        assert torch.equal(ours[field], value), field
+
+
+def gradient(model: torch.nn.Module, batch: Any) -> tuple[float, torch.Tensor]:
+    model.zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    return loss.item(), torch.cat([g.flatten() for g in grads])
+
+
+def packed(name: str, config: Any, numbers: tuple[int, ...]) -> Any:
+    made = PreparingCollator(collate_fn=FAMILIES[name].collate, packed=True)
+    made = replace(made, config=config)
+    return made([made.prepare(FAMILIES[name].row(number)) for number in numbers])
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("Gemma 3", "Whisper")])
+def test_loss_and_gradient_of_a_packed_group_are_those_of_the_padded_batch(name: str) -> None:
+    family, numbers = FAMILIES[name], (2, 0, 1, 3)
+    model = family.model(0)
+    batch = packed(name, model.config, numbers)
+    assert batch["input_ids"].shape[0] == 1
+    loss, found = gradient(model, batch)
+    expected_loss, expected = gradient(model, family.collate([family.row(n) for n in numbers]))
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_gemma_is_refused_by_name() -> None:
+    with pytest.raises(CollateError, match=r"'gemma3', whose image tokens .* packed=False"):
+        packed("Gemma 3", FAMILIES["Gemma 3"].model(0).config, (0, 1))

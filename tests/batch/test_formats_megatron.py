@@ -10,17 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drawn_documents import DRAWN, samples_of
 from evenstep.batch import PackCollator
 from evenstep.batch.formats import to_hugging_face, to_megatron
 from evenstep.errors import CollateError
 
 pytestmark = pytest.mark.usefixtures("without_megatron")
 
-documents = st.lists(
-    st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=9),
-    min_size=1,
-    max_size=5,
-)
 SAMPLES = [
     {"input_ids": [1, 2, 3], "labels": [-100, 2, 3]},
     {"input_ids": [4], "labels": [4]},
@@ -40,15 +36,9 @@ class PackedSeqParams:
     max_seqlen_kv: int | None = None
 
 
-@given(documents, st.sampled_from([None, 4]), st.sampled_from([None, 8]))
+@given(DRAWN, st.sampled_from([None, 4]), st.sampled_from([None, 8]))
 def test_every_token_is_asked_for_the_next_one_of_its_document(docs, each, whole):
-    samples = [
-        {
-            "input_ids": [token for token, _ in doc],
-            "labels": [token if kept else -100 for token, kept in doc],
-        }
-        for doc in docs
-    ]
+    samples = samples_of(docs)
     batch = PackCollator(pad_documents_to_multiple_of=each, pad_to_multiple_of=whole)(samples)
     fields, _ = to_megatron(batch)
     starts = batch.get("cu_seqlens_padded", batch["cu_seqlens"]).tolist()

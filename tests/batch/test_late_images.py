@@ -16,20 +16,16 @@ import torch
 pytest.importorskip("transformers", minversion="5.24")
 pytest.importorskip("PIL")
 
-import transformers
 from PIL import Image
 
 import evenstep
 from evenstep.batch.count_media import LATE
-from evenstep.batch.images.lazy_images import LazyImage
+from evenstep.batch.images.lazy_images import LazyImage, lazy
 from evenstep.errors import CollateError, ConfigurationError, SampleError
-from families import FAMILIES, IMAGE_FAMILIES, Family
+from families import FAMILIES, Family
 from families.media import image
 from image_decodings import decodings as decodings
 
-LATE_FAMILIES = [name for name in IMAGE_FAMILIES if not name.startswith("LLaVA")]
-"""Those with a rule from sizes."""
-each_family = pytest.mark.parametrize("name", LATE_FAMILIES)
 QWEN = FAMILIES["Qwen2-VL"]
 
 
@@ -60,28 +56,17 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert torch.equal(value, other[name])
 
 
-@each_family
-def test_groups_are_those_made_at_once_bit_for_bit(name: str) -> None:
+# One of each rule from sizes.
+@pytest.mark.parametrize("name", ["Qwen2-VL", "Idefics3", "SmolVLM", "Gemma 3", "InternVL"])
+def test_groups_are_those_made_at_once_and_each_image_is_decoded_once(
+    name: str, decodings: list[Any]
+) -> None:
     family = FAMILIES[name]
     late, at_once = collator(family), collator(family, late=False)
     assert late.late
     assert not at_once.late
-    rows = rows_of(family)
-    samples = [pickle.loads(pickle.dumps(late.prepare(row))) for row in rows]
-    assert sum(LATE in sample for sample in samples) >= 3
-    for group in ([0], [1], [0, 3], list(range(7)), [4, 0, 1]):
-        ours = late([samples[i] for i in group])
-        assert_equal(ours, at_once([at_once.prepare(rows_of(family)[i]) for i in group]))
-
-
-@each_family
-def test_each_image_is_decoded_once_and_not_before_its_group_is_known(
-    name: str, decodings: list[Any]
-) -> None:
-    family = FAMILIES[name]
-    late = collator(family)
     decodings.clear()
-    samples = [late.prepare(row) for row in rows_of(family) if row["images"]]
+    samples = [pickle.loads(pickle.dumps(late.prepare(row))) for row in rows_of(family)]
     kept = [sample for sample in samples if LATE in sample]
     assert len(kept) >= 3
     few = sum(len(sample[LATE].pixels) > 0 and _count(sample) for sample in kept)
@@ -91,6 +76,9 @@ def test_each_image_is_decoded_once_and_not_before_its_group_is_known(
     assert len(decodings) == all_images
     late(kept)  # nothing is kept of what was decoded
     assert len(decodings) == all_images + few
+    for group in ([0], [0, 3], [4, 0, 1, 2, 3, 5, 6]):
+        ours = late([samples[i] for i in group])
+        assert_equal(ours, at_once([at_once.prepare(rows_of(family)[i]) for i in group]))
 
 
 def _count(sample: dict[str, Any]) -> int:
@@ -152,35 +140,31 @@ class Bound:
         return by_global(rows)
 
 
+hidden = [by_global]
+
+
+def by_list(rows: list[Any]) -> Any:
+    return hidden[0](rows)
+
+
 @pytest.mark.parametrize(
     "collate_fn",
     [by_global, functools.partial(by_argument, processor=PROCESSOR), Bound().collate],
     ids=["global", "partial", "method"],
 )
 def test_the_processor_is_found_wherever_functions_have_it(collate_fn: Any) -> None:
-    late = evenstep.PreparingCollator(collate_fn=collate_fn).learned(rows_of(QWEN))
-    assert late.late
-    assert isinstance(PROCESSOR.image_processor, transformers.Qwen2VLImageProcessorPil)
+    assert evenstep.PreparingCollator(collate_fn=collate_fn).learned(rows_of(QWEN)).late
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_one_that_is_not_found_can_be_given(given: bool, caplog: Any) -> None:
-    hidden = [PROCESSOR]
-
-    def collate(rows: list[Any]) -> Any:
-        (processor,) = hidden
-        text = [processor.apply_chat_template(row["messages"], tokenize=False) for row in rows]
-        images = [each for row in rows for each in row["images"]] or None
-        batch = dict(processor(text=text, images=images, padding=True, return_tensors="pt"))
-        return {**batch, "labels": batch["input_ids"].clone()}
-
+def test_one_that_is_not_found_can_be_given(caplog: Any) -> None:
     caplog.set_level("INFO", "evenstep")
-    made = evenstep.PreparingCollator(collate_fn=collate, processor=PROCESSOR if given else None)
-    assert made.learned(rows_of(QWEN)).late is given
-    assert ("collate_fn shows no processor" in caplog.text) is not given
-    if not given:
-        with pytest.raises(ConfigurationError, match=r"late=True: .*pass .*processor="):
-            replace(made, late=True).learned(rows_of(QWEN))
+    for processor in (PROCESSOR, None):
+        assert "collate_fn shows no processor" not in caplog.text
+        made = evenstep.PreparingCollator(collate_fn=by_list, processor=processor)
+        assert made.learned(rows_of(QWEN)).late is (processor is not None)
+    assert "collate_fn shows no processor" in caplog.text
+    with pytest.raises(ConfigurationError, match=r"late=True: .*pass .*processor="):
+        replace(made, late=True).learned(rows_of(QWEN))
 
 
 # Bad images
@@ -193,16 +177,6 @@ def prepared(row: dict[str, Any]) -> tuple[evenstep.PreparingCollator, dict[str,
     return late, sample
 
 
-def test_a_damaged_image_is_an_error_of_its_sample_once_it_is_decoded() -> None:
-    whole = encoded(image(9), "JPEG")
-    row = {**QWEN.row(2), "images": [image(8), Image.open(io.BytesIO(whole[:-80]))]}
-    late, sample = prepared(row)
-    with pytest.raises(
-        CollateError, match=r"sample 17: image 1 of 2 .*pixel_values.*truncated.*late=False"
-    ):
-        late([sample])
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -211,10 +185,14 @@ def test_a_damaged_image_is_an_error_of_its_sample_once_it_is_decoded() -> None:
             lambda path: image(9).resize((20, 90)).save(path),
             "(image_grid_thw|pixel_values) was to be",
         ),
+        (
+            lambda path: path.write_bytes(encoded(image(9), "JPEG")[:-80]),
+            r"image 0 of 1 .*pixel_values.*truncated.*late=False",
+        ),
     ],
-    ids=["gone", "another"],
+    ids=["gone", "another", "damaged"],
 )
-def test_a_file_that_changes_once_its_group_is_planned_is_an_error_of_its_sample(
+def test_a_file_that_is_bad_once_its_group_is_planned_is_an_error_of_its_sample(
     tmp_path: Path, change: Any, said: str
 ) -> None:
     path = tmp_path / "image.png"
@@ -252,8 +230,6 @@ def test_a_lazy_image_is_the_image(kind: str, mode: str, tmp_path: Path) -> None
     path = tmp_path / "image"
     image(3).convert(mode).save(path, kind)
     whole = Image.open(path)
-    from evenstep.batch.images.lazy_images import lazy
-
     for opened in (Image.open(path), Image.open(io.BytesIO(path.read_bytes()))):
         one = lazy(opened)
         assert isinstance(one, LazyImage)

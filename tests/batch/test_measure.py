@@ -109,47 +109,39 @@ def test_supervised_tokens_equal_the_plain_definition(pairs):
 
 
 @pytest.mark.parametrize(
-    ("name", "label"),
-    [("labels", 3), ("label", np.array(1.5)), ("label_ids", torch.tensor(3)), ("labels", "spam")],
-)
-def test_a_scalar_label_counts_once(name, label):
-    assert supervised_of({"input_ids": [1, 2, 3], name: label}, 3) == (1, 0)
-
-
-@pytest.mark.parametrize(
     ("sample", "expected"),
     [
-        ({"input_ids": [1, 2, 3]}, 2),
-        ({"input_ids": [1, 2, 3], "labels": None}, 2),
-        (torch.tensor([1, 2, 3]), 2),
-        (([1, 2, 3], [-100, 5, 6]), 2),  # labels
-        (([1, 2, 3], 4), 1),  # a class
-        (([1, 2, 3], torch.tensor(4.5)), 1),
-        (([1, 2, 3], "a"), 3),
-        (([1, 2, 3], {}), 3),
-        (([1, 2, 3], 4, 5), 3),
-        ({"image": 1}, 3),  # not known to predict tokens
-        ({"input_ids": [1, 2, 3], "start_positions": 1, "end_positions": 2}, 1),  # an answer
+        ({"input_ids": [1, 2, 3]}, (2, 0)),  # predicted from those before them
+        ({"input_ids": [1, 2, 3], "labels": None}, (2, 0)),
+        (torch.tensor([1, 2, 3]), (2, 0)),
+        # A scalar label counts once.
+        ({"input_ids": [1, 2, 3], "labels": 3}, (1, 0)),
+        ({"input_ids": [1, 2, 3], "label": np.array(1.5)}, (1, 0)),
+        ({"input_ids": [1, 2, 3], "label_ids": torch.tensor(3)}, (1, 0)),
+        ({"input_ids": [1, 2, 3], "labels": "spam"}, (1, 0)),
+        ({"input_ids": [1, 2, 3], "start_positions": 1, "end_positions": 2}, (1, 0)),
+        # Pairs: labels of tokens, one class, several of another length, or what is not known.
+        (([1, 2, 3], [-100, 5, 6]), (2, 0)),
+        (([1, 2, 3], [1, 2, 3]), (2, FIRST)),
+        (([1, 2, 3], [4, -100, 6]), (1, FIRST | UNSHIFTED)),
+        (([1, 2, 3], 4), (1, 0)),
+        (([1, 2, 3], torch.tensor(4.5)), (1, 0)),
+        (([1, 2, 3], [4, 5]), (2, UNSHIFTED)),
+        (([1, 2, 3], [4, 5, -100, -100]), (2, UNSHIFTED)),
+        (([1, 2, 3], torch.tensor([0.0, 1.0])), (2, UNSHIFTED)),
+        (([1, 2, 3], "a"), (3, 0)),
+        (([1, 2, 3], {}), (3, 0)),
+        (([1, 2, 3], 4, 5), (3, 0)),
+        ({"image": 1}, (3, 0)),  # not known to predict tokens
+        # A decoder's inputs prove that nothing is shifted inside.
+        (
+            {"input_ids": [1, 2, 3], "labels": [1, 2, 3], "decoder_input_ids": [0, 1, 2]},
+            (2, FIRST | UNSHIFTED),
+        ),
     ],
 )
-def test_unlabelled_tokens_are_predicted_from_those_before_them(sample, expected):
-    assert supervised_of(sample, 3) == (expected, 0)
-
-
-def test_a_copy_of_the_tokens_in_a_pair_is_their_labels():
-    assert supervised_of(([1, 2, 3], [1, 2, 3]), 3) == (2, FIRST)
-    assert supervised_of(([1, 2, 3], [4, -100, 6]), 3) == (1, FIRST | UNSHIFTED)
-
-
-@pytest.mark.parametrize("labels", [[4, 5], [4, 5, -100, -100], torch.tensor([0.0, 1.0])])
-def test_labels_of_another_length_in_a_pair_are_counted(labels):
-    """Of an encoder-decoder, or several classes."""
-    assert supervised_of(([1, 2, 3], labels), 3) == (2, UNSHIFTED)
-
-
-def test_a_sample_for_a_decoder_proves_that_nothing_is_shifted_inside():
-    sample = {"input_ids": [1, 2], "labels": [1, 2], "decoder_input_ids": [0, 1]}
-    assert supervised_of(sample, 2) == (1, FIRST | UNSHIFTED)
+def test_what_other_samples_supervise(sample, expected):
+    assert supervised_of(sample, 3) == expected
 
 
 @pytest.mark.parametrize(
@@ -221,6 +213,8 @@ def test_functions_of_the_user_replace_the_defaults():
     }
     assert measured(sample, **options) == [6, 4, 0, 0, 0, 0]
     assert measured(sample, **options, count_patches=True) == [6, 4, 9, 1, 81, 0]
+    sample = {"input_ids": [1, 2]}
+    assert measured(sample, supervised_fn=lambda s: Supervised(1, FIRST))[1::4] == [1, FIRST]
 
 
 @pytest.mark.parametrize(
@@ -290,11 +284,6 @@ def test_the_culprit_is_named_among_good_samples():
     samples = [{"input_ids": [1, 2]}, {"input_ids": []}, {"input_ids": [3]}]
     with pytest.raises(SampleError, match=r"sample 8 has length 0.*filter it in the dataset"):
         Measure()(samples, ["sample 7", "sample 8", "sample 9"])
-
-
-def test_a_function_may_say_what_labels_show():
-    sample = {"input_ids": [1, 2]}
-    assert measured(sample, supervised_fn=lambda s: Supervised(1, FIRST))[1::4] == [1, FIRST]
 
 
 def test_options_that_are_no_functions_are_refused():

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,30 +8,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drawn_documents import DRAWN, samples_of
 from evenstep.batch import Measure, PackCollator, check_supervised
 from evenstep.errors import CollateError, ConfigurationError
 
-documents = st.lists(
-    st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=8),
-    min_size=1,
-    max_size=5,
-)
 makes = st.sampled_from([list, np.array, torch.tensor, lambda x: np.array(x, np.int32)])
 
 
-def samples_of(docs: list[list[tuple[int, bool]]], make: Any, labelled: bool) -> list[dict]:
-    samples = []
-    for doc in docs:
-        sample = {"input_ids": make([token for token, _ in doc])}
-        if labelled:
-            sample["labels"] = make([token if kept else -100 for token, kept in doc])
-        samples.append(sample)
-    return samples
-
-
-@given(documents, makes, st.booleans(), st.booleans())
+@given(DRAWN, makes, st.booleans(), st.booleans())
 def test_cutting_at_cu_seqlens_gives_the_documents_back(docs, make, labelled, mask_first):
-    samples = samples_of(docs, make, labelled)
+    samples = samples_of(docs, make, labelled=labelled)
     batch = PackCollator(mask_first_label=mask_first)(samples)
     bounds = batch["cu_seqlens"].tolist()
     assert batch["cu_seqlens"].dtype == batch["document_ids"].dtype == torch.int32
@@ -54,18 +39,18 @@ def test_cutting_at_cu_seqlens_gives_the_documents_back(docs, make, labelled, ma
         assert batch["document_ids"][0, part].tolist() == [i] * len(tokens)
 
 
-@given(documents, makes, st.booleans())
+@given(DRAWN, makes, st.booleans())
 def test_packed_labels_hold_exactly_the_measured_supervised_tokens(docs, make, labelled):
-    samples = samples_of(docs, make, labelled)
+    samples = samples_of(docs, make, labelled=labelled)
     measured = Measure()(samples, [str(i) for i in range(len(samples))])
     batch = PackCollator()(samples)
     assert int((batch["labels"] != -100).sum()) == measured[:, 1].sum()
     check_supervised(batch, int(measured[:, 1].sum()), "here")
 
 
-@given(documents, st.booleans(), st.sampled_from([1, 4, 6]), st.sampled_from([None, 12]))
+@given(DRAWN, st.booleans(), st.sampled_from([1, 4, 6]), st.sampled_from([None, 12]))
 def test_padding_stands_behind_its_document_and_changes_nothing_else(docs, labelled, each, whole):
-    samples = samples_of(docs, list, labelled)
+    samples = samples_of(docs, labelled=labelled)
     bare = PackCollator()(samples)
     batch = PackCollator(
         pad_documents_to_multiple_of=each,
@@ -96,12 +81,6 @@ def test_padding_stands_behind_its_document_and_changes_nothing_else(docs, label
     assert (batch["labels"][0, padding] == -100).all()
     supervised = int((bare["labels"] != -100).sum())
     check_supervised(batch, supervised, "here")
-
-
-def test_labels_shifted_by_the_dataset_are_all_kept_when_told():
-    samples = [{"input_ids": [1, 2, 3], "labels": [2, 3, -100]}, {"input_ids": [4], "labels": [9]}]
-    assert PackCollator(mask_first_label=False)(samples)["labels"].tolist() == [[2, 3, -100, 9]]
-    assert PackCollator()(samples)["labels"].tolist() == [[-100, 3, -100, -100]]
 
 
 def test_other_fields_are_joined_stacked_or_listed():

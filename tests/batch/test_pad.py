@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -96,17 +95,39 @@ def test_a_batch_shares_no_memory_with_its_samples(sizes):
     assert all(s["input_ids"].all() and s["x"].all() for s in samples)
 
 
-def test_an_attention_mask_of_the_samples_is_padded_and_not_replaced():
-    samples = [{"input_ids": [5, 6, 7], "attention_mask": [0, 1, 1]}, {"input_ids": [5]}]
-    samples[1]["attention_mask"] = [1]
-    assert PadCollator()(samples)["attention_mask"].tolist() == [[0, 1, 1], [1, 0, 0]]
-
-
 def test_a_mask_says_which_samples_of_waveforms_are_real():
     waves = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0])]
     batch = PadCollator()([{"input_values": wave, "labels": [1, 2]} for wave in waves])
     assert batch["input_values"].tolist() == [[1, 2, 3], [4, 0, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("remedy", [None, "mask", "value"])
+def test_features_of_unequal_length_need_a_mask_or_a_value(remedy):
+    data = [{"input_features": torch.ones(n, 4), "labels": [1, 2]} for n in (5, 3, 4)]
+    collate = PadCollator(pad_values={"input_features": 0} if remedy == "value" else {})
+    if remedy == "mask":
+        data = [{**s, "attention_mask": torch.ones(len(s["input_features"]))} for s in data]
+    if remedy is None:
+        with pytest.raises(CollateError, match="needs padding, and no attention_mask"):
+            collate(data)
+        return
+    batch = collate(data)
+    assert [int(row.sum()) // 4 for row in batch["input_features"]] == [5, 3, 4]
+    assert ("attention_mask" in batch) == (remedy == "mask")
+    if remedy == "mask":
+        assert torch.equal(batch["attention_mask"], batch["input_features"][:, :, 0])
+
+
+def test_bands_of_unequal_frames_are_refused_and_made_equal_are_stacked():
+    """Such as Whisper's [bands, frames]: its feature extractor pads all to 30 seconds."""
+    data = [{"input_features": torch.ones(4, n), "labels": [1, 2]} for n in (5, 3)]
+    with pytest.raises(CollateError, match="make them equal in the dataset"):
+        PadCollator()(data)
+    equal = [{**s, "input_features": torch.ones(4, 8)} for s in data]
+    batch = PadCollator()(equal)
+    assert batch["input_features"].shape == (2, 4, 8)
+    assert "attention_mask" not in batch
 
 
 def test_no_attention_mask_is_made_where_not_wanted_or_without_tokens():
@@ -235,13 +256,6 @@ def test_groups_that_cannot_be_padded_name_field_sample_and_remedy(samples, word
 def test_wrong_options_are_refused_at_construction(options, words):
     with pytest.raises(ConfigurationError, match=words):
         PadCollator(**options)
-
-
-def test_the_collator_survives_pickling():
-    collate = PadCollator(side="left", pad_values={"x": 3}, pad_to_multiple_of=2)
-    again = pickle.loads(pickle.dumps(collate))
-    assert again == collate
-    assert again([{"x": [1]}, {"x": [1, 2]}])["x"].tolist() == [[3, 1], [1, 2]]
 
 
 def test_the_first_label_behind_padding_can_be_masked():

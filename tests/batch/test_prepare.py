@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from evenstep import ConfigurationError, PreparingCollator
-from evenstep.batch import unbatch
 from evenstep.errors import CollateError, SampleError
 from row_collate import Collate, few_rows
 
@@ -104,10 +103,3 @@ def test_what_is_no_batch_of_one_is_refused(returned, error, words):
 def test_wrong_options_are_refused(options, words):
     with pytest.raises(ConfigurationError, match=words):
         PreparingCollator(**options)
-
-
-def test_an_encoder_decoder_without_tokens_keeps_its_labels_and_features():
-    batch = {"input_features": torch.ones(1, 4, 9), "labels": torch.tensor([[5, 6, -100, -100]])}
-    sample = unbatch(batch)
-    assert sample["input_features"].shape == (4, 9)
-    assert sample["labels"].tolist() == [5, 6]

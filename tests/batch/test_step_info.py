@@ -1,14 +1,28 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 from collections import UserDict
 from types import MappingProxyType
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from evenstep.batch import STEP_KEY, StepInfo, StepTotals, attach_step, pop_step
+from evenstep import batch as package
+from evenstep.batch import (
+    LOSS_SCALING,
+    STEP_KEY,
+    Composition,
+    StepInfo,
+    StepTotals,
+    attach_step,
+    loss_scale,
+    pop_step,
+)
+from evenstep.batch.loss_scale import micro_batch_scales
 from evenstep.batch.step_info import RankLoads
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.step_values import StepValues
@@ -87,6 +101,14 @@ def test_where_ranks_wait_at_updates_imbalance_is_that_of_the_update():
     assert values.take()["imbalance"] == pytest.approx(loads.cost.max() / 80)
 
 
+def test_a_composition_takes_the_samples_of_all_ranks():
+    composition = Composition()
+    for number in range(4):
+        composition.add(step_info(rank=number % 2, ends_update=number % 2 == 1))
+    assert (composition.updates, composition.samples_per_update) == (2, 10)
+    assert (composition.tokens_per_update, composition.tokens_per_update_cv) == (160, 0)
+
+
 def test_to_dict_is_json_with_both_shares():
     values = json.loads(json.dumps(step_info().to_dict()))
     assert values["indices"] == [4, 9, 1]
@@ -118,3 +140,67 @@ def test_other_batches_are_left_alone_and_point_to_steps(batch):
 def test_a_field_of_the_same_name_is_never_overwritten():
     with pytest.raises(ConfigurationError, match=STEP_KEY):
         attach_step({STEP_KEY: 1}, step_info())
+
+
+def test_no_name_that_is_imported_on_first_use_is_that_of_a_module():
+    """Which would replace it when imported."""
+    lazy = {name for names in package._HOMES.values() for name in names}
+    assert not lazy & {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert lazy < set(package.__all__)
+    assert all(getattr(package, name) for name in package.__all__)
+
+
+# Factors of losses
+
+
+def counts(samples: list[int], supervised: list[int]) -> StepTotals:
+    n, t = np.array(samples, np.int64), np.array(supervised, np.int64)
+    return StepTotals(n, t, t, t, *[t.astype(np.float64)] * 4)
+
+
+ranks = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5), min_size=1, max_size=6)
+
+
+@given(ranks, st.integers(0, 2**31), st.sampled_from(["token", "sample"]))
+def test_scaling_turns_the_mean_over_ranks_into_the_mean_over_all(groups, seed, mode):
+    """Of tokens, of which a rank or all may have none, or of samples."""
+    rng = np.random.default_rng(seed)
+    sizes = [sum(group) if mode == "token" else len(group) for group in groups]
+    losses = [rng.exponential(size=count) for count in sizes]
+    step = counts([len(group) for group in groups], [sum(group) for group in groups])
+    averaged = sum(
+        loss_scale(step, rank, mode) / len(groups) * mine.mean()
+        for rank, mine in enumerate(losses)
+        if len(mine)
+    )
+    everything = np.concatenate(losses)
+    assert averaged == pytest.approx(everything.mean() if len(everything) else 0.0, rel=1e-12)
+    for rank, group in enumerate(groups):
+        assert sum(group) or mode == "sample" or loss_scale(step, rank, mode) == 0.0
+
+
+@pytest.mark.parametrize("mode", LOSS_SCALING)
+def test_a_filler_weighs_nothing_in_every_mode(mode):
+    step = counts([3, 0], [12, 0])
+    scales = [loss_scale(step, rank, mode) for rank in (0, 1)]
+    assert scales == [1.0 if mode == "none" else 2.0, 0.0]
+
+
+def test_unknown_modes_are_refused():
+    step = counts([1], [1])
+    with pytest.raises(ConfigurationError, match=r"'tokens' must be one of .*'token'"):
+        loss_scale(step, 0, "tokens")
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("token", (0.4, 1.2)),
+        ("sample", (1.2, 0.4)),
+        ("none", (1.6, 1.6)),
+    ],
+)
+def test_micro_batches_share_the_scale_of_their_rank_by_what_they_count(mode, expected) -> None:
+    scales = micro_batch_scales(1.6, mode, samples=[3, 1], supervised=[10, 30])
+    assert scales == pytest.approx(expected)
+    assert micro_batch_scales(0.0, "token", [2, 1], [0, 0]) == (0.0, 0.0)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from command_line import Capture, figures, run
 from evenstep.cli.app import COMMANDS, GROUPS, build
 from evenstep.cli.shared_options import parse_cost
 from evenstep.cost import PaddedTokenCost, TokenCost, cost_of
+from evenstep.tools.profile import load_calibration, timer
 from evenstep.tools.simulate.yardsticks import COMPARED
 from evenstep.version import __version__
 
@@ -48,21 +49,15 @@ def simulate(capsys: Capture, *arguments: str) -> dict[str, Any]:
     return figures(capsys, "simulate", *arguments)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "samples_per_step", "padding"),
-    [("ultrachat", 73.36, 0.013), ("sharegpt4o", 52.82, 0.009)],
-)
-def test_token_budget_meets_the_published_samples_per_step_and_padding(
-    capsys: Capture, lengths: str, samples_per_step: float, padding: float
-) -> None:
+def test_token_budget_meets_the_published_samples_per_step_and_padding(capsys: Capture) -> None:
     # ODB, Table 13.
     result = simulate(
         capsys,
-        *("token-budget", "--lengths", lengths, "--world-size", "8"),
+        *("token-budget", "--lengths", "sharegpt4o", "--world-size", "8"),
         *("--max-tokens", "12288", "--buffer-size", "1024"),
     )
-    assert result["samples_per_step"] == pytest.approx(samples_per_step, rel=0.05)
-    assert result["padding"] == pytest.approx(padding, abs=0.01)
+    assert result["samples_per_step"] == pytest.approx(52.82, rel=0.05)
+    assert result["padding"] == pytest.approx(0.009, abs=0.01)
     assert (result["missing"], result["duplicates"]) == (0, 0)
     assert result["emitted"] == 8 * 12_000
 
@@ -73,12 +68,13 @@ def test_json_is_one_object_with_all_promised_keys_and_nothing_else_on_stdout(
     code, out, err = run(
         capsys,
         *("simulate", "fixed-batch", "--lengths", "mm-mix", "--world-size", "2"),
-        *("--samples", "100", "--batch-size", "4", "--json"),
+        *("--samples", "100", "--batch-size", "4", "--accumulate", "4", "--json"),
     )
     assert (code, err) == (0, "")
     result = json.loads(out)
     assert result.keys() >= KEYS
     assert (result["policy"], result["world_size"], result["steps"]) == ("fixed-batch", 2, 25)
+    assert (result["accumulate"], result["samples_per_update"]) == (4, pytest.approx(200 / 7))
 
 
 def test_without_json_a_table_is_printed(capsys: Capture) -> None:
@@ -105,31 +101,17 @@ def test_the_whole_file_is_used_unless_fewer_samples_are_asked_for(
     _, out, err = run(capsys, "simulate", *arguments, "--samples", "60", "--json")
     assert json.loads(out)["samples"] == 101
     assert "holds 101 samples, fewer than 60 for each rank" in err
-
-
-def test_default_budget_of_a_file_admits_its_longest_sample(
-    capsys: Capture, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "lengths.npy")
     np.save(path, np.array([10, 100_000]))
     result = simulate(capsys, "token-budget", "--lengths", path, "--world-size", "1")
-    assert result["options"]["max_tokens"] == 100_000
-
-
-def test_gradient_accumulation_makes_an_update_of_several_steps(capsys: Capture) -> None:
-    arguments = ("fixed-batch", "--lengths", "ultrachat", "--world-size", "2", "--samples", "320")
-    one, four = (simulate(capsys, *arguments, "--accumulate", k) for k in ("1", "4"))
-    assert (one["steps"], one["samples_per_update"]) == (40, 16)
-    assert (four["steps"], four["samples_per_update"], four["accumulate"]) == (40, 64, 4)
-    assert four["tokens_per_update_cv"] < one["tokens_per_update_cv"]
+    assert result["options"]["max_tokens"] == 100_000  # the default admits the longest sample
 
 
 @pytest.mark.parametrize("policy", COMPARED)
 def test_every_policy_runs_and_loses_nothing(capsys: Capture, policy: str) -> None:
-    arguments = ["--lengths", "llava", "--world-size", "3", "--samples", "300"]
+    arguments = ["--lengths", "llava", "--world-size", "3", "--samples", "120"]
     budget = ("--max-tokens", "4096") if "max_tokens" in COMPARED[policy].takes else ()
     figures = simulate(capsys, policy, *arguments, *budget)
-    assert (figures["missing"], figures["samples"]) == (0, 900)
+    assert (figures["missing"], figures["samples"]) == (0, 360)
     assert 1 <= figures["imbalance"] < 2
     packed = policy in ("even-packed", "sequence-packing")
     assert (figures["padding"] == 0) == packed
@@ -164,28 +146,23 @@ def test_bad_input_is_one_line_on_stderr_and_exit_code_2(
     assert message in err
 
 
-@pytest.mark.parametrize("arguments", [("simulate",), ("simulate", "token-budget"), ("nothing",)])
-def test_wrong_usage_exits_with_2(capsys: Capture, arguments: tuple[str, ...]) -> None:
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert "Usage: evenstep" in err
-
-
 @pytest.mark.parametrize(
-    ("policy", "option"),
+    ("line", "said"),
     [
-        ("even", "--batch-size=8"),
-        ("even", "--queues=2"),
-        ("fixed-batch", "--max-tokens=100"),
-        ("workload-packing", "--cost=tokens"),
+        ("simulate", "Usage: evenstep"),
+        ("simulate token-budget", "Usage: evenstep"),
+        ("nothing", "Usage: evenstep"),
+        # A policy has no option that would make no difference.
+        ("simulate even --lengths=llava --batch-size=8", "No such option: --batch-size"),
+        ("simulate even --lengths=llava --queues=2", "No such option: --queues"),
+        ("simulate fixed-batch --lengths=llava --max-tokens=100", "No such option: --max-tokens"),
+        ("simulate workload-packing --lengths=llava --cost=tokens", "No such option: --cost"),
     ],
 )
-def test_a_policy_has_no_option_that_would_make_no_difference(
-    capsys: Capture, policy: str, option: str
-) -> None:
-    code, out, err = run(capsys, "simulate", policy, "--lengths=llava", option)
+def test_wrong_usage_exits_with_2(capsys: Capture, line: str, said: str) -> None:
+    code, out, err = run(capsys, *line.split())
     assert (code, out) == (2, "")
-    assert f"No such option: {option.partition('=')[0]}" in err
+    assert said in err
 
 
 def test_help_names_every_policy_and_has_an_example(capsys: Capture) -> None:
@@ -224,11 +201,8 @@ def test_costs_are_read_from_their_names(tmp_path: Path) -> None:
     assert parse_cost(f"model:{tmp_path}") == cost_of(config)
 
 
-def test_version_is_printed_by_the_module_too() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "evenstep", "--version"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, f"evenstep {__version__}\n")
+def test_the_version_is_printed(capsys: Capture) -> None:
+    assert run(capsys, "--version") == (0, f"evenstep {__version__}\n", "")
 
 
 def test_without_typer_the_command_says_how_to_install_it(
@@ -238,3 +212,38 @@ def test_without_typer_the_command_says_how_to_install_it(
     code, out, err = run(capsys, "--version")
     assert (code, out) == (2, "")
     assert "pip install 'evenstep[cli]'" in err
+
+
+# A calibration as a cost
+
+
+SMALL = ("--layers", "3", "--hidden-size", "64", "--heads", "4", "--ffn-size", "96")
+QUICK = ("--device", "cpu", "--max-length", "256", "--seconds")
+
+
+def test_a_calibration_is_written_and_is_a_cost_of_other_commands(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Much time and few repeats, so that a machine under load measures all lengths, too.
+    monkeypatch.setattr(timer, "_REPEATS", (3, 3))
+    path = tmp_path / "new" / "calibration.json"
+    arguments = ("profile", *SMALL, "--kv-heads", "2", *QUICK, "60", "--out", str(path), "--json")
+    code, out, err = run(capsys, *arguments)
+    assert code == 0, err
+    assert json.loads(out) == json.loads(path.read_text())
+    assert f"--cost calibration:{path}" in err
+    content = json.loads(out)
+    assert (content["shape"]["layers"], content["shape"]["kv_heads"]) == (3, 2)
+    assert (content["device"]["kind"], content["dtype"]) == ("cpu", "fp32")
+    assert all(part > 0 for each in content["measurements"] for part in each["seconds"])
+
+    cost = f"calibration:{path}"
+    assert asdict(parse_cost(cost)) == asdict(load_calibration(path)) == content["coefficients"]
+    capsys.readouterr()
+    code, out, err = run(
+        capsys,
+        *("simulate", "even", "--lengths", "ultrachat", "--world-size", "2", "--samples", "100"),
+        *("--cost", cost, "--json"),
+    )
+    assert code == 0, err
+    assert json.loads(out)["cost"] == cost

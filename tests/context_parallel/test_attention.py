@@ -39,6 +39,15 @@ def tensors(
     return [torch.randn(shape, dtype=dtype, generator=made) for shape in shapes]
 
 
+def on_rank(
+    collectives: ThreadCollectives, sharding: Sharding, whole_sequence: list[torch.Tensor]
+) -> tuple[PreparedSharding, list[torch.Tensor]]:
+    """The rank's part of a sharding, and its own rows of these tensors."""
+    own = torch.from_numpy(sharding.indices(collectives.rank))
+    rows = [x[own].clone() for x in whole_sequence]
+    return PreparedSharding(sharding, collectives, device=CPU), rows
+
+
 def on_shard(
     collectives: ThreadCollectives,
     sharding: Sharding,
@@ -46,10 +55,8 @@ def on_shard(
     **options: Any,
 ) -> list[torch.Tensor]:
     """The rank's output and the gradients of its q, k and v."""
-    own = torch.from_numpy(sharding.indices(collectives.rank))
-    *inputs, grad = (x[own] for x in whole_sequence)
-    inputs = [x.clone().requires_grad_() for x in inputs]
-    prepared = PreparedSharding(sharding, collectives, device=CPU)
+    prepared, (*inputs, grad) = on_rank(collectives, sharding, whole_sequence)
+    inputs = [x.requires_grad_() for x in inputs]
     out = attention(*inputs, prepared, **options)
     return [out, *torch.autograd.grad(out, inputs, grad)]
 
@@ -111,12 +118,9 @@ def test_every_dtype_comes_out_as_it_came_in(dtype: torch.dtype, tolerance: floa
 
 def test_a_batch_dimension_of_one_stays() -> None:
     sharding = shard_per_sequence(RAGGED, 2)
-    q, k, v, _ = tensors(sharding)
 
     def both(ranks: ThreadCollectives) -> tuple[torch.Tensor, torch.Tensor]:
-        own = torch.from_numpy(sharding.indices(ranks.rank))
-        prepared = PreparedSharding(sharding, ranks, device=CPU)
-        shards = [x[own] for x in (q, k, v)]
+        prepared, shards = on_rank(ranks, sharding, tensors(sharding)[:3])
         return attention(*shards, prepared), attention(*(x[None] for x in shards), prepared)
 
     for flat, batched in values(on_ranks(2, both)):
@@ -128,10 +132,8 @@ def test_checkpointed_layers_gather_again_and_give_the_same_gradients() -> None:
     given_ = tensors(sharding)
 
     def train(ranks: ThreadCollectives, checkpointed: bool) -> list[Any]:
-        own = torch.from_numpy(sharding.indices(ranks.rank))
-        prepared = PreparedSharding(sharding, ranks, device=CPU)
-        *inputs, grad = (x[own] for x in given_)
-        inputs = [x.clone().requires_grad_() for x in inputs]
+        prepared, (*inputs, grad) = on_rank(ranks, sharding, given_)
+        inputs = [x.requires_grad_() for x in inputs]
 
         def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             return attention(torch.tanh(attention(q, k, v, prepared)), k, v, prepared)
@@ -151,13 +153,12 @@ def test_autocast_casts_what_rotary_embedding_left_in_float32() -> None:
     q, k, v, grad = tensors(sharding, dtype=torch.float32)
 
     def train(ranks: ThreadCollectives) -> list[torch.Tensor]:
-        own = torch.from_numpy(sharding.indices(ranks.rank))
-        prepared = PreparedSharding(sharding, ranks, device=CPU)
-        inputs = [x[own].requires_grad_() for x in (q, k, v.bfloat16())]
+        prepared, (*inputs, own_grad) = on_rank(ranks, sharding, [q, k, v.bfloat16(), grad])
+        inputs = [x.requires_grad_() for x in inputs]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = attention(*inputs, prepared)
         assert out.dtype == torch.bfloat16
-        grads = torch.autograd.grad(out, inputs, grad[own].bfloat16())
+        grads = torch.autograd.grad(out, inputs, own_grad.bfloat16())
         assert [x.dtype for x in grads] == [torch.float32, torch.float32, torch.bfloat16]
         return [out, *grads]
 

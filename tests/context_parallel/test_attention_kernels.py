@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,36 +76,23 @@ def test_flash_gives_a_varlen_kernel_what_it_takes(sharding: Sharding) -> None:
     check(lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=varlen), sharding)
 
 
-def test_the_flash_attention_package_is_called_by_its_signature(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def flash_attn_varlen_func(
-        q: Any,
-        k: Any,
-        v: Any,
-        cu_seqlens_q: Any,
-        cu_seqlens_k: Any,
-        max_seqlen_q: int,
-        max_seqlen_k: int,
-        dropout_p: float = 0.0,
-        softmax_scale: float | None = None,
-        causal: bool = False,
-    ) -> torch.Tensor:
-        assert causal
-        assert not dropout_p
-        assert softmax_scale is not None
-        bounds = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-        return varlen(q, k, v, *bounds, softmax_scale)
-
-    package = SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
-    monkeypatch.setitem(sys.modules, "flash_attn", package)
-    function = flash.flash_function.__wrapped__()
-    assert function is not None
-    build = lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=function)  # noqa: E731
-    check(build, shard_per_document([40, 3, 9], 2))
-    monkeypatch.setitem(sys.modules, "flash_attn", None)
-    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
-    assert flash.flash_function.__wrapped__() is None
+def flash_attn_varlen_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+) -> torch.Tensor:
+    assert causal
+    assert not dropout_p
+    assert softmax_scale is not None
+    bounds = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    return varlen(q, k, v, *bounds, softmax_scale)
 
 
 def of_2_12(  # type: ignore[no-untyped-def]
@@ -125,13 +113,19 @@ def of_2_12(  # type: ignore[no-untyped-def]
     return varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale)
 
 
-def test_torchs_own_varlen_attention_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attention_and_torchs_own_are_called_by_their_signatures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
     module = SimpleNamespace(varlen_attn=of_2_12)
-    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", module)
-    monkeypatch.setitem(sys.modules, "flash_attn", None)
-    function = flash.flash_function.__wrapped__()
-    build = lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=function)  # noqa: E731
-    check(build, shard_per_document([40, 3, 9], 2))
+    for there, torchs in ((package, None), (None, module), (None, None)):
+        monkeypatch.setitem(sys.modules, "flash_attn", there)
+        monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", torchs)
+        function = flash.flash_function.__wrapped__()
+        assert (function is None) == (there is torchs is None)
+        if function is not None:
+            build = partial(FlashKernel, device=CPU, function=function)
+            check(build, shard_per_document([40, 3, 9], 2))
 
 
 def test_the_installed_varlen_attention_has_the_arguments_that_it_is_given() -> None:
@@ -170,12 +164,10 @@ def test_auto_picks_the_fastest_that_device_and_dtype_allow(
     monkeypatch.setattr(f"{choice}.flash_function", lambda: varlen if flash_there else None)
     assert pick_backend("auto", CUDA, dtype) == picked
     assert pick_backend("auto", CPU, dtype) == "sdpa"
-
-
-def test_flash_refuses_what_its_kernel_does_not_take() -> None:
-    with pytest.raises(ConfigurationError, match=r"not torch\.float32; run the model under"):
-        pick_backend("flash", CUDA, torch.float32)
     assert pick_backend("flash", CUDA, torch.bfloat16) == "flash"
+    if dtype == torch.float32:
+        with pytest.raises(ConfigurationError, match=r"not torch\.float32; run the model under"):
+            pick_backend("flash", CUDA, dtype)
 
 
 def test_what_cannot_be_attended_to_is_refused() -> None:

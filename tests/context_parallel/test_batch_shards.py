@@ -11,38 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
+from drawn_documents import DRAWN, samples_of
 from evenstep.batch import PackCollator, shard_loss_scale
 from evenstep.context_parallel import document_lengths, shard_batch, unshard
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.plan.sharding import shard_per_document, shard_per_sequence
 from shardings import shardings
 
-documents = st.lists(
-    st.lists(st.tuples(st.integers(0, 99), st.booleans()), min_size=1, max_size=20),
-    min_size=1,
-    max_size=6,
-)
 paddings = st.sampled_from(
     [{}, {"pad_documents_to_multiple_of": 4}, {"pad_to_multiple_of": 7}]
 )  # none, of every document, and a last document of padding only
-
-
-def samples_of(docs: list[list[tuple[int, bool]]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "input_ids": [token for token, _ in doc],
-            "labels": [token if kept else -100 for token, kept in doc],
-            "weights": [[float(token), 1.0] for token, _ in doc],
-        }
-        for doc in docs
-    ]
 
 
 def row(*lengths: int, **options: Any) -> dict[str, Any]:
     return PackCollator(**options)([{"input_ids": list(range(1, n + 1))} for n in lengths])
 
 
-@given(st.data(), documents, paddings)
+@given(st.data(), DRAWN, paddings)
 def test_a_token_is_asked_for_the_next_of_its_document_wherever_that_lies(data, docs, padding):
     samples = samples_of(docs)
     batch = PackCollator(**padding)(samples)
@@ -62,9 +47,12 @@ def test_a_token_is_asked_for_the_next_of_its_document_wherever_that_lies(data, 
         assert "labels" not in shard
 
 
-@given(st.data(), documents, paddings)
+@given(st.data(), DRAWN, paddings)
 def test_shards_put_together_are_the_row_again(data, docs, padding):
-    batch = PackCollator(**padding)(samples_of(docs))
+    samples = samples_of(docs)
+    for sample in samples:
+        sample["weights"] = [[float(token), 1.0] for token in sample["input_ids"]]
+    batch = PackCollator(**padding)(samples)
     sharding = data.draw(shardings(document_lengths(batch).tolist()))
     shards = [shard_batch(batch, sharding, rank) for rank in range(sharding.ranks)]
     for name in ("input_ids", "position_ids", "weights", "document_ids"):
@@ -76,7 +64,7 @@ def test_shards_put_together_are_the_row_again(data, docs, padding):
     assert torch.equal(unshard(parts, sharding, dim=-1), whole)
 
 
-@given(st.data(), documents)
+@given(st.data(), DRAWN)
 def test_labels_that_the_dataset_has_shifted_are_taken_as_they_are(data, docs):
     samples = samples_of(docs)
     for sample in samples:

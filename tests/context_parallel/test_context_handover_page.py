@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from threaded_ranks import varlen
+from torch.nn.functional import cross_entropy
 
 import page_code
 from evenstep.batch import PackCollator, attention_mask, to_megatron
@@ -52,7 +53,7 @@ def test_the_shard_of_a_rank():
         names = {"batch": batch, "rank": rank, "model": model}
         run_page("The shard of a rank", **names, supervised=counts[rank], total=sum(counts))
     found = gradient(tiny) / RANKS
-    torch.testing.assert_close(found, one_at_a_time(tiny, SAMPLES)[2] / sum(counts))
+    torch.testing.assert_close(found, one_at_a_time(tiny, SAMPLES) / sum(counts))
 
 
 def test_models_of_transformers():
@@ -71,20 +72,9 @@ def test_models_of_transformers():
 
 
 def test_variable_length_kernels():
-    def varlen_attention(q, k, v, cu_q, cu_k, longest_q, longest_k, *, causal):
-        """What FlashAttention's documentation says: aligned bottom right."""
+    def varlen_attention(*given: Any, causal: bool) -> torch.Tensor:
         assert causal
-        assert cu_q.dtype == cu_k.dtype == torch.int32
-        outputs = [q[:0]]
-        for i in range(len(cu_q) - 1):
-            own, keys = q[cu_q[i] : cu_q[i + 1]], slice(cu_k[i], cu_k[i + 1])
-            size = len(k[keys])
-            assert len(own) <= longest_q
-            assert size <= longest_k
-            mask = torch.ones(len(own), size, dtype=torch.bool).tril(size - len(own))
-            heads = (x.transpose(0, 1) for x in (own, k[keys], v[keys]))
-            outputs.append(scaled_dot_product_attention(*heads, attn_mask=mask).transpose(0, 1))
-        return torch.cat(outputs)
+        return varlen(*given, 8**-0.5)
 
     batch = PackCollator()(SAMPLES)
     sharding = shard_per_sequence(document_lengths(batch), RANKS)
@@ -130,4 +120,4 @@ def test_megatron():
         ]
         losses.sum().backward()
     found = gradient(tiny)
-    torch.testing.assert_close(found, one_at_a_time(tiny, SAMPLES)[2])
+    torch.testing.assert_close(found, one_at_a_time(tiny, SAMPLES))

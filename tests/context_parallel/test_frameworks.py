@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drawn_documents import DRAWN, Drawn, samples_of
 from evenstep.batch import PackCollator, to_megatron
 from evenstep.context_parallel import document_lengths
 from evenstep.context_parallel.frameworks import to_megatron_shard
@@ -18,13 +19,6 @@ from evenstep.plan.sharding import shard_per_document, shard_per_sequence
 from shardings import any_chunks
 
 pytestmark = pytest.mark.usefixtures("without_megatron")
-
-ranks_of = st.integers(1, 5)
-documents = st.lists(
-    st.lists(st.tuples(st.integers(0, 99), st.booleans()), min_size=1, max_size=20),
-    min_size=1,
-    max_size=6,
-)
 
 
 def of_transformer_engine(cu_seqlens: list[int], ranks: int, rank: int) -> list[int]:
@@ -44,24 +38,19 @@ def of_megatron(row: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
     return torch.cat([chunks[:, rank], chunks[:, 2 * ranks - 1 - rank]], 1)
 
 
-def samples_of(docs: list[list[tuple[int, bool]]]) -> list[dict[str, Any]]:
+def with_weights(docs: Drawn) -> list[dict[str, Any]]:
     return [
-        {
-            "input_ids": [token for token, _ in doc],
-            "labels": [token if kept else -100 for token, kept in doc],
-            "weights": [float(token) for token, _ in doc],
-            "name": "a document",
-        }
-        for doc in docs
+        {**sample, "weights": [float(token) for token in sample["input_ids"]], "name": "a document"}
+        for sample in samples_of(docs)
     ]
 
 
 TOKENWISE = ("tokens", "labels", "loss_mask", "position_ids", "weights")
 
 
-@given(documents, ranks_of)
+@given(DRAWN, st.integers(1, 5))
 def test_per_document_fields_are_what_megatron_gathers(docs, ranks):
-    batch = PackCollator(pad_documents_to_multiple_of=2 * ranks)(samples_of(docs))
+    batch = PackCollator(pad_documents_to_multiple_of=2 * ranks)(with_weights(docs))
     whole, _ = to_megatron(batch, context_parallel_size=ranks)
     sharding = shard_per_document(document_lengths(batch), ranks)
     bounds = batch["cu_seqlens_padded"].tolist()
@@ -82,9 +71,9 @@ def test_per_document_fields_are_what_megatron_gathers(docs, ranks):
         assert parameters["max_seqlen_q"] == max(document_lengths(batch))
 
 
-@given(documents, ranks_of)
+@given(DRAWN, st.integers(1, 5))
 def test_per_sequence_fields_are_megatrons_chunks_of_the_whole_row(docs, ranks):
-    batch = PackCollator(pad_to_multiple_of=2 * ranks)(samples_of(docs))
+    batch = PackCollator(pad_to_multiple_of=2 * ranks)(with_weights(docs))
     whole, _ = to_megatron(batch)
     sharding = shard_per_sequence(document_lengths(batch), ranks)
     for rank in range(ranks):
@@ -110,6 +99,17 @@ def test_megatron_gets_padded_boundaries_also_where_nothing_is_padded():
     assert to_megatron(batch)[1]["cu_seqlens_q_padded"] is None
 
 
+def test_labels_that_are_shifted_already_are_handed_to_megatron_as_they_are():
+    sample = {"input_ids": [1, 2, 3, 4], "labels": [2, 3, 4, -100]}
+    batch = PackCollator(mask_first_label=False)([sample])
+    sharding = shard_per_document([4], 2)
+    fields, _ = to_megatron_shard(batch, sharding, 0, labels_shifted=True)
+    assert fields["labels"].tolist() == [[2, -100]]
+    assert fields["loss_mask"].tolist() == [[1.0, 0.0]]
+    with pytest.raises(CollateError, match="labels_shifted=True"):
+        to_megatron_shard(batch, sharding, 0)
+
+
 def test_a_sharding_that_megatrons_attention_does_not_know_is_refused():
     batch = PackCollator()([{"input_ids": [1] * n} for n in (4, 12)])
     with pytest.raises(ConfigurationError, match=r"per-sequence .* not the cut .* own_attention=T"):
@@ -124,14 +124,3 @@ def test_a_sharding_that_megatrons_attention_does_not_know_is_refused():
         to_megatron_shard(batch, shard_per_document([12, 4], 2), 0)
     fields, _ = to_megatron_shard(batch, shard_per_sequence([4, 12], 2), 0, own_attention=True)
     assert fields["tokens"].shape == (1, 8)
-
-
-def test_labels_that_are_shifted_already_are_handed_to_megatron_as_they_are():
-    sample = {"input_ids": [1, 2, 3, 4], "labels": [2, 3, 4, -100]}
-    batch = PackCollator(mask_first_label=False)([sample])
-    sharding = shard_per_document([4], 2)
-    fields, _ = to_megatron_shard(batch, sharding, 0, labels_shifted=True)
-    assert fields["labels"].tolist() == [[2, -100]]
-    assert fields["loss_mask"].tolist() == [[1.0, 0.0]]
-    with pytest.raises(CollateError, match="labels_shifted=True"):
-        to_megatron_shard(batch, sharding, 0)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import tarfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from evenstep.data import Source, SourceReader, StoredSample, open_reader
+
+
+def write_tar(path: Path, files: list[tuple[str, bytes]]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, content in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
 
 
 def take(reader: SourceReader, count: int, position: int = 0, **options: Any) -> list[StoredSample]:

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import evenstep
 from documents import Documents
 from evenstep.data import CutDocuments
 from evenstep.errors import ConfigurationError, SampleError
@@ -72,16 +71,6 @@ def test_positions_of_each_piece_count_from_its_beginning(kind: Any) -> None:
     sample = {"input_ids": [1, 2, 3, 4, 5], "position_ids": kind([0, 1, 2, 3, 4])}
     cut = CutDocuments([sample], 3, "split", lengths=[5])
     assert [cut[i]["position_ids"].tolist() for i in range(2)] == [[0, 1], [0, 1, 2]]
-
-
-def test_a_loader_trains_on_every_token_of_split_documents_once() -> None:
-    cut = CutDocuments(DOCUMENTS, 60, "split", lengths=DOCUMENTS.lengths)
-    policy = evenstep.WorkloadPacking(50, micro_batches=2, max_tokens=60)
-    loader = evenstep.DataLoader(
-        cut, policy=policy, shuffle=True, memory=evenstep.Memory(buffer_size=20)
-    )
-    tokens = sum(step.tokens for _, step in loader.steps())
-    assert tokens == DOCUMENTS.lengths.sum()
 
 
 def test_what_is_wrong_is_refused() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 
 import pytest
-from source_checks import take
-from test_source_web_dataset import write_tar
+from source_checks import take, write_tar
 
 from evenstep.data import Source, file_index, open_reader
 from evenstep.data.storage import StorageFile
@@ -65,16 +63,28 @@ def test_a_file_is_read_once_to_open_it_and_again_after_it_has_changed(tmp_path,
     assert numbers(other) == list(range(5, 306))  # with blocks of another size
     assert len(list(folder.iterdir())) == 3
     assert index.exists()
-
-
-def test_a_tar_file_is_read_once_to_open_it(tmp_path, read):
     write_tar(tmp_path / "0.tar", [(f"{n}.cls", b"%d" % n) for n in range(100)])
-    source = Source("s", str(tmp_path / "0.tar"), shuffle=False)
-    open_reader(source)
+    tar = Source("s", str(tmp_path / "0.tar"), shuffle=False)
+    open_reader(tar)
     read.clear()
-    with open_reader(source) as reader:
+    with open_reader(tar) as reader:
         assert read == []
         assert [item.sample["cls"] for item in take(reader, 3, 50)] == [50, 51, 52]
+
+    (tmp_path / "empty.jsonl").write_text("\n" * 2000)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="no samples"):
+            open_reader(Source("s", str(tmp_path / "empty.jsonl")))
+
+
+def test_a_sample_of_a_tar_file_is_read_by_itself(tmp_path, read):
+    write_tar(tmp_path / "0.tar", [(f"{k:04}.bin", bytes([k % 251]) * 100_000) for k in range(40)])
+    with open_reader(Source("s", str(tmp_path / "0.tar"), shuffle=False)) as reader:
+        assert 0 < sum(read) < 40 * 100_000  # headers, and what comes with them
+        read.clear()
+        (item,) = take(reader, 1, 30)
+        assert item.sample["bin"] == bytes([30]) * 100_000
+        assert sum(read) < 2 * 100_000
 
 
 @pytest.mark.parametrize("damage", [b"", b"1234", b"123456789", None])
@@ -99,10 +109,3 @@ def test_an_index_that_cannot_be_kept_is_a_warning(tmp_path, monkeypatch, caplog
         assert numbers(Source("s", str(path), shuffle=False)) == list(range(300))
     (said,) = [record.getMessage() for record in caplog.records]
     assert "set EVENSTEP_INDEX to a folder that can be written" in said
-
-
-def test_a_file_without_samples_stays_an_error(tmp_path):
-    (tmp_path / "a.jsonl").write_text("\n" * 2000)
-    for _ in range(2):
-        with pytest.raises(ConfigurationError, match="no samples"):
-            open_reader(Source("s", os.fspath(tmp_path / "a.jsonl")))

@@ -116,13 +116,10 @@ def test_an_epoch_does_not_depend_on_which_were_asked_for_before() -> None:
     assert drawn(order(seed=1, samples_per_epoch=50)) != found[0]
 
 
-def test_without_shuffling_each_source_comes_in_its_own_order() -> None:
-    samples = drawn(order(shuffle=False, stop="all_exhausted"))
-    for name, size in SIZES.items():
-        assert [row for of, row in samples if of == name] == list(range(size))
-
-
 def test_stop_rules_end_epochs_and_each_begins_all_sources_again() -> None:
+    stored = drawn(order(shuffle=False, stop="all_exhausted"))
+    for name, size in SIZES.items():
+        assert [row for of, row in stored if of == name] == list(range(size))
     everything = {(name, row) for name, size in SIZES.items() for row in range(size)}
     for epoch in range(2):
         assert sorted(drawn(order(stop="all_exhausted"), epoch)) == sorted(everything)
@@ -152,14 +149,19 @@ def test_steps_of_a_schedule_count_on_from_epoch_to_epoch() -> None:
     assert Counter(names[50:]) == {"code": 6, "chat": 3, "web": 1}
 
 
-def test_by_tokens_a_weight_is_a_share_of_tokens() -> None:
-    made = order(by="tokens", lengths=LENGTHS, samples_per_step=25, samples_per_epoch=400)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_by_tokens_a_weight_is_a_share_of_tokens(streamed: bool) -> None:
+    options = {"by": "tokens", "samples_per_epoch": 400}
+    if streamed:
+        samples = identities(stream(stop="repeat", **options))
+    else:
+        made = order(lengths=LENGTHS, samples_per_step=25, **options)
+        samples = [sample for epoch in range(3) for sample in drawn(made, epoch)]
     tokens: Counter[str] = Counter()
-    for epoch in range(3):
-        for name, row in drawn(made, epoch):
-            tokens[name] += int(LENGTHS[name][row])
+    for name, row in samples:
+        tokens[name] += int(LENGTHS[name][row])
+    longest = max(int(lengths.max()) for lengths in LENGTHS.values())
     for name, weight in WEIGHTS.items():
-        longest = max(int(lengths.max()) for lengths in LENGTHS.values())
         assert abs(tokens[name] - weight * tokens.total()) <= 2 * longest
 
 
@@ -297,15 +299,6 @@ def test_a_stream_resumes_after_any_sample(kind: type[Streamed], options: dict[s
         again = iter(stream(kind, **options))
         again.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
         assert identities(resumed) == identities(again) == whole[count:]
-
-
-def test_a_stream_by_tokens_has_its_shares_of_tokens() -> None:
-    mixed = stream(stop="repeat", by="tokens", samples_per_epoch=400)
-    tokens: Counter[str] = Counter()
-    for sample in mixed:
-        tokens[sample["of"]] += len(sample["input_ids"])
-    for name, weight in WEIGHTS.items():
-        assert abs(tokens[name] - weight * tokens.total()) <= 2 * 160
 
 
 def test_ranks_of_a_stream_draw_differently_and_share_an_epoch() -> None:

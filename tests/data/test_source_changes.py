@@ -8,8 +8,6 @@ import itertools
 import json
 import os
 import pickle
-import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import fsspec
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
+from source_checks import write_tar
 
 from chaos_storage import ChaosFile
 from evenstep.data import Source, open_reader
@@ -78,22 +77,17 @@ def test_of_large_files_a_bounded_part_is_read(tmp_path: Path):
 
 # While a source is read
 
-KINDS = ("parquet", "jsonl", "tar")
-ROWS = 300
+
+KINDS, ROWS = ("parquet", "jsonl", "tar"), 300
 
 
 def corpus(path: Path, letter: str, rows: int = ROWS) -> Path:
     """A file of rows of these letters; equally many rows of other letters take as many bytes."""
     table = [{"id": k, "text": letter * 500} for k in range(rows)]
-    if path.suffix != ".tar":
+    if path.suffix == ".tar":
+        write_tar(path, [(f"{row['id']:04}.json", json.dumps(row).encode()) for row in table])
+    else:
         write(path, table)
-        return path
-    with tarfile.open(path, "w") as tar:
-        for row in table:
-            content = json.dumps(row).encode()
-            member = tarfile.TarInfo(f"{row['id']:04}.json")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
     return path
 
 
@@ -101,47 +95,37 @@ def text_of(sample: Any) -> str:
     return str(sample.get("json", sample)["text"])
 
 
-def replaced(path: Path, new: Path) -> None:
-    os.replace(new, path)
-
-
-def written_over(path: Path, new: Path) -> None:
-    with open(path, "r+b") as file:
-        file.write(new.read_bytes())
-
-
-def appended(path: Path, new: Path) -> None:
-    with open(path, "ab") as file:
-        file.write(new.read_bytes())
-
-
-def truncated(path: Path, new: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def deleted(path: Path, new: Path) -> None:
-    path.unlink()
-
-
-def made_again(path: Path, new: Path) -> None:
+def change(path: Path, new: Path, how: str) -> None:
     content = path.read_bytes()
-    path.unlink()
-    path.write_bytes(content)
+    if how == "replaced":
+        os.replace(new, path)
+    elif how == "written over":
+        with open(path, "r+b") as file:
+            file.write(new.read_bytes())
+    elif how == "appended":
+        with open(path, "ab") as file:
+            file.write(new.read_bytes())
+    elif how == "truncated":
+        os.truncate(path, len(content) // 2)
+    else:
+        path.unlink()
+        if how == "made again":
+            path.write_bytes(content)
 
 
-CHANGES = (replaced, written_over, appended, truncated, deleted, made_again)
+CHANGES = ("replaced", "written over", "appended", "truncated", "deleted", "made again")
 
 
 @pytest.mark.parametrize(
-    ("kind", "protocol", "change"),
+    ("kind", "protocol", "how"),
     [
-        (KINDS[(n + shift) % 3], protocol, change)
+        (KINDS[(n + shift) % 3], protocol, how)
         for shift, protocol in enumerate(("", "chaos://"))
-        for n, change in enumerate(CHANGES)
+        for n, how in enumerate(CHANGES)
     ],
 )
 def test_a_file_that_changes_is_an_error_before_any_of_its_new_content(
-    tmp_path: Path, kind: str, protocol: str, change: Callable[[Path, Path], None]
+    tmp_path: Path, kind: str, protocol: str, how: str
 ) -> None:
     path = corpus(tmp_path / f"old.{kind}", "x")
     new = corpus(tmp_path / f"new.{kind}", "z")
@@ -149,7 +133,7 @@ def test_a_file_that_changes_is_an_error_before_any_of_its_new_content(
     with open_reader(Source("s", f"{protocol}{path}", block=16, patience=600)) as reader:
         stream, seen = reader.read(), list[str]()
         seen += [text_of(next(stream).sample) for _ in range(ROWS // 3)]
-        change(path, new)
+        change(path, new, how)
         for rest in (stream, reader.read()):
             with pytest.raises(StorageError, match=r"has changed since|FileNotFound") as caught:
                 seen += [text_of(item.sample) for item in itertools.islice(rest, 2 * ROWS)]
@@ -169,7 +153,7 @@ def test_a_file_that_changes_in_the_middle_of_a_read_is_an_error(
         def read(*given: Any, **options: Any) -> Any:
             found = real(*given, **options)
             if new.exists():
-                replaced(path, new)
+                os.replace(new, path)
             return found
 
         return read

@@ -1,16 +1,23 @@
-"""What a `Source` is checked for, and what it does to samples."""
+"""What a `Source` is checked for, what it does to samples, and the order that they have."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import pickle
+import sys
 import threading
+from types import ModuleType
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from source_checks import take
 
-from evenstep.data import Source, open_reader
+from evenstep.data import ShardOrder, Source, open_reader
 from evenstep.errors import ConfigurationError, SampleError
+from page_code import blocks
 
 SAMPLES = [{"id": i, "input_ids": list(range(i + 1))} for i in range(20)]
 
@@ -129,3 +136,69 @@ def test_a_bad_position_is_refused():
         for bad in (-1, 1.5, True):
             with pytest.raises(ConfigurationError, match="position="):
                 next(reader.read(bad))
+
+
+def test_the_code_on_sources_of_the_page_on_mixtures_runs(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for number in range(3):
+        rows = {"id": list(range(100)), "text": ["some text"] * 100, "more": [0] * 100}
+        parquet.write_table(
+            arrow.table(rows), tmp_path / f"code-{number}.parquet", row_group_size=30
+        )
+    page = ModuleType("page_of_sources")  # functions that are pickled must be found by name
+    page.folder = tmp_path
+    monkeypatch.setitem(sys.modules, page.__name__, page)
+    code = blocks("mixtures.md", "Sources")
+    assert len(code) == 2
+    for block in code:
+        exec(compile(block, "mixtures.md", "exec"), page.__dict__)
+    assert page.item.position == 100
+    with open_reader(page.tokens) as reader:
+        assert len(next(reader.read()).sample["input_ids"]) == len("some text")
+
+
+# An order is a function of (seed, pass)
+
+sizes = st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any)
+flags = st.booleans()
+
+
+def places(order: ShardOrder, position: int, count: int) -> list[tuple[int, ...]]:
+    found = (
+        (part.pass_number, part.shard, index)
+        for part in order.parts(position)
+        for index in part.indices.tolist()
+    )
+    return list(itertools.islice(found, count))
+
+
+@given(sizes, st.integers(0, 99), flags, flags, st.integers(0, 60))
+def test_parts_from_any_position_say_what_where_says(sizes, seed, shards, samples, position):
+    order = ShardOrder(sizes, seed=seed, name="a", shuffle_shards=shards, shuffle_samples=samples)
+    expected = [tuple(order.where(p)) for p in range(position, position + 40)]
+    assert places(order, position, 40) == expected
+    begins = [part.position for part in itertools.islice(order.parts(position), 8)]
+    counts = [len(part.indices) for part in itertools.islice(order.parts(position), 8)]
+    assert begins == np.cumsum([position, *counts])[:-1].tolist()
+
+
+@given(sizes, st.integers(0, 99), flags, flags, st.integers(0, 3))
+def test_each_pass_has_every_sample_once_and_shards_whole(sizes, seed, shards, samples, number):
+    order = ShardOrder(sizes, seed=seed, name="a", shuffle_shards=shards, shuffle_samples=samples)
+    found = places(order, number * order.size, order.size)
+    assert sorted(found) == [(number, s, i) for s, n in enumerate(sizes) for i in range(n)]
+    assert len([key for key, _ in itertools.groupby(found, lambda f: f[1])]) == np.count_nonzero(
+        sizes
+    )
+
+
+def test_passes_seeds_and_names_have_orders_of_their_own():
+    def order(seed, name, number):
+        return [
+            w[1:] for w in places(ShardOrder([20] * 20, seed=seed, name=name), number * 400, 400)
+        ]
+
+    found = [order(*key) for key in [(0, "a", 0), (0, "a", 1), (1, "a", 0), (0, "b", 0)]]
+    assert len({tuple(f) for f in found}) == 4
+    assert order(0, "a", 1) == found[1]

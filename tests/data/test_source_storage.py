@@ -4,25 +4,28 @@ end of the data that is none."""
 from __future__ import annotations
 
 import errno
-import io
 import itertools
 import json
 import os
 import random
-import tarfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as arrow
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from source_checks import write_tar
 
 from chaos_storage import ControlledStorage
-from evenstep.data import Source, open_reader
-from evenstep.errors import SampleError, StorageError
+from evenstep.data import Source, open_reader, open_readers
+from evenstep.data.jsonl import JsonLinesReader
+from evenstep.errors import ConfigurationError, SampleError, StorageError
 
 pytest.importorskip("webdataset")
 
@@ -46,12 +49,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
             arrow.Table.from_pylist(half), folder / f"{number}.parquet", row_group_size=20
         )
         (folder / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in half))
-        with tarfile.open(folder / f"{number}.tar", "w") as tar:
-            for row in half:
-                content = json.dumps(row).encode()
-                member = tarfile.TarInfo(f"{row['id']:04}.json")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+        members = [(f"{row['id']:04}.json", json.dumps(row).encode()) for row in half]
+        write_tar(folder / f"{number}.tar", members)
     return folder
 
 
@@ -113,9 +112,10 @@ def test_an_outage_longer_than_its_patience_is_one_error_and_then_is_over(
             _ = reader.fingerprint
     with pytest.raises(StorageError, match=r"source 'far': .*tried \d+ times"):
         open_reader(source)
-    storage.fail("down", "open", "read")
-    with pytest.raises(StorageError, match=r"source 'far': .*tried \d+ times"):
-        open_reader(source)
+    for calls in (("open", "read"), ("ls",)):
+        storage.fail("down", *calls)
+        with pytest.raises(StorageError, match=r"source 'far': .*tried \d+ times"):
+            open_reader(source)
 
 
 def test_what_does_not_pass_is_not_tried_again(corpus: Path, tmp_path: Path) -> None:
@@ -126,8 +126,16 @@ def test_what_does_not_pass_is_not_tried_again(corpus: Path, tmp_path: Path) -> 
             next(reader.read())
 
 
-@pytest.mark.parametrize("kind", ["parquet", "jsonl", "tar"])
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC])
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("parquet", errno.EIO),
+        ("jsonl", errno.ESTALE),
+        ("tar", errno.ESTALE),
+        ("parquet", errno.ENOSPC),
+        ("jsonl", errno.ENOSPC),
+    ],
+)
 def test_a_stale_handle_of_a_network_file_system_is_tried_again(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, kind: str, code: int
 ) -> None:
@@ -157,9 +165,68 @@ def test_a_stale_handle_of_a_network_file_system_is_tried_again(
             assert list(itertools.islice(reader.read(), 90)) == expected
 
 
-def test_a_folder_that_cannot_be_listed_is_an_error(corpus: Path, tmp_path: Path) -> None:
-    storage = ControlledStorage(tmp_path)
-    source = far(corpus, "jsonl", control=storage.path, patience=0.01)
-    storage.fail("down", "ls")
-    with pytest.raises(StorageError, match=r"tried \d+ times"):
-        open_reader(source)
+# Many sources opened at once
+
+
+AT_ONCE = 4
+
+
+class Meeting(MemoryFileSystem):  # type: ignore[misc]
+    """A store in which a file opens once others are being opened as well."""
+
+    protocol = "meeting"
+    cachable = False
+    barrier = threading.Barrier(AT_ONCE)
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        return super()._strip_protocol(str(path).replace("meeting://", "memory://"))
+
+    def _open(self, *args: Any, **options: Any) -> Any:
+        self.barrier.wait(timeout=30)
+        return super()._open(*args, **options)
+
+
+@pytest.fixture
+def store() -> Any:
+    fsspec.register_implementation("meeting", Meeting, clobber=True)
+    memory = fsspec.filesystem("memory")
+    for k in range(AT_ONCE):
+        memory.pipe(f"/meeting/{k}.jsonl", b'{"a": %d}\n' % k)
+    return memory
+
+
+def test_sources_are_opened_at_once_and_come_in_order(store: Any) -> None:
+    sources = [Source(f"s{k}", f"meeting://meeting/{k}.jsonl") for k in range(AT_ONCE)]
+    sources.insert(1, Source("dataset", [{"a": 1}] * 5))
+    readers = open_readers(sources, seed=3)
+    assert [reader.source for reader in readers] == sources
+    assert [reader.size for reader in readers] == [1, 5, 1, 1, 1]
+    assert {reader.seed for reader in readers} == {3}
+
+
+def test_files_of_a_source_are_opened_at_once(store: Any) -> None:
+    (reader,) = open_readers([Source("s", "meeting://meeting/*.jsonl")])
+    assert reader.size == AT_ONCE
+
+
+def test_the_first_source_that_cannot_be_opened_is_named_and_none_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    closed: list[str] = []
+    real = JsonLinesReader._set_order
+
+    def noted(self: JsonLinesReader, *args: Any, **options: Any) -> None:
+        real(self, *args, **options)
+        opened.append(self.source.name)
+
+    monkeypatch.setattr(JsonLinesReader, "_set_order", noted)
+    monkeypatch.setattr(JsonLinesReader, "close", lambda self: closed.append(self.source.name))
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
+    good = [Source(f"good {k}", str(tmp_path / "a.jsonl")) for k in range(3)]
+    missing = [Source(f"missing {k}", str(tmp_path / f"{k}.jsonl")) for k in range(3)]
+    with pytest.raises(ConfigurationError, match="'missing 0': there is no file"):
+        open_readers([good[0], missing[0], good[1], missing[1], good[2], missing[2]])
+    assert "good 0" in opened
+    assert sorted(closed) == sorted(opened)

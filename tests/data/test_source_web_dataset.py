@@ -14,21 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from source_checks import check_order_and_seeking, take
+from source_checks import check_order_and_seeking, take, write_tar
 
 from evenstep.data import Source, open_reader
-from evenstep.data.storage import StorageFile
 from evenstep.errors import ConfigurationError, SampleError
 
 webdataset = pytest.importorskip("webdataset")
-
-
-def write_tar(path: Path, files: list[tuple[str, bytes]]) -> None:
-    with tarfile.open(path, "w") as tar:
-        for name, content in files:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
 
 
 @pytest.fixture
@@ -155,21 +146,3 @@ def test_samples_are_those_of_the_library_wherever_they_lie(files):
                 raw = {k: v for k, v in item.sample.items() if k.startswith("__") or "bin" in k}
                 assert raw == {k: sample[k] for k in raw}
                 assert item.sample.keys() == sample.keys()
-
-
-def test_a_sample_is_read_by_itself(tmp_path, monkeypatch):
-    write_tar(tmp_path / "0.tar", [(f"{k:04}.bin", bytes([k % 251]) * 100_000) for k in range(40)])
-    read = []
-    original = StorageFile.readinto
-
-    def readinto(file, buffer):
-        read.append(original(file, buffer))
-        return read[-1]
-
-    monkeypatch.setattr(StorageFile, "readinto", readinto)
-    with open_reader(Source("s", str(tmp_path / "0.tar"), shuffle=False)) as reader:
-        assert sum(read) < 40 * 100_000  # headers, and what comes with them
-        read.clear()
-        (item,) = take(reader, 1, 30)
-        assert item.sample["bin"] == bytes([30]) * 100_000
-        assert sum(read) < 2 * 100_000

@@ -24,7 +24,6 @@ from evenstep.data import Source, open_reader
 from evenstep.errors import (
     ConfigurationError,
     SampleError,
-    StorageError,
 )
 from evenstep.tools.advise import draw_length_sample
 
@@ -113,13 +112,3 @@ def test_lines_of_unexpected_values(rows: list[Any]) -> None:
     path.write_bytes(b"\n".join(map(json_bytes, rows)))
     read(path)
     advised(path)
-
-
-def test_a_file_that_changes_under_an_open_source() -> None:
-    for name, content in WHOLE.items():
-        path = HERE / name
-        path.write_bytes(content)
-        with open_reader(Source("s", str(path), block=7)) as reader:
-            path.write_bytes(content[:150])
-            with pytest.raises(StorageError, match=rf"sample s\[.*{name}.* has changed since"):
-                list(reader.read(passes=1))

@@ -1,23 +1,27 @@
 """States of loaders: a damaged one is refused when it is loaded, or the pass that follows ends,
-with an error of evenstep's or without, and no sample comes twice."""
+with an error of evenstep's or without, and no sample comes twice. So are checkpoints."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from hypothesis import strategies as st
-from mutations import changed, fuzz
+from mutations import changed, damaged, fuzz
 from torch.utils.data import IterableDataset
 
 import evenstep
 from documents import Documents
-from evenstep.errors import EvenstepError, MismatchError
+from evenstep.errors import ConfigurationError, EvenstepError, MismatchError
 
 DOCUMENTS = Documents(60)
 WINDOW = evenstep.Memory(buffer_size=12)
@@ -116,3 +120,42 @@ def test_every_whole_state_resumes_to_the_end(name: str) -> None:
     came = rest_of(loader)
     assert 0 < len(came) < 60
     assert came.keys() <= whole.keys()
+
+
+# Checkpoints
+
+FOLDER = tempfile.TemporaryDirectory()
+HERE = Path(FOLDER.name)
+
+
+def checkpoint() -> dict[str, bytes]:
+    folder = HERE / "whole"
+    dcp.save({"loader": LOADERS["dealt"]().state_dict()}, checkpoint_id=folder, no_dist=True)
+    LOADERS["dealt"]().load_state_dict(evenstep.read_states(folder))
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+CHECKPOINT = checkpoint()
+
+
+@fuzz(12, st.sampled_from(list(CHECKPOINT)), st.data())
+def test_a_damaged_checkpoint(name: str, data: st.DataObject) -> None:
+    folder = HERE / "damaged"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    content = CHECKPOINT[name]
+    cut = st.integers(0, len(content) - 1).map(lambda end: content[:end])
+    for file, whole in CHECKPOINT.items():
+        (folder / file).write_bytes(data.draw(cut | damaged(whole)) if file == name else whole)
+    try:
+        LOADERS["dealt"]().load_state_dict(evenstep.read_states(folder))
+    except ConfigurationError as error:
+        assert str(folder) in str(error)  # noqa: PT017
+    except MismatchError:
+        pass
+
+
+def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(ConfigurationError, match=rf"checkpoint {path} cannot be read"):
+            evenstep.read_states(path)

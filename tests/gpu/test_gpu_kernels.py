@@ -46,13 +46,14 @@ def test_attention_and_its_gradients(device: str, backend: str, dtype: torch.dty
         torch.testing.assert_close(one.float().cpu(), other, rtol=near, atol=near)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
-def test_profile_measures_the_device(device: str, tmp_path: Path) -> None:
+@pytest.mark.gpu
+@GPU[1]
+def test_profile_measures_the_device(tmp_path: Path) -> None:
     out = tmp_path / "calibration.json"
     shape = ("--layers", "3", "--hidden-size", "64", "--heads", "4", "--ffn-size", "96")
-    limits = ("--max-length", "256", "--seconds", "60", "--device", device)
+    limits = ("--max-length", "256", "--seconds", "60", "--device", "cuda")
     with pytest.raises(SystemExit) as ended:
         main(["profile", *shape, *limits, "--out", str(out)])
     assert ended.value.code == 0
-    assert json.loads(out.read_text())["device"]["kind"] == device
+    assert json.loads(out.read_text())["device"]["kind"] == "cuda"
     assert load_calibration(out).per_token > 0

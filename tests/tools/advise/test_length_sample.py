@@ -53,30 +53,17 @@ def jsonl_file(path: Path, records: list[Any]) -> str:
 
 
 def test_npy_lengths_are_drawn_and_number_and_longest_are_those_of_all(tmp_path: Path) -> None:
-    np.save(tmp_path / "l.npy", np.arange(1, 1001))
-    length_sample = draw_length_sample(str(tmp_path / "l.npy"), size=50, seed=2)
-    assert (len(set(length_sample.lengths)), length_sample.total, length_sample.longest) == (
-        50,
-        1000,
-        1000,
-    )
-    assert not length_sample.whole
-    assert (
-        length_sample.lengths
-        == draw_length_sample(str(tmp_path / "l.npy"), size=50, seed=2).lengths
-    ).all()
-    assert (
-        length_sample.lengths
-        != draw_length_sample(str(tmp_path / "l.npy"), size=50, seed=3).lengths
-    ).any()
-
-
-@pytest.mark.parametrize("size", [None, 30, 31])
-def test_a_draw_no_smaller_than_the_data_is_the_data(tmp_path: Path, size: int | None) -> None:
-    np.save(tmp_path / "l.npy", np.arange(30) + 1)
-    length_sample = draw_length_sample(str(tmp_path / "l.npy"), size=size)
-    assert length_sample.whole
-    assert length_sample.lengths.tolist() == list(range(1, 31))
+    path = str(tmp_path / "l.npy")
+    np.save(path, np.arange(1, 1001))
+    drawn, again, other = (draw_length_sample(path, size=50, seed=seed) for seed in (2, 2, 3))
+    assert (len(set(drawn.lengths)), drawn.total, drawn.longest) == (50, 1000, 1000)
+    assert not drawn.whole
+    assert (drawn.lengths == again.lengths).all()
+    assert (drawn.lengths != other.lengths).any()
+    for size in (None, 1000, 1001):
+        whole = draw_length_sample(path, size=size)
+        assert whole.whole
+        assert whole.lengths.tolist() == list(range(1, 1001))
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl", "jsonl.gz"])
@@ -107,11 +94,9 @@ def test_text_token_ids_and_lengths_of_the_same_samples_agree(
     # Without a column: token ids, or text where there is a tokenizer for it.
     assert draw_length_sample(data).name.endswith(":input_ids")
     assert draw_length_sample(data, tokenizer=tokenizer).name.endswith(":text")
-
-
-def test_a_folder_with_a_tokenizer_file_is_a_tokenizer(tmp_path: Path, tokenizer: str) -> None:
-    data = jsonl_file(tmp_path / "d.jsonl", [{"text": "Every rank makes"}])
-    assert draw_length_sample(data, tokenizer=str(tmp_path)).lengths.tolist() == [3]
+    # A folder with the tokenizer's file is one, too.
+    of_folder = draw_length_sample(f"{data}:text", tokenizer=str(tmp_path))
+    assert of_folder.lengths.tolist() == words_in(37)
 
 
 def test_a_hugging_face_folder_is_read(tmp_path: Path, tokenizer: str) -> None:
@@ -165,67 +150,6 @@ def test_lengths_can_be_cut_and_the_cut_ones_are_counted(tmp_path: Path) -> None
         cut.cut_to(0)
 
 
-@pytest.mark.parametrize(
-    ("form", "rows", "message"),
-    [
-        ("parquet", [[1], [], [2]], r"row 1 of .*d\.parquet:ids has length 0"),
-        ("parquet", [[1], None, None], r"row 1 of .* has length None"),
-        ("parquet", [True, False], r"row 0 of .* has length True"),
-        ("parquet", [1.5], r"row 0 of .* has length 1.5"),
-        ("jsonl", [{"n": 3}, {"n": 0}, {"n": -1}], r"line 2 of .*d\.jsonl:n has length 0"),
-        ("jsonl", [{"n": 3}, {"m": 3}], r"line 2 of .* has length None"),
-        ("jsonl", [{"n": {"a": 1}}], r"line 1 of .* has length {'a': 1}"),
-        ("jsonl", [[1, 2]], r"line 1 .* not an object"),
-        ("jsonl", [], "no samples"),
-    ],
-)
-def test_a_bad_row_is_named(tmp_path: Path, form: str, rows: list[Any], message: str) -> None:
-    path = tmp_path / f"d.{form}"
-    data = parquet_file(path, ids=rows) if form == "parquet" else jsonl_file(path, rows)
-    with pytest.raises(ConfigurationError, match=message):
-        draw_length_sample(data)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("d.jsonl", b'{"n": 3}\n\n{"n": \n', r"line 3 of .*d\.jsonl is not JSON"),
-        (
-            "d.jsonl.gz",
-            gzip.compress(b'{"n": 3}\n' * 100, mtime=0)[:-12],
-            r"d\.jsonl\.gz cannot be read",
-        ),
-    ],
-)
-def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ConfigurationError, match=said):
-        draw_length_sample(str(tmp_path / name))
-
-
-def test_text_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    for data in (
-        jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}]),
-        parquet_file(tmp_path / "d.parquet", text=["a"]),
-    ):
-        with pytest.raises(ConfigurationError, match=r"holds text: give --tokenizer"):
-            draw_length_sample(data)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ("gone.npy", "no file .*gone.npy"),
-        ("gone.parquet:text", "no file .*gone.parquet"),
-        ("gone.jsonl", "no file .*gone.jsonl"),
-        ("gone.csv", "cannot read .*gone.csv: give FILE.npy"),
-    ],
-)
-def test_data_that_is_not_there_is_named(tmp_path: Path, data: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        draw_length_sample(str(tmp_path / data))
-
-
 def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_dict({"a": [1], "b": [2]}).save_to_disk(tmp_path / "folder")
@@ -239,15 +163,6 @@ def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
                 draw_length_sample(f"{data}{column}")
 
 
-def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    data = jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
-    (tmp_path / "bad.json").write_text("{}")
-    for name in ("gone.json", "bad.json"):
-        with pytest.raises(ConfigurationError, match=f"cannot load the tokenizer .*{name}"):
-            draw_length_sample(data, tokenizer=str(tmp_path / name))
-
-
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("transformers", "datasets"):
         monkeypatch.setitem(sys.modules, package, None)
@@ -256,3 +171,57 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         draw_length_sample(data, tokenizer="somebody/tokens")
     with pytest.raises(ImportError, match=r"datasets: pip install .evenstep\[hub\]"):
         draw_length_sample("somebody/samples")
+
+
+@pytest.mark.parametrize(
+    ("data", "tokenizer", "said"),
+    [
+        ("gone.npy", None, "no file .*gone.npy"),
+        ("gone.parquet:text", None, "no file .*gone.parquet"),
+        ("gone.jsonl", None, "no file .*gone.jsonl"),
+        ("gone.csv", None, "cannot read .*gone.csv: give FILE.npy"),
+        ("d.jsonl", "gone.json", "cannot load the tokenizer .*gone.json"),
+        ("d.jsonl", "bad.json", "cannot load the tokenizer .*bad.json"),
+    ],
+)
+def test_data_or_a_tokenizer_that_is_not_there_is_named(
+    tmp_path: Path, data: str, tokenizer: str | None, said: str
+) -> None:
+    pytest.importorskip("transformers")
+    jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
+    (tmp_path / "bad.json").write_text("{}")
+    given = None if tokenizer is None else str(tmp_path / tokenizer)
+    with pytest.raises(ConfigurationError, match=said):
+        draw_length_sample(str(tmp_path / data), tokenizer=given)
+
+
+@pytest.mark.parametrize(
+    ("form", "rows", "message"),
+    [
+        ("parquet", [[1], [], [2]], r"row 1 of .*d\.parquet:ids has length 0"),
+        ("parquet", [[1], None, None], r"row 1 of .* has length None"),
+        ("parquet", [True, False], r"row 0 of .* has length True"),
+        ("parquet", [1.5], r"row 0 of .* has length 1.5"),
+        ("parquet", ["a"], r"holds text: give --tokenizer"),
+        ("jsonl", [{"n": 3}, {"n": 0}, {"n": -1}], r"line 2 of .*d\.jsonl:n has length 0"),
+        ("jsonl", [{"n": 3}, {"m": 3}], r"line 2 of .* has length None"),
+        ("jsonl", [{"n": {"a": 1}}], r"line 1 of .* has length {'a': 1}"),
+        ("jsonl", [{"text": "a"}], r"holds text: give --tokenizer"),
+        ("jsonl", [[1, 2]], r"line 1 .* not an object"),
+        ("jsonl", [], "no samples"),
+        ("jsonl", b'{"n": 3}\n\n{"n": \n', r"line 3 of .*d\.jsonl is not JSON"),
+        ("jsonl.gz", gzip.compress(b'{"n": 3}\n' * 100, mtime=0)[:-12], r"d\.jsonl\.gz cannot be"),
+    ],
+)
+def test_a_bad_row_or_a_damaged_file_is_named(
+    tmp_path: Path, form: str, rows: Any, message: str
+) -> None:
+    path = tmp_path / f"d.{form}"
+    if isinstance(rows, bytes):
+        path.write_bytes(rows)
+    elif form == "parquet":
+        parquet_file(path, ids=rows)
+    else:
+        jsonl_file(path, rows)
+    with pytest.raises(ConfigurationError, match=message):
+        draw_length_sample(str(path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,11 +13,12 @@ import evenstep
 from evenstep.cost import Cost, FittedCost, PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Policy, PoolSort, TokenBudget
-from evenstep.plan.policies.by_name import POLICIES
-from evenstep.tools.advise import Advice, LengthSample, Summary, advise
-from evenstep.tools.advise.predict import Build
+from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
+from evenstep.plan.update_size import UpdateSize
+from evenstep.tools.advise import Advice, LengthSample, Prediction, Summary, advise
+from evenstep.tools.advise.predict import BASELINE, FIGURES, Build, predict
 from evenstep.tools.advise.recommend import code_for, set_up
-from evenstep.tools.simulate import sample_lengths
+from evenstep.tools.simulate import deal, sample_lengths, simulate
 
 
 def sample_of(
@@ -49,25 +52,17 @@ def test_settings_fit_every_sample_known_of(
     assert len(setup.sweep) >= 2
 
 
-def test_what_the_user_gives_is_taken() -> None:
-    setup = set_up(sample_of([5, 9]), world_size=2, max_tokens=9, buffer_size=7, batch_size=3)
-    assert (setup.max_tokens, setup.buffer_size, setup.batch_size) == (9, 7, 3)
-
-
-def test_a_budget_below_the_longest_sample_is_refused_with_the_remedies() -> None:
+def test_what_the_user_gives_is_taken_or_refused_with_the_remedies() -> None:
     with pytest.raises(ConfigurationError) as caught:
         set_up(sample_of([5, 30, 20], longest=50), world_size=2, max_tokens=10)
     for said in ("50 tokens", "max_tokens=10", "2 of the 3", "--max-tokens", "--max-length 10"):
         assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("world_size", 0), ("max_tokens", 0), ("buffer_size", 0), ("batch_size", 0)],
-)
-def test_a_number_out_of_range_is_named(name: str, value: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name}=0"):
-        set_up(sample_of([1]), **{"world_size": 1, name: value})  # type: ignore[arg-type]
+    numbers = {"max_tokens": 9, "buffer_size": 7, "batch_size": 3, "world_size": 2}
+    setup = set_up(sample_of([5, 9]), **numbers)  # type: ignore[arg-type]
+    assert (setup.max_tokens, setup.buffer_size, setup.batch_size) == (9, 7, 3)
+    for name in numbers:
+        with pytest.raises(ConfigurationError, match=f"{name}=0"):
+            set_up(sample_of([1]), **{"world_size": 1, name: 0})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -127,13 +122,10 @@ def test_groups_aim_lower_where_max_tokens_is_few_of_them_in_what_a_rank_holds(
     assert setup.target_tokens is not None
     wanted = held * lengths.mean() / 64
     assert wanted <= setup.target_tokens < wanted + 256
-
-
-@pytest.mark.parametrize("total", [None, 10**6])
-def test_windows_that_grow_hold_enough_groups_of_max_tokens(total: int | None) -> None:
-    lengths = np.full(1000, 100)
+    # Windows that grow hold enough groups of a shorter one.
     lengths[7] = 20_000
-    assert set_up(sample_of(lengths, total), world_size=2).target_tokens is None
+    for many in (None, 10**6):
+        assert set_up(sample_of(lengths, many), world_size=2).target_tokens is None
 
 
 def test_figures_are_those_of_the_samples_drawn() -> None:
@@ -159,45 +151,20 @@ def advice_of(recommended: Build) -> Advice:
     )
 
 
-def test_steps_of_like_lengths_are_warned_of_in_one_sentence() -> None:
-    advice = advice_of(lambda s: PoolSort(8, pool_size=200))
-    composition = advice.prediction("even").figures["composition"]
-    assert composition < 0.1
-    (warning,) = (note for note in advice.notes if WARNING in note)
-    assert f"(composition {composition:.2f}), which may cost quality" in warning
-    assert f"composition {composition:.2f}, where 1 is random" in advice.recommendation.reason
-
-
-def test_random_steps_are_not_warned_of() -> None:
-    advice = advice_of(lambda s: FixedBatch(8))
-    assert advice.prediction("even").figures["composition"] == pytest.approx(1, abs=0.1)
-    assert not any(WARNING in note for note in advice.notes)
-
-
 @pytest.mark.parametrize(
-    ("size", "said"),
-    [
-        (8, ", 2.00 times those of fixed-batch (--batch-size). Tune the learning rate anew"),
-        (4, "1.00 times those of fixed-batch (--batch-size). The learning rate, its schedule"),
-    ],
-)
-def test_what_becomes_of_the_learning_rate_is_told(size: int, said: str) -> None:
-    assert any(said in note for note in advice_of(lambda s: FixedBatch(size)).notes)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(
-    ("long", "cost", "said"),
+    ("long", "cost", "packed", "said"),
     [
         # A sample of 100 tokens takes 110, and one of 2,000 takes 6,000.
-        (20, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), "36% of the time"),
-        (20, PaddedTokenCost(), None),
-        (0, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), None),
-        (1, FittedCost(per_group=0.0, per_token=1.0, per_pair=1e-6), None),  # no time to speak of
+        (20, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), False, "36% of the time"),
+        (20, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), True, "36% of the time"),
+        (20, PaddedTokenCost(), False, None),
+        (0, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), False, None),
+        # No time to speak of.
+        (1, FittedCost(per_group=0.0, per_token=1.0, per_pair=1e-6), False, None),
     ],
 )
 def test_samples_that_take_longer_than_a_full_group_are_told(
-    long: int, cost: Cost, said: str | None, packed: bool
+    long: int, cost: Cost, packed: bool, said: str | None
 ) -> None:
     lengths = np.array([100] * (2000 - long) + [2000] * long)
     np.random.default_rng(0).shuffle(lengths)
@@ -211,3 +178,99 @@ def test_samples_that_take_longer_than_a_full_group_are_told(
         assert note.startswith("20 of the 2,000 samples, those longer than 100 tokens,")
         assert said is not None
         assert said in note
+
+
+@pytest.mark.parametrize(
+    ("policy", "rate"),
+    [
+        # A step holds what 200 sorted samples have in a row.
+        (PoolSort(8, pool_size=200), "2.00 times those of fixed-batch (--batch-size). Tune the"),
+        (FixedBatch(4), "1.00 times those of fixed-batch (--batch-size). The learning rate, its"),
+    ],
+)
+def test_steps_of_like_lengths_are_warned_of_and_the_learning_rate_is_told(
+    policy: Policy, rate: str
+) -> None:
+    advice = advice_of(lambda s: policy)
+    composition = advice.prediction("even").figures["composition"]
+    assert any(rate in note for note in advice.notes)
+    warnings = [note for note in advice.notes if WARNING in note]
+    if isinstance(policy, FixedBatch):
+        assert composition == pytest.approx(1, abs=0.1)
+        assert not warnings
+        return
+    assert composition < 0.1
+    (warning,) = warnings
+    assert f"(composition {composition:.2f}), which may cost quality" in warning
+    assert f"composition {composition:.2f}, where 1 is random" in advice.recommendation.reason
+
+
+# Predictions
+
+
+COST = PaddedTokenCost()
+UPDATE = 12_000
+BUILDERS: Mapping[str, Build] = {
+    "even": lambda s: Even(s.max_tokens, cost=s.cost),
+    "token-budget": lambda s: TokenBudget(s.max_tokens, cost=s.cost),
+    "fixed-batch": lambda s: FixedBatch(s.batch_size, cost=s.cost),
+}
+
+
+def run(
+    length_sample: LengthSample,
+    builders: Mapping[str, Build] = BUILDERS,
+    *,
+    max_tokens: int = 8192,
+    cost: Cost = COST,
+    seed: int = 5,
+) -> dict[str, Prediction]:
+    numbers = {"max_tokens": max_tokens, "batch_size": 3, "buffer_size": 128}
+    numbers["update_tokens"] = UPDATE
+    setup = set_up(length_sample, world_size=2, **numbers)
+    found = predict(builders, length_sample, setup=setup, cost=cost, seed=seed)
+    return {one.policy: one for one in found}
+
+
+def length_sample_of(lengths: np.ndarray, total: int | None) -> LengthSample:
+    return LengthSample(name="d", lengths=lengths, total=total, longest=None, how="")
+
+
+def test_figures_of_all_samples_are_those_of_a_simulation_of_the_data() -> None:
+    lengths = sample_lengths("mm-mix", 300, 3)
+    found = run(length_sample_of(lengths, 300))
+    shards = deal(300, 2, 5)
+    for name, build in BUILDERS.items():
+        policy = build(PolicyOptions(max_tokens=8192, batch_size=3, cost=PaddedTokenCost()))
+        size = UpdateSize.of(policy, UPDATE, ranks=2, lengths=lengths)
+        result = simulate(
+            size.policy,
+            [lengths[s] for s in shards],
+            accumulate=size.accumulate,
+            buffer_size=128,
+            seed=5,
+            identities=shards,
+        )
+        for figure in FIGURES:
+            assert found[name].figures[figure] == getattr(result, figure)
+
+
+def test_speed_up_is_efficiency_over_that_of_fixed_batches() -> None:
+    found = run(length_sample_of(sample_lengths("sharegpt4o", 100, 3), 300), max_tokens=12_288)
+    base = found[BASELINE].figures["efficiency"]
+    for one in found.values():
+        assert one.figures["speedup"] == pytest.approx(one.figures["efficiency"] / base)
+    assert found[BASELINE].figures["speedup"] == 1.0 < found["even"].figures["speedup"]
+
+
+def test_a_policy_that_cannot_run_says_why_and_keeps_its_place() -> None:
+    def broken(options: PolicyOptions) -> Policy:
+        raise ImportError("packing needs numba: pip install numba")
+
+    builders = {"broken": broken, **BUILDERS}
+    found = run(length_sample_of(sample_lengths("mm-mix", 200, 1), 200), builders)
+    assert list(found) == list(builders)
+    assert found["broken"].problem == "packing needs numba: pip install numba"
+    values = found["broken"].as_dict()
+    assert {values[name] for name in (*FIGURES, "speedup")} == {None}
+    assert found["even"].problem is None

@@ -6,21 +6,20 @@ Some need root's rights, for file systems, names and networks of their own.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from evenstep.tools.doctor import software
+from evenstep.tools.doctor.software import attention, plans_each_shape, warn_of_plans
 
-CHECKS = """
-import json
-from evenstep.tools.doctor import CHECKS
-found = [each for check in CHECKS for each in check()]
-print(json.dumps([[each.check, each.level, each.found, each.remedy] for each in found]))
-"""
 DOCTOR = ("-m", "evenstep", "doctor", "--json")
 CLEAN = ("TMPDIR", "RAY_TMPDIR", "GLOO_SOCKET_IFNAME", "MASTER_ADDR")
 
@@ -46,18 +45,6 @@ def apart(commands: str) -> str:
     return f'exec {" ".join(enter)} sh -c \'{commands} exec "$0" "$@"\' "$0" "$@";'
 
 
-def findings(shell: str = "", **environ: str) -> dict[str, tuple[str, str, str]]:
-    """By check: level, what was found, and the remedy, of the worst finding."""
-    ran = tell(shell, "-c", CHECKS, **environ)
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, tuple[str, str, str]] = {}
-    for check, level, text, remedy in json.loads(ran.stdout):
-        assert (level == "ok") == (not remedy), "every finding has a remedy"
-        if level != "ok" or check not in found:
-            found[check] = level, text, remedy
-    return found
-
-
 @pytest.mark.slow
 def test_a_sound_machine_runs_the_trial_job() -> None:
     ran = tell("", *DOCTOR)
@@ -70,26 +57,20 @@ def test_a_sound_machine_runs_the_trial_job() -> None:
 
 
 @pytest.mark.soak
-def test_what_no_other_check_thinks_of_fails_the_trial_job() -> None:
-    ran = tell("ulimit -f 2;", "-B", *DOCTOR)  # files of 1 KiB, as anonymous memory is, too
-    assert ran.returncode == 1, ran.stdout
-    worst = json.loads(ran.stdout)["findings"][0]
-    assert (worst["check"], worst["level"]) == ("trial job", "breaks")
-    assert "LoaderDiedError: shared memory ran out" in worst["found"]
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("forbids", "says"),
     [
-        ("mount -t tmpfs -o ro none /dev/shm; ip link set lo up;", "Read-only file system"),
-        ("", "ranks cannot meet at 127.0.0.1"),
+        # Files of 1 KiB, as anonymous memory is, too.
+        ("ulimit -f 2;", "LoaderDiedError: shared memory ran out"),
+        ("apart: mount -t tmpfs -o ro none /dev/shm; ip link set lo up;", "Read-only file system"),
+        ("apart:", "ranks cannot meet at 127.0.0.1"),
     ],
-    ids=["dev-shm", "loopback"],
+    ids=["files", "dev-shm", "loopback"],
 )
-def test_a_system_that_forbids_what_jobs_do_fails_the_trial_job(forbids: str, says: str) -> None:
-    ran = tell(apart(forbids), *DOCTOR)
-    assert ran.returncode == 1, ran.stderr
+def test_what_no_other_check_thinks_of_fails_the_trial_job(forbids: str, says: str) -> None:
+    _, _, commands = forbids.partition("apart:")
+    ran = tell(apart(commands) if forbids.startswith("apart") else forbids, "-B", *DOCTOR)
+    assert ran.returncode == 1, ran.stdout
     worst = json.loads(ran.stdout)["findings"][0]
     assert (worst["check"], worst["level"]) == ("trial job", "breaks")
     assert says in worst["found"]
@@ -126,22 +107,6 @@ def test_an_encoding_without_all_characters_stops_no_command() -> None:
     assert "planning per sample, ?s" in ran.stdout
 
 
-def test_a_gpu_that_torch_was_not_built_for_is_found() -> None:
-    import torch
-
-    if torch.version.cuda or torch.version.hip:
-        pytest.skip("torch is built for one")
-    shell = apart(
-        "folder=$(mktemp -d); mount -t tmpfs none $folder; mkdir $folder/shm;"
-        "cp -a /dev/null /dev/zero /dev/urandom /dev/random $folder; touch $folder/nvidia0;"
-        "mount --move $folder /dev; rmdir $folder; ip link set lo up;"
-    )
-    level, found, remedy = findings(shell)["torch"]
-    assert level == "warning"
-    assert "the build has no CUDA" in found
-    assert "CUDA build" in remedy
-
-
 @pytest.mark.parametrize(
     ("name", "release", "level"),
     [
@@ -159,3 +124,127 @@ def test_releases_outside_the_table_are_found(name: str, release: str, level: st
         each.check: each.level for each in software.outside_the_table({name: release})
     }
     assert found.get(name, "ok") == level
+
+
+def test_a_gpu_that_torch_was_not_built_for_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    for name in ("nvidia0", "nvidiactl", "null"):
+        (tmp_path / name).touch()
+    there = software.gpus(str(tmp_path))
+    assert there == ["nvidia0"]
+    monkeypatch.setattr(software, "gpus", lambda: there)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (found,) = software.torch_build()
+    assert (found.check, found.level) == ("torch", "warning")
+    assert "the build has no CUDA" in found.found
+    assert "CUDA build" in found.remedy
+
+
+# Attention that builds a plan for every shape
+
+
+GPU = torch.device("cuda", 0)
+
+
+class ScaledDotProductCudnnAttention(torch.autograd.Function):
+    """What torch calls the node of cuDNN's attention; this one runs anywhere."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return v.clone()
+
+
+def by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **_: Any) -> torch.Tensor:
+    return ScaledDotProductCudnnAttention.apply(q, k, v)
+
+
+def refused(*_: Any, **options: Any) -> torch.Tensor:
+    raise RuntimeError("No available kernel")
+
+
+class Machine:
+    """A GPU whose tensors lie on the CPU."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self.tried = 0
+        zeros = torch.zeros
+
+        def on_cpu(*size: Any, device: Any, **options: Any) -> torch.Tensor:
+            assert device == GPU
+            self.tried += 1
+            return zeros(*size, **options)
+
+        patch.setattr(torch, "zeros", on_cpu)
+        self.torchs_own = torch.nn.functional.scaled_dot_product_attention
+        self.has(capability=(9, 0), enabled=True)
+        warn_of_plans.cache_clear()
+
+    def has(self, *, capability: tuple[int, int], enabled: bool, kernel: Any = by_cudnn) -> None:
+        self._patch.setattr("torch.cuda.get_device_capability", lambda device: capability)
+        self._patch.setattr("torch.backends.cuda.cudnn_sdp_enabled", lambda: enabled)
+        kernel = kernel or self.torchs_own
+        self._patch.setattr("torch.nn.functional.scaled_dot_product_attention", kernel)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    yield Machine(monkeypatch)
+    warn_of_plans.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("capability", "enabled", "kernel", "slow", "tried"),
+    [
+        ((9, 0), True, by_cudnn, True, 1),
+        ((10, 0), True, by_cudnn, True, 1),
+        ((9, 0), True, refused, False, 1),
+        ((9, 0), True, None, False, 1),  # torch's own, here
+        ((9, 0), False, by_cudnn, False, 0),  # cured
+        ((8, 0), True, by_cudnn, False, 0),
+    ],
+)
+def test_a_device_is_slow_where_attention_takes_cudnn(
+    machine: Machine,
+    capability: tuple[int, int],
+    enabled: bool,
+    kernel: Any,
+    slow: bool,
+    tried: int,
+) -> None:
+    machine.has(capability=capability, enabled=enabled, kernel=kernel)
+    assert not plans_each_shape(torch.device("cpu"))
+    assert plans_each_shape(GPU) == slow
+    with torch.no_grad():
+        assert plans_each_shape(GPU) == slow
+    assert machine.tried == 2 * tried
+
+
+def test_doctor_finds_the_attention_of_a_usable_gpu_with_the_line_that_cures_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(software, "attention", lambda device: attention(GPU))
+    found = {each.check: each for each in software.torch_build()}["attention"]
+    assert found.level == "warning"
+    assert "builds a plan for every new shape" in found.found
+    assert "torch.backends.cuda.enable_cudnn_sdp(False)" in found.remedy
+    machine.has(capability=(9, 0), enabled=False)
+    assert [each.check for each in software.torch_build()] == ["torch"]
+
+
+def test_the_first_rank_is_warned_once(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="evenstep"):
+        warn_of_plans(GPU, 1)
+        assert not machine.tried
+        warn_of_plans(GPU, 0)
+        warn_of_plans(GPU, 0)
+    (said,) = caplog.messages
+    assert said.endswith(
+        "write torch.backends.cuda.enable_cudnn_sdp(False) before you train; see docs/gpu.md"
+    )

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
+import evenstep
+from evenstep.batch import Composition
+from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost, VisionLanguageCost
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan import FixedBatch, Policy, PoolSort, TokenBudget
+from evenstep.plan import Even, FixedBatch, Policy, PoolSort, TokenBudget
 from evenstep.tools.simulate import sample_lengths
+from evenstep.tools.simulate.distributions import drawn_images
 from evenstep.tools.simulate.run import deal, simulate
 from few_steps import FewSteps
 
@@ -89,17 +93,14 @@ def test_delay_counts_steps_from_entering_the_window(buffer_size: int, delay: in
     assert result.max_delay_steps == delay
 
 
-def test_stopping_with_an_empty_rank_delivers_nothing_and_says_so() -> None:
+def test_what_is_not_delivered_or_dropped_is_missing_and_counted() -> None:
     result = simulate(TokenBudget(8), arrays([3] * 4, []), exhausted="stop")
     assert (result.steps, result.emitted) == (0, 0)
     assert result.missing == result.undelivered == 4
     assert (result.padding, result.imbalance, result.efficiency) == (0.0, 1.0, 0.0)
     assert (result.composition, result.samples_per_update) == (1.0, 0.0)
-
-
-def test_what_a_policy_drops_is_missing_and_counted() -> None:
-    result = simulate(FixedBatch(3, drop_last=True), arrays([1] * 7, [1] * 7))
-    assert (result.emitted, result.dropped, result.missing) == (12, 2, 2)
+    dropped = simulate(FixedBatch(3, drop_last=True), arrays([1] * 7, [1] * 7))
+    assert (dropped.emitted, dropped.dropped, dropped.missing) == (12, 2, 2)
 
 
 def test_costs_are_measured_in_the_policys_cost_unless_another_is_given() -> None:
@@ -119,6 +120,28 @@ def test_useful_cost_is_that_of_each_sample_without_padding() -> None:
 
     assert result.costs == pytest.approx(np.array([[2 * cost_of(10)]]))
     assert result.efficiency == pytest.approx((cost_of(10) + cost_of(2)) / (2 * cost_of(10)))
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_training_reads_off_what_simulate_says(accumulate: int) -> None:
+    lengths, policy = sample_lengths("ultrachat", 150, 0) // 16 + 1, TokenBudget(512)
+    loader = evenstep.DataLoader(
+        [{"input_ids": torch.zeros(int(length), dtype=torch.int64)} for length in lengths],
+        policy=policy,
+        memory=evenstep.Memory(buffer_size=32),
+        accumulate=accumulate,
+        shuffle=False,
+    )
+    trained, updates = Composition(), 0
+    for _, step in loader.steps():
+        trained.add(step)
+        updates += step.ends_update  # as the last of an epoch does
+        assert trained.updates == updates
+    simulated = simulate(policy, [lengths], buffer_size=32, accumulate=accumulate)
+    assert simulated.steps % 3
+    assert trained.value == pytest.approx(simulated.composition, rel=1e-12)
+    assert trained.samples_per_update == simulated.samples_per_update
+    assert trained.tokens_per_update_cv == pytest.approx(simulated.tokens_per_update_cv)
 
 
 def test_composition_tells_random_batches_from_sorted_ones() -> None:
@@ -142,22 +165,31 @@ def test_an_update_is_as_many_steps_as_are_accumulated() -> None:
     assert pairs.samples_per_step == 1
 
 
-def test_a_sample_over_the_budget_is_refused_before_the_run() -> None:
+def test_what_cannot_be_simulated_is_refused_before_the_run() -> None:
     with pytest.raises(SampleError, match=r"sample 1 of rank 1 has 65 tokens.*max_tokens=64"):
         simulate(TokenBudget(64), arrays([1, 2], [3, 65]))
-
-
-@pytest.mark.parametrize("shards", [[], [[]], [[], []]])
-def test_no_samples_at_all_is_refused(shards: list[list[int]]) -> None:
     with pytest.raises(ConfigurationError, match="no samples"):
-        simulate(FixedBatch(1), arrays(*shards))
-
-
-def test_identities_that_do_not_match_the_lengths_are_refused() -> None:
+        simulate(FixedBatch(1), arrays([], []))
     with pytest.raises(ConfigurationError, match="identities"):
         simulate(FixedBatch(1), arrays([1, 2]), identities=arrays([0]))
-
-
-def test_lengths_that_are_not_positive_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="rank 1 has a length of 0"):
         simulate(FixedBatch(1), arrays([1], [0]))
+
+
+def test_a_result_tells_the_parts_apart_where_the_cost_does() -> None:
+    rows = drawn_images(sample_lengths("mm-mix", 200), "coyo-image", 0)
+    shards = [rows[:, shard] for shard in deal(200, 2)]
+    language = TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128)
+    tower = TransformerCost.vision(layers=2, hidden_size=64, heads=4, ffn_size=128)
+    text = simulate(Even(16_384, cost=language), shards)
+    assert (text.images, text.patches) == (rows[2].sum(), rows[1].sum())
+    assert text.vision_imbalance is None
+    both = VisionLanguageCost(language=language, vision=tower)
+    result = simulate(Even(16_384, cost=both), shards)
+    assert result.vision_costs is not None
+    language_costs = result.costs - result.vision_costs
+    expected = language_costs.max(axis=1).sum() / language_costs.mean(axis=1).sum()
+    assert result.text_imbalance == pytest.approx(expected)
+    assert "vision_costs" not in result.as_dict()
+    bare = simulate(Even(16_384, cost=language), [shard[0] for shard in shards])
+    assert "images" not in bare.as_dict()

@@ -112,12 +112,6 @@ def test_batches_take_all_that_fits_and_only_single_samples_exceed_the_limit(
     assert starts >= set(range(0, len(order), run))
 
 
-def test_batches_under_a_limit_by_hand() -> None:
-    lengths = np.array([9, 3, 5, 2, 8, 3])
-    (groups,) = max_tokens(lengths, 1, 0, 9)
-    assert [lengths[group].tolist() for group in listed(groups)] == [[2, 3, 3], [5], [8], [9]]
-
-
 def test_bucketed_batches_and_their_order_differ_between_seeds() -> None:
     lengths = np.random.default_rng(0).integers(1, 100, 500)
     drawn = [listed(bucketed_max_tokens(lengths, 1, s, 1000, bucket=100)[0]) for s in range(3)]
