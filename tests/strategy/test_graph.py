@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.strategy import METHODS, DGraph, LoadingPlan, SampleTable, to_json
+from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import LEVELS
 from evenstep.strategy.mesh import DIVIDING_AXES, ClientPlaceTree
 
@@ -75,6 +77,7 @@ def test_every_sample_is_in_one_micro_batch_or_carried_and_no_rank_is_without_wo
         return
     plan = graph.plan()
     check_plan(plan)
+    assert to_json(graph.plan()) == to_json(plan)
     assert plan.buckets == buckets
     assert plan.micro_batches == min(micro_batches, len(texts) // buckets)
     assert capped or not len(plan.carried)
@@ -112,39 +115,42 @@ def test_what_is_carried_goes_first_in_the_next_step_and_nothing_is_lost(
     assert delivered + keys(carried) == [key for t in batches.tables for key in keys(t)]
 
 
-def test_each_primitive_returns_a_new_graph_and_leaves_the_old_one() -> None:
-    tree = ClientPlaceTree.of({"DP": 2, "TP": 2})
-    root = DGraph.of(table([9, 3, 5, 5, 1, 8], [4, 0, 0, 2, 2, 2]), tree)
-    base = root.modality("text").distribute("DP").cost(squares)
-    before = to_json(base.plan())
-    assert to_json(base.balance("greedy").plan()) != before
-    assert to_json(base.modality("text", "image").plan()) != before
-    assert to_json(base.distribute("TP").plan()) != before
-    assert to_json(base.broadcast_at("TP").plan()) != before
-    assert to_json(base.cost(lambda lengths: lengths).plan()) != before
-    assert to_json(base.plan()) == before
-
-
 @given(st.permutations(["modality", "distribute", "cost", "balance", "broadcast_at", "mix"]))
 def test_primitives_may_come_in_any_order(order: list[str]) -> None:
     samples = table([9, 3, 5, 5, 1, 8, 2], [4, 0, 0, 2, 2, 2, 9])
-    tree = ClientPlaceTree.of({"DP": 2, "TP": 2})
+    arguments = {
+        "modality": ("image", "text"),
+        "distribute": ("TP",),
+        "cost": (squares,),
+        "balance": ("karmarkar_karp",),
+        "broadcast_at": ("TP",),
+        "mix": (Batches([samples]),),
+    }
 
     def made(names: list[str]) -> str:
-        arguments = {
-            "modality": ("image", "text"),
-            "distribute": ("TP",),
-            "cost": (squares,),
-            "balance": ("karmarkar_karp",),
-            "broadcast_at": ("TP",),
-            "mix": (Batches([samples]),),
-        }
-        graph = DGraph.of(Nothing(), tree)
+        graph = DGraph.of(Nothing(), ClientPlaceTree.of({"DP": 2, "TP": 2}))
         for name in names:
             graph = getattr(graph, name)(*arguments[name])
         return to_json(graph.plan())
 
     assert made(order) == made(sorted(order))
+
+
+def test_each_primitive_returns_a_new_graph_and_leaves_the_old_one() -> None:
+    root = DGraph.of(
+        table([9, 3, 5, 5, 1, 8], [4, 0, 0, 2, 2, 2]), ClientPlaceTree.of({"DP": 2, "TP": 2})
+    )
+    base = root.modality("text").distribute("DP").cost(squares)
+    before = to_json(base.plan())
+    for changed in (
+        base.balance("greedy"),
+        base.modality("text", "image"),
+        base.distribute("TP"),
+        base.broadcast_at("TP"),
+        base.cost(lambda lengths: lengths),
+    ):
+        assert to_json(changed.plan()) != before
+    assert to_json(base.plan()) == before
 
 
 def test_a_subplan_is_of_the_samples_that_the_plan_draws_mixed_or_not() -> None:
@@ -337,16 +343,36 @@ def test_subplans_of_other_samples_or_without_room_are_refused() -> None:
         main.plan(subplans={"e": mixed.modality("image")})
 
 
-def test_plans_are_the_same_each_time() -> None:
-    rng = np.random.Generator(np.random.PCG64(3))
-    texts = rng.integers(1, 400, 9000)
-    tree = ClientPlaceTree.of({"DP": 16})
+# What a plan holds
 
-    def made(samples: SampleTable) -> LoadingPlan:
-        graph = DGraph.of(samples, tree, micro_batches=8, max_tokens=20_000)
-        return graph.distribute("DP").cost(squares).balance("greedy").plan()
 
-    plan = made(table(texts.tolist()))
-    assert to_json(plan) == to_json(made(replace(plan.samples)))
-    check_plan(plan)
-    assert plan.imbalance < 1.0001
+def test_members_are_in_order_and_bounds_are_checked() -> None:
+    none = -1
+    assignment = Assignment.of(
+        [1, 0, none, 1, 1], [0, 1, none, 1, 0], [1, 0, none, 0, 0], buckets=2, micro_batches=2
+    )
+    assert assignment.members(1, 0).tolist() == [4, 0]
+    assert assignment.members(0, 0).tolist() == []
+    assert assignment.rows.tolist() == [1, 4, 0, 3]
+    assert assignment.sums(np.array([1, 2, 4, 8, 16])).tolist() == [[0, 2], [17, 8]]
+    for wrong in ((2, 0), (0, 2), (-1, 0)):
+        with pytest.raises(ConfigurationError, match="must be from 0 to 1"):
+            assignment.members(*wrong)
+
+
+def test_imbalance_of_nothing_to_do_is_one() -> None:
+    tree = ClientPlaceTree.of({"DP": 2})
+    plan = DGraph.of(table([1, 2]), tree).distribute("DP").plan()
+    plan = replace(plan, costs=np.zeros(2, np.int64))
+    assert plan.imbalance == plan.imbalance_before == 1.0
+
+
+def test_a_plan_travels_without_what_was_worked_out_from_it() -> None:
+    plan = (
+        DGraph.of(table([3, 1, 2, 9] * 50), ClientPlaceTree.of({"DP": 2})).distribute("DP").plan()
+    )
+    before = len(pickle.dumps(plan))
+    _ = plan.tokens, plan.cost_before, plan.assignment.rows, plan.delivery
+    data = pickle.dumps(plan)
+    assert len(data) <= before
+    assert np.array_equal(pickle.loads(data).cost_before, plan.cost_before)

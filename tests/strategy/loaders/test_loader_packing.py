@@ -1,4 +1,5 @@
-"""Layouts keep their limits, and are no worse than the paper's."""
+"""Layouts keep their limits, and are no worse than the paper's; what groups of sources need as
+weights move."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.service.layout_baselines import fewest_loaders, three_steps
-from evenstep.strategy.loaders import LoaderLayout, packed
+from evenstep.strategy.loaders import LoaderLayout, ScalingLimits, group_needs, packed
+from evenstep.strategy.loaders.load_model import Piece
 
 
 @settings(max_examples=6, deadline=None)
@@ -74,3 +76,25 @@ def test_too_few_cores_are_said() -> None:
     layout = packed(model)
     assert any("cores" in shortage.needs for shortage in layout.shortages)
     assert any("s for a step" in shortage.remedy for shortage in layout.shortages)
+
+
+def test_enough_is_enough_and_too_little_is_said() -> None:
+    text, images = (
+        profiles_of(1, 0, prepare_seconds=s, prepare_high=s, send_seconds=0.0)[0]
+        for s in (0.0002, 0.03)
+    )
+    shares = np.array([0.0, 0.05, 0.1, 0.3, 0.7])  # of images
+    weights = np.stack([1 - shares, shares], axis=1)
+    model = model_of(
+        [text, replace(images, source="images")],
+        weights,
+        memory=8192 * MIB,
+        step_seconds=0.5,
+        workers=4,
+    )
+    needs = group_needs(model, [[Piece(0, 1)], [Piece(1, 1)]], ScalingLimits(most_loaders=3))
+    # 256 x 0.03 s x share, of which a process takes 0.4 s: 0, 1, 2, 6 and 14 of them, at most 4 a
+    # loader; the first it does by itself.
+    assert needs.loaders[:, 1].tolist() == [1, 1, 1, 2, 3]
+    assert needs.workers[:, 1].tolist() == [0, 0, 2, 3, 4]
+    assert needs.short[:, 1].tolist() == [False] * 4 + [True]
