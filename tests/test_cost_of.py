@@ -38,17 +38,6 @@ MODELS = {
             vocab_size=151_936,
         ),
     ),
-    "Qwen2.5 7B": (
-        42_000,
-        config(
-            num_hidden_layers=28,
-            hidden_size=3584,
-            num_attention_heads=28,
-            num_key_value_heads=4,
-            intermediate_size=18_944,
-            vocab_size=152_064,
-        ),
-    ),
     "Llama 3 8B": (
         34_000,
         config(
@@ -146,14 +135,9 @@ def _parameters_of_layers(tower: Any) -> int:
 def test_images_count_only_where_asked_and_where_the_tower_is_known(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    tower = SimpleNamespace(
-        model_type="siglip_vision_model",
-        num_hidden_layers=2,
-        hidden_size=8,
-        intermediate_size=16,
-        image_size=20,
-        patch_size=10,
-    )
+    sizes = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16}
+    images = {"model_type": "siglip_vision_model", "image_size": 20, "patch_size": 10}
+    tower = SimpleNamespace(**sizes, **images)
     both = SimpleNamespace(model_type="pictures", text_config=LLAMA, vision_config=tower)
     assert cost_of(both) == cost_of(LLAMA) == cost_of(LLAMA, vision=True)
     found = cost_of(both, vision=True)
@@ -205,13 +189,8 @@ def test_an_unknown_model_has_the_usual_cost_and_is_told_of(
 
 def test_a_sample_counts_as_much_as_short_ones_that_take_as_long() -> None:
     lengths = np.array([1, 120, 1200, 12_000, 24_000])
+    expected = [1, 120, 1260, 18_000, 48_000]
     for packed in (False, True):
-        assert counts(UNKNOWN_MODEL, lengths, packed=packed).tolist() == [
-            1,
-            120,
-            1260,
-            18_000,
-            48_000,
-        ]
+        assert counts(UNKNOWN_MODEL, lengths, packed=packed).tolist() == expected
     only_tokens = PaddedTokenCost()
     assert (counts(only_tokens, lengths, packed=False) == lengths).all()

@@ -18,6 +18,7 @@ from evenstep.strategy.balance.levels import LEVELS
 from evenstep.strategy.mesh import DIVIDING_AXES, ClientPlaceTree
 
 CAP = 60
+TREE = ClientPlaceTree.of({"DP": 2})
 TEXTS = st.lists(st.integers(1, CAP), max_size=60)
 
 
@@ -107,9 +108,8 @@ def test_what_is_carried_goes_first_in_the_next_step_and_nothing_is_lost(
         assert keys(plan.samples) == waiting + keys(batches.tables[step])
         # Who waits was drawn after all who do not: none of two carried ones overtakes the other.
         assert keys(plan.carried) == keys(plan.samples)[len(plan) - len(plan.carried) :]
-        assert all(
-            note.startswith(f"{len(plan.carried)} of {len(plan)} samples") for note in plan.notes
-        )
+        carrying = f"{len(plan.carried)} of {len(plan)} samples"
+        assert all(note.startswith(carrying) for note in plan.notes)
         delivered += keys(plan.samples[plan.assignment.placed])
         carried = plan.carried
     assert delivered + keys(carried) == [key for t in batches.tables for key in keys(t)]
@@ -191,20 +191,18 @@ def test_all_stages_fetch_at_world_and_the_ends_elsewhere_unless_told() -> None:
     assert told.delivery.fetching.tolist() == [0, 2]
 
 
-def plan_of(texts: list[int], mesh: dict[str, int], *steps: tuple, **options: int) -> LoadingPlan:
-    graph = DGraph.of(table(texts), ClientPlaceTree.of(mesh), **options).distribute("DP")
-    graph = graph.cost(squares)
+def plan_of(texts: list[int], *steps: tuple, **options: int) -> LoadingPlan:
+    graph = DGraph.of(table(texts), TREE, **options).distribute("DP").cost(squares)
     for step in steps:
         graph = graph.balance(*step)
     return graph.plan()
 
 
 def test_10_and_90_tokens_cost_8200_units_and_two_of_50_cost_5000() -> None:
-    plan = plan_of([10, 90, 50, 50], {"DP": 2})
+    plan = plan_of([10, 90, 50, 50], ("greedy",))
     assert plan.cost_before.ravel().tolist() == [8200, 5000]
     assert plan.imbalance_before == 8200 / 6600
-    balanced = plan_of([10, 90, 50, 50], {"DP": 2}, ("greedy",))
-    assert sorted(balanced.cost_after.ravel().tolist()) == [5100, 8100]
+    assert sorted(plan.cost_after.ravel().tolist()) == [5100, 8100]
 
 
 def micro_batches(plan: LoadingPlan) -> list[tuple[int, ...]]:
@@ -218,35 +216,35 @@ def micro_batches(plan: LoadingPlan) -> list[tuple[int, ...]]:
 
 def test_inter_deals_out_micro_batches_as_they_are_and_intra_makes_them() -> None:
     texts, options = [1, 9, 8, 2, 3, 7, 6, 4], {"micro_batches": 2}
-    arrived = plan_of(texts, {"DP": 2}, **options)
+    arrived = plan_of(texts, **options)
     assert micro_batches(arrived) == [(1, 9), (3, 7), (8, 2), (6, 4)]
-    inter = plan_of(texts, {"DP": 2}, ("greedy", "inter"), **options)
+    inter = plan_of(texts, ("greedy", "inter"), **options)
     assert sorted(micro_batches(inter)) == sorted(micro_batches(arrived))
     assert inter.cost_after.tolist() == [[82, 52], [68, 58]]
-    intra = plan_of(texts, {"DP": 2}, ("greedy", "intra"), **options)
+    intra = plan_of(texts, ("greedy", "intra"), **options)
     # Bins in the order made, to the buckets in turn, the costliest sample first.
     assert micro_batches(intra) == [(9,), (7, 3), (8,), (6, 4, 2, 1)]
-    apart = plan_of(texts, {"DP": 2}, ("greedy", "intra"), ("greedy", "inter"), **options)
+    apart = plan_of(texts, ("greedy", "intra"), ("greedy", "inter"), **options)
     assert micro_batches(apart) == [(9,), (6, 4, 2, 1), (8,), (7, 3)]
     assert apart.methods == {"intra": "greedy", "inter": "greedy"}
 
 
 def test_both_levels_together_make_up_for_a_sample_that_is_a_micro_batch_of_its_own() -> None:
     texts, options = [9, 4, 4, 4, 4, 4, 4, 3], {"micro_batches": 2}
-    apart = plan_of(texts, {"DP": 2}, ("greedy", "intra"), ("greedy", "inter"), **options)
+    apart = plan_of(texts, ("greedy", "intra"), ("greedy", "inter"), **options)
     assert apart.cost_after.tolist() == [[81, 32], [41, 32]]
-    together = plan_of(texts, {"DP": 2}, ("greedy", "both"), **options)
+    together = plan_of(texts, ("greedy", "both"), **options)
     assert together.cost_after.tolist() == [[81, 9], [48, 48]]
     assert together.methods == {"both": "greedy"}
     # The micro-batch of its own leaves no room under a cap, so the levels come apart.
-    capped = plan_of(texts, {"DP": 2}, ("greedy", "both"), max_tokens=9, **options)
+    capped = plan_of(texts, ("greedy", "both"), max_tokens=9, **options)
     assert sorted(capped.assignment.sums(capped.tokens).ravel().tolist()) == [8, 8, 8, 9]
     assert len(capped.carried) == 1
 
 
 def test_a_cost_of_evenstep_is_asked_for_groups_of_one_and_without_one_tokens_count() -> None:
     cost = TransformerCost(layers=2, hidden_size=8, heads=2, ffn_size=16)
-    graph = DGraph.of(table([3, 5]), ClientPlaceTree.of({"DP": 2})).distribute("DP")
+    graph = DGraph.of(table([3, 5]), TREE).distribute("DP")
     assert graph.plan().costs.tolist() == [3, 5]
     plan = graph.cost(cost).plan()
     assert plan.costs.tolist() == [cost.per_token * n + cost.per_pair * n * n for n in (3, 5)]
@@ -254,14 +252,13 @@ def test_a_cost_of_evenstep_is_asked_for_groups_of_one_and_without_one_tokens_co
 
 
 def test_too_few_samples_make_fewer_micro_batches_and_the_plan_says_so() -> None:
-    plan = plan_of([1, 2, 3, 4, 5], {"DP": 2}, micro_batches=4)
+    plan = plan_of([1, 2, 3, 4, 5], micro_batches=4)
     assert plan.micro_batches == 2
     assert plan.notes == (
         "2 micro-batches in each bucket instead of 4: there are only 5 samples for 2 buckets",
     )
 
 
-TREE = ClientPlaceTree.of({"DP": 2})
 SAMPLES = table([3, 5, 2], [1, 0, 2])
 
 
@@ -297,25 +294,21 @@ def test_misuse_is_refused_where_it_is_written(call, words: str) -> None:
         (lambda lengths: lengths[:1], "cost function <lambda> gave int64 of shape"),
         (lambda lengths: ["a"] * len(lengths), "cost function <lambda> gave <U1"),
         (lambda lengths: lengths - 3.0, "gave -1.0 for a length of 2"),
-        (lambda lengths: lengths / 0.0, "gave inf for a length of 3"),
+        (lambda lengths: lengths * np.inf, "gave inf for a length of 3"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:divide by zero")
 def test_a_cost_function_must_give_a_cost_for_each(fn, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         DGraph.of(SAMPLES, TREE).modality("text").distribute("DP").cost(fn).plan()
 
 
-def test_numbers_of_a_step_are_checked() -> None:
-    with pytest.raises(ConfigurationError, match="micro_batches=0 must be at least 1"):
-        DGraph.of(SAMPLES, TREE, micro_batches=0)
-    with pytest.raises(ConfigurationError, match="step=-1"):
-        DGraph.of(SAMPLES, TREE, step=-1)
+def test_numbers_of_a_step_and_lengths_of_samples_are_checked() -> None:
+    for options in ({"micro_batches": 0}, {"step": -1}):
+        ((name, value),) = options.items()
+        with pytest.raises(ConfigurationError, match=f"{name}={value} must be at least"):
+            DGraph.of(SAMPLES, TREE, **options)
     with pytest.raises(ConfigurationError, match=r"no samples are drawn: call mix\(schedule\)"):
         DGraph.of(Nothing(), TREE).distribute("DP").plan()
-
-
-def test_a_sample_without_tokens_or_over_the_cap_is_named() -> None:
     graph = DGraph.of(SAMPLES, TREE, max_tokens=4).distribute("DP")
     with pytest.raises(SampleError, match=r"sample b\[0\]\[0\] has no image; name all modalities"):
         graph.modality("image").plan()
@@ -324,23 +317,23 @@ def test_a_sample_without_tokens_or_over_the_cap_is_named() -> None:
 
 
 def test_subplans_of_other_samples_or_without_room_are_refused() -> None:
-    root = DGraph.of(SAMPLES, TREE).modality("text").distribute("DP")
-    other = DGraph.of(SAMPLES, TREE).modality("image").distribute("DP")
-    with pytest.raises(ConfigurationError, match="subplan 'e' is of another graph"):
-        root.plan(subplans={"e": other})
+    text = DGraph.of(SAMPLES, TREE).modality("text").distribute("DP")
     mixed = DGraph.of(Nothing(), TREE)
     main = mixed.mix(Batches([SAMPLES])).modality("text").distribute("DP")
-    sub = mixed.mix(Batches([SAMPLES[1:]])).modality("image").distribute("DP")
-    with pytest.raises(ConfigurationError, match="subplan 'e' was mixed from other samples"):
-        main.plan(subplans={"e": sub})
-    tight = root.modality("image").balance(max_tokens=1)
-    with pytest.raises(SampleError, match="2 tokens of image, over max_tokens=1 of subplan 'e'"):
-        root.plan(subplans={"e": tight})
     full = DGraph.of(table([1, 1, 1], [2, 2, 2]), TREE).modality("text").distribute("DP")
-    with pytest.raises(ConfigurationError, match="1 of 3 samples, 2 tokens, find no room"):
-        full.plan(subplans={"e": full.modality("image").balance(max_tokens=3)})
-    with pytest.raises(ConfigurationError, match="samples of subplan 'e' are not distributed"):
-        main.plan(subplans={"e": mixed.modality("image")})
+    other = DGraph.of(SAMPLES, TREE).modality("image").distribute("DP")
+    redrawn = mixed.mix(Batches([SAMPLES[1:]])).modality("image").distribute("DP")
+    tight = text.modality("image").balance(max_tokens=1)
+    narrow = full.modality("image").balance(max_tokens=3)
+    for graph, sub, words in (
+        (text, other, "subplan 'e' is of another graph"),
+        (main, redrawn, "subplan 'e' was mixed from other samples"),
+        (text, tight, "2 tokens of image, over max_tokens=1 of subplan 'e'"),
+        (full, narrow, "1 of 3 samples, 2 tokens, find no room"),
+        (main, mixed.modality("image"), "samples of subplan 'e' are not distributed"),
+    ):
+        with pytest.raises((ConfigurationError, SampleError), match=words):
+            graph.plan(subplans={"e": sub})
 
 
 # What a plan holds
@@ -361,16 +354,13 @@ def test_members_are_in_order_and_bounds_are_checked() -> None:
 
 
 def test_imbalance_of_nothing_to_do_is_one() -> None:
-    tree = ClientPlaceTree.of({"DP": 2})
-    plan = DGraph.of(table([1, 2]), tree).distribute("DP").plan()
+    plan = DGraph.of(table([1, 2]), TREE).distribute("DP").plan()
     plan = replace(plan, costs=np.zeros(2, np.int64))
     assert plan.imbalance == plan.imbalance_before == 1.0
 
 
 def test_a_plan_travels_without_what_was_worked_out_from_it() -> None:
-    plan = (
-        DGraph.of(table([3, 1, 2, 9] * 50), ClientPlaceTree.of({"DP": 2})).distribute("DP").plan()
-    )
+    plan = DGraph.of(table([3, 1, 2, 9] * 50), TREE).distribute("DP").plan()
     before = len(pickle.dumps(plan))
     _ = plan.tokens, plan.cost_before, plan.assignment.rows, plan.delivery
     data = pickle.dumps(plan)

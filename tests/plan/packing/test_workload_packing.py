@@ -18,7 +18,7 @@ CONTEXT = 131_072
 
 
 def test_all_micro_batches_of_all_ranks_cost_the_same_while_documents_arrive() -> None:
-    lengths = sample_lengths("pretrain-128k", 4 * 5000, 2)
+    lengths = sample_lengths("pretrain-128k", 4 * 6000, 2)
     shards = deal(len(lengths), 4)
     policy = WorkloadPacking(CONTEXT, micro_batches=4)
     result = simulate(policy, [lengths[shard] for shard in shards], identities=shards)
