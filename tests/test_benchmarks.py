@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.gpu.model import TINY, Batch, decoder
+from benchmarks.gpu.model import TINY
 from benchmarks.gpu.page import BEGIN, measured, section
 from benchmarks.gpu.plans import CHAT, LONG, epochs
 from benchmarks.gpu.steps import time_steps
 from benchmarks.gpu.training import time_loader
 from benchmarks.papers import book
 from benchmarks.papers.wlb.packing_run import Packed, Stream
-from benchmarks.papers.wlb.positions import CONTEXT, dropped
-from benchmarks.papers.wlb.step_time_model import SIZES, TABLE_1, StepModel
+from benchmarks.papers.wlb.step_time_model import SIZES, StepModel
 from benchmarks.peers import data, measure, registry, tables
 from benchmarks.peers.__main__ import arguments
 from evenstep.plan.sharding import shard_per_document, shard_per_sequence
@@ -29,26 +28,9 @@ ROOT = Path(__file__).parents[1]
 
 # GPUs
 
-CPU = torch.device("cpu")
-
 
 def test_the_page_of_gpus_has_the_stored_results() -> None:
     assert (ROOT / "docs" / "gpu.md").read_text().split(BEGIN)[1].strip() == measured().strip()
-
-
-def test_packed_documents_have_the_loss_that_each_has_alone() -> None:
-    model = decoder(TINY, CPU)
-    lengths = [5, 1, 9]
-    torch.manual_seed(1)
-    packed = Batch.random(lengths, TINY.vocab_size, CPU, packed=True)
-    parts = packed.tokens.split(lengths)
-    alone = [model(Batch(tokens=one[None], labels=one[None])) for one in parts]
-    torch.testing.assert_close(model(packed), torch.stack(alone).sum())
-    padded = torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
-    labels = torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True, padding_value=-100)
-    torch.testing.assert_close(model(Batch(tokens=padded, labels=labels)), model(packed))
-    random = Batch.random(lengths, TINY.vocab_size, CPU, packed=False)
-    assert (random.labels != -100).sum(1).tolist() == lengths
 
 
 def test_every_sample_is_in_one_step_of_an_epoch() -> None:
@@ -65,14 +47,14 @@ def test_every_sample_is_in_one_step_of_an_epoch() -> None:
 @pytest.mark.soak
 def test_steps_and_the_loader_are_timed_on_the_cpu() -> None:
     rows: list[dict[str, Any]] = []
-    time_steps(LONG.scaled(128), TINY, CPU, 0.5, rows.append)
+    time_steps(LONG.scaled(128), TINY, torch.device("cpu"), 0.5, rows.append)
     assert [row["batches"] for row in rows] == ["best-fit packing", "`Even`, packed"]
     for row in rows:
         assert row["steps"] >= 2
         assert 1 <= row["measured"] <= row["ranks"]
         assert row["tokens_per_second"] > 0
     loader: list[dict[str, Any]] = []
-    time_loader(CHAT.scaled(64), TINY, CPU, 0.6, loader.append)
+    time_loader(CHAT.scaled(64), TINY, torch.device("cpu"), 0.6, loader.append)
     assert [row["batches"] for row in loader] == ["fixed batches of 8", "`Even`", "`Even`, packed"]
     assert all(row["steps"] > 0 and 0 <= row["waiting_for_data"] < 1 for row in loader)
     parts = {"long": rows, "loader": loader}
@@ -165,11 +147,6 @@ def test_a_run_writes_what_the_page_says(tmp_path: Path, monkeypatch: pytest.Mon
     assert book.PAGE.read_text() == PAGE
 
 
-def test_a_document_without_room_is_dropped_where_the_window_ends() -> None:
-    assert dropped(np.array([CONTEXT - 10, 30, 5])).tolist() == [CONTEXT - 10, 10, 5]
-    assert dropped(np.array([CONTEXT, 7])).tolist() == [CONTEXT, 7]
-
-
 MODEL = StepModel("7B-8K", *SIZES["7B"], context=8192, tensor=8, context_ranks=2)
 
 
@@ -180,27 +157,25 @@ def packed(*documents: list[int], per: int = 4) -> Packed:
     return Packed(stream, np.arange(len(lengths)), at)
 
 
-def test_equal_micro_batches_take_what_1f1b_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_takes_what_1f1b_takes_and_waits_for_the_slowest_data_parallel_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("benchmarks.papers.wlb.step_time_model.BETWEEN", 1e18)  # takes no time
     model = replace(MODEL, context_ranks=1, tensor=1)
-    batches = packed(*[[8192]] * 8)
-    attention = model.attentions(batches, ["per-sequence"])["per-sequence"]
+    slow, fast = [[8192]] * 4, [[500]] * 4
+
+    def of_layer(batches: Packed) -> Any:
+        return model.attentions(batches, ["per-sequence"])["per-sequence"]
+
+    batches = packed(*slow, *slow)
+    attention = of_layer(batches)
     layer = attention[:, 0] + model.linear(np.array([8192]))[:, 0]
     # Of one rank, all of a document: no gradients to sum.
-    assert model.steps(batches, attention) == pytest.approx([7 * 8 * layer.sum()] * 2)
-
-
-def test_a_step_waits_for_the_slowest_data_parallel_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    equal = model.steps(batches, attention)
+    assert equal == pytest.approx([7 * 8 * layer.sum()] * 2)
     monkeypatch.setattr("benchmarks.papers.wlb.step_time_model.gather", lambda *_: 0.0)
-    slow, fast = [[8192]] * 4, [[500]] * 4
-    steps = [
-        model.steps(batches, model.attentions(batches, ["per-document"])["per-document"])[0]
-        for model, batches in (
-            (replace(MODEL, data=2), packed(*fast, *slow, per=8)),
-            (MODEL, packed(*slow)),
-        )
-    ]
-    assert steps[0] == pytest.approx(steps[1])
+    model, batches = replace(model, data=2), packed(*fast, *slow, per=8)
+    assert model.steps(batches, of_layer(batches))[0] == pytest.approx(equal[0])
 
 
 def test_attention_is_that_of_the_slowest_rank_and_adaptive_is_the_faster_of_both() -> None:
@@ -215,11 +190,3 @@ def test_attention_is_that_of_the_slowest_rank_and_adaptive_is_the_faster_of_bot
     assert found["per-sequence"][:, 2] == pytest.approx(found["per-document"][:, 2])
     best = np.minimum(found["per-sequence"].sum(axis=0), found["per-document"].sum(axis=0))
     assert found["adaptive"].sum(axis=0) == pytest.approx(best)
-
-
-def test_the_jobs_are_those_of_table_1() -> None:
-    gpus = [4 * job.tensor * job.context_ranks * job.data for job in TABLE_1]
-    assert gpus == [32, 32, 32, 64, 64, 128, 256, 256]
-    assert [job.micro_batches for job in TABLE_1] == [8, *[4] * 7]
-    for job, billions in zip(TABLE_1[::2], (0.55, 6.74, 30, 70), strict=True):
-        assert job.parameters / 1e9 == pytest.approx(billions, rel=0.03)

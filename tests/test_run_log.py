@@ -7,24 +7,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
-import torch
 
 import evenstep
 import evenstep.service as es
+from documents import Documents
 from evenstep.errors import ConfigurationError
 
 
-class Documents(torch.utils.data.Dataset):
-    def __len__(self) -> int:
-        return 90
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"input_ids": torch.ones(index % 17 + 1, dtype=torch.int64)}
-
-
 def loader_of(path: Path) -> evenstep.DataLoader:
-    return evenstep.DataLoader(Documents(), policy=evenstep.TokenBudget(64), step_log=path)
+    return evenstep.DataLoader(Documents(40), policy=evenstep.TokenBudget(256), step_log=path)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -70,10 +65,6 @@ def test_a_pass_that_is_left_has_no_line_of_the_step_under_way(tmp_path: Path) -
 
 
 def test_a_client_writes_a_line_for_each_step(tmp_path: Path) -> None:
-    import numpy as np
-    import pyarrow
-    import pyarrow.parquet
-
     table = pyarrow.table({"n": np.arange(200) % 40 + 1})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
 

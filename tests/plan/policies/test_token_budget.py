@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from evenstep.cost import TransformerCost
 from evenstep.plan import Groups, SequencePacking, TokenBudget, Window
@@ -24,41 +22,6 @@ def test_a_long_sample_is_emitted_in_the_round_after_max_wait(max_wait: int) -> 
     policy = FewSteps(100, steps=1, max_wait=max_wait)
     rounds = play(policy, [[90, *[10] * 200]], buffer_size=12)
     assert sum(0 in turns[0].arrivals for turns in rounds) == max_wait + 1
-
-
-def overdue_groups(turn: Turn, max_wait: int) -> int:
-    groups, ages = turn.proposal.groups, turn.window.ages
-    return sum(bool((ages[groups.group(g)] >= max_wait).any()) for g in range(len(groups)))
-
-
-@settings(max_examples=20)
-@given(
-    st.integers(0, 6),
-    st.integers(1, 3),
-    st.integers(2, 16),
-    st.integers(0, 10**6),
-    st.integers(1, 4),
-)
-def test_overdue_samples_go_first_and_all_of_them_where_their_groups_fit(
-    max_wait: int, steps: int, buffer_size: int, seed: int, ranks: int
-) -> None:
-    policy = FewSteps(600, steps=steps, max_wait=max_wait)
-    sources = [lognormal(40, seed + rank, spread=1.5) for rank in range(ranks)]
-    for turns in play(policy, sources, buffer_size=buffer_size):
-        for turn in turns.values():
-            planned = np.zeros(len(turn.window), bool)
-            planned[turn.plan.groups.members] = True
-            overdue = turn.window.ages >= max_wait
-            late = overdue_groups(turn, max_wait)
-            if late <= turn.steps:
-                assert planned[overdue].all()
-            else:
-                kept = range(turn.steps)
-                assert all(overdue[turn.plan.groups.group(g)].any() for g in kept)
-            if overdue.any():
-                # The oldest of all has waited enough: one of its age is in every plan.
-                oldest = turn.window.ages == turn.window.ages.max()
-                assert planned[oldest].any()
 
 
 # Emission order

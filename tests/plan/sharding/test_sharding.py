@@ -109,28 +109,19 @@ def test_pairs_and_tiles_and_latency_add_up_over_fragments(
 
 
 @by_method
-@pytest.mark.parametrize(
-    ("lengths", "ranks", "says"),
-    [
+def test_what_is_not_a_sequence_or_a_rank_is_refused(make: Make) -> None:
+    for lengths, ranks, says in (
         ([], 2, "at least one document"),
         ([[3]], 2, "shape"),
         ([3.0], 2, "float64"),
         ([3, 0], 2, "document 1 of the sequence has 0 tokens"),
         ([3], 0, "ranks=0"),
-    ],
-)
-def test_what_is_not_a_sequence_is_refused(
-    make: Make, lengths: list[float], ranks: int, says: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=says):
-        make(np.array(lengths), ranks)
-
-
-def test_a_rank_that_does_not_exist_is_refused() -> None:
-    sharding = shard_per_sequence([8], 2)
+    ):
+        with pytest.raises(ConfigurationError, match=says):
+            make(np.array(lengths), ranks)
     for rank in (-1, 2):
         with pytest.raises(ConfigurationError, match=f"rank={rank}"):
-            sharding.indices(rank)
+            make(np.array([8]), 2).indices(rank)
 
 
 def test_the_check_finds_lost_and_doubled_tokens_empty_fragments_and_uneven_ranks() -> None:
@@ -176,12 +167,6 @@ def test_tiles_are_those_with_a_pair_in_them(fragments: list[tuple[int, int]], t
     assert causal_tiles(start, start + size, tile).tolist() == expected
 
 
-@pytest.mark.parametrize("tile", [0, -1, 1.5, True])
-def test_a_tile_that_is_not_a_number_of_tokens_is_refused(tile: object) -> None:
-    with pytest.raises(ConfigurationError, match="tile"):
-        check_tile(tile)  # type: ignore[arg-type]
-
-
 # Methods
 
 CONTEXT = 131_072
@@ -203,14 +188,6 @@ def test_the_cost_of_one_document_is_equal_on_all_ranks(ranks: int) -> None:
     assert sharding.fragments.tolist() == [2] * (ranks - 1) + [1]
 
 
-def test_chunks_of_a_length_that_does_not_divide_differ_by_one() -> None:
-    sharding = shard_per_sequence([13], 3)
-    # Chunks of 3, 2, 2, 2, 2, 2 tokens.
-    assert sharding.start.tolist() == [0, 11, 3, 9, 5]
-    assert sharding.end.tolist() == [3, 13, 5, 11, 9]
-    assert sharding.tokens.tolist() == [5, 4, 4]
-
-
 @pytest.mark.parametrize("ranks", [2, 16])
 def test_pairs_are_equal_to_a_thousandth_with_no_padding(ranks: int) -> None:
     shardings = [shard_per_document(lengths, ranks) for lengths in pretraining(20)]
@@ -229,13 +206,6 @@ def test_ranks_have_equal_parts_of_each_document_to_two_tokens(
     parts = np.zeros((len(lengths), ranks), np.int64)
     np.add.at(parts, (sharding.document, rank), sharding.end - sharding.start)
     assert np.ptp(parts, axis=1).max() <= 2
-
-
-def test_where_chunks_divide_it_is_head_and_tail_of_every_document() -> None:
-    sharding = shard_per_document([8, 16], 2)
-    assert sharding.document.tolist() == [0, 0, 1, 1, 0, 1]
-    assert sharding.start.tolist() == [0, 6, 0, 12, 2, 4]
-    assert sharding.end.tolist() == [2, 8, 4, 16, 6, 12]
 
 
 @given(lengths=LENGTHS, ranks=RANKS, launch=st.integers(0, 10_000))
@@ -295,14 +265,13 @@ def test_no_method_to_choose_from_has_a_faster_slowest_rank_or_as_fast_with_fewe
     assert chosen.method == first or (first == "hybrid" and same(chosen, shardings[chosen.method]))
 
 
-@pytest.mark.parametrize(
-    "methods", [(), ("zigzag",), "hybrid", ("hybrid", "hybrid"), ("per-sequence", "whole")]
-)
-def test_methods_that_are_unknown_none_or_twice_are_refused(methods: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigurationError, match="each once"):
-        shard([10], 2, methods=methods)
-
-
-def test_a_latency_that_is_not_a_number_is_refused() -> None:
+def test_methods_latencies_and_tiles_that_are_none_are_refused() -> None:
+    unknown = (), ("zigzag",), "hybrid", ("hybrid", "hybrid"), ("per-sequence", "whole")
+    for methods in unknown:
+        with pytest.raises(ConfigurationError, match="each once"):
+            shard([10], 2, methods=methods)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="finite"):
         shard([10, 20], 2, latency=lambda queries, keys: queries * np.nan)
+    for tile in (0, -1, 1.5, True):
+        with pytest.raises(ConfigurationError, match="tile"):
+            check_tile(tile)  # type: ignore[arg-type]
