@@ -91,7 +91,3 @@ def test_no_loader_has_more_than_the_mean_and_most_of_a_source(weights, loaders)
 
 def test_more_loaders_than_sources_go_to_the_heaviest() -> None:
     assert [len(own) for own in owners_by_weight([8.0, 1.0, 3.0], 8)] == [5, 1, 2]
-
-
-def test_sources_of_one_weight_are_shared_by_nobody_where_they_divide() -> None:
-    assert all(len(own) == 1 for own in owners_by_weight([1.0] * 120, 8))
