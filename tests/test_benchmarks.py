@@ -22,7 +22,6 @@ from benchmarks.papers.wlb.packing_run import Packed, Stream
 from benchmarks.papers.wlb.step_time_model import SIZES, StepModel
 from benchmarks.peers import data, measure, registry, tables
 from benchmarks.peers.__main__ import arguments
-from evenstep.plan.sharding import shard_per_document, shard_per_sequence
 
 ROOT = Path(__file__).parents[1]
 
@@ -133,12 +132,6 @@ def test_the_page_names_tests_that_exist() -> None:
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
-def test_an_unknown_entry_is_named() -> None:
-    with pytest.raises(SystemExit, match=r"odb/table-99 is no entry that runs; there are "):
-        book.chosen(["odb/table-99"], fast=False)
-    assert book.chosen(["pool_sort"], fast=True) == [n for n in book.RUNS if "pool" in n]
-
-
 def test_a_run_writes_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book, "PAGE", tmp_path / "papers.md")
     book.PAGE.write_text(PAGE.replace("22 steps on all, 0 left", "lost"))
@@ -176,17 +169,3 @@ def test_a_step_takes_what_1f1b_takes_and_waits_for_the_slowest_data_parallel_ra
     monkeypatch.setattr("benchmarks.papers.wlb.step_time_model.gather", lambda *_: 0.0)
     model, batches = replace(model, data=2), packed(*fast, *slow, per=8)
     assert model.steps(batches, of_layer(batches))[0] == pytest.approx(equal[0])
-
-
-def test_attention_is_that_of_the_slowest_rank_and_adaptive_is_the_faster_of_both() -> None:
-    model = replace(MODEL, context_ranks=4)
-    lengths = [3000, 200, 200, 200, 4000]
-    found = model.attentions(packed(lengths, [], [8192], [1]), ["per-sequence", "per-document"])
-    for name, make in (("per-sequence", shard_per_sequence), ("per-document", shard_per_document)):
-        ranks = model.latency.of_ranks(make(lengths, 4))
-        assert found[name][:, 0] == pytest.approx(ranks.max(axis=1))
-        assert found[name][:, 1].tolist() == [0, 0]
-    # Of one document, both are the same plan.
-    assert found["per-sequence"][:, 2] == pytest.approx(found["per-document"][:, 2])
-    best = np.minimum(found["per-sequence"].sum(axis=0), found["per-document"].sum(axis=0))
-    assert found["adaptive"].sum(axis=0) == pytest.approx(best)

@@ -109,38 +109,28 @@ class Layer:
         hidden, kv_heads = cost.hidden_size, cost.kv_heads or cost.heads
         kv_size = hidden // cost.heads * kv_heads
         self.cost = cost
-        self.repeats = cost.heads // kv_heads
         self.query, self.output = weight(hidden, hidden), weight(hidden, hidden)
         self.key, self.value = weight(kv_size, hidden), weight(kv_size, hidden)
-        # Every token computes as many experts, so whichever it is, the same ones can be counted.
-        networks = cost.top_k or 1
         self.router = weight(cost.experts, hidden) if cost.experts else None
-        self.up = [
-            [weight(cost.ffn_size, hidden) for _ in range(2 if cost.gated else 1)]
-            for _ in range(networks)
-        ]
-        self.down = [weight(hidden, cost.ffn_size) for _ in range(networks)]
+        self.up, self.gate = weight(cost.ffn_size, hidden), weight(cost.ffn_size, hidden)
+        self.down = weight(hidden, cost.ffn_size)
 
-    def heads(self, x: torch.Tensor) -> torch.Tensor:
-        samples, length, _ = x.shape
-        split = x.view(samples, length, -1, self.cost.hidden_size // self.cost.heads)
-        return split.transpose(1, 2)
-
-    def attend(self, x: torch.Tensor) -> torch.Tensor:
-        query = self.heads(functional.linear(x, self.query))
-        key = self.heads(functional.linear(x, self.key)).repeat_interleave(self.repeats, 1)
-        value = self.heads(functional.linear(x, self.value)).repeat_interleave(self.repeats, 1)
-        attended = (query @ key.transpose(2, 3)).softmax(-1) @ value
-        return functional.linear(attended.transpose(1, 2).flatten(2), self.output)
+    def heads(self, x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        made = functional.linear(x, matrix)
+        split = made.view(*x.shape[:2], -1, self.cost.hidden_size // self.cost.heads)
+        repeats = self.cost.heads // split.shape[2]
+        return split.transpose(1, 2).repeat_interleave(repeats, 1)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attend(x)
-        y = x
-        for up, down in zip(self.up, self.down):
-            hidden = functional.silu(functional.linear(x, up[0]))
+        query, key, value = (self.heads(x, m) for m in (self.query, self.key, self.value))
+        attended = (query @ key.transpose(2, 3)).softmax(-1) @ value
+        x = y = x + functional.linear(attended.transpose(1, 2).flatten(2), self.output)
+        # Every token computes as many experts, and whichever it is, the same one can be counted.
+        for _ in range(self.cost.top_k or 1):
+            hidden = functional.silu(functional.linear(x, self.up))
             if self.cost.gated:
-                hidden = hidden * functional.linear(x, up[1])
-            y = y + functional.linear(hidden, down)
+                hidden = hidden * functional.linear(x, self.gate)
+            y = y + functional.linear(hidden, self.down)
         if self.router is not None:
             y = y * functional.linear(x, self.router).softmax(-1).sum(-1, keepdim=True)
         return y

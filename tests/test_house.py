@@ -23,77 +23,36 @@ SOURCE = PACKAGE.parent
 GROUND = ("arrays", "errors", "lazy_names")
 # Each room and module, and what it may import besides itself and the ground, from the bottom up.
 # Imports point one way: a name may only list what stands above it in this table.
+TABLE = """
+arrays:
+errors:
+lazy_names:
+tested:
+version:
+files:
+run_log: files
+cost:
+processes:
+plan: cost
+protocol: cost plan
+mixture: plan
+strategy: cost mixture plan
+batch: plan protocol
+data: batch files mixture plan
+context_parallel: batch plan
+loader: batch context_parallel cost data plan processes protocol run_log
+rebalance: batch cost loader plan
+service: batch context_parallel cost data files mixture plan processes protocol run_log strategy
+testing: batch loader
+tools: batch cost files loader plan protocol tested version
+integrations: batch cost data files loader plan rebalance tools
+cli: cost files plan service strategy tools version
+__main__: cli
+evenstep_demos: evenstep batch cli plan tools
+"""
 ALLOWED: dict[str, tuple[str, ...]] = {
-    "arrays": (),
-    "errors": (),
-    "lazy_names": (),
-    "tested": (),
-    "version": (),
-    "files": (),
-    "run_log": ("files",),
-    "cost": (),
-    "processes": (),
-    "plan": ("cost",),
-    "protocol": ("cost", "plan"),
-    "mixture": ("plan",),
-    "strategy": ("cost", "mixture", "plan"),
-    "batch": ("plan", "protocol"),
-    "data": ("batch", "files", "mixture", "plan"),
-    "context_parallel": ("batch", "plan"),
-    "loader": (
-        "batch",
-        "context_parallel",
-        "cost",
-        "data",
-        "plan",
-        "processes",
-        "protocol",
-        "run_log",
-    ),
-    "rebalance": ("batch", "cost", "loader", "plan"),
-    "service": (
-        "batch",
-        "context_parallel",
-        "cost",
-        "data",
-        "files",
-        "mixture",
-        "plan",
-        "processes",
-        "protocol",
-        "run_log",
-        "strategy",
-    ),
-    "testing": ("batch", "loader"),
-    "tools": (
-        "batch",
-        "cost",
-        "files",
-        "loader",
-        "plan",
-        "protocol",
-        "tested",
-        "version",
-    ),
-    "integrations": (
-        "batch",
-        "cost",
-        "data",
-        "files",
-        "loader",
-        "plan",
-        "rebalance",
-        "tools",
-    ),
-    "cli": ("cost", "files", "plan", "service", "strategy", "tools", "version"),
-    "__main__": ("cli",),
-    "evenstep_demos": (
-        "evenstep",
-        "batch",
-        "cli",
-        "plan",
-        "tools",
-    ),
+    room: tuple(lower.split())
+    for room, lower in (line.split(":") for line in TABLE.strip().splitlines())
 }
 ROOMS = [name for name in ALLOWED if (PACKAGE / name).is_dir()]
 PURE_ROOMS = ("cost", "plan", "protocol", "mixture", "strategy")
@@ -103,24 +62,12 @@ PURE = [
     PACKAGE / "errors.py",
     *(path for room in PURE_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))),
 ]
+# fmt: off
 IMPURE = {
-    "asyncio",
-    "datetime",
-    "io",
-    "multiprocessing",
-    "os",
-    "pathlib",
-    "random",
-    "ray",
-    "secrets",
-    "socket",
-    "subprocess",
-    "tempfile",
-    "threading",
-    "time",
-    "torch",
-    "uuid",
+    "asyncio", "datetime", "io", "multiprocessing", "os", "pathlib", "random", "ray", "secrets",
+    "socket", "subprocess", "tempfile", "threading", "time", "torch", "uuid",
 }
+# fmt: on
 HEAVY = ("torch", "ray", "scipy", "rich", "typer", "pyarrow", "matplotlib", "transformers")
 
 

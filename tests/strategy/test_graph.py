@@ -65,20 +65,21 @@ def test_every_sample_is_in_one_micro_batch_or_carried_and_no_rank_is_without_wo
     level: str,
     capped: bool,
 ) -> None:
-    graph = DGraph.of(
-        table(texts), tree, micro_batches=micro_batches, max_tokens=CAP if capped else None
-    )
-    graph = graph.distribute(axis).cost(squares)
-    if method is not None:
-        graph = graph.balance(method, level)
+    def made() -> LoadingPlan:
+        graph = DGraph.of(
+            table(texts), tree, micro_batches=micro_batches, max_tokens=CAP if capped else None
+        )
+        graph = graph.distribute(axis).cost(squares)
+        return (graph if method is None else graph.balance(method, level)).plan()
+
     buckets = tree.bucket_count(axis)
     if len(texts) < buckets:
         with pytest.raises(ConfigurationError, match=f"{len(texts)} samples cannot give each of"):
-            graph.plan()
+            made()
         return
-    plan = graph.plan()
+    plan = made()
     check_plan(plan)
-    assert to_json(graph.plan()) == to_json(plan)
+    assert to_json(made()) == to_json(plan)
     assert plan.buckets == buckets
     assert plan.micro_batches == min(micro_batches, len(texts) // buckets)
     assert capped or not len(plan.carried)

@@ -176,8 +176,10 @@ def listed(share: Stream, progress: Progress) -> list[tuple[int, int]]:
     ]
 
 
-@given(shares(), progresses())
-def test_early_places_are_named_and_later_ones_counted(share: Stream, progress: Progress) -> None:
+@given(shares(), progresses(), st.integers(0, HORIZON), st.integers(0, HORIZON))
+def test_early_places_are_named_later_ones_counted_and_any_stretch_is_found(
+    share: Stream, progress: Progress, begin: int, count: int
+) -> None:
     remaining = Remaining.of(share, progress)
     expected = listed(share, progress)
     assert all(remaining.place_of(number) == place for number, place in expected)
@@ -185,17 +187,9 @@ def test_early_places_are_named_and_later_ones_counted(share: Stream, progress: 
     later = zip(itertools.count(remaining.number), range(remaining.place, 2 * HORIZON))
     assert early + list(later) == expected
     assert all(place < remaining.place for _, place in early)
-
-
-@given(shares(), progresses(), st.integers(0, HORIZON), st.integers(0, HORIZON))
-def test_a_stretch_of_places_is_searched_for_what_remains(
-    share: Stream, progress: Progress, begin: int, count: int
-) -> None:
-    positions, numbers = Remaining.of(share, progress).select(begin, count)
+    positions, numbers = remaining.select(begin, count)
     assert list(zip(positions.tolist(), numbers.tolist())) == [
-        (place - begin, number)
-        for number, place in listed(share, progress)
-        if begin <= place < begin + count
+        (place - begin, number) for number, place in expected if begin <= place < begin + count
     ]
 
 
