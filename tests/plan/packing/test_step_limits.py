@@ -30,29 +30,20 @@ def test_as_a_cost_a_packed_group_is_the_sum_of_its_documents(
     assert document_cost(shapes, packed=True)[0] == float(expected)
 
 
-@given(
-    LENGTHS,
-    st.one_of(
-        st.builds(
-            TransformerCost,
-            layers=st.just(2),
-            hidden_size=st.sampled_from([64, 4096, 16384]),
-            heads=st.just(8),
-            ffn_size=st.sampled_from([128, 14_336]),
-            vocab_size=st.sampled_from([0, 128_000]),
-        ),
-        st.builds(
-            FittedCost,
-            per_group=st.floats(0, 1),
-            per_token=st.floats(1e-9, 1e-3),
-            per_pair=st.floats(1e-14, 1e-3),
-        ),
-        st.just(TokenCost()),
-        st.just(PaddedTokenCost()),
-    ),
+@pytest.mark.parametrize(
+    "cost",
+    [
+        TransformerCost(layers=2, hidden_size=64, heads=8, ffn_size=128),
+        TransformerCost(layers=2, hidden_size=16384, heads=8, ffn_size=14_336, vocab_size=128_000),
+        FittedCost(per_group=0.7, per_token=1e-9, per_pair=1e-3),
+        FittedCost(per_group=0.0, per_token=1e-3, per_pair=1e-14),
+        TokenCost(),
+        PaddedTokenCost(),
+    ],
 )
+@given(LENGTHS)
 def test_costs_are_in_proportion_to_the_cost_they_were_taken_from(
-    lengths: list[int], cost: Cost
+    cost: Cost, lengths: list[int]
 ) -> None:
     fixed = cost.per_group if isinstance(cost, FittedCost) else 0.0
     alone = GroupShapes.measure(lengths, np.arange(len(lengths) + 1))
