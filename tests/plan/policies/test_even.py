@@ -97,18 +97,22 @@ def per_longest(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("cost", "packed"),
-    [(FittedCost(per_group=0.3, per_token=0.0, per_pair=0.0), False), (per_longest, True)],
+    ("cost", "packed", "max_wait"),
+    [(FittedCost(per_group=0.3, per_token=0.0, per_pair=0.0), False, 32), (per_longest, True, 3)],
 )
-def test_where_cost_does_not_grow_with_samples_groups_fill_the_budget(
-    cost: Cost, packed: bool
+def test_where_cost_does_not_grow_with_samples_groups_fill_the_budget_and_hardly_any_waits(
+    cost: Cost, packed: bool, max_wait: int
 ) -> None:
     lengths = drawn("ultrachat", 3000, seed=2)
     # One rank has less than the others, and no cost tells it to make smaller groups.
     sources = [lengths[:750].tolist(), lengths[750:1750].tolist(), lengths[1750:].tolist()]
-    rounds = list(play(Even(MAX_TOKENS, packed=packed, cost=cost), sources, buffer_size=512))
+    policy = Even(MAX_TOKENS, packed=packed, cost=cost, max_wait=max_wait)
+    rounds = list(play(policy, sources, buffer_size=512))
     made = sum(turns[2].steps for turns in rounds if 2 in turns)
     assert made <= 1.2 * lengths[1750:].sum() / MAX_TOKENS
+    assert (
+        max(turn.window.ages.max() for turns in rounds for turn in turns.values()) <= max_wait + 3
+    )
 
 
 def test_groups_come_to_their_target_though_long_samples_need_a_larger_limit() -> None:
