@@ -3,6 +3,8 @@ first, and the last steps, which hold everything."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -32,22 +34,25 @@ def filled(
     return [[lengths[i] for i in groups.group(g)] for g in range(len(groups))]
 
 
-def test_the_oldest_documents_are_placed_from_the_dearest_to_the_cheapest() -> None:
-    assert filled([4, 6, 5, 5, 3, 3], 10) == [[4, 6], [5, 5]]
-    assert filled([3, 4, 6, 7, 9], 10) == [[3, 7], [4, 6]]
-
-
-def test_what_would_be_too_dear_waits_and_others_fill_the_gap() -> None:
-    # Two of six tokens fit in one micro-batch each; the third would make one of twelve.
-    assert filled([6, 6, 6, 4, 3], 10) == [[6, 4], [6, 3]]
-
-
-def test_an_outlier_is_in_every_micro_batch_and_dearer_ones_get_less_beside_them() -> None:
-    assert filled([1, 1, 1, 12, 11], 12, released=(3, 4)) == [[12], [1, 11]]
-
-
-def test_documents_that_must_not_wait_come_first_whatever_they_cost() -> None:
-    assert filled([9, 9, 9, 3], 9, ages=[0, 0, 0, 5]) == [[3], [9]]
+@pytest.mark.parametrize(
+    ("lengths", "cost", "options", "expected"),
+    [
+        # The oldest documents are placed from the dearest to the cheapest.
+        ([4, 6, 5, 5, 3, 3], 10, {}, [[4, 6], [5, 5]]),
+        ([3, 4, 6, 7, 9], 10, {}, [[3, 7], [4, 6]]),
+        # Two of six tokens fit in one micro-batch each; the third would make one of twelve, so it
+        # waits, and others fill the gap.
+        ([6, 6, 6, 4, 3], 10, {}, [[6, 4], [6, 3]]),
+        # An outlier is in every micro-batch, and dearer ones get less beside them.
+        ([1, 1, 1, 12, 11], 12, {"released": (3, 4)}, [[12], [1, 11]]),
+        # Those that must not wait come first, whatever they cost.
+        ([9, 9, 9, 3], 9, {"ages": [0, 0, 0, 5]}, [[3], [9]]),
+    ],
+)
+def test_micro_batches_are_filled_to_the_cost(
+    lengths: list[int], cost: int, options: dict[str, Any], expected: list[list[int]]
+) -> None:
+    assert filled(lengths, cost, **options) == expected
 
 
 # Last steps
@@ -121,34 +126,34 @@ def test_the_level_is_that_of_documents_which_cost_no_more() -> None:
     assert aim([[(20, 0), (20, 0)]]).level == 200
 
 
-def test_outliers_wait_until_every_rank_has_one_for_each_micro_batch() -> None:
-    short = [(2, 0)] * 20
-    assert released([[*short, (20, 1)]]) == [[]]
-    assert aim([[*short, (20, 1)]]).cost == 20
-    both = [*short, (20, 1), (21, 0), (3, 0)]
-    assert released([both, [*short, (20, 0)]]) == [[], []]
-    assert released([both, [*short, (20, 0), (20, 0)]]) == [[20, 21], [20, 20]]
-    assert aim([both, [*short, (20, 0), (20, 0)]]).cost == 21**2
+SHORT = [(2, 0)] * 50
+BOTH = [*SHORT, (20, 1), (21, 0), (3, 0)]
 
 
-def test_the_nearest_in_cost_to_the_oldest_are_planned() -> None:
-    short = [(2, 0)] * 50
-    assert released([[*short, (25, 0), (25, 0), (20, 2), (21, 0)]]) == [[20, 21]]
-    assert released([[*short, (25, 2), (25, 0), (20, 0), (21, 0)]]) == [[25, 25]]
-
-
-def test_outliers_of_which_ordinary_documents_cannot_make_equal_micro_batches_wait() -> None:
-    # Beside 12 tokens there is room for 48 that cost 2 each: 240 in all, where 29 cost 841.
-    assert released([[*[(2, 0)] * 50, (12, 1), (29, 0)]]) == [[]]
-
-
-def test_an_outlier_that_has_waited_long_is_planned_with_what_is_nearest() -> None:
-    short = [(2, 0)] * 50
-    ranks = [[*short, (29, 5), (12, 1)], [*short, (14, 0)]]
-    assert released(ranks) == [[29, 12], [14]]
-    assert aim(ranks).cost == 29**2
-    # Those that must not wait come first, the oldest before the others.
-    assert released([[*short, (12, 7), (13, 6), (12, 0), (29, 9)]]) == [[29, 12]]
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        # Outliers wait until every rank has one for each micro-batch.
+        ([[*SHORT, (20, 1)]], [[]]),
+        ([BOTH, [*SHORT, (20, 0)]], [[], []]),
+        ([BOTH, [*SHORT, (20, 0), (20, 0)]], [[20, 21], [20, 20]]),
+        # The nearest in cost to the oldest are planned.
+        ([[*SHORT, (25, 0), (25, 0), (20, 2), (21, 0)]], [[20, 21]]),
+        ([[*SHORT, (25, 2), (25, 0), (20, 0), (21, 0)]], [[25, 25]]),
+        # Beside 12 tokens there is room for 48 that cost 2 each: 240 in all, where 29 cost 841.
+        ([[*SHORT, (12, 1), (29, 0)]], [[]]),
+        # One that has waited long is planned with what is nearest.
+        ([[*SHORT, (29, 5), (12, 1)], [*SHORT, (14, 0)]], [[29, 12], [14]]),
+        # Those that must not wait come first, the oldest before the others.
+        ([[*SHORT, (12, 7), (13, 6), (12, 0), (29, 9)]], [[29, 12]]),
+    ],
+)
+def test_outliers_are_released_where_they_make_equal_micro_batches_or_must_not_wait(
+    ranks: list[list[tuple[int, int]]], expected: list[list[int]]
+) -> None:
+    assert released(ranks) == expected
+    dearest = max((length for rank in expected for length in rank), default=0)
+    assert aim(ranks).cost == max(dearest**2, 20)
 
 
 def test_a_cost_without_attention_makes_documents_over_the_context_outliers() -> None:

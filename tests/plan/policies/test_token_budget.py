@@ -24,33 +24,30 @@ def test_a_long_sample_is_emitted_in_the_round_after_max_wait(max_wait: int) -> 
     assert sum(0 in turns[0].arrivals for turns in rounds) == max_wait + 1
 
 
-# Emission order
-
-
-def test_like_lengths_meet_when_aligned() -> None:
+def test_like_lengths_meet_and_where_spread_the_same_groups_mix_lengths_while_costs_meet() -> None:
     # Ranks draw from one distribution, so places are quantiles: at equal places, lengths are near.
     sources = [lognormal(512, seed) for seed in range(8)]
-    (turns,) = play(TokenBudget(8192, spread=False), sources, buffer_size=512)
-    longest = np.stack([t.plan.groups.shapes(t.window.lengths).longest for t in turns.values()])
-    assert float((longest.max(0) / longest.mean(0)).mean()) < 1.3
-
-
-def test_spread_groups_are_the_same_and_lengths_mix_while_costs_meet() -> None:
-    sources = [lognormal(512, seed) for seed in range(8)]
-
-    def variance_within(turns: dict[int, Turn]) -> float:
-        steps = zip(*([turn.window.lengths[g] for g in groups(turn)] for turn in turns.values()))
-        return float(np.mean([np.concatenate(step).var() for step in steps]))
-
-    def groups(turn: Turn) -> list[np.ndarray]:
-        return [turn.plan.groups.group(g) for g in range(turn.steps)]
-
-    def imbalance(turns: dict[int, Turn]) -> float:
-        costs = np.stack([t.plan.groups.shapes(t.window.lengths).padded for t in turns.values()])
-        return float(costs.max(axis=0).sum() / costs.mean(axis=0).sum())
-
     (apart,) = play(TokenBudget(8192, spread=False), sources, buffer_size=512)
     (mixed,) = play(TokenBudget(8192), sources, buffer_size=512)
+
+    def variance_within(turns: dict[int, Turn]) -> float:
+        """Of the lengths of a step."""
+        own = [
+            [turn.window.lengths[turn.plan.groups.group(g)] for g in range(turn.steps)]
+            for turn in turns.values()
+        ]
+        return float(np.mean([np.concatenate(step).var() for step in zip(*own)]))
+
+    def of_groups(turns: dict[int, Turn], name: str) -> np.ndarray:
+        shapes = [turn.plan.groups.shapes(turn.window.lengths) for turn in turns.values()]
+        return np.stack([getattr(each, name) for each in shapes])
+
+    def imbalance(turns: dict[int, Turn]) -> float:
+        costs = of_groups(turns, "padded")
+        return float(costs.max(axis=0).sum() / costs.mean(axis=0).sum())
+
+    longest = of_groups(apart, "longest")
+    assert float((longest.max(0) / longest.mean(0)).mean()) < 1.3
     assert [sorted(apart[r].emitted) for r in apart] == [sorted(mixed[r].emitted) for r in mixed]
     assert variance_within(mixed) > 2 * variance_within(apart)
     assert imbalance(mixed) <= imbalance(apart)
