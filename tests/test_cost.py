@@ -356,33 +356,22 @@ def test_costs_of_one_part_ignore_images(groups: list[list[tuple[int, list[int]]
     np.testing.assert_array_equal(both(bare, packed=False), LANGUAGE(bare, packed=False))
 
 
-@given(
-    IMAGE_GROUPS,
-    st.integers(1, 30_000),
-    st.integers(1, 6),
-    st.integers(1, 8),
-    st.integers(1, 3000),
-)
+@pytest.mark.parametrize("name", ["samples", "images", "patches"])
+@given(IMAGE_GROUPS, st.integers(1, 30_000), st.floats(0, 1))
 def test_memory_limits_refuse_exactly_the_groups_over_any_of_them(
-    groups: list[list[tuple[int, list[int]]]],
-    max_tokens: int,
-    max_samples: int,
-    max_images: int,
-    max_patches: int,
+    name: str, groups: list[list[tuple[int, list[int]]]], max_tokens: int, share: float
 ) -> None:
-    limit = MemoryLimit(
-        max_tokens=max_tokens,
-        max_samples=max_samples,
-        max_images=max_images,
-        max_patches=max_patches,
-    )
+    counts = {
+        "samples": [len(group) for group in groups],
+        "images": [sum(len(p) for _, p in group) for group in groups],
+        "patches": [sum(sum(p) for _, p in group) for group in groups],
+    }[name]
+    most = max(1, int(share * max(counts)))
     expected = [
-        len(group) * max(tokens for tokens, _ in group) <= max_tokens
-        and len(group) <= max_samples
-        and sum(len(p) for _, p in group) <= max_images
-        and sum(sum(p) for _, p in group) <= max_patches
-        for group in groups
+        len(group) * max(tokens for tokens, _ in group) <= max_tokens and count <= most
+        for group, count in zip(groups, counts)
     ]
+    limit = MemoryLimit(**{"max_tokens": max_tokens, f"max_{name}": most})
     assert limit.fits(image_shapes(groups)).tolist() == expected
 
 
