@@ -28,6 +28,7 @@ class Turn:
     arrivals: np.ndarray
     """[samples] which sample of its source stands at each window position."""
     proposal: Proposal
+    messages: np.ndarray
     plan: Plan
 
     @property
@@ -107,7 +108,7 @@ def play(
         turns = {}
         for rank, proposal in proposals.items():
             plan = policy.settle(proposal, messages, rank)
-            turns[rank] = Turn(proposal.window, held[rank].copy(), proposal, plan)
+            turns[rank] = Turn(proposal.window, held[rank].copy(), proposal, messages, plan)
             stays = np.ones(len(held[rank]), bool)
             stays[plan.groups.members] = False
             stays[plan.dropped] = False

@@ -19,7 +19,6 @@ from evenstep.errors import MismatchError
 from evenstep.plan import Groups, Plan, Policy, Proposal, Window
 from evenstep.plan.policies.by_name import NamedPolicy
 from evenstep.testing import assert_exact_resume
-from evenstep.tools.simulate import simulate
 from evenstep.tools.simulate.yardsticks import COMPARED
 
 
@@ -54,9 +53,6 @@ def test_a_loader_trains_by_it_and_resumes_exactly() -> None:
     assert sorted(index for batch in batches for index in batch) == list(range(50))
     assert [step.indices for _, step in loader(workers=1).steps()] == batches
     assert assert_exact_resume(loader, every=4) > 2
-
-
-def test_a_state_knows_it_by_its_options() -> None:
     state = loader().state_dict()
     with pytest.raises(MismatchError, match="saved with another policy"):
         loader(LastFirst(5)).load_state_dict(state)
@@ -90,8 +86,3 @@ def test_commands_know_it_by_its_line(
     told = json.loads(capsys.readouterr().out)
     assert told["policy"] == "last-first"
     assert told["samples"] == 2 * 400  # of each rank
-
-
-def test_ranks_agree_by_it() -> None:
-    result = simulate(POLICY, [np.full(30, 5), np.full(23, 7)])
-    assert result.samples == 53

@@ -25,9 +25,13 @@ def documents(name: str) -> dict[str, Any]:
 
 
 CLUSTER = documents("cluster.yaml")["RayCluster"]
+HEAD = CLUSTER["spec"]["headGroupSpec"]
 JOB = documents("job.yaml")
 TRAINERS = documents("trainers.yaml")
 PODS = TRAINERS["Job"]["spec"]["template"]["spec"]
+HOSTS = TRAINERS["Job"]["spec"]["completions"]
+(SIDECAR,) = PODS["initContainers"]
+(TRAINER,) = PODS["containers"]
 
 
 def words(container: Any) -> list[str]:
@@ -57,16 +61,12 @@ def run_options() -> dict[str, Any]:
 def test_the_service_is_started_by_a_command_that_exists() -> None:
     pytest.importorskip("typer", reason="typer is not installed")
     params = run_options()
-    (head,) = CLUSTER["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    (head,) = HEAD["template"]["spec"]["containers"]
     mounts = {each["name"]: each["mountPath"] for each in head["volumeMounts"]}
     folder, _, file = params["job"].rpartition("/")
     assert folder == mounts["jobs"]
     assert file in JOB["ConfigMap"]["data"]
-    (jobs,) = (
-        v
-        for v in CLUSTER["spec"]["headGroupSpec"]["template"]["spec"]["volumes"]
-        if "configMap" in v
-    )
+    (jobs,) = (v for v in HEAD["template"]["spec"]["volumes"] if "configMap" in v)
     assert jobs["configMap"]["name"] == JOB["ConfigMap"]["metadata"]["name"]
     assert str(params["plan_log"]).startswith(mounts["runs"])
     assert str(params["store"]).startswith(mounts["runs"])
@@ -79,14 +79,12 @@ def test_the_service_is_started_by_a_command_that_exists() -> None:
 
 def test_the_cpus_that_are_lent_are_enough_for_all_roles() -> None:
     params = run_options()
-    (sidecar,) = PODS["initContainers"]
-    lent = options(words(sidecar)[2:-1])
-    assert words(sidecar)[:2] == ["ray", "start"]
-    assert int(lent["num-cpus"]) <= int(sidecar["resources"]["requests"]["cpu"])
-    assert CLUSTER["spec"]["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
+    lent = options(words(SIDECAR)[2:-1])
+    assert words(SIDECAR)[:2] == ["ray", "start"]
+    assert int(lent["num-cpus"]) <= int(SIDECAR["resources"]["requests"]["cpu"])
+    assert HEAD["rayStartParams"] == {"num-cpus": "0"}
     roles = int(params["loaders"]) + params["constructors"] + ROLES_WITHOUT_NUMBER
-    hosts = TRAINERS["Job"]["spec"]["completions"]
-    assert params["cpus"] * roles <= hosts * int(lent["num-cpus"])
+    assert params["cpus"] * roles <= HOSTS * int(lent["num-cpus"])
 
 
 def test_actors_are_placed_by_labels_that_nodes_have() -> None:
@@ -94,33 +92,27 @@ def test_actors_are_placed_by_labels_that_nodes_have() -> None:
     given = json.loads(JOB["ConfigMap"]["data"][params["placement"].name])
     counts = {"loaders": int(params["loaders"]), "constructors": params["constructors"]}
     placement = ActorPlacement(given, **counts)
-    (sidecar,) = PODS["initContainers"]
-    labels = options(words(sidecar)[2:-1])["labels"]
-    hosts = TRAINERS["Job"]["spec"]["completions"]
-    nodes = []
-    for host in range(hosts):
-        told = labels.replace("$JOB_COMPLETION_INDEX", str(host))
-        nodes.append(dict(label.split("=") for label in told.split(",")))
+    labels = options(words(SIDECAR)[2:-1])["labels"]
+    told = [labels.replace("$JOB_COMPLETION_INDEX", str(host)) for host in range(HOSTS)]
+    nodes = [dict(label.split("=") for label in each.split(",")) for each in told]
     for kind, count in counts.items():
         for number in range(count):
             asked = placement.of(f"{kind.removesuffix('s')}-{number}")["label_selector"]
             fits = [n for n, node in enumerate(nodes) if asked.items() <= node.items()]
-            assert fits == ([number] if kind == "constructors" else list(range(hosts)))
+            assert fits == ([number] if kind == "constructors" else list(range(HOSTS)))
 
 
 def test_raylets_beside_trainers_join_the_cluster_and_are_found_by_trainers() -> None:
     pytest.importorskip("ray", reason="ray is not installed")
-    (sidecar,) = PODS["initContainers"]
-    assert sidecar["restartPolicy"] == "Always"  # else the trainers would wait for its end
-    *given, block = words(sidecar)[2:]
+    assert SIDECAR["restartPolicy"] == "Always"  # else the trainers would wait for its end
+    *given, block = words(SIDECAR)[2:]
     assert options(given)["address"] == f"{CLUSTER['metadata']['name']}-head-svc:6379"
     from ray.scripts.scripts import start
 
     known = {option for param in start.params for option in param.opts}
     assert {*(f"--{name}" for name in options(given)), block} <= known
-    (trainer,) = PODS["containers"]
     both = [
-        {each["name"]: each["mountPath"] for each in c["volumeMounts"]} for c in (sidecar, trainer)
+        {each["name"]: each["mountPath"] for each in c["volumeMounts"]} for c in (SIDECAR, TRAINER)
     ]
     assert both[0] == both[1]
     assert {"/tmp/ray", "/dev/shm"} <= set(both[0].values())  # where Ray's processes meet
@@ -130,8 +122,7 @@ def test_raylets_beside_trainers_join_the_cluster_and_are_found_by_trainers() ->
 def test_torchrun_starts_as_many_ranks_as_the_job_has(tmp_path: Path, monkeypatch: Any) -> None:
     from torch.distributed.run import get_args_parser
 
-    (trainer,) = PODS["containers"]
-    torchrun, *given = words(trainer)
+    torchrun, *given = words(TRAINER)
     assert torchrun == "torchrun"
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
     parsed = get_args_parser().parse_args(
@@ -141,8 +132,8 @@ def test_torchrun_starts_as_many_ranks_as_the_job_has(tmp_path: Path, monkeypatc
     ranks = int(parsed.nnodes) * int(parsed.nproc_per_node)
     assert ranks == len(job.tree)
     assert run_options()["constructors"] <= job.tree.sizes["DP"]
-    assert int(parsed.nnodes) == TRAINERS["Job"]["spec"]["completions"]
-    assert trainer["resources"]["limits"]["nvidia.com/gpu"] == parsed.nproc_per_node
+    assert int(parsed.nnodes) == HOSTS
+    assert TRAINER["resources"]["limits"]["nvidia.com/gpu"] == parsed.nproc_per_node
     assert parsed.master_addr == f"{TRAINERS['Job']['metadata']['name']}-0.{PODS['subdomain']}"
     assert PODS["subdomain"] == TRAINERS["Service"]["metadata"]["name"]
 

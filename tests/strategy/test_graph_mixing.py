@@ -1,8 +1,9 @@
-"""Graphs draw from the mixtures of `evenstep.mixture`."""
+"""Graphs draw from the mixtures of `evenstep.mixture`; and the code of docs/service.md runs."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.mixture import Constant, Mixer
 from evenstep.strategy import BufferedMetadata, DGraph, SampleTable
 from evenstep.strategy.mesh import ClientPlaceTree
+from page_code import run_page
 
 SOURCES = ("web", "code", "math")
 COUNT = np.arange(3000)
@@ -68,3 +70,29 @@ def test_two_graphs_that_name_the_same_weights_share_one_draw_and_others_are_ref
     assert first.samples is second.samples
     with pytest.raises(ConfigurationError, match="has drawn step 0 by other weights"):
         root.mix({"math": 1.0})
+
+
+def test_the_strategies_of_the_page_balance_text_and_images() -> None:
+    rng = np.random.Generator(np.random.PCG64(0))
+    count = np.arange(800)
+    text = np.minimum(rng.lognormal(5.5, 1.2, 800).astype(int) + 1, 4000)
+    lengths = {"text": text, "image": np.where(count % 3, rng.integers(64, 1024, 800), 0)}
+    samples = SampleTable(("web", "code"), count % 2, count // 2, count * 0, count // 2, lengths)
+
+    def world() -> dict[str, Any]:
+        weights = {"web": 0.7, "code": 0.3}
+        mixture = Mixer(("web", "code"), weights, samples_per_step=120, seed=0)
+        return {"metadata": BufferedMetadata(samples), "mixture": mixture}
+
+    names = run_page("service.md", "A strategy for text", **world())
+    plan = names["plan"]
+    assert (plan.buckets, plan.micro_batches, len(plan)) == (4, 4, 120)
+    assert plan.imbalance < 1.02 < plan.imbalance_before
+    assert plan.delivery.fetching.tolist() == [rank for rank in range(32) if rank % 2 == 0]
+    names["mixture"] = world()["mixture"]
+    names = run_page("service.md", "A strategy for images and text", **names)
+    plan, encoder = names["plan"], names["encoder"]
+    assert plan.modality == ("text", "image")
+    assert plan.imbalance < 1.02 < plan.imbalance_before
+    assert encoder.buckets == 32
+    assert encoder.imbalance < encoder.imbalance_before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,10 +58,13 @@ def streams(total, chain, seed):
 
 
 @given(TOTALS, CHAINS, SEEDS, WORLDS)
-def test_shares_partition_the_stream(total, chain, seed, world):
-    for stream, _ in streams(total, chain, seed):
+def test_shares_partition_the_stream_and_repeat_only_what_makes_them_equal(
+    total, chain, seed, world
+):
+    for stream, trained in streams(total, chain, seed):
+        left = np.setdiff1d(np.arange(total), trained).tolist()
         shares = [stream.share(rank, world, even=False) for rank in range(world)]
-        assert sorted(np.concatenate(shares).tolist()) == remaining(stream).tolist()
+        assert sorted(np.concatenate(shares).tolist()) == remaining(stream).tolist() == left
         sizes = [len(share) for share in shares]
         assert sum(sizes) == len(stream)
         assert max(sizes) - min(sizes) <= 1
@@ -69,11 +73,6 @@ def test_shares_partition_the_stream(total, chain, seed, world):
             share[place] for place in range(max(sizes)) for share in shares if place < len(share)
         ]
         assert dealt == sorted(dealt)
-
-
-@given(TOTALS, CHAINS, SEEDS, WORLDS)
-def test_even_shares_are_equal_and_repeat_only_what_makes_them_so(total, chain, seed, world):
-    for stream, _ in streams(total, chain, seed):
         shares = [stream.share(rank, world, even=True) for rank in range(world)]
         assert {len(share) for share in shares} == {-(-len(stream) // world)}
         positions, uses = np.unique(np.concatenate(shares), return_counts=True)
@@ -177,8 +176,10 @@ def listed(share: Stream, progress: Progress) -> list[tuple[int, int]]:
     ]
 
 
-@given(shares(), progresses())
-def test_early_places_are_named_and_later_ones_counted(share: Stream, progress: Progress) -> None:
+@given(shares(), progresses(), st.integers(0, HORIZON), st.integers(0, HORIZON))
+def test_early_places_are_named_later_ones_counted_and_any_stretch_is_found(
+    share: Stream, progress: Progress, begin: int, count: int
+) -> None:
     remaining = Remaining.of(share, progress)
     expected = listed(share, progress)
     assert all(remaining.place_of(number) == place for number, place in expected)
@@ -186,31 +187,22 @@ def test_early_places_are_named_and_later_ones_counted(share: Stream, progress: 
     later = zip(itertools.count(remaining.number), range(remaining.place, 2 * HORIZON))
     assert early + list(later) == expected
     assert all(place < remaining.place for _, place in early)
-
-
-@given(shares(), progresses(), st.integers(0, HORIZON), st.integers(0, HORIZON))
-def test_a_stretch_of_places_is_searched_for_what_remains(
-    share: Stream, progress: Progress, begin: int, count: int
-) -> None:
-    positions, numbers = Remaining.of(share, progress).select(begin, count)
+    positions, numbers = remaining.select(begin, count)
     assert list(zip(positions.tolist(), numbers.tolist())) == [
-        (place - begin, number)
-        for number, place in listed(share, progress)
-        if begin <= place < begin + count
+        (place - begin, number) for number, place in expected if begin <= place < begin + count
     ]
 
 
 # Deals
 
 
-def holdings(samples: list[int], tokens: list[int], queued: list[int], mean: int = 10) -> Holdings:
-    columns = [np.array(column, np.int64) for column in (samples, tokens, queued)]
+def holdings(samples: Any, tokens: Any, queued: Any, seen: int = 7, mean: int = 10) -> Holdings:
     return Holdings(
-        samples=columns[0],
-        tokens=columns[1],
-        queued=columns[2],
-        seen_samples=7,
-        seen_tokens=7 * mean,
+        samples=np.array(samples, np.int64),
+        tokens=np.array(tokens, np.int64),
+        queued=np.array(queued, np.int64),
+        seen_samples=seen,
+        seen_tokens=seen * mean,
     )
 
 
@@ -227,7 +219,7 @@ def test_ranks_draw_in_turn(counts: list[int], begin: int) -> None:
 def any_holdings(draw: st.DrawFn) -> Holdings:
     ranks = draw(st.integers(1, 6))
     columns = st.lists(st.integers(0, 30), min_size=ranks, max_size=ranks)
-    return holdings(draw(columns), draw(columns), draw(columns), draw(st.integers(1, 20)))
+    return holdings(draw(columns), draw(columns), draw(columns), mean=draw(st.integers(1, 20)))
 
 
 @given(any_holdings(), st.integers(1, 500), st.integers(1, 20))
@@ -255,13 +247,7 @@ def test_a_deal_is_as_one_by_one_to_whom_holds_least(
 
 
 def test_before_anything_is_known_all_draw_alike() -> None:
-    held = Holdings(
-        samples=np.zeros(3, np.int64),
-        tokens=np.zeros(3, np.int64),
-        queued=np.zeros(3, np.int64),
-        seen_samples=0,
-        seen_tokens=0,
-    )
+    held = holdings([0] * 3, [0] * 3, [0] * 3, seen=0)
     assert next_deal(held, left=100, window=4).tolist() == [8, 8, 8]
     assert next_deal(held, left=20, window=4).tolist() == [4, 3, 3]
     assert next_deal(held, left=2, window=4).tolist() == [1, 1, 0]
@@ -269,12 +255,6 @@ def test_before_anything_is_known_all_draw_alike() -> None:
 
 def test_sums_beyond_64_bits_are_no_error() -> None:
     # A window of all samples of a large dataset, on thousands of ranks, with long documents.
-    held = Holdings(
-        samples=np.full(4, 2**24),
-        tokens=np.full(4, 2**24 * 2**17),
-        queued=np.array([0, 0, 0, 5]),
-        seen_samples=4096 * 2**24,
-        seen_tokens=4096 * 2**24 * 2**17,
-    )
+    held = holdings([2**24] * 4, [2**41] * 4, [0, 0, 0, 5], seen=2**36, mean=2**17)
     assert next_deal(held, left=100, window=2**31).tolist() == [14, 14, 14, 8]
     assert next_deal(held, left=8, window=2**24).tolist() == [1, 1, 1, 0]

@@ -1,10 +1,18 @@
-"""One rank fills its micro-batches to the agreed cost, oldest documents first; by value."""
+"""What all ranks aim at, how one rank fills its micro-batches to the agreed cost, oldest documents
+first, and the last steps, which hold everything."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from evenstep.plan.packing.fill import fill
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import SampleError
+from evenstep.plan.packing.fill import drain, fill
+from evenstep.plan.packing.outliers import Aim, agree, listed, named
 from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
 
 TOKENS = DocumentCost(linear=1, quadratic=0)
@@ -26,19 +34,139 @@ def filled(
     return [[lengths[i] for i in groups.group(g)] for g in range(len(groups))]
 
 
-def test_the_oldest_documents_are_placed_from_the_dearest_to_the_cheapest() -> None:
-    assert filled([4, 6, 5, 5, 3, 3], 10) == [[4, 6], [5, 5]]
-    assert filled([3, 4, 6, 7, 9], 10) == [[3, 7], [4, 6]]
+@pytest.mark.parametrize(
+    ("lengths", "cost", "options", "expected"),
+    [
+        # The oldest documents are placed from the dearest to the cheapest.
+        ([4, 6, 5, 5, 3, 3], 10, {}, [[4, 6], [5, 5]]),
+        ([3, 4, 6, 7, 9], 10, {}, [[3, 7], [4, 6]]),
+        # Two of six tokens fit in one micro-batch each; the third would make one of twelve, so it
+        # waits, and others fill the gap.
+        ([6, 6, 6, 4, 3], 10, {}, [[6, 4], [6, 3]]),
+        # An outlier is in every micro-batch, and dearer ones get less beside them.
+        ([1, 1, 1, 12, 11], 12, {"released": (3, 4)}, [[12], [1, 11]]),
+        # Those that must not wait come first, whatever they cost.
+        ([9, 9, 9, 3], 9, {"ages": [0, 0, 0, 5]}, [[3], [9]]),
+    ],
+)
+def test_micro_batches_are_filled_to_the_cost(
+    lengths: list[int], cost: int, options: dict[str, Any], expected: list[list[int]]
+) -> None:
+    assert filled(lengths, cost, **options) == expected
 
 
-def test_what_would_be_too_dear_waits_and_others_fill_the_gap() -> None:
-    # Two of six tokens fit in one micro-batch each; the third would make one of twelve.
-    assert filled([6, 6, 6, 4, 3], 10) == [[6, 4], [6, 3]]
+# Last steps
+
+LAST = PackingOptions(context=40, micro_batches=3, cost=DocumentCost(linear=10))
+DOCUMENTS = st.lists(st.integers(1, 50), max_size=40).map(lambda v: np.array(v, np.int64))
 
 
-def test_an_outlier_is_in_every_micro_batch_and_dearer_ones_get_less_beside_them() -> None:
-    assert filled([1, 1, 1, 12, 11], 12, released=(3, 4)) == [[12], [1, 11]]
+@given(DOCUMENTS, st.integers(1, 8))
+def test_ranks_that_agreed_on_a_number_make_as_many_steps(lengths: np.ndarray, wanted: int) -> None:
+    least = len(drain(lengths, LAST))
+    made = len(drain(lengths, LAST, steps=wanted))
+    assert made == min(max(wanted, least), len(lengths))
 
 
-def test_documents_that_must_not_wait_come_first_whatever_they_cost() -> None:
-    assert filled([9, 9, 9, 3], 9, ages=[0, 0, 0, 5]) == [[3], [9]]
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [
+        ([10] * 24, [[4, 4, 4], [4, 4, 4]]),
+        ([50, 50, 50, *[10] * 15], [[1, 1, 1], [5, 5, 5]]),
+    ],
+)
+def test_micro_batches_of_similar_cost_form_a_step(
+    lengths: list[int], sizes: list[list[int]]
+) -> None:
+    made = drain(np.array(lengths), LAST)
+    assert [sorted(groups.sizes.tolist()) for groups in made] == sizes
+
+
+def test_what_balancing_cannot_fit_into_the_fewest_steps_is_packed_by_best_fit() -> None:
+    lengths = np.array([25, 25, 20, 20, 20, 15, 15, 10])
+    (only,) = drain(lengths, LAST)
+    assert [int(lengths[only.group(g)].sum()) for g in range(3)] == [50, 50, 50]
+
+
+def test_a_document_that_fits_in_no_micro_batch_is_refused() -> None:
+    with pytest.raises(SampleError, match="51 tokens"):
+        drain(np.array([51]), LAST)
+
+
+# Aims
+
+SQUARES = PackingOptions(
+    context=10, micro_batches=2, max_tokens=60, max_delay=5, cost=DocumentCost(linear=0)
+)
+"""A document costs the square of its tokens."""
+
+
+def aim(ranks: list[list[tuple[int, int]]], options: PackingOptions = SQUARES) -> Aim:
+    """Of windows of documents of so many tokens and rounds of waiting."""
+    windows = [np.array(rank, np.int64).T for rank in ranks]
+    tokens = sum(int(lengths.sum()) for lengths, _ in windows)
+    cost = sum(int((lengths**2).sum()) for lengths, _ in windows)
+    return agree(tokens, cost, np.stack([named(*w, options) for w in windows]), options)
+
+
+def released(ranks: list[list[tuple[int, int]]]) -> list[list[int]]:
+    """Tokens of the outliers of the step on each rank."""
+    found = []
+    for rank, places in zip(ranks, aim(ranks).released):
+        lengths, ages = np.array(rank, np.int64).T
+        found.append(lengths[listed(lengths, ages, SQUARES)][places[places >= 0]].tolist())
+    return found
+
+
+def test_the_level_is_that_of_documents_which_cost_no_more() -> None:
+    # With the 20, ten tokens would cost 170, and 20 is dearer; 2 and 2 cost 20 in ten tokens.
+    assert aim([[(2, 0), (2, 0), (20, 0)]]).level == 20
+    assert aim([[(2, 0)], [(2, 0), (20, 0)]]).level == 20
+    # No document can be left out where all would be.
+    assert aim([[(20, 0), (20, 0)]]).level == 200
+
+
+SHORT = [(2, 0)] * 50
+BOTH = [*SHORT, (20, 1), (21, 0), (3, 0)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        # Outliers wait until every rank has one for each micro-batch.
+        ([[*SHORT, (20, 1)]], [[]]),
+        ([BOTH, [*SHORT, (20, 0)]], [[], []]),
+        ([BOTH, [*SHORT, (20, 0), (20, 0)]], [[20, 21], [20, 20]]),
+        # The nearest in cost to the oldest are planned.
+        ([[*SHORT, (25, 0), (25, 0), (20, 2), (21, 0)]], [[20, 21]]),
+        ([[*SHORT, (25, 2), (25, 0), (20, 0), (21, 0)]], [[25, 25]]),
+        # Beside 12 tokens there is room for 48 that cost 2 each: 240 in all, where 29 cost 841.
+        ([[*SHORT, (12, 1), (29, 0)]], [[]]),
+        # One that has waited long is planned with what is nearest.
+        ([[*SHORT, (29, 5), (12, 1)], [*SHORT, (14, 0)]], [[29, 12], [14]]),
+        # Those that must not wait come first, the oldest before the others.
+        ([[*SHORT, (12, 7), (13, 6), (12, 0), (29, 9)]], [[29, 12]]),
+    ],
+)
+def test_outliers_are_released_where_they_make_equal_micro_batches_or_must_not_wait(
+    ranks: list[list[tuple[int, int]]], expected: list[list[int]]
+) -> None:
+    assert released(ranks) == expected
+    dearest = max((length for rank in expected for length in rank), default=0)
+    assert aim(ranks).cost == max(dearest**2, 20)
+
+
+def test_a_cost_without_attention_makes_documents_over_the_context_outliers() -> None:
+    options = PackingOptions(
+        context=10, micro_batches=1, max_tokens=30, cost=DocumentCost(linear=1, quadratic=0)
+    )
+    made = agree(4 + 30, 4 + 30, named(np.array([4, 30]), np.zeros(2, int), options)[None], options)
+    assert (made.level, made.cost, made.released.tolist()) == (10, 30, [[0]])
+
+
+@pytest.mark.parametrize("age", [0, 2**20 - 1, 2**40])
+def test_lengths_and_ages_share_a_number_of_a_message(age: int) -> None:
+    made = named(np.array([2**31 - 1]), np.array([age]), SQUARES)
+    assert made[0] >> 20 == 2**31 - 1
+    assert made[0] & (2**20 - 1) == min(age, 2**20 - 1)
+    assert made[1:].tolist() == [0] * 31

@@ -11,29 +11,21 @@ from evenstep.errors import SampleError
 from evenstep.plan.packing.step_limits import DocumentCost
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.pipeline import PipelineSchedule
-from evenstep.tools.simulate import SimulationResult, deal, sample_lengths, simulate
+from evenstep.tools.simulate import deal, sample_lengths, simulate
 from plan_world import play
 
 CONTEXT = 131_072
 
 
-def simulated(ranks: int, documents: int, *, seed: int = 0, **options: int) -> SimulationResult:
-    lengths = sample_lengths("pretrain-128k", documents * ranks, 2)
-    policy = WorkloadPacking(CONTEXT, **{"micro_batches": 4, **options})
-    shards = deal(len(lengths), ranks, seed)
-    return simulate(policy, [lengths[shard] for shard in shards], identities=shards)
-
-
-@pytest.mark.parametrize(("ranks", "documents"), [(1, 12_000), (4, 6000)])
-def test_all_micro_batches_of_all_ranks_cost_the_same_while_documents_arrive(
-    ranks: int, documents: int
-) -> None:
-    result = simulated(ranks, documents)
-    assert result.costs.shape == (result.steps, 4 * ranks)
+def test_all_micro_batches_of_all_ranks_cost_the_same_while_documents_arrive() -> None:
+    lengths = sample_lengths("pretrain-128k", 4 * 6000, 2)
+    shards = deal(len(lengths), 4)
+    policy = WorkloadPacking(CONTEXT, micro_batches=4)
+    result = simulate(policy, [lengths[shard] for shard in shards], identities=shards)
+    assert result.costs.shape == (result.steps, 4 * 4)
     assert result.imbalance_arriving < 1.02
     assert (result.missing, result.duplicates, result.filler_steps) == (0, 0, 0)
-    tokens = result.tokens_per_step / (4 * ranks)
-    assert 0.9 * CONTEXT < tokens < 1.1 * CONTEXT
+    assert 0.9 * CONTEXT < result.tokens_per_step / 16 < 1.1 * CONTEXT
     # Documents are mixed in length: few steps are of long documents alone.
     assert result.composition > 0.25
 
@@ -98,8 +90,7 @@ def test_every_document_comes_once_under_the_cap_in_as_many_steps_on_all_ranks(
 ) -> None:
     policy = WorkloadPacking(40, micro_batches=count, max_delay=max_delay, cost=cost)
     seen: list[list[int]] = [[] for _ in sources]
-    played = list(play(policy, sources, buffer_size=buffer_size))
-    for turns in played:
+    for turns in play(policy, sources, buffer_size=buffer_size):
         assert len({turn.steps for turn in turns.values()}) == 1
         for rank, turn in turns.items():
             assert turn.steps >= 1
@@ -112,10 +103,6 @@ def test_every_document_comes_once_under_the_cap_in_as_many_steps_on_all_ranks(
             tokens = sum(sorted(turn.window.lengths.tolist()))
             assert turn.window.ages.max() <= max_delay + 1 + 2 * tokens // 25
     assert [sorted(each) for each in seen] == [list(range(len(source))) for source in sources]
-    again = list(play(policy, sources, buffer_size=buffer_size))
-    assert [[t.emitted for t in turns.values()] for turns in played] == [
-        [t.emitted for t in turns.values()] for turns in again
-    ]
 
 
 def test_micro_batches_come_in_the_order_that_suits_the_pipeline() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.partition import Partition, bins_needed, partition
+from evenstep.plan.partition import bins_needed, partition
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import largest_first, whole_by_group, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
@@ -24,9 +24,6 @@ class World:
     tokens: np.ndarray
     bins: int
     cap: int
-
-    def run(self, **limits: Any) -> Partition:
-        return partition(self.costs, self.bins, **limits)
 
 
 @st.composite
@@ -58,16 +55,6 @@ def quadratic(lengths: np.ndarray) -> np.ndarray:
     return lengths * (lengths + 8192)
 
 
-def every_way(count: int, bins: int) -> np.ndarray:
-    """[ways, items] the bin of each item, in all ways there are."""
-    return np.array(list(itertools.product(range(bins), repeat=count)), np.int64)
-
-
-def sums_of(ways: np.ndarray, values: np.ndarray, bins: int) -> np.ndarray:
-    """[ways, bins]"""
-    return np.stack([((ways == b) * values).sum(axis=1) for b in range(bins)], axis=1)
-
-
 def differences_of(costs: np.ndarray, bins: int) -> list[int]:
     """The loads that Karmarkar-Karp gives, with a full list of loads for every item."""
     parts = [[0] * (bins - 1) + [c] for c in costs.tolist()]
@@ -80,12 +67,12 @@ def differences_of(costs: np.ndarray, bins: int) -> list[int]:
 
 @given(worlds(), st.booleans())
 @few
-def test_every_item_is_in_one_bin_within_the_cap_and_loads_and_tokens_are_its_bins_sums(
+def test_every_item_is_in_one_bin_within_the_cap_and_exchanges_never_raise_the_largest_load(
     world: World, capped: bool
 ) -> None:
     given_ = world.costs.copy(), world.tokens.copy()
-    limits = {"tokens": world.tokens, "cap": world.cap if capped else None}
-    made = world.run(**limits)
+    limits: Any = {"tokens": world.tokens, "cap": world.cap if capped else None}
+    made = partition(world.costs, world.bins, **limits)
     assert len(made.loads) == world.bins
     assert made.bin_of.dtype == np.int64
     assert made.loads.dtype == world.costs.dtype
@@ -94,38 +81,25 @@ def test_every_item_is_in_one_bin_within_the_cap_and_loads_and_tokens_are_its_bi
     for b in range(world.bins):
         assert made.loads[b] == pytest.approx(world.costs[made.bin_of == b].sum())
         assert made.tokens[b] == world.tokens[made.bin_of == b].sum()
-    assert made.bin_of.tolist() == world.run(**limits).bin_of.tolist()
+    assert made.bin_of.tolist() == partition(world.costs, world.bins, **limits).bin_of.tolist()
     assert (world.costs == given_[0]).all()
     assert (world.tokens == given_[1]).all()
-
-
-@given(worlds(), st.booleans())
-@few
-def test_exchanges_never_raise_the_largest_load(world: World, capped: bool) -> None:
-    limits = {"tokens": world.tokens, "cap": world.cap} if capped else {}
     whole = whole_costs(world.costs)
-    greedy, made = place(whole, world.bins, **limits), world.run(**limits)
+    greedy = place(whole, world.bins, **limits)
     if greedy is not None:
         before = np.bincount(greedy, whole, world.bins).max()
         assert np.bincount(made.bin_of, whole, world.bins).max() <= before
+    if world.costs.dtype == np.int64:  # of type float, half of them are divided alike
+        halved = partition(world.costs / 2, world.bins, **limits)
+        assert halved.bin_of.tolist() == made.bin_of.tolist()
+        assert halved.loads.tolist() == (made.loads / 2).tolist()
 
 
-@given(worlds())
-@few
-def test_halved_weights_of_type_float_are_divided_as_the_whole_ones(world: World) -> None:
-    assume(world.costs.dtype == np.int64)
-    whole, halved = world.run(), partition(world.costs / 2, world.bins)
-    assert halved.bin_of.tolist() == whole.bin_of.tolist()
-    assert halved.loads.tolist() == (whole.loads / 2).tolist()
-
-
-@given(
-    st.lists(st.integers(0, 40), min_size=1, max_size=7),
-    st.integers(1, 3),
-)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 3))
 @few
 def test_no_largest_load_is_over_four_thirds_of_the_best(costs: list[int], bins: int) -> None:
-    best = sums_of(every_way(len(costs), bins), np.array(costs), bins).max(axis=1).min()
+    ways = itertools.product(range(bins), repeat=len(costs))
+    best = min(np.bincount(way, costs, bins).max() for way in ways)
     made = partition(costs, bins)
     assert made.loads.max() <= (4 / 3 - 1 / (3 * bins)) * best + 1e-9
 
@@ -141,7 +115,7 @@ def test_karmarkar_karp_is_as_with_a_load_for_every_bin(count: int, bins: int, s
     assert sorted(loads.tolist()) == sorted(differences_of(costs, bins))
 
 
-@given(st.lists(worlds(), max_size=5), st.integers(1, 6))
+@given(st.lists(worlds(30), max_size=4), st.integers(1, 6))
 @few
 def test_karmarkar_karp_of_groups_is_that_of_each(groups: list[World], bins: int) -> None:
     costs = np.concatenate([np.zeros(0), *(world.costs for world in groups)])

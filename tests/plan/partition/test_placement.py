@@ -80,22 +80,6 @@ def test_what_finds_no_room_may_be_left_out_in_whatever_order(lengths, bins, cap
     assert placed.tolist() == expected
 
 
-@st.composite
-def inputs(draw: st.DrawFn) -> tuple[np.ndarray, int]:
-    """Lengths and a capacity that holds each."""
-    # Count, range and capacity decide what matters, so they are drawn; lengths come from a seed.
-    count, longest = draw(st.integers(0, 150)), draw(st.sampled_from([1, 6, 40, 500]))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    lengths = rng.integers(1, longest, count, endpoint=True)
-    return lengths, int(lengths.max(initial=1)) + draw(st.integers(0, 3 * longest))
-
-
-def documents(count: int, longest: int) -> np.ndarray:
-    """Most are short, some fill the whole context."""
-    lengths = np.exp(np.random.default_rng(0).normal(np.log(1024), 1.4, count))
-    return lengths.astype(np.int64).clip(16, longest)
-
-
 def obvious(lengths: np.ndarray, capacity: int) -> list[list[int]]:
     """Best-fit decreasing as one would say it, looking at every group for every sample."""
     groups: list[list[int]] = []
@@ -116,17 +100,23 @@ def obvious(lengths: np.ndarray, capacity: int) -> list[list[int]]:
     return groups
 
 
-@given(inputs())
+# Count, range and capacity decide what matters, so they are drawn; lengths come from a seed.
+@given(
+    st.integers(0, 150), st.sampled_from([1, 6, 40, 500]), st.floats(0, 3), st.integers(0, 2**32)
+)
 def test_each_sample_goes_where_least_space_is_left_and_ties_to_the_latest(
-    world: tuple[np.ndarray, int],
+    count: int, longest: int, more: float, seed: int
 ) -> None:
-    groups = best_fit_decreasing(*world)
-    assert [groups.group(g).tolist() for g in range(len(groups))] == obvious(*world)
+    lengths = np.random.default_rng(seed).integers(1, longest, count, endpoint=True)
+    capacity = int(lengths.max(initial=1)) + int(more * longest)
+    groups = best_fit_decreasing(lengths, capacity)
+    assert [groups.group(g).tolist() for g in range(len(groups))] == obvious(lengths, capacity)
 
 
-@pytest.mark.parametrize(("count", "longest"), [(256, 8192), (10_000, 131_072)])
-def test_documents_fill_as_few_groups_as_can_hold_them(count: int, longest: int) -> None:
-    lengths = documents(count, longest)
+def test_documents_fill_as_few_groups_as_can_hold_them() -> None:
+    # Most are short, some fill the whole context.
+    lengths = np.exp(np.random.default_rng(0).normal(np.log(1024), 1.4, 10_000))
+    lengths, longest = lengths.astype(np.int64).clip(16, 131_072), 131_072
     at_least = max(-(-lengths.sum() // longest), (lengths * 2 > longest).sum())
     assert len(best_fit_decreasing(lengths, longest)) == at_least
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenstep.cost import TokenCost, TransformerCost
-from evenstep.errors import ConfigurationError
+from evenstep.cost import Cost, GroupShapes, TokenCost, TransformerCost
+from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan import (
     Even,
     FixedBatch,
@@ -18,20 +18,14 @@ from evenstep.plan import (
     PoolSort,
     SequencePacking,
     TokenBudget,
+    Window,
 )
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
+from evenstep.plan.policy import too_long
 
-GIVEN = PolicyOptions(
-    max_tokens=100,
-    target_tokens=50,
-    batch_size=3,
-    cost=TokenCost(),
-)
-OTHERS: dict[str, Any] = {
-    "max_tokens": 200,
-    "target_tokens": 60,
-    "batch_size": 4,
-}
+LAYERS = TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128)
+GIVEN = PolicyOptions(max_tokens=100, target_tokens=50, batch_size=3, cost=TokenCost())
+OTHERS: dict[str, Any] = {"max_tokens": 200, "target_tokens": 60, "batch_size": 4}
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -67,6 +61,7 @@ REFUSED: list[tuple[type[Policy], dict[str, Any], str]] = [
     (Even, {"max_tokens": 100, "target_tokens": 0}, "target_tokens=0 must"),
     (Even, {"max_tokens": 100, "target_tokens": 101}, "target_tokens=101 must"),
     (Even, {"max_tokens": 100, "target_tokens": 9, "packed": True}, "target_tokens=9 must"),
+    (Even, {"max_tokens": 400, "sync": "epoch"}, "sync='epoch' must be 'step' or 'update'"),
     (SequencePacking, {"max_tokens": 1, "max_wait": -1}, "max_wait=-1 must be at least 0"),
 ]
 
@@ -81,16 +76,38 @@ def test_wrong_options_are_refused_by_name_value_and_limit(
         kind(**options)
 
 
+def double(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
+    return 2.0 * shapes.tokens
+
+
+class Doubled:
+    def __call__(self, shapes: GroupShapes, *, packed: bool) -> np.ndarray:
+        return 2.0 * shapes.tokens
+
+
+@pytest.mark.parametrize("cost", [double, Doubled(), LAYERS])
 @pytest.mark.parametrize("name", POLICIES)
-def test_options_are_plain_values_and_name_every_field(name: str) -> None:
-    policy = POLICIES[name](
-        PolicyOptions(
-            max_tokens=np.int64(100),  # type: ignore[arg-type]
-            batch_size=np.int64(3),  # type: ignore[arg-type]
-            cost=TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128),
-        )
-    )
-    options = policy.options()
+def test_options_are_plain_values_and_equal_wherever_the_policy_was_built(
+    name: str, cost: Cost
+) -> None:
+    sizes: Any = {"max_tokens": np.int64(100), "batch_size": np.int64(3)}
+    options = POLICIES[name](PolicyOptions(cost=cost, **sizes)).options()
+    # The default repr of functions and objects holds an address, which differs between ranks.
+    assert "0x" not in str(options)
     assert json.loads(json.dumps(options)) == options
-    left_out = {field.name for field in dataclasses.fields(policy)} - set(options)  # type: ignore[arg-type]
-    assert left_out <= {"max_images", "sync"}  # which older states lack
+
+
+def test_a_sample_over_the_limit_is_refused_with_its_name_length_and_limit() -> None:
+    error = too_long("sample 17 of rank 3", 20_000, 16_384)
+    assert isinstance(error, SampleError)
+    assert "sample 17 of rank 3 has 20,000 tokens, over max_tokens=16,384" in str(error)
+    assert "truncate it in the dataset or raise max_tokens" in str(error)
+
+
+def test_patches_are_counted_only_where_they_are_limited_and_then_needed() -> None:
+    limited = TokenBudget(100, max_patches=8)
+    assert not TokenBudget(100).counts_patches
+    assert limited.counts_patches
+    ages = np.zeros(2, np.int64)
+    with pytest.raises(ConfigurationError, match="max_patches=8 needs the patches"):
+        limited.propose(Window(lengths=ages + 1, ages=ages))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,10 +65,10 @@ def random_update(rng: np.random.Generator) -> tuple[Any, dict[str, Any]]:
     return lengths, options
 
 
-SOAK = [pytest.param(n, n + 1000, marks=pytest.mark.soak) for n in range(100, 10_100, 1000)]
+SOAK = [pytest.param(n, n + 1000, marks=pytest.mark.soak) for n in range(60, 10_060, 1000)]
 
 
-@pytest.mark.parametrize(("first", "end"), [(0, 100), *SOAK])
+@pytest.mark.parametrize(("first", "end"), [(0, 60), *SOAK])
 def test_each_sequence_once_in_equally_many_micro_batches_within_the_limit(
     first: int, end: int
 ) -> None:
@@ -87,7 +91,7 @@ def test_each_sequence_once_in_equally_many_micro_batches_within_the_limit(
 
 
 def test_prompts_and_answers_that_are_padded_apart_stay_within_the_limit() -> None:
-    for seed in range(40):
+    for seed in range(25):
         rng = np.random.default_rng(seed)
         ranks = int(rng.integers(1, 5))
         prompts, answers = rng.integers(0, 80, (2, rng.integers(ranks, 40))) ** 2 // 80
@@ -101,14 +105,6 @@ def test_prompts_and_answers_that_are_padded_apart_stay_within_the_limit() -> No
             assert len(members) * width <= max_tokens
 
 
-@pytest.mark.parametrize("packed", [False])
-def test_equal_arguments_give_equal_plans(packed: bool) -> None:
-    lengths = rollouts(8, seed=3)
-    one, two = (plan_rebalance(lengths, ranks=8, max_tokens=16_384, packed=packed) for _ in "12")
-    assert np.array_equal(one.rank, two.rank)
-    assert np.array_equal(one.micro_batch, two.micro_batch)
-
-
 @pytest.mark.parametrize(
     ("ranks", "packed", "limit", "max_tokens"),
     [(8, True, 0.005, 16_384), (64, True, 0.005, 32_768), (64, False, 0.08, 16_384)],
@@ -116,8 +112,10 @@ def test_equal_arguments_give_equal_plans(packed: bool) -> None:
 def test_rollouts_are_even(ranks: int, packed: bool, limit: float, max_tokens: int) -> None:
     lengths = rollouts(ranks, seed=ranks)
     options: dict[str, Any] = {"ranks": ranks, "max_tokens": max_tokens}
-    plan = plan_rebalance(lengths, cost=MODEL, packed=packed, **options)
+    plan, again = (plan_rebalance(lengths, cost=MODEL, packed=packed, **options) for _ in "12")
     check(plan, lengths, max_tokens, packed)
+    assert np.array_equal(plan.rank, again.rank)
+    assert np.array_equal(plan.micro_batch, again.micro_batch)
     # No short sequences that fit cost as much as one that fills a micro-batch by itself.
     costs = MODEL(GroupShapes.of_equals(1, lengths), packed=True)
     assert plan.imbalance <= least_imbalance(costs, lengths, **options) + limit
@@ -171,3 +169,30 @@ def test_bad_arguments_are_named(wrong: dict[str, Any], kind: type, message: str
     given = {"lengths": [5, 6], "ranks": 2, "max_tokens": 100, **wrong}
     with pytest.raises(kind, match=message):
         plan_rebalance(given.pop("lengths"), **given)
+
+
+def test_the_schedule_for_slime() -> None:
+    names = run_path(str(Path(__file__).parents[3] / "examples" / "slime_schedule.py"))
+    rng = np.random.default_rng(0)
+    lengths = rng.lognormal(6.5, 0.8, 150).astype(int).clip(1, 4096)
+    # Some rollouts have two sequences, and the last rollouts fill no step.
+    rollouts = np.repeat(rng.permutation(120), np.arange(120) % 4 // 3 + 1)
+    ranks, config = 4, {"cp_size": 2, "vpp_size": 2, "microbatch_group_size_per_vp_stage": 2}
+    partitions, micro_batches, counts, sizes = names["build_dp_schedule"](
+        SimpleNamespace(max_tokens_per_gpu=2048),
+        {"dp_size": ranks, **config},
+        lengths.tolist(),
+        global_batch_size=50,
+        rollout_indices=rollouts.tolist(),
+    )
+    assert sizes == [50, 50]
+    assert len(counts) == 2
+    assert all(count % 2 == 0 for count in counts)
+    kept = list(dict.fromkeys(rollouts.tolist()))[:100]
+    assert sorted(chain(*partitions)) == np.flatnonzero(np.isin(rollouts, kept)).tolist()
+    for own, groups in zip(partitions, micro_batches, strict=True):
+        assert list(chain(*groups)) == list(range(len(own)))
+        assert len(groups) == sum(counts)
+        assert all(0 < lengths[[own[n] for n in group]].sum() <= 4096 for group in groups)
+        first = {rollouts[own[n]] for group in groups[: counts[0]] for n in group}
+        assert first <= set(kept[:50])

@@ -37,11 +37,14 @@ def check_bins(bin_of: np.ndarray, tokens: np.ndarray, bins: int, cap: int | Non
     st.integers(40, 90) | st.none(),
     st.sampled_from(METHODS),
     kinds,
+    st.booleans(),
 )
 def test_bins_keep_to_the_cap_and_none_is_empty_and_the_last_drawn_wait(
-    tokens: np.ndarray, bins: int, cap: int | None, method: str, kind: type
+    tokens: np.ndarray, bins: int, cap: int | None, method: str, kind: type, free: bool
 ) -> None:
     costs = (tokens * tokens).astype(kind)
+    if cap is None and free:  # samples that cost nothing fill bins too
+        costs = costs % 4
     bin_of = by_method(method, costs, tokens, bins, cap)
     check_bins(bin_of, tokens, bins, cap)
     if cap is not None and bins_needed(tokens, cap) <= bins:
@@ -59,38 +62,12 @@ def test_in_order_bins_are_consecutive_and_keep_to_the_cap(
         assert placed.tolist() == sorted(placed)
 
 
-@given(st.lists(st.integers(0, 3), min_size=5, max_size=30).map(np.array), st.sampled_from(METHODS))
-def test_samples_that_cost_nothing_fill_bins_too(costs: np.ndarray, method: str) -> None:
-    bin_of = by_method(method, costs, np.ones(len(costs), np.int64), 5, None)
-    assert set(bin_of.tolist()) == set(range(5))
-
-
-dealt = st.tuples(st.integers(1, 6), st.integers(1, 5)).flatmap(
-    lambda shape: st.tuples(
-        st.just(shape[0]),
-        st.lists(
-            st.integers(0, 1000), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]
-        ).map(np.array),
-    )
-)
-
-
-@given(dealt, st.sampled_from(METHODS))
-def test_no_bucket_is_above_another_by_more_than_the_costliest(
-    given_costs: tuple[int, np.ndarray], method: str
-) -> None:
-    buckets, costs = given_costs
-    loads = np.bincount(deal(method, costs, buckets), weights=costs, minlength=buckets)
-    # A bucket that is full early can stay light, so only the bound of all dealings holds.
-    ordered = np.sort(costs).reshape(-1, buckets)
-    assert loads.max() - loads.min() <= (ordered[:, -1] - ordered[:, 0]).sum() + costs.max()
-
-
-@given(dealt)
+@given(st.integers(1, 6), st.integers(1, 5), st.data())
 def test_karmarkar_karp_always_merges_the_two_parts_that_are_least_even(
-    given_costs: tuple[int, np.ndarray],
+    buckets: int, each: int, data: st.DataObject
 ) -> None:
-    buckets, costs = given_costs
+    size = buckets * each
+    costs = np.array(data.draw(st.lists(st.integers(0, 1000), min_size=size, max_size=size)))
     order = sorted(range(len(costs)), key=lambda i: (-costs[i], i))
     parts = [[[i] for i in order[k : k + buckets]] for k in range(0, len(order), buckets)]
 
@@ -113,12 +90,13 @@ def test_karmarkar_karp_always_merges_the_two_parts_that_are_least_even(
     assert loads == min(expected, greedy, key=max)
 
 
-lengths = st.lists(st.integers(1, 40), max_size=50).map(lambda found: np.array(found, np.int64))
-sizes = st.integers(1, 5)
-caps = st.integers(40, 90) | st.none()
-
-
-@given(lengths, sizes, sizes, caps, st.sampled_from(METHODS))
+@given(
+    any_lengths,
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(40, 90) | st.none(),
+    st.sampled_from(METHODS),
+)
 def test_no_micro_batch_is_empty_or_over_the_cap(
     tokens: np.ndarray, buckets: int, micro_batches: int, cap: int | None, method: str
 ) -> None:
@@ -128,14 +106,8 @@ def test_no_micro_batch_is_empty_or_over_the_cap(
         assert cap is not None
         assert bins_needed(tokens, cap) <= bins
         return
+    check_bins(found, tokens, bins, cap)
     placed = found >= 0
-    assert placed.tolist() == sorted(placed.tolist(), reverse=True)
-    counts = np.bincount(found[placed], minlength=bins)
-    assert (counts > 0).sum() == min(bins, len(tokens))
-    if cap is None:
-        assert placed.all()
-        return
-    assert np.bincount(found[placed], weights=tokens[placed], minlength=bins).max() <= cap
     if not placed.all():
         assert bins_needed(tokens, cap) > bins
         more = tokens[: placed.sum() + 1]  # one more finds no room

@@ -1,13 +1,20 @@
-"""Places of ranks in a mesh, and who delivers to whom."""
+"""Places of ranks in a mesh, who delivers to whom, and meshes of torch, as torchtitan names their
+dimensions."""
 
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.mesh import AXES, DIVIDING_AXES, STAGES, ClientPlaceTree, Place, ranges
@@ -30,11 +37,6 @@ def test_ranks_count_with_the_last_named_axis_fastest(sizes: dict[str, int]) -> 
     tree = ClientPlaceTree.of(sizes)
     ranks = [tree.rank(dict(zip(sizes, where))) for where in product(*map(range, sizes.values()))]
     assert ranks == list(range(len(tree)))
-
-
-@given(sizes_of_meshes)
-def test_rank_and_place_are_inverse(sizes: dict[str, int]) -> None:
-    tree = ClientPlaceTree.of(sizes)
     assert [tree.place(tree.rank(place)) for place in places(tree)] == places(tree)
 
 
@@ -54,21 +56,11 @@ def test_clients_share_a_bucket_where_they_differ_only_in_stages_and_inner_axes(
 
 
 @pytest.mark.parametrize(
-    ("sizes", "words"),
-    [
-        ({"EP": 2}, "axis 'EP' must be one of"),
-        ({"DP": 0}, "DP=0 must be a whole number of ranks from 1"),
-        ({"DP": 2.0}, "DP=2.0 must be"),
-    ],
-)
-def test_a_mesh_that_cannot_be_is_refused(sizes: dict[str, int], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        ClientPlaceTree.of(sizes)
-
-
-@pytest.mark.parametrize(
     ("call", "words"),
     [
+        (lambda t: ClientPlaceTree.of({"EP": 2}), "axis 'EP' must be one of"),
+        (lambda t: ClientPlaceTree.of({"DP": 0}), "DP=0 must be a whole number of ranks from 1"),
+        (lambda t: ClientPlaceTree.of({"DP": 2.0}), "DP=2.0 must be"),
         (lambda t: t.place(8), r"rank 8 is not a client of the mesh .* whose ranks are 0-7"),
         (lambda t: t.rank({"DP": 4}), "DP=4 must be from 0 to 3"),
         (lambda t: t.rank({"DP": -1}), "DP=-1 must be from 0 to 3"),
@@ -127,3 +119,69 @@ def test_a_tree_of_any_ranks_delivers_to_those_that_it_has() -> None:
     tree = ClientPlaceTree.of({"DP": 3, "TP": 2})
     left = ClientPlaceTree(np.delete(tree.ranks, 0, axis=1))
     assert left.delivery("DP", ["TP"]).fetching.tolist() == [2, 4]
+
+
+# Meshes of torch
+
+
+def mesh_of(shape: tuple[int, ...], names: tuple[str, ...] | None) -> Any:
+    """What of_mesh reads of a DeviceMesh, for more ranks than there are processes."""
+    count = int(torch.tensor(shape).prod())
+    return SimpleNamespace(mesh=torch.arange(count).reshape(shape), mesh_dim_names=names)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_device_mesh_of_four_ranks_says_what_each_rank_of_it_says(rank: int) -> None:
+    """Of a group that exchanges nothing, so that the ranks need no processes."""
+    dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
+    try:
+        names = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+        mesh = init_device_mesh("cpu", (1, 2, 1, 1, 2), mesh_dim_names=names)
+        tree = ClientPlaceTree.of_mesh(mesh)
+        assert tree.sizes == {"PP": 1, "DP": 2, "CP": 1, "TP": 2}
+        assert tree.ranks.ravel().tolist() == [0, 1, 2, 3]
+        here = tree.place(rank)
+        assert mesh.get_local_rank("dp_replicate") == here.DP
+        assert mesh.get_local_rank("tp") == here.TP
+        part = ClientPlaceTree.of_mesh(mesh["tp"])
+        assert part.ranks.ravel().tolist() == [2 * here.DP, 2 * here.DP + 1]
+    finally:
+        dist.destroy_process_group()
+
+
+@given(st.permutations(["pp", "dp_replicate", "dp_shard", "cp", "tp"]), st.data())
+def test_both_halves_of_dp_count_as_one_axis_wherever_they_stand(
+    names: list[str], data: st.DataObject
+) -> None:
+    shape = data.draw(st.tuples(*[st.integers(1, 3)] * 5))
+    tree = ClientPlaceTree.of_mesh(mesh_of(shape, tuple(names)))
+    where = dict(zip(names, data.draw(st.tuples(*(st.integers(0, n - 1) for n in shape)))))
+    mesh = torch.arange(len(tree)).reshape(shape)
+    rank = int(mesh[tuple(where[name] for name in names)])
+    # Of the halves the one that comes first counts slowest.
+    outer, inner = (name for name in names if name.startswith("dp"))
+    inner_size = shape[names.index(inner)]
+    expected = Place(
+        PP=where["pp"], DP=where[outer] * inner_size + where[inner], CP=where["cp"], TP=where["tp"]
+    )
+    assert tree.place(rank) == expected
+
+
+def test_all_meshes_of_torchtitan_that_tell_who_needs_which_data_are_alike() -> None:
+    for shape, names in (
+        ((2, 4, 1, 2), ("pp", "batch", "cp", "tp")),  # the mesh for data
+        ((2, 1, 4, 1, 2), ("pp", "dp_replicate", "dp_shard", "cp", "tp")),
+        ((2, 2, 2, 2), ("pp", "dp_shard_mod_ep", "dp_shard_in_ep", "tp")),  # with experts
+    ):
+        tree = ClientPlaceTree.of_mesh(mesh_of(shape, names))
+        assert tree == ClientPlaceTree.of({"PP": 2, "DP": 4, "CP": 1, "TP": 2})
+
+
+def test_a_mesh_that_says_too_little_is_refused() -> None:
+    for names, words in (
+        (None, "the DeviceMesh has no names"),
+        (("dp", "ep"), "dimension 'ep' of the DeviceMesh is not one of"),
+        (("fsdp", "tp"), "dimension 'fsdp' .* such as pp, batch, cp and tp"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            ClientPlaceTree.of_mesh(mesh_of((2, 2), names))

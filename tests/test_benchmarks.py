@@ -1,0 +1,171 @@
+"""Benchmarks: pages have what is stored and what runs give again; what is measured runs here."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.gpu.model import TINY
+from benchmarks.gpu.page import BEGIN, measured, section
+from benchmarks.gpu.plans import CHAT, LONG, epochs
+from benchmarks.gpu.steps import time_steps
+from benchmarks.gpu.training import time_loader
+from benchmarks.papers import book
+from benchmarks.papers.wlb.packing_run import Packed, Stream
+from benchmarks.papers.wlb.step_time_model import SIZES, StepModel
+from benchmarks.peers import data, measure, registry, tables
+from benchmarks.peers.__main__ import arguments
+
+ROOT = Path(__file__).parents[1]
+
+# GPUs
+
+
+def test_the_page_of_gpus_has_the_stored_results() -> None:
+    assert (ROOT / "docs" / "gpu.md").read_text().split(BEGIN)[1].strip() == measured().strip()
+
+
+def test_every_sample_is_in_one_step_of_an_epoch() -> None:
+    texts = LONG.scaled(64)
+    expected = Counter(texts.lengths.tolist())
+    for epoch in epochs(texts, TINY):
+        found = Counter(n for step in epoch.steps for group in step for n in group)
+        assert not expected - found, epoch.batches
+        assert (found - expected).total() < texts.ranks  # repeated, where shares are equal
+        assert all(len(step) == texts.ranks for step in epoch.steps)
+        assert sorted(epoch.some(0)) == sorted(epoch.steps)
+
+
+@pytest.mark.soak
+def test_steps_and_the_loader_are_timed_on_the_cpu() -> None:
+    rows: list[dict[str, Any]] = []
+    time_steps(LONG.scaled(128), TINY, torch.device("cpu"), 0.5, rows.append)
+    assert [row["batches"] for row in rows] == ["best-fit packing", "`Even`, packed"]
+    for row in rows:
+        assert row["steps"] >= 2
+        assert 1 <= row["measured"] <= row["ranks"]
+        assert row["tokens_per_second"] > 0
+    loader: list[dict[str, Any]] = []
+    time_loader(CHAT.scaled(64), TINY, torch.device("cpu"), 0.6, loader.append)
+    assert [row["batches"] for row in loader] == ["fixed batches of 8", "`Even`", "`Even`, packed"]
+    assert all(row["steps"] > 0 and 0 <= row["waiting_for_data"] < 1 for row in loader)
+    parts = {"long": rows, "loader": loader}
+    told = {name: {"outcome": "ok", "rows": found} for name, found in parts.items()}
+    page = "\n".join(section({"device": "CPU", "torch": "2", "parts": told}))
+    assert page.count("| long documents: ") == 2
+    assert page.count("%") == 5
+
+
+# Peers
+
+SAMPLES = 400
+
+
+@pytest.fixture
+def _few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(data, "ROOT", tmp_path)
+    monkeypatch.setattr(data, "QUICK", dict.fromkeys(data.QUICK, SAMPLES))
+
+
+@pytest.mark.usefixtures("_few")
+@pytest.mark.soak
+def test_two_ranks_see_every_sample_once_and_give_all_figures() -> None:
+    found = measure.speed("torch", "padded", 2, True)
+    assert (found["samples"], found["missed"]) == (SAMPLES, 0)
+    assert found["steps"] == [13, 13]  # 200 samples in batches of 16
+    assert found["samples_per_s"] > 0
+    assert 0 < found["padding"] < 1 < found["imbalance"] < 2
+    assert found["peak_mib"] > 100
+    line = {"peer": "torch", "workload": "padded", "ranks": 2, "kind": "speed", "quick": True}
+    options = arguments().parse_args(["show", "torch", "--quick"])
+    of = tables.Found.of([{**line, "session": 1.0, "figures": found}], options)
+    (table,) = of.tables()
+    assert table.rows[0][:2] == ["torch DataLoader", "1.00 (1.00-1.00)"]
+    assert of.summary().rows[0][:3] == ["torch DataLoader", "-, 1.00", "-, -"]
+
+
+@pytest.mark.usefixtures("_few")
+@pytest.mark.soak
+def test_a_killed_worker_of_torch_is_an_error_on_the_rank() -> None:
+    found = measure.kill("torch", "padded", 1, True)
+    assert found["outcome"] == "error", found
+    assert "killed by signal" in found["text"] or "exited unexpectedly" in found["text"]
+
+
+@pytest.mark.usefixtures("_few")
+def test_samples_lost_and_repeated_are_counted() -> None:
+    ids = list(range(SAMPLES))
+    first, second = {"ids": ids[:100]}, {"ids": [*ids[90:390], 200]}
+    assert measure.missed("padded", True, first, second) == {"lost": 10, "repeated": 11}
+
+
+def test_every_peer_has_an_adapter_and_pins_what_it_compares_with() -> None:
+    for name, peer in registry.PEERS.items():
+        assert (ROOT / f"benchmarks/peers/adapters/{peer.adapter}.py").exists()
+        if peer.requirements:
+            pins = (registry.LOCKS / f"{name}.txt").read_text().splitlines()
+            package, _, release = peer.requirements[0].partition("==")
+            assert f"{package.partition('[')[0]}=={release}" in pins
+
+
+# Papers
+
+PAGE = book.PAGE.read_text()
+
+
+def test_every_entry_has_a_row_of_the_page() -> None:
+    assert sorted(re.findall(r" \| (\w+/\S+) \|$", PAGE, re.MULTILINE)) == sorted(book.RUNS)
+    assert set(book.RUNS) >= book.SLOW
+
+
+def test_the_page_names_tests_that_exist() -> None:
+    paths = re.findall(r"`(tests/[\w/.]+)`", PAGE)
+    assert paths
+    assert not [path for path in paths if not (ROOT / path).exists()]
+
+
+def test_a_run_writes_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book, "PAGE", tmp_path / "papers.md")
+    book.PAGE.write_text(PAGE.replace("22 steps on all, 0 left", "lost"))
+    assert book.PAGE.read_text() != PAGE
+    book.write("odb/table-6", book.outcome_of("odb/table-6", seed=0))
+    assert book.PAGE.read_text() == PAGE
+
+
+MODEL = StepModel("7B-8K", *SIZES["7B"], context=8192, tensor=8, context_ranks=2)
+
+
+def packed(*documents: list[int], per: int = 4) -> Packed:
+    lengths = np.array([length for each in documents for length in each])
+    stream = Stream(lengths, np.zeros_like(lengths), 8192, per)
+    at = np.arange(len(documents)).repeat([len(each) for each in documents])
+    return Packed(stream, np.arange(len(lengths)), at)
+
+
+def test_a_step_takes_what_1f1b_takes_and_waits_for_the_slowest_data_parallel_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benchmarks.papers.wlb.step_time_model.BETWEEN", 1e18)  # takes no time
+    model = replace(MODEL, context_ranks=1, tensor=1)
+    slow, fast = [[8192]] * 4, [[500]] * 4
+
+    def of_layer(batches: Packed) -> Any:
+        return model.attentions(batches, ["per-sequence"])["per-sequence"]
+
+    batches = packed(*slow, *slow)
+    attention = of_layer(batches)
+    layer = attention[:, 0] + model.linear(np.array([8192]))[:, 0]
+    # Of one rank, all of a document: no gradients to sum.
+    equal = model.steps(batches, attention)
+    assert equal == pytest.approx([7 * 8 * layer.sum()] * 2)
+    monkeypatch.setattr("benchmarks.papers.wlb.step_time_model.gather", lambda *_: 0.0)
+    model, batches = replace(model, data=2), packed(*fast, *slow, per=8)
+    assert model.steps(batches, of_layer(batches))[0] == pytest.approx(equal[0])
