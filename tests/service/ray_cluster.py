@@ -160,6 +160,12 @@ def until(happens: Any, what: str) -> None:
         time.sleep(0.1)
 
 
+def kill(*handles: Any) -> None:
+    """Kills the processes of roles."""
+    for handle in handles:
+        os.kill(handle.place.known.process, signal.SIGKILL)
+
+
 def stop(process: int) -> None:
     """Stops a process; returns when all its threads have, as until then one may still answer."""
     os.kill(process, signal.SIGSTOP)

@@ -61,14 +61,11 @@ def test_buffers_hold_no_more_bytes_than_given_and_share_them_by_what_is_drawn(
     loader.close()
 
 
-def test_a_step_of_every_source_is_held_however_little_is_allowed(tmp_path: Path) -> None:
+def test_a_step_of_every_source_is_held_and_no_more_samples_than_allowed(tmp_path: Path) -> None:
     loader, drawn = filled(tmp_path, buffer_bytes=1)
     for name, held in loader.status()["sources"].items():
         assert drawn[name] / 4 - 1 <= held <= drawn[name] / 4 + 2
     loader.close()
-
-
-def test_the_limit_of_samples_holds_too(tmp_path: Path) -> None:
     loader, _ = filled(tmp_path, buffer_size=10)
     assert loader.status()["sources"] == {"common": 10, "rare": 10}
     loader.close()

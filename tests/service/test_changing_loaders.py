@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from ray_cluster import PATIENCE, until
+from ray_cluster import PATIENCE, kill, until
 from service_world import comparable, in_one_process, job_of, steps_of
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
@@ -41,21 +40,35 @@ def layouts(names: tuple[str, ...]) -> list[es.SourceLayout]:
     ]
 
 
-def processes_of(service: ProcessService) -> list[int]:
+def processes_of(service: Any) -> list[int]:
     places = [handle.place.known for handle in service._info.loaders]
     return [place.process for place in places if place is not None and place.process]
 
 
-def test_no_batch_changes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "standbys"),
+    [
+        ("processes", 0),
+        pytest.param("ray", 0, marks=pytest.mark.soak),
+        pytest.param("ray", 1, marks=pytest.mark.soak),
+    ],
+)
+def test_no_batch_changes(
+    backend: str, standbys: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """And whoever follows a role that dies goes by what has changed."""
+    if backend == "ray":
+        request.getfixturevalue("ray_of_file")
     job = job_of(tmp_path, stop="all_exhausted")
     seen: list[int] = []
+    name, faults = f"changing-{os.getpid()}-{standbys}", es.ServiceFaults(standbys=standbys)
     with (
-        ProcessService(job, name=f"changing-{os.getpid()}") as service,
+        es.start(job, backend=backend, name=name, faults=faults) as service,
         ThreadPoolExecutor(2) as threads,
     ):
         clients = [service.client(rank) for rank in range(2)]
         taken: list[Any] = [steps_of(client, 2) for client in clients]
-        for layout in layouts(job.names):
+        for layout in layouts(job.names)[: 1 if standbys else 2]:
             seen += processes_of(service)
             trainers = [threads.submit(steps_of, client, 2) for client in clients]
             service.use_loaders(layout)  # while trainers take steps
@@ -63,21 +76,30 @@ def test_no_batch_changes(tmp_path: Path) -> None:
                 taken[rank] += trainer.result(PATIENCE)
             now = processes_of(service)
             assert len(now) == len(service.status()["loaders"]) == len(layout.shares)
-            assert not any(psutil.pid_exists(pid) for pid in set(seen) - set(now))
-        os.kill(processes_of(service)[0], signal.SIGKILL)  # it is followed as others are
+            if not standbys:
+                until(
+                    lambda now=now: not any(map(psutil.pid_exists, set(seen) - set(now))),
+                    "the end of former loaders",
+                )
+        info = service._info
+        kill(info.loaders[0])
+        if backend == "ray":
+            kill(info.registry, info.planner, info.constructors[1][1])
         for rank, client in enumerate(clients):
             taken[rank] += steps_of(client, STEPS - len(taken[rank]))
         until(lambda: service.status()["restarts"], "a successor")
         status = service.status()
-        with pytest.raises(ConfigurationError, match="of other sources"):
-            service.use_loaders(es.SourceLayout.of(["code"], 1))
-        # Loaders that cannot begin leave the others alone.
-        before = set(psutil.Process().children())
-        (tmp_path / "b.jsonl").rename(tmp_path / "moved")
-        with pytest.raises(ConfigurationError, match=r"b\.jsonl"):
-            service.use_loaders(3)
-        assert set(psutil.Process().children()) == before
-        (tmp_path / "moved").rename(tmp_path / "b.jsonl")
+        assert len(status["loaders"]) == len(layout.shares)
+        if backend == "processes":
+            with pytest.raises(ConfigurationError, match="of other sources"):
+                service.use_loaders(es.SourceLayout.of(["code"], 1))
+            # Loaders that cannot begin leave the others alone.
+            before = set(psutil.Process().children())
+            (tmp_path / "b.jsonl").rename(tmp_path / "moved")
+            with pytest.raises(ConfigurationError, match=r"b\.jsonl"):
+                service.use_loaders(3)
+            assert set(psutil.Process().children()) == before
+            (tmp_path / "moved").rename(tmp_path / "b.jsonl")
         for rank, client in enumerate(clients):
             taken[rank] += steps_of(client, 1)
     assert [comparable(each) for each in taken] == in_one_process(job, STEPS + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,29 +16,14 @@ from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.messages import LocalHandle
 
 
-class Counting(LocalHandle):
-    """Counts the messages that are sent."""
-
-    def __init__(self, role: Any) -> None:
-        super().__init__(role)
-        self.sent = 0
-
-    def send(self, method: Any, *args: Any, **named: Any) -> Any:
-        self.sent += 1
-        return super().send(method, *args, **named)
-
-    def send_all(self, messages: Any) -> Any:
-        self.sent += 1
-        return super().send_all(messages)
-
-
-def loaders_of(job: es.Job, count: int) -> tuple[es.LoaderPool, list[Counting]]:
+def pool_of(job: es.Job, count: int) -> es.LoaderPool:
     layout = es.SourceLayout.of(job.names, count, stripe=4)
-    handles = [
-        Counting(es.SourceLoader(job.for_loader(shares, number)))
-        for number, shares in enumerate(layout.shares)
-    ]
-    return es.LoaderPool(layout, handles, columns=job.columns), handles
+    return es.LoaderPool(layout, handles_of(job, layout), columns=job.columns)
+
+
+def handles_of(job: es.Job, layout: es.SourceLayout) -> list[LocalHandle]:
+    loaders = [es.SourceLoader(job.for_loader(each, n)) for n, each in enumerate(layout.shares)]
+    return [LocalHandle(loader) for loader in loaders]
 
 
 def rows_of(table: SampleTable) -> list[tuple[int, ...]]:
@@ -57,8 +41,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
 def test_many_sources_at_once_are_described_as_one_by_one(
     job: es.Job, data: st.DataObject, count: int
 ) -> None:
-    many, _ = loaders_of(job, count)
-    one, _ = loaders_of(job, count)
+    many, one = pool_of(job, count), pool_of(job, count)
     for _ in range(data.draw(st.integers(1, 4))):
         numbers = sorted(data.draw(st.sets(st.integers(0, 2), min_size=1)))
         asked = [(n, data.draw(st.integers(0, 70)), data.draw(st.integers(0, 30))) for n in numbers]
@@ -74,8 +57,7 @@ def test_what_one_of_two_loaders_knows_of_a_source_is_not_known_of_it(job: es.Jo
     halves = [es.SourceStripe(source=first, part=part, parts=2, stripe=4) for part in (0, 1)]
     whole = [es.SourceStripe(source=name) for name in others]
     layout = es.SourceLayout(job.names, ((halves[0],), (halves[1], *whole)))
-    loaders = [es.SourceLoader(job.for_loader(each, n)) for n, each in enumerate(layout.shares)]
-    handles = [LocalHandle(loader) for loader in loaders]
+    handles = handles_of(job, layout)
     before, pool = (es.LoaderPool(layout, handles, columns=job.columns) for _ in range(2))
     before.ahead(0, 0, 30)  # the loaders have that much of the source
     pool.ahead(0, 0, 12)
@@ -88,7 +70,7 @@ def test_what_one_of_two_loaders_knows_of_a_source_is_not_known_of_it(job: es.Jo
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_of_several_that_fail_the_first_source_is_reported(tmp_path: Path, count: int) -> None:
     job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))
-    loaders, _ = loaders_of(job, count)
+    loaders = pool_of(job, count)
     many = np.full(2, 1000)
     with pytest.raises(SampleError, match=r"sample web\[") as together:
         loaders.ahead_of_many(np.array([1, 2]), many * 0, many)

@@ -23,6 +23,7 @@ from service_world import (
 import evenstep.service as es
 from evenstep.context_parallel import unshard
 from evenstep.errors import ConfigurationError
+from evenstep.plan.sharding import shard_per_document
 
 
 def ids_of(batch: dict[str, Any]) -> list[int]:
@@ -85,7 +86,9 @@ def test_each_drawn_sample_is_delivered_once_to_the_ranks_that_the_mesh_says(
 def test_context_parallel_ranks_get_complementary_shards_of_the_same_rows(
     tmp_path: Path, start: Any
 ) -> None:
-    for method in ("per-sequence", "per-document", ("per-document", "hybrid")):
+    hybrid = ("per-document", "hybrid")
+    known: dict[Any, Any] = {hybrid: hybrid, shard_per_document: ("per-document",)}
+    for method in ("per-sequence", *known):
         job = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), sharding=method)
         whole = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), sharding=None)
         with start(job) as service, start(whole) as rows:
@@ -94,24 +97,13 @@ def test_context_parallel_ranks_get_complementary_shards_of_the_same_rows(
                 full = steps_of(rows.client(DP=dp), 3)
                 for (first, _), (second, _), (expected, _) in zip(*parts, full):
                     for a, b, row in zip(first, second, expected):
-                        assert a["sharding"].method in (
-                            (method,) if type(method) is str else method
-                        )
+                        assert a["sharding"].method in known.get(method, (method,))
                         tokens = unshard([a["input_ids"], b["input_ids"]], a["sharding"])
                         assert torch.equal(tokens, row["input_ids"])
                         labels = unshard([a["shift_labels"], b["shift_labels"]], a["sharding"])
                         shifted = torch.full_like(row["labels"], -100)
                         shifted[:, :-1] = row["labels"][:, 1:]
                         assert torch.equal(labels, shifted)
-
-
-def test_a_user_may_cut_rows_by_a_function(tmp_path: Path, start: Any) -> None:
-    from evenstep.plan.sharding import shard_per_document
-
-    job = job_of(tmp_path, mesh=es.Mesh(CP=2), sharding=shard_per_document)
-    with start(job) as service:
-        batches, _ = next(service.client(CP=1))
-    assert {batch["sharding"].method for batch in batches} == {"per-document"}
 
 
 def test_peers_of_a_broadcast_have_nothing_to_fetch_and_the_error_says_who_does(

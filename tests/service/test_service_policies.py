@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from ranks import Rank, run
 from service_world import (
     Rows,
     in_one_process,
@@ -23,7 +21,6 @@ from service_world import (
     steps_of,
     tokens_of_row,
 )
-from torch.utils.data import Dataset
 
 import evenstep
 import evenstep.service as es
@@ -165,45 +162,6 @@ def test_steps_are_those_of_a_simulation_of_the_same_stream(
         for rank in range(world_size):
             parts = expected[rank][step * accumulate : (step + 1) * accumulate]
             assert own[rank] == [names_of(drawn[group]) for part in parts for group in part]
-
-
-class OfLengths(Dataset[Any]):
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self.lengths = lengths
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"input_ids": torch.full((self.lengths[index],), index)}
-
-
-def loaded(rank: Rank, name: str, lengths: list[int], steps: int) -> list[list[int]]:
-    """The samples of each step of a loader."""
-    loader = evenstep.DataLoader(
-        OfLengths(lengths),
-        policy=POLICIES[name],
-        accumulate=2 // POLICIES[name].micro_batches,
-        num_workers=0,
-        seed=7,
-    )
-    found = [list(step.indices or ()) for _, step in islice(loader.steps(), steps)]
-    loader.close()
-    return found
-
-
-@pytest.mark.parametrize("name", ["even-packed-updates", "pool-sort"])
-def test_steps_are_those_of_a_loader_on_as_many_ranks(name: str, tmp_path: Path) -> None:
-    job, table = planned_job(name, 2), table_of([9000, 9000])
-    accumulate = job.micro_batches // POLICIES[name].micro_batches
-    found, drawn = planned(job, table, 12), stream_of(job, table)
-    lengths = drawn.lengths["text"].tolist()
-    ranks = run(loaded, 2, name, lengths, 12 * accumulate, folder=tmp_path, within=120)
-    for step, own in enumerate(found):
-        for rank, groups in enumerate(own):
-            parts = ranks[rank][step * accumulate : (step + 1) * accumulate]
-            indices = [index for part in parts for index in part]
-            assert [each for group in groups for each in group] == names_of(drawn[indices])
 
 
 # Batches

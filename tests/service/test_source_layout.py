@@ -1,40 +1,42 @@
-"""Which loader has which samples of a plan."""
+"""Which loader has which samples of a plan, and what it needs for them."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from service_world import job_of
+from hypothesis import given
+from hypothesis import strategies as st
+from service_world import comparable, in_one_process, job_of, steps_of
 
 import evenstep.service as es
+from evenstep.errors import ConfigurationError
 from evenstep.service.job.source_layout import loader_tasks
 from evenstep.strategy import LoaderTask
 from evenstep.strategy.loaders import LoaderLayout, PlannedLoader, SourceStripe
 
 
-def test_scaled_layouts_give_each_sample_to_one_loader() -> None:
-    """Also where a source is shared by loaders of which one alone would get more."""
-    planned = [
-        PlannedLoader(shares=shares, workers=0, buffer_bytes=9, memory=1, seconds=1.0)
-        for shares in (
-            (SourceStripe(source="a"), SourceStripe(source="b", part=0, parts=2, stripe=8)),
-            (SourceStripe(source="b", part=1, parts=2, stripe=8),),
-            (SourceStripe(source="c"),),
-        )
-    ]
-    layout = LoaderLayout(sources=("a", "b", "c"), loaders=tuple(planned), step_seconds=1.0)
-    for counts, total in (((1, 1, 1), 3), ((3, 1, 2), 8), ((1, 2, 1), 5)):
-        made = es.SourceLayout.scaled(layout, counts, (1, 1, 0))
-        assert len(made.shares) == len(made.workers) == total
-        assert made.workers[-1] == 0
-        for name in layout.sources:
-            positions = np.arange(500)
-            owned = [share.owns(positions) for _, share in made.of_source[name]]
-            assert (np.sum(owned, axis=0) == 1).all()
-    assert es.SourceLayout.scaled(layout, (1, 1, 1), (0, 0, 0)) == es.SourceLayout.planned(layout)
+@given(names=st.integers(1, 6), loaders=st.integers(1, 12), stripe=st.integers(1, 9))
+def test_every_position_has_one_owner(names: int, loaders: int, stripe: int) -> None:
+    sources = [f"source {number}" for number in range(names)]
+    layout = es.SourceLayout.of(sources, loaders, stripe=stripe)
+    positions = np.arange(40)
+    for number, name in enumerate(sources):
+        owners = layout.owners(np.full(40, number), positions)
+        for loader, shares in enumerate(layout.shares):
+            mine = [s for s in shares if s.source == name]
+            expected = mine[0].owns(positions) if mine else np.zeros(40, bool)
+            assert ((owners == loader) == expected).all()
+            for share in mine:
+                for position in range(30):
+                    following = next(p for p in itertools.count(position) if share.owns(p))
+                    assert share.next_owned(position) == following
+    counts = [len(shares) for shares in layout.shares]
+    assert max(counts) - min(counts) <= 1
 
 
 @pytest.mark.parametrize("loaders", [1, 2, 3, 8])
@@ -81,3 +83,92 @@ def test_the_work_of_some_buckets_is_that_of_their_samples(tmp_path: Path) -> No
     assert [part.rows.tolist() for part in both] == [
         of.rows[of.bucket >= 0].tolist() for of in whole
     ]
+
+
+# Planned layouts
+
+
+def planned(*loaders: tuple[int, dict[str, tuple[int, int, int]]]) -> LoaderLayout:
+    """Workers of each loader, and by source its part, the parts and the stripe."""
+    made = [
+        PlannedLoader(
+            shares=tuple(
+                SourceStripe(source=name, part=part, parts=parts, stripe=stripe)
+                for name, (part, parts, stripe) in shares.items()
+            ),
+            workers=workers,
+            buffer_bytes=10_000 + number,
+            memory=0,
+            seconds=0.0,
+        )
+        for number, (workers, shares) in enumerate(loaders)
+    ]
+    return LoaderLayout(sources=("code", "web", "books"), loaders=tuple(made), step_seconds=1.0)
+
+
+LAYOUT = planned(
+    (0, {"web": (1, 2, 3)}),
+    (1, {"code": (0, 1, 64), "books": (0, 1, 64)}),
+    (0, {"web": (0, 2, 3)}),
+)
+
+
+def test_scaled_layouts_give_each_sample_to_one_loader() -> None:
+    """Also where a source is shared by loaders of which one alone would get more."""
+    for counts, total in (((1, 1, 1), 3), ((3, 1, 2), 8), ((1, 2, 1), 5)):
+        made = es.SourceLayout.scaled(LAYOUT, counts, (0, 1, 0))
+        assert len(made.shares) == len(made.workers) == total
+        for name in LAYOUT.sources:
+            positions = np.arange(500)
+            owned = [share.owns(positions) for _, share in made.of_source[name]]
+            assert (np.sum(owned, axis=0) == 1).all()
+    assert es.SourceLayout.scaled(LAYOUT, (1, 1, 1), (0, 1, 0)) == es.SourceLayout.planned(LAYOUT)
+
+
+def test_batches_are_those_of_any_other_layout(start: Any, tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    expected = in_one_process(job, 6)[0]
+    with start(job, loaders=LAYOUT) as service:
+        assert comparable(steps_of(service.client(0), 6)) == expected
+        loaders = service.status()["loaders"]
+    assert [set(each["sources"]) for each in loaders] == [{"web"}, {"code", "books"}, {"web"}]
+
+
+def test_each_loader_is_sent_its_own_workers_and_bytes(tmp_path: Path) -> None:
+    job = job_of(tmp_path, workers=5)
+    jobs = job.loader_jobs(es.SourceLayout.planned(LAYOUT))
+    assert [each.workers for each in jobs] == [0, 1, 0]
+    assert [each.buffer_bytes for each in jobs] == [10_000, 10_001, 10_002]
+    assert [each.number for each in jobs] == [0, 1, 2]
+    assert {each.workers for each in job.loader_jobs(es.SourceLayout.of(job.names, 2))} == {5}
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (replace(LAYOUT, sources=("code", "web")), "'books', which is none"),
+        (planned((0, {"web": (0, 1, 64), "code": (0, 1, 64)})), r"\[\] of source 'books'"),
+        (
+            planned((0, {"web": (0, 2, 4)}), (0, {"web": (1, 2, 5), "code": (0, 1, 1)})),
+            r"\[0, 1\] of source 'web'",
+        ),
+        (
+            planned((0, {"code": (0, 1, 4)}), *[(0, {"web": (0, 1, 4)})] * 2),
+            r"\[0, 0\] of source 'web'",
+        ),
+        (planned((0, {}), (0, {"web": (0, 1, 4)})), "loader 0 has the sources"),
+    ],
+)
+def test_a_layout_without_all_parts_of_all_sources_is_refused(tmp_path, layout, words) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        es.start(job_of(tmp_path), backend="local", loaders=layout)
+
+
+def test_a_layout_of_another_job_is_refused(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    with pytest.raises(ConfigurationError, match="other sources than the job"):
+        es.start(
+            replace(job, sources=[s for s in job.sources if s.name != "web"]),
+            backend="local",
+            loaders=LAYOUT,
+        )
