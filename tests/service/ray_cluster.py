@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -126,20 +126,6 @@ class Process:
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
             self._lines.put(line)
-
-
-@contextmanager
-def processes(
-    commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]
-) -> Iterator[list[Process]]:
-    started: list[Process] = []
-    try:
-        for command, environment in zip(commands, environments):
-            started.append(Process(command, **environment))
-        yield started
-    finally:
-        for process in started:
-            process.end()
 
 
 def having(token: str) -> list[psutil.Process]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
-from ray_cluster import HERE, PATIENCE, processes, stop, until
+from ray_cluster import HERE, PATIENCE, Process, stop, until
 from service_world import (
     Rows,
     comparable,
@@ -40,7 +40,6 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
 from evenstep.service.backends.processes.process_service import ProcessService
-from evenstep.service.client.joining import attach
 from evenstep.service.planner.planner import Planner
 from evenstep.service.remote.channels import SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
@@ -63,11 +62,6 @@ def service(job: es.Job) -> Iterator[ProcessService]:
 def own(name: str) -> str:
     """A name that no other run of the tests on this machine uses."""
     return f"{name}-{os.getpid()}"
-
-
-def unhurriedly(row: Mapping[str, Any]) -> dict[str, Any]:
-    time.sleep(0.02)
-    return tokens_of_row(row)
 
 
 def loaders_of(service: ProcessService) -> list[int]:
@@ -109,13 +103,19 @@ def timed(url: str) -> tuple[float, Any]:
         return time.monotonic() - begin, json.load(answer)
 
 
-def test_all_steps_are_those_of_one_process(tmp_path: Path) -> None:
+def test_all_steps_are_those_of_one_process_and_nothing_is_imported_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = job_of(tmp_path, stop="first_exhausted")
-    with es.start(
-        job, backend="processes", name=own("whole"), loaders=striped(job, 3, 8)
-    ) as service:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("signal", "subprocess", "numpy", "resource"):
+        (here / f"{name}.py").write_text(f"open({str(here / 'ran')!r}, 'w')\n")
+    monkeypatch.chdir(here)
+    with ProcessService(job, name=own("whole"), loaders=striped(job, 3, 8)) as service:
         taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
         status = service.status()
+    assert not (here / "ran").exists()
     assert taken == in_one_process(job)
     assert len(taken[0]) > 3
     assert status["ended"]
@@ -123,21 +123,6 @@ def test_all_steps_are_those_of_one_process(tmp_path: Path) -> None:
     assert not any(constructor["steps"] for constructor in status["constructors"])
     assert not any(loader["staged_samples"] for loader in status["loaders"])
     json.dumps(status, allow_nan=False)
-
-
-@pytest.mark.slow
-def test_trainers_in_other_processes_join_by_the_printed_address_alone(
-    service: ProcessService, job: es.Job
-) -> None:
-    command = [str(HERE / "ray_trainer.py"), service.address, own("shared")]
-    ranks = [{"RANK": "3"}]
-    with processes([command] * len(ranks), ranks) as trainers:
-        taken = [trainer.json() for trainer in trainers]
-        with attach(name=own("shared")) as seen:
-            assert seen.status()["backend"] == "processes"
-            assert seen.plan(0) is not None
-    expected = json.loads(json.dumps(in_one_process(job, 3), default=repr))
-    assert taken == [expected[3]]
 
 
 def test_names_that_run_already_are_refused(service: ProcessService, tmp_path: Path) -> None:
@@ -195,33 +180,6 @@ def test_a_plan_that_was_sent_is_not_sent_to_others_after_a_failure() -> None:
     with pytest.raises(SampleError, match="failed since"):
         planner.send(Planner.plan, 3).result()
     host.close()
-
-
-def test_nothing_changes_when_loaders_die(tmp_path: Path) -> None:
-    """While clients wait for them."""
-    expected = in_one_process(
-        job_of(tmp_path, sources=sources(tmp_path, transform=tokens_of_row)), 3
-    )
-    job = job_of(tmp_path, sources=sources(tmp_path, transform=unhurriedly))
-    with (
-        ProcessService(job, name=own("mortal"), loaders=2) as service,
-        ThreadPoolExecutor(2) as threads,
-    ):
-        clients = [service.client(rank) for rank in range(2)]
-        taken: list[list[Any]] = [steps_of(client, 1) for client in clients]
-        trainers = [threads.submit(steps_of, client, 2) for client in clients]
-        time.sleep(0.1)
-        killed = loaders_of(service)
-        for pid in killed:
-            os.kill(pid, signal.SIGKILL)
-        for rank, trainer in enumerate(trainers):
-            taken[rank] += trainer.result(PATIENCE)
-        until(lambda: len(service.status()["restarts"]) == len(killed), "new loaders")
-        status = service.status()
-    assert [comparable(each) for each in taken] == expected
-    assert {each["died"]["process"] for each in status["restarts"]} == set(killed)
-    assert status["failed"] is None
-    assert not status["restarting"]
 
 
 def ready_standbys(service: ProcessService) -> list[int]:
@@ -332,6 +290,22 @@ def test_what_kills_each_loader_ends_the_job(tmp_path: Path) -> None:
                 trainer.result(PATIENCE)
 
 
+PATHS = os.pathsep.join([str(HERE), *sys.path])
+TRAINER = """
+import json, sys
+import evenstep.service as es
+from service_world import steps_of
+
+client = es.Client(*sys.argv[1:], rank=1)
+print(json.dumps(len(steps_of(client, 3))), flush=True)
+sys.stdin.readline()
+try:
+    steps_of(client, 3)
+except Exception as error:
+    print(json.dumps([type(error).__name__, str(error)]), flush=True)
+"""
+
+
 def limit_of_rows(row: Mapping[str, Any]) -> dict[str, Any]:
     from evenstep.data.parquet import DECODED
 
@@ -353,13 +327,15 @@ def test_a_service_leaves_nothing_behind(tmp_path: Path) -> None:
     channels = [each.channel for each in (info.registry, *info.roles)]
     sockets = [pickle.loads(pickle.dumps(channel)).endpoint.path for channel in channels]
     assert all(map(os.path.exists, sockets))
-    command = [str(HERE / "ray_trainer.py"), service.address, own("tidy")]
-    with processes([command], [{"RANK": "1"}]) as (trainer,):
-        trainer.json()
+    trainer = Process(["-c", TRAINER, service.address, own("tidy")], PYTHONPATH=PATHS)
+    try:
+        assert trainer.json() == 3
         service.close()
         service.close()
         trainer.tell("continue")  # it was idle
         kind, text = trainer.json()
+    finally:
+        trainer.end()
     assert (kind, text) == ("EvenstepError", f"the service of job {own('tidy')!r} was closed")
     del trainer  # and its pipes
     assert not any(map(psutil.pid_exists, pids))
@@ -395,21 +371,6 @@ print("loader", service.status()["loaders"][0]["process"]["process"], flush=True
 if sys.argv[2] == "wait":
     sys.stdin.read()
 """
-
-
-def test_nothing_is_imported_from_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = job_of(tmp_path)
-    expected = in_one_process(job, 2)[0]
-    here = tmp_path / "here"
-    here.mkdir()
-    for name in ("signal", "subprocess", "numpy", "resource"):
-        (here / f"{name}.py").write_text(f"open({str(here / 'ran')!r}, 'w')\n")
-    monkeypatch.chdir(here)
-    with ProcessService(job, name=own("untrusted")) as service:
-        assert comparable(steps_of(service.client(0), 2)) == expected
-    assert not (here / "ran").exists()
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ray_cluster import HERE
-from service_world import comparable, job_of, steps_of
+from service_world import comparable, in_one_process, job_of, steps_of
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
@@ -57,13 +57,10 @@ def test_without_a_checkpoint_no_step_is_lost(tmp_path: Path) -> None:
         service.plan(6)  # as clients that prefetch do
     state = es.stored_state(job, tmp_path / "store")
     assert state["step"] <= 5
-    with es.start(job, backend="local", store=tmp_path / "store", state=state) as service:
-        again = [steps_of(service.client(rank), 6) for rank in range(2)]
-    with es.start(job, backend="local") as service:
-        whole = [steps_of(service.client(rank), 6 + state["step"]) for rank in range(2)]
-    for rank in range(2):
-        assert comparable(taken[rank]) == comparable(whole[rank][:5])
-        assert comparable(again[rank]) == comparable(whole[rank][state["step"] :])
+    again = in_one_process(job, 6, state=state, store=tmp_path / "store")
+    whole = in_one_process(job, 6 + state["step"])
+    assert [comparable(own) for own in taken] == [own[:5] for own in whole]
+    assert again == [own[state["step"] :] for own in whole]
     # A run that ended before it wrote anything is passed over.
     (tmp_path / "store" / "run-0009-ffff").mkdir()
     assert es.stored_state(job, tmp_path / "store")["step"] >= state["step"]
@@ -113,8 +110,7 @@ def test_a_job_killed_as_a_whole_goes_on_from_its_store(tmp_path: Path) -> None:
         f"job = job_of(Path({str(tmp_path)!r}))\n"
     )
     job = job_of(tmp_path)
-    with es.start(job, backend="local") as service:
-        whole = [steps_of(service.client(rank), 10) for rank in range(2)]
+    whole = in_one_process(job, 8)
     trained: list[list[Any]] = [[], []]
     resume: list[str] = []
     for _ in range(2):
@@ -130,7 +126,6 @@ def test_a_job_killed_as_a_whole_goes_on_from_its_store(tmp_path: Path) -> None:
         for client in clients:
             client.close()
         resume = ["--resume", str(tmp_path / "store")]
-    for rank in range(2):
-        assert trained[rank] == comparable(whole[rank][:8])
+    assert trained == whole
     states = sorted((tmp_path / "store").glob("run-*/checkpoints/*"))
     assert json.loads(states[-1].read_bytes().split(b"\n", 1)[1])["step"] == 8

@@ -171,17 +171,6 @@ def test_samples_that_found_no_room_come_first_in_the_next_step(tmp_path: Path, 
     assert len(set(delivered)) == len(delivered) == 155 - left
 
 
-def test_a_step_that_draws_more_than_it_holds_is_refused_before_samples_pile_up(
-    tmp_path: Path, start: Any
-) -> None:
-    job = job_of(tmp_path, samples_per_step=60, max_tokens=80)
-    with (
-        start(job) as service,
-        pytest.raises(Exception, match="more than it holds"),
-    ):
-        steps_of(service.client(0), 5)
-
-
 def test_clients_far_apart_hold_few_steps_and_get_the_same(tmp_path: Path, start: Any) -> None:
     """The one behind has its steps made again, from the same plans."""
     job = job_of(tmp_path, prefetch=1, plans_kept=64)

@@ -45,7 +45,7 @@ POLICIES = {
     "token-budget": evenstep.TokenBudget(256),
     "fixed-batch": evenstep.FixedBatch(8),
 }
-COUNTS = (120, 90, 100)
+COUNTS = (90, 60, 80)
 SAMPLES = sum(COUNTS)
 each_policy = pytest.mark.parametrize("name", POLICIES)
 
@@ -144,14 +144,9 @@ def simulated(
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "world_size", "steps"),
-    [(name, world_size, 12) for name in POLICIES for world_size in (1, 8)]
-    + [("even-packed", 64, 3)],
-)
-def test_steps_are_those_of_a_simulation_of_the_same_stream(
-    name: str, world_size: int, steps: int
-) -> None:
+@pytest.mark.parametrize(("name", "world_size"), [("even", 1), *((each, 8) for each in POLICIES)])
+def test_steps_are_those_of_a_simulation_of_the_same_stream(name: str, world_size: int) -> None:
+    steps = 12
     policy, job = POLICIES[name], planned_job(name, world_size)
     accumulate = job.micro_batches // policy.micro_batches
     table = table_of([600 * world_size + 3000] * 2)
