@@ -48,7 +48,12 @@ class FarNode:
 
     def follow(self) -> None:
         """Begins a node."""
-        self._cluster.add_node(num_cpus=4, labels={"place": "far"}, object_store_memory=100_000_000)
+        self._cluster.add_node(
+            num_cpus=4,
+            labels={"place": "far"},
+            resources={"far": 2},
+            object_store_memory=100_000_000,
+        )
 
     @property
     def node_id(self) -> str:
@@ -75,7 +80,7 @@ def two_nodes() -> Iterator[FarNode]:
     ray = pytest.importorskip("ray", reason="ray is not installed")
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 4, "object_store_memory": 100_000_000}
+    head = {"num_cpus": 4, "labels": {"place": "near"}, "object_store_memory": 100_000_000}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")

@@ -271,10 +271,7 @@ def test_what_is_no_fault_of_a_sample_is_not_passed_over(
 ) -> None:
     source = es.Source("a", data, transform=transform, bad_samples=20)
     job = job_of(Path(), sources=[source], stop="all_exhausted", mesh=es.Mesh(DP=1))
-    with (
-        es.start(job, backend="local") as service,
-        pytest.raises(SampleError, match=raised),
-    ):
+    with es.start(job, backend="local") as service, pytest.raises(SampleError, match=raised):
         list(drawn(service))
 
 

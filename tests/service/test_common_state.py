@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,16 @@ SAMPLES = SampleTable(("web",), 0 * ROWS, ROWS, 0.0 * ROWS, ROWS, {"text": 1 + R
 
 def plan(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:
     return graph.mix().distribute("DP").balance("greedy").plan()
+
+
+def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    """A test that awaits."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **named: Any) -> None:
+        asyncio.run(test(*args, **named))
+
+    return run
 
 
 class Planners:
@@ -73,101 +84,94 @@ async def meet(common: CommonState, clients: dict[int, int]) -> list[Answer | No
 
 
 @pytest.mark.parametrize("planner_dies", [False, True])
-def test_a_rank_that_was_not_answered_does_not_wait_for_one_that_was(
+@in_loop
+async def test_a_rank_that_was_not_answered_does_not_wait_for_one_that_was(
     tmp_path: Path, planner_dies: bool
 ) -> None:
-    async def meetings() -> None:
-        planners: Any = Planners(tmp_path)
-        assert await meet(CommonState(planners, {}), {0: 70}) == [None]
-        first, *lost = await meet(CommonState(planners, {}), {0: 70, 1: 71, 2: 72})
-        assert first is not None
-        assert None not in lost
-        for late in ({1: 71}, {2: 72}):  # the next registry may die, too
-            if planner_dies:
-                planners.begin()
-            (again,) = await meet(CommonState(planners, {}), late)
-            assert again is not None
-            assert again.value == first.value
-        started_again = CommonState(planners, {0: 80, 1: 81, 2: 82})
-        (again,) = await meet(started_again, {1: 81})
+    planners: Any = Planners(tmp_path)
+    assert await meet(CommonState(planners, {}), {0: 70}) == [None]
+    first, *lost = await meet(CommonState(planners, {}), {0: 70, 1: 71, 2: 72})
+    assert first is not None
+    assert None not in lost
+    for late in ({1: 71}, {2: 72}):  # the next registry may die, too
+        if planner_dies:
+            planners.begin()
+        (again,) = await meet(CommonState(planners, {}), late)
         assert again is not None
         assert again.value == first.value
+    started_again = CommonState(planners, {0: 80, 1: 81, 2: 82})
+    (again,) = await meet(started_again, {1: 81})
+    assert again is not None
+    assert again.value == first.value
 
-    asyncio.run(meetings())
 
-
-def test_a_rank_that_was_started_again_may_come_after_those_who_went_on(tmp_path: Path) -> None:
+@in_loop
+async def test_a_rank_that_was_started_again_may_come_after_those_who_went_on(
+    tmp_path: Path,
+) -> None:
     """A launcher has killed rank 1, which was waiting here, and starts it again after rank 0."""
-
-    async def meetings() -> None:
-        clients = {0: 70, 1: 71, 2: 72}
-        common = CommonState(Planners(tmp_path), clients)  # type: ignore[arg-type]
-        ghosts = asyncio.ensure_future(meet(common, {1: 71, 2: 72}))
-        await asyncio.sleep(0)
-        clients[0] = 80
-        (first,) = await meet(common, {0: 80})
-        assert first is not None
-        await ghosts
-        gone_on = asyncio.ensure_future(common.meet(0, STEP + 1, 80))
-        await asyncio.sleep(0)
-        for rank in (1, 2):
-            clients[rank] = 80 + rank
-            common.note_restart(rank)
-        again = await meet(common, {1: 81, 2: 82})
-        assert [each and each.value for each in again] == [first.value] * 2
-        others = asyncio.gather(*(common.meet(rank, STEP + 1, 80 + rank) for rank in (1, 2)))
-        assert (await gone_on).error is None
-        assert all(each.error is None for each in await others)
-
-    asyncio.run(meetings())
+    clients = {0: 70, 1: 71, 2: 72}
+    common = CommonState(Planners(tmp_path), clients)  # type: ignore[arg-type]
+    ghosts = asyncio.ensure_future(meet(common, {1: 71, 2: 72}))
+    await asyncio.sleep(0)
+    clients[0] = 80
+    (first,) = await meet(common, {0: 80})
+    assert first is not None
+    await ghosts
+    gone_on = asyncio.ensure_future(common.meet(0, STEP + 1, 80))
+    await asyncio.sleep(0)
+    for rank in (1, 2):
+        clients[rank] = 80 + rank
+        common.note_restart(rank)
+    again = await meet(common, {1: 81, 2: 82})
+    assert [each and each.value for each in again] == [first.value] * 2
+    others = asyncio.gather(*(common.meet(rank, STEP + 1, 80 + rank) for rank in (1, 2)))
+    assert (await gone_on).error is None
+    assert all(each.error is None for each in await others)
 
 
-def test_ranks_that_are_started_again_wait_for_those_that_have_yet_to_be(
+@in_loop
+async def test_ranks_that_are_started_again_wait_for_those_that_have_yet_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then, those that have not begun are at a later step."""
-
-    async def meetings() -> None:
-        clients = {0: 70, 1: 71, 2: 72}
-        common = CommonState(Planners(tmp_path), clients)  # type: ignore[arg-type]
-        ghost = asyncio.ensure_future(common.meet(1, STEP + 1, 71))
-        common.took_step(2, STEP)
-        await asyncio.sleep(0.01)
-        clients[0] = 80
-        common.note_restart(0)
-        first = asyncio.ensure_future(common.meet(0, STEP, 80))
-        await asyncio.sleep(0.01)
-        assert not first.done()
-        for rank in (1, 2):
-            clients[rank] = 80 + rank
-            common.note_restart(rank)
-        assert "newer client" in str((await ghost).error)
-        others = await asyncio.gather(*(common.meet(rank, STEP, 80 + rank) for rank in (1, 2)))
-        assert [each.value for each in others] == [(await first).value] * 2
-        # One that does not begin is not waited for for ever.
-        monkeypatch.setattr(common_state, "_RESTART_SECONDS", 0.02)
-        common.note_failure(1, EvenstepError("bad sample"))
-        clients[0] = 90
-        common.note_restart(0)
-        asked = asyncio.ensure_future(common.meet(0, STEP + 1, 90))
-        await asyncio.sleep(0.005)
-        assert not asked.done()
-        assert "bad sample" in str((await asked).error)
-
-    asyncio.run(meetings())
+    clients = {0: 70, 1: 71, 2: 72}
+    common = CommonState(Planners(tmp_path), clients)  # type: ignore[arg-type]
+    ghost = asyncio.ensure_future(common.meet(1, STEP + 1, 71))
+    common.took_step(2, STEP)
+    await asyncio.sleep(0.01)
+    clients[0] = 80
+    common.note_restart(0)
+    first = asyncio.ensure_future(common.meet(0, STEP, 80))
+    await asyncio.sleep(0.01)
+    assert not first.done()
+    for rank in (1, 2):
+        clients[rank] = 80 + rank
+        common.note_restart(rank)
+    assert "newer client" in str((await ghost).error)
+    others = await asyncio.gather(*(common.meet(rank, STEP, 80 + rank) for rank in (1, 2)))
+    assert [each.value for each in others] == [(await first).value] * 2
+    # One that does not begin is not waited for for ever.
+    monkeypatch.setattr(common_state, "_RESTART_SECONDS", 0.02)
+    common.note_failure(1, EvenstepError("bad sample"))
+    clients[0] = 90
+    common.note_restart(0)
+    asked = asyncio.ensure_future(common.meet(0, STEP + 1, 90))
+    await asyncio.sleep(0.005)
+    assert not asked.done()
+    assert "bad sample" in str((await asked).error)
 
 
-def test_what_a_rank_said_before_counts_no_more_though_it_comes_later(tmp_path: Path) -> None:
-    async def meetings() -> None:
-        common = CommonState(Planners(tmp_path), {0: 70, 1: 71, 2: 72})  # type: ignore[arg-type]
-        for step in (STEP, STEP - 1):
-            common.took_step(1, step)
-        assert "not by rank 1 at step 3" in str((await common.meet(0, STEP, 70)).error)
-
-    asyncio.run(meetings())
+@in_loop
+async def test_what_a_rank_said_before_counts_no_more_though_it_comes_later(tmp_path: Path) -> None:
+    common = CommonState(Planners(tmp_path), {0: 70, 1: 71, 2: 72})  # type: ignore[arg-type]
+    for step in (STEP, STEP - 1):
+        common.took_step(1, step)
+    assert "not by rank 1 at step 3" in str((await common.meet(0, STEP, 70)).error)
 
 
-def test_a_message_that_comes_late_again_does_not_stand_in_for_the_next_client(
+@in_loop
+async def test_a_message_that_comes_late_again_does_not_stand_in_for_the_next_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restarted rank gets the state of its own step, whatever its last client still asks for."""
@@ -177,53 +181,46 @@ def test_a_message_that_comes_late_again_does_not_stand_in_for_the_next_client(
         return function(*arguments)
 
     monkeypatch.setattr(common_state, "in_thread", slowly)
-
-    async def meetings() -> None:
-        clients = {0: 70}
-        planners: Any = Planners(tmp_path, dp=1)
-        common = CommonState(planners, clients)
-        state = {step: planners.planner.state_dict(step) for step in (STEP, STEP + 1)}
-        late = asyncio.ensure_future(common.meet(0, STEP, 70))
-        await asyncio.sleep(0)
-        clients[0] = 80
-        common.note_restart(0)
-        assert "newer client" in str((await late).error)
-        late = asyncio.ensure_future(common.meet(0, STEP, 80))
-        while common._meeting is None or not common._meeting.complete:
-            await asyncio.sleep(0.001)
-        clients[0] = 90
-        common.note_restart(0)
-        assert (await common.meet(0, STEP + 1, 90)).value == [state[STEP + 1]]
-        assert (await late).value == [state[STEP]]
-
-    asyncio.run(meetings())
+    clients = {0: 70}
+    planners: Any = Planners(tmp_path, dp=1)
+    common = CommonState(planners, clients)
+    state = {step: planners.planner.state_dict(step) for step in (STEP, STEP + 1)}
+    late = asyncio.ensure_future(common.meet(0, STEP, 70))
+    await asyncio.sleep(0)
+    clients[0] = 80
+    common.note_restart(0)
+    assert "newer client" in str((await late).error)
+    late = asyncio.ensure_future(common.meet(0, STEP, 80))
+    while common._meeting is None or not common._meeting.complete:
+        await asyncio.sleep(0.001)
+    clients[0] = 90
+    common.note_restart(0)
+    assert (await common.meet(0, STEP + 1, 90)).value == [state[STEP + 1]]
+    assert (await late).value == [state[STEP]]
 
 
-def test_ranks_of_a_new_mesh_wait_for_each_other_alone(tmp_path: Path) -> None:
+@in_loop
+async def test_ranks_of_a_new_mesh_wait_for_each_other_alone(tmp_path: Path) -> None:
     """And those of one that gets no step, as it has ended where it began, for nobody."""
-
-    async def meetings() -> None:
-        planners: Any = Planners(tmp_path)
-        ends: dict[int, int] = {}
-        common = CommonState(planners, {}, ends.get)
-        first = asyncio.ensure_future(common.meet(0, STEP, 70, begins=True))
-        await asyncio.sleep(0.01)
-        ends[0] = STEP
-        common.end_mesh(STEP)
-        for error in ((await first).error, (await common.meet(1, STEP, 71, begins=True)).error):
-            assert isinstance(error, MeshChangedError)
-        before = asyncio.ensure_future(common.meet(2, STEP, 72))  # it has taken steps
-        await asyncio.sleep(0.01)
-        planners.planner.remesh({"DP": 2}, STEP)
-        new = [asyncio.ensure_future(common.meet(0, STEP, 80, 1, begins=True))]
-        await asyncio.sleep(0.01)
-        assert not new[0].done()
-        new.append(asyncio.ensure_future(common.meet(1, STEP, 81, 1, begins=True)))
-        answers = await asyncio.wait_for(asyncio.gather(before, *new), 5)
-        state = planners.planner.state_dict(STEP)
-        assert [each.value for each in answers] == [[state]] * 3
-
-    asyncio.run(meetings())
+    planners: Any = Planners(tmp_path)
+    ends: dict[int, int] = {}
+    common = CommonState(planners, {}, ends.get)
+    first = asyncio.ensure_future(common.meet(0, STEP, 70, begins=True))
+    await asyncio.sleep(0.01)
+    ends[0] = STEP
+    common.end_mesh(STEP)
+    for error in ((await first).error, (await common.meet(1, STEP, 71, begins=True)).error):
+        assert isinstance(error, MeshChangedError)
+    before = asyncio.ensure_future(common.meet(2, STEP, 72))  # it has taken steps
+    await asyncio.sleep(0.01)
+    planners.planner.remesh({"DP": 2}, STEP)
+    new = [asyncio.ensure_future(common.meet(0, STEP, 80, 1, begins=True))]
+    await asyncio.sleep(0.01)
+    assert not new[0].done()
+    new.append(asyncio.ensure_future(common.meet(1, STEP, 81, 1, begins=True)))
+    answers = await asyncio.wait_for(asyncio.gather(before, *new), 5)
+    state = planners.planner.state_dict(STEP)
+    assert [each.value for each in answers] == [[state]] * 3
 
 
 def test_a_planner_that_was_made_again_plans_what_was_taken(tmp_path: Path) -> None:

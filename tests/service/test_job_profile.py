@@ -10,14 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_world import (
-    comparable,
-    in_one_process,
-    job_of,
-    sources,
-    steps_of,
-    with_prompt,
-)
+from service_world import comparable, in_one_process, job_of, sources, steps_of, with_prompt
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, MismatchError, SampleError

@@ -10,15 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import (
-    broadcast_at_tp,
-    comparable,
-    job_of,
-    plain,
-    sources,
-    squares,
-    steps_of,
-)
+from service_world import broadcast_at_tp, comparable, job_of, plain, sources, squares, steps_of
 
 import evenstep.service as es
 from evenstep.context_parallel import unshard
@@ -135,11 +127,7 @@ def test_padded_and_own_batches_are_made_of_the_same_samples(tmp_path: Path, sta
     packed = job_of(tmp_path, sources=given)
     padded = job_of(tmp_path, sources=given, collate="pad")
     own = job_of(tmp_path, sources=given, collate=list)
-    with (
-        start(packed) as a,
-        start(padded) as b,
-        start(own) as c,
-    ):
+    with start(packed) as a, start(padded) as b, start(own) as c:
         for (rows, s), (rectangles, t), (lists, u) in zip(
             *(steps_of(service.client(1), 3) for service in (a, b, c))
         ):

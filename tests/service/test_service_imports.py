@@ -44,15 +44,11 @@ WORK = """
 for collate in ("pack", "pad", list):
     pickle.loads(pickle.dumps(job_of(collate=collate))).measure
 
-from evenstep.service.messages import LocalHandle
 from evenstep.service.job.source_layout import loader_tasks
 
 job = job_of()
-layout = es.SourceLayout.of(job.names, 1)
-loader = es.SourceLoader(job.for_loader(layout.shares[0]))
-pool = es.LoaderPool(layout, [LocalHandle(loader)], columns=job.columns)
-planner = es.Planner(job, pool)
-(task,) = loader_tasks(planner.plan(0), layout)
+service = es.start(job, backend="local")
+(task,), (loader,) = loader_tasks(service.plan(0), es.SourceLayout.of("a", 1)), service._loaders
 loader._buffers["a"].fill_chunk()
 loader.stage(task)
 assert loader.fetch(0, 0).samples and loader.fetch(0, 1).samples
@@ -66,6 +62,6 @@ def test_loaders_and_the_planner_work_without_torch_and_constructors_load_it(
     path = write_parquet(tmp_path / "a.parquet", [{"length": 3 + k % 5} for k in range(40)])
     imports = "".join(f"import evenstep.{module}\n" for module in WITHOUT_TORCH.split())
     code = "import sys\n" + imports + TELL + SETUP.replace("PATH", repr(str(path))) + WORK + TELL
-    code += "with es.start(job, backend='local') as service:\n    next(service.client(0))" + TELL
+    code += "next(service.client(0))" + TELL
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ran.stdout.splitlines() == ["", "", "torch"], ran.stderr

@@ -11,14 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import (
-    comparable,
-    job_of,
-    sources,
-    steps_of,
-    striped,
-    with_prompt,
-)
+from service_world import comparable, job_of, sources, steps_of, striped, with_prompt
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError

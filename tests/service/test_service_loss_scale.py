@@ -131,8 +131,5 @@ def test_scaled_losses_of_all_clients_give_the_gradient_of_one_big_batch(
 
 def test_a_wrong_count_of_tokens_that_bear_loss_is_refused(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, supervised=lambda sample: len(sample["input_ids"]))
-    with (
-        start(job) as service,
-        pytest.raises(CollateError, match="loss scales would be wrong"),
-    ):
+    with start(job) as service, pytest.raises(CollateError, match="loss scales would be wrong"):
         next(service.client(0))

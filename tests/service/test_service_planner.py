@@ -26,13 +26,7 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.mixture import FeedbackSchedule
 from evenstep.service.planner.trainer_reports import Signals
-from evenstep.strategy import (
-    Assignment,
-    DGraph,
-    LoadingPlan,
-    SampleTable,
-    to_json,
-)
+from evenstep.strategy import Assignment, DGraph, LoadingPlan, SampleTable, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
 
 
@@ -98,10 +92,7 @@ def test_an_empty_sample_is_refused_by_name(tmp_path: Path, start: Any) -> None:
 def test_a_step_of_too_few_or_too_large_samples_is_refused(
     options: dict[str, Any], words: str, tmp_path: Path, start: Any
 ) -> None:
-    with (
-        start(job_of(tmp_path, **options)) as service,
-        pytest.raises(EvenstepError, match=words),
-    ):
+    with start(job_of(tmp_path, **options)) as service, pytest.raises(EvenstepError, match=words):
         steps_of(service.client(0), 6)
 
 

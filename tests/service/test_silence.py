@@ -16,7 +16,15 @@ from typing import Any
 
 import pytest
 from ray_cluster import PATIENCE, stop, until
-from service_world import comparable, in_one_process, job_of, sources, steps_of, tokens_of_row
+from service_world import (
+    broadcast_at_tp,
+    comparable,
+    in_one_process,
+    job_of,
+    sources,
+    steps_of,
+    tokens_of_row,
+)
 from test_processes import loaders_of, own
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
@@ -50,17 +58,13 @@ def waits_in(log: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in log.records if "has waited" in r.getMessage()]
 
 
-def broadcast(graph: Any, mesh: Any, step: int) -> Any:
-    return graph.mix().distribute("DP").balance("greedy").broadcast_at("TP").plan()
-
-
 @pytest.fixture(scope="module", params=["processes", pytest.param("ray", marks=pytest.mark.soak)])
 def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Any]:
     """Its ranks 0 and 2 take steps."""
     if request.param == "ray":
         request.getfixturevalue("ray_of_file")
     folder = tmp_path_factory.mktemp("sources")
-    job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast)
+    job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast_at_tp)
     options: dict[str, Any] = {"backend": request.param, "name": f"silence-{os.getpid()}"}
     faults = es.ServiceFaults(warn_after=1.0)
     with es.start(job, constructors=1, faults=faults, **options) as service:

@@ -107,9 +107,7 @@ def planned(*loaders: tuple[int, dict[str, tuple[int, int, int]]]) -> LoaderLayo
 
 
 LAYOUT = planned(
-    (0, {"web": (1, 2, 3)}),
-    (1, {"code": (0, 1, 64), "books": (0, 1, 64)}),
-    (0, {"web": (0, 2, 3)}),
+    (0, {"web": (1, 2, 3)}), (1, {"code": (0, 1, 64), "books": (0, 1, 64)}), (0, {"web": (0, 2, 3)})
 )
 
 
