@@ -111,7 +111,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 rows_of_sources = st.sampled_from([(kind, n) for kind, size in SIZES.items() for n in range(size)])
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_all_others_come_once_in_one_order_in_any_layout_and_after_any_resume(
     folder: Path, data: st.DataObject

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ray_cluster import kill
 from service_world import comparable, in_one_process, job_of, steps_of, striped
@@ -36,7 +36,6 @@ def trained_by(steps: Any) -> list[Any]:
     return [each for _, about in steps for t in about.tables for each in samples_of(t)]
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(MESHES, st.integers(0, 4), st.integers(0, 3)), max_size=8), st.booleans())
 def test_any_meshes_at_any_steps_train_on_each_sample_once(
     changes: list[tuple[dict[str, int], int, int]], follows: bool

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_storage import Crash, FaultyStorage, crash_after, crash_before, torn
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from service_world import new_job
 
@@ -146,7 +146,6 @@ REPORTED_AGAIN_AFTER_A_REMESH = [
 ]
 
 
-@settings(max_examples=40, deadline=None)
 @example(JOB, REPORTED_AGAIN_AFTER_A_REMESH, 0)
 @given(
     st.sampled_from([JOB, BY_STRATEGY, BY_POLICY, BY_SHARES]),
