@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from service_world import Rows, job_of
 
 import evenstep.service as es
@@ -89,6 +90,10 @@ def test_what_is_held_ahead_deepens_from_a_few_steps_to_the_limit(tmp_path: Path
     loader.close()
 
 
+endless: list[Any] = ["x"]
+endless.append(endless)
+
+
 @pytest.mark.parametrize(
     ("sample", "least", "most"),
     [
@@ -97,17 +102,11 @@ def test_what_is_held_ahead_deepens_from_a_few_steps_to_the_limit(tmp_path: Path
         ({"text": "x" * 5000, "images": [np.zeros((10, 10, 3), np.uint8)] * 2}, 5600, 6500),
         (SimpleNamespace(pixel_values=np.zeros(500), ids=b"x" * 1000), 5000, 5700),
         ({"image": type("Image", (), {"width": 30, "height": 20, "data": None})()}, 2400, 3000),
+        ({"a": torch.zeros(1000)}, 4000, 4500),
+        (endless, 0, 10 * sys.getsizeof(endless) + 1000),
         ([], 0, 200),
         (7, 0, 100),
     ],
 )
 def test_the_memory_of_a_sample_is_known_about(sample: Any, least: int, most: int) -> None:
     assert least <= sample_bytes(sample) <= most
-
-
-def test_memory_of_tensors_and_of_samples_that_hold_themselves() -> None:
-    torch = pytest.importorskip("torch")
-    assert 4000 <= sample_bytes({"a": torch.zeros(1000)}) <= 4500
-    endless: list[Any] = ["x"]
-    endless.append(endless)
-    assert sample_bytes(endless) < 10 * sys.getsizeof(endless) + 1000

@@ -15,21 +15,13 @@ from typing import Any
 import pytest
 from ray_cluster import HERE
 from service_world import comparable, in_one_process, job_of, steps_of
+from test_remesh import trained_by
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
 from evenstep.service.transport.endpoint import path_of
 
 NAME = f"stored-{os.getpid()}"
-
-
-def samples_of(steps: list[Any]) -> list[Any]:
-    """Identities of what was trained on."""
-    return [tuple(row) for _, about in steps for t in about.tables for row in identities(t)]
-
-
-def identities(table: Any) -> Iterator[Any]:
-    return zip(table.source.tolist(), table.position.tolist())
 
 
 def test_a_store_gives_the_state_that_was_asked_for_last(tmp_path: Path) -> None:
@@ -77,7 +69,7 @@ def test_a_step_that_a_model_was_saved_at_resumes_on_another_mesh(tmp_path: Path
         with es.start(job, backend="local", store=store, state=state) as service:
             for group in range(mesh["DP"]):
                 client = service.client(DP=group)
-                seen += samples_of(steps_of(client, stop_at - client.step))
+                seen += trained_by(steps_of(client, stop_at - client.step))
             if stop_at < 99:
                 service.plan(stop_at)  # whose state is written as it is planned
                 service._planner.close()

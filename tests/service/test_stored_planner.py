@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -193,26 +192,6 @@ def test_plans_and_states_are_those_of_a_planner_that_never_died(
                     dead[-1].plan(dead[-1].step + 3)
         FaultyStorage.strike(-1, crash_before)
         assert stored(job).state_dict(reference.step) == reference.state_dict()
-
-
-def test_states_are_written_while_steps_are_planned() -> None:
-    planner = stored()
-    for step in range(7):
-        planner.plan(step)
-    planner.close()
-    planner.close()
-    store = RunStore(URL, "run")
-    found = store.newest_state()
-    assert found is not None
-    step, state = found
-    assert step == 6
-    reference = Planner(JOB, METADATA)
-    reference.plan(8)
-    expected = {**reference.state_dict(6), "mesh": JOB.tree.to_dict()}
-    assert json.loads(json.dumps(expected)) == state
-    fresh = Planner(JOB, METADATA)
-    fresh.load_state_dict(state)
-    assert to_json(fresh.plan(8)) == to_json(reference.plan(8))  # type: ignore[arg-type]
 
 
 def test_a_planner_that_has_ended_ends_again() -> None:

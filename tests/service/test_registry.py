@@ -1,34 +1,44 @@
-"""Ranks meet to save at the registry, which may die before it has answered them all."""
+"""The registry, where ranks meet to save: it may die before it has answered them all, and tells
+what it has missed."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import pytest
+from service_world import job_of as of_files
+from test_stored_planner import METADATA, job_of
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
-from evenstep.mixture.sample_table import SampleTable
-from evenstep.service.messages import LocalHandle, Reply
+from evenstep.service.backends.ray import registry_actor
+from evenstep.service.backends.ray.locators import RayLocator
+from evenstep.service.messages import LocalHandle, Reply, message
 from evenstep.service.planner.store.run_store import RunStore
 from evenstep.service.planner.stored_planner import StoredPlanner
 from evenstep.service.registry import common_state
 from evenstep.service.registry.common_state import CommonState
-from evenstep.service.remote.channels import Answer
-from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan
+from evenstep.service.registry.registry import JobRegistry
+from evenstep.service.registry.role_status import EventLog
+from evenstep.service.registry.role_watch import RoleWatch
+from evenstep.service.remote.channels import (
+    Answer,
+    Location,
+    RoleGoneError,
+    RolePlace,
+    SocketChannel,
+)
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.transport.endpoint import Keys
 
 STEP = 2
-ROWS = np.arange(64)
-SAMPLES = SampleTable(("web",), 0 * ROWS, ROWS, 0.0 * ROWS, ROWS, {"text": 1 + ROWS % 9})
-
-
-def plan(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:
-    return graph.mix().distribute("DP").balance("greedy").plan()
 
 
 def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
@@ -46,18 +56,12 @@ class Planners:
 
     def __init__(self, folder: Path, planned: int = STEP + 1, dp: int = 3) -> None:
         self._folder, self._planned = folder, planned
-        self._job = es.Job(
-            sources=[es.Source("web", [{"input_ids": [1]}])],
-            mesh={"DP": dp},
-            strategy=plan,
-            max_tokens=64,
-            draws=es.DrawOptions(samples_per_step=6),
-        )
+        self._job = job_of(mesh={"DP": dp}, samples_per_step=6, schedule=None)
         self.begin()
 
     def begin(self) -> None:
         store = RunStore(self._folder, "run")
-        self.planner = StoredPlanner(self._job, BufferedMetadata(SAMPLES), store)
+        self.planner = StoredPlanner(self._job, METADATA, store)
         for step in range(self._planned):
             self.planner.plan(step)
 
@@ -229,3 +233,99 @@ def test_a_planner_that_was_made_again_plans_what_was_taken(tmp_path: Path) -> N
     with pytest.raises(ConfigurationError, match=f"step {STEP} is not there"):
         again.state_dict(STEP)
     assert again.state_dict(STEP, taken=True) == state
+
+
+# Registries that restart on Ray: clients find their sockets before they know their job
+
+PATIENCE = 30.0  # seconds
+
+
+def test_a_question_that_comes_before_the_job_is_known_is_answered_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    answers: list[Answer] = []
+
+    async def restart(state: Any) -> None:
+        registry = registry_actor.JobRegistryActor(RayLocator("space", "registry"), Keys.new())
+        asked = threading.Thread(
+            target=lambda: answers.append(
+                SocketChannel(registry.endpoint).send([message(JobRegistry.job)]).answer()
+            )
+        )
+
+        def exporter(job: str) -> None:  # its sockets are open by now
+            asked.start()
+            asked.join(0.5)
+            assert not answers
+
+        monkeypatch.setattr(registry_actor, "MetricsExporter", exporter)
+        monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+        await registry.update(state)
+        await asyncio.to_thread(asked.join, PATIENCE)
+
+    with es.start(of_files(tmp_path), backend="processes", name="restarts") as service:
+        asyncio.run(restart(service._state))
+    (answer,) = answers
+    assert answer.error is None
+    assert answer.value[0].name == "restarts"
+
+
+class Line:
+    """A channel of a process that lives, or not."""
+
+    def __init__(self, lives: bool) -> None:
+        self.lives = lives
+
+    def send(self, messages: Any) -> Line:
+        return self
+
+    async def later(self) -> Answer:
+        if not self.lives:
+            raise RoleGoneError
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def close(self) -> None:
+        pass
+
+
+class Found:
+    """Finds the process that has followed."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+
+    def locate(self, dead: Location | None) -> Location:
+        return self.location
+
+
+def test_a_registry_that_restarts_tells_once_and_truly_what_it_has_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "events.jsonl"
+    now = time.time_ns()
+    followed = now - 60_000_000_000
+    dead = Location(cast(Any, Line(False)), 41, "far", now - 90_000_000_000)
+    found = Location(cast(Any, Line(True)), 42, "near", followed)
+
+    async def watch() -> list[dict[str, Any]]:
+        handle = RemoteHandle(RolePlace("Source Loader 0", dead, Found(found)))
+        watched = RoleWatch(handle, EventLog(path), None, None)
+        task = asyncio.ensure_future(watched.run())
+        await asyncio.sleep(0.3)
+        task.cancel()
+        return list(watched.restarts)
+
+    (restart,) = asyncio.run(watch())
+    assert restart["time"] == followed / 1e9
+    assert asyncio.run(watch()) == []  # the next registry
+    (line,) = map(json.loads, path.read_text().splitlines())
+    assert (line["event"], line["time"]) == ("restarted", followed / 1e9)
+    assert (line["died"]["process"], line["followed_by"]["process"]) == (41, 42)
+    clock = time.strftime("%H:%M:%S", time.localtime(followed / 1e9))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == (
+        "Source Loader 0 (process 41 on far) died before this registry started; process 42 on "
+        f"near plays its role since {clock}"
+    )
