@@ -79,7 +79,7 @@ def test_any_meshes_at_any_steps_train_on_each_sample_once(
 def test_a_job_that_draws_what_its_mesh_holds_does_so_on_another() -> None:
     job = planner_job_of(samples_per_step=None)
     assert job.draws.tokens_per_step == 460  # nine tenths of 2 x 256
-    assert job.on({"DP": 2, "CP": 2}).draws.tokens_per_step == 921
+    assert job.on({"DP": 4, "CP": 2}).draws.tokens_per_step == 921
     assert job.on({"DP": 4}).on({"DP": 2}).draws.tokens_per_step == 460
     fixed = planner_job_of(samples_per_step=None, tokens_per_step=300)
     assert fixed.on({"DP": 4}).draws.tokens_per_step == 300

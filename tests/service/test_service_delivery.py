@@ -98,7 +98,8 @@ def test_context_parallel_ranks_get_complementary_shards_of_the_same_rows(
             for dp in range(2):
                 parts = [steps_of(service.client(DP=dp, CP=cp), 3) for cp in range(2)]
                 full = steps_of(rows.client(DP=dp), 3)
-                for (first, _), (second, _), (expected, _) in zip(*parts, full):
+                for (first, one), (second, other), (expected, _) in zip(*parts, full):
+                    assert (one.context_rank, other.context_rank) == (0, 1)
                     for a, b, row in zip(first, second, expected):
                         assert a["sharding"].method in known.get(method, (method,))
                         tokens = unshard([a["input_ids"], b["input_ids"]], a["sharding"])

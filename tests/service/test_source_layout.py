@@ -115,7 +115,7 @@ LAYOUT = planned(
 
 def test_scaled_layouts_give_each_sample_to_one_loader() -> None:
     """Also where a source is shared by loaders of which one alone would get more."""
-    for counts, total in (((1, 1, 1), 3), ((3, 1, 2), 8), ((1, 2, 1), 5)):
+    for counts, total in (((1, 1, 1), 3), ((3, 1, 2), 7), ((1, 2, 1), 4)):
         made = es.SourceLayout.scaled(LAYOUT, counts, (0, 1, 0))
         assert len(made.shares) == len(made.workers) == total
         for name in LAYOUT.sources:

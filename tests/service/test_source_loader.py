@@ -80,25 +80,6 @@ def test_a_failure_is_reported_by_its_position_with_all_samples_before_it(tmp_pa
         assert answer.failure.position == answer.end == len(answer.rows) == bad
 
 
-def test_nothing_is_held_of_steps_that_all_clients_have_behind_them(tmp_path: Path) -> None:
-    job = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), prefetch=0)
-    with es.start(job, backend="local", loaders=2) as service:
-        clients = [service.client(rank) for rank in range(4)]
-        for _ in range(5):
-            for client in clients[:3]:
-                steps_of(client, 1)
-        status = service.status()
-        # Rank 3 has taken nothing, so its group's steps stay; the other group's are gone.
-        assert [c["steps"] for c in status["constructors"]] == [[4], [0, 1, 2, 3, 4]]
-        for _ in range(5):
-            steps_of(clients[3], 1)
-        status = service.status()
-        assert [c["steps"] for c in status["constructors"]] == [[4], [4]]
-        staged = {s for loader in status["loaders"] for s in loader["staged_steps"]}
-        # The last but one is let go of with what is fetched next.
-        assert {4} <= staged <= {3, 4}
-
-
 SCRIPT = """
 import sys
 import evenstep.service as es
