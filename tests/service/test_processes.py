@@ -198,51 +198,46 @@ class Noted(Rows):
 def test_a_standby_has_opened_the_sources_and_follows_a_loader_and_is_followed(
     tmp_path: Path,
 ) -> None:
+    """Unless it is stopped."""
     log = tmp_path / "opened"
     noted = es.Source("noted", partial(Noted, log), transform=tokens_of_row)
     job = job_of(tmp_path, sources=[noted])
-    expected = in_one_process(job, 4)[0]
+    expected = in_one_process(job, 3)[0]
     log.unlink()
-    faults = es.ServiceFaults(standbys=1)
+    faults = es.ServiceFaults(standbys=2)
     with ProcessService(job, name=own("standing-by"), faults=faults) as service:
-        client, taken, killed = service.client(0), [], []
-        for step in range(4):
-            until(lambda: len(ready_standbys(service)) == 1, "a standby that is ready")
-            (standby,), (victim,) = ready_standbys(service), loaders_of(service)
-            assert service.status()["standbys"][0]["opened"] == 1
-            if step == 1:  # nobody misses it
-                os.kill(standby, signal.SIGKILL)
-                until(lambda pid=standby: not psutil.pid_exists(pid), "its end")
-            elif step:
-                assert {str(victim), str(standby)} <= set(log.read_text().split())
-                os.kill(victim, signal.SIGKILL)
-                killed.append((victim, standby))
-            taken += steps_of(client, 1)
-            until(lambda: len(service.status()["restarts"]) == len(killed), "its successor")
-        restarts = service.status()["restarts"]
-    opened = log.read_text().split()
-    assert len(opened) == len(set(opened))
-    assert comparable(taken) == expected
-    for number, (restart, (victim, standby)) in enumerate(zip(restarts, killed), 1):
-        assert restart["role"] == "Source Loader 0"
-        assert restart["died"]["process"] == victim
-        assert restart["followed_by"]["process"] == standby
-        assert restart["promoted"]
-        assert restart["promotions"] == number
 
+        def standbys() -> list[int]:
+            until(lambda: len(ready_standbys(service)) == 2, "two standbys that are ready")
+            assert [each["opened"] for each in service.status()["standbys"]] == [1, 1]
+            ready, opened = ready_standbys(service), log.read_text().split()
+            assert {*map(str, ready)} <= set(opened)
+            assert len(opened) == len(set(opened))
+            return ready
 
-def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
-    with ProcessService(
-        job_of(tmp_path), name=own("stopped"), faults=es.ServiceFaults(standbys=2)
-    ) as service:
-        until(lambda: len(ready_standbys(service)) == 2, "two standbys that are ready")
-        first, second = ready_standbys(service)
-        stop(first)
-        os.kill(loaders_of(service)[0], signal.SIGKILL)
+        client = service.client(0)
+        taken, (loader,) = steps_of(client, 1), loaders_of(service)
+        stopped, second = standbys()
+        stop(stopped)
+        os.kill(loader, signal.SIGKILL)
         until(lambda: service.status()["restarts"], "a successor")
         assert loaders_of(service) == [second]
-        assert not psutil.pid_exists(first)
-        assert len(steps_of(service.client(0), 1)) == 1
+        assert not psutil.pid_exists(stopped)
+        taken += steps_of(client, 1)
+        unmissed, third = standbys()
+        os.kill(unmissed, signal.SIGKILL)
+        until(lambda: not psutil.pid_exists(unmissed), "its end")
+        assert len(service.status()["restarts"]) == 1
+        os.kill(second, signal.SIGKILL)
+        taken += steps_of(client, 1)
+        until(lambda: len(service.status()["restarts"]) == 2, "its successor")
+        restarts = service.status()["restarts"]
+    assert comparable(taken) == expected
+    followed = [(each["died"]["process"], each["followed_by"]["process"]) for each in restarts]
+    assert followed == [(loader, second), (second, third)]
+    assert {each["role"] for each in restarts} == {"Source Loader 0"}
+    assert all(each["promoted"] for each in restarts)
+    assert [each["promotions"] for each in restarts] == [1, 2]
 
 
 class Broken(logging.Handler):
