@@ -27,7 +27,7 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.mixture import FeedbackSchedule, Staged
 from evenstep.service.planner.trainer_reports import Signals
-from evenstep.strategy import Assignment, DGraph, LoadingPlan, SampleTable, to_json
+from evenstep.strategy import Assignment, BufferedMetadata, DGraph, LoadingPlan, SampleTable, to_json
 from evenstep.strategy.mesh import ClientPlaceTree
 
 
@@ -240,6 +240,16 @@ def test_plans_are_kept_in_a_file_and_read_back_exactly(tmp_path: Path, start: A
             service.plan(1)
         with pytest.raises(ConfigurationError, match="state before step 1 is not there"):
             service.state_dict(1)
+
+
+def test_a_planner_needs_nothing_but_metadata(tmp_path: Path) -> None:
+    """It makes the same plans from an array of lengths as from the loaders' buffers."""
+    job = job_of(tmp_path)
+    with es.start(job, backend="local") as service:
+        plans = [to_json(service.plan(step)) for step in range(5)]
+        parts = [service._planner._metadata.ahead(number, 0, 60) for number in range(3)]
+    planner = es.Planner(job, BufferedMetadata(SampleTable.concatenate(parts)))
+    assert [to_json(planner.plan(step)) for step in range(5)] == plans
 
 
 class GivesUp:
