@@ -27,7 +27,14 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.mixture import FeedbackSchedule, Staged
 from evenstep.service.planner.trainer_reports import Signals
-from evenstep.strategy import Assignment, BufferedMetadata, DGraph, LoadingPlan, SampleTable, to_json
+from evenstep.strategy import (
+    Assignment,
+    BufferedMetadata,
+    DGraph,
+    LoadingPlan,
+    SampleTable,
+    to_json,
+)
 from evenstep.strategy.mesh import ClientPlaceTree
 
 
