@@ -39,6 +39,7 @@ from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.transport.endpoint import Keys
 
 STEP = 2
+PATIENCE = 30.0  # seconds
 
 
 def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
@@ -77,10 +78,12 @@ def answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common_state, "in_thread", at_once)
 
 
-async def meet(common: CommonState, clients: dict[int, int]) -> list[Answer | None]:
+async def meet(
+    common: CommonState, clients: dict[int, int], seconds: float = PATIENCE
+) -> list[Answer | None]:
     """What the clients, by rank their numbers, are answered; None if they still wait."""
     asked = [asyncio.ensure_future(common.meet(rank, STEP, n)) for rank, n in clients.items()]
-    await asyncio.wait(asked, timeout=0.05)
+    await asyncio.wait(asked, timeout=seconds)
     answers = [each.result() if each.done() else None for each in asked]
     for each in asked:
         each.cancel()
@@ -93,7 +96,7 @@ async def test_a_rank_that_was_not_answered_does_not_wait_for_one_that_was(
     tmp_path: Path, planner_dies: bool
 ) -> None:
     planners: Any = Planners(tmp_path)
-    assert await meet(CommonState(planners, {}), {0: 70}) == [None]
+    assert await meet(CommonState(planners, {}), {0: 70}, 0.05) == [None]
     first, *lost = await meet(CommonState(planners, {}), {0: 70, 1: 71, 2: 72})
     assert first is not None
     assert None not in lost
@@ -236,8 +239,6 @@ def test_a_planner_that_was_made_again_plans_what_was_taken(tmp_path: Path) -> N
 
 
 # Registries that restart on Ray: clients find their sockets before they know their job
-
-PATIENCE = 30.0  # seconds
 
 
 def test_a_question_that_comes_before_the_job_is_known_is_answered_after(
