@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,12 @@ class FarNode:
 
     def follow(self) -> None:
         """Begins a node."""
-        self._cluster.add_node(num_cpus=4, labels={"place": "far"}, object_store_memory=100_000_000)
+        self._cluster.add_node(
+            num_cpus=4,
+            labels={"place": "far"},
+            resources={"far": 2},
+            object_store_memory=100_000_000,
+        )
 
     @property
     def node_id(self) -> str:
@@ -75,7 +80,7 @@ def two_nodes() -> Iterator[FarNode]:
     ray = pytest.importorskip("ray", reason="ray is not installed")
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 4, "object_store_memory": 100_000_000}
+    head = {"num_cpus": 4, "labels": {"place": "near"}, "object_store_memory": 100_000_000}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
@@ -128,20 +133,6 @@ class Process:
             self._lines.put(line)
 
 
-@contextmanager
-def processes(
-    commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]
-) -> Iterator[list[Process]]:
-    started: list[Process] = []
-    try:
-        for command, environment in zip(commands, environments):
-            started.append(Process(command, **environment))
-        yield started
-    finally:
-        for process in started:
-            process.end()
-
-
 def having(token: str) -> list[psutil.Process]:
     """Processes whose environment has a variable."""
     found = []
@@ -158,6 +149,12 @@ def until(happens: Any, what: str) -> None:
     while not happens():
         assert time.monotonic() < end, f"{what} did not happen in {PATIENCE:g} seconds"
         time.sleep(0.1)
+
+
+def kill(*handles: Any) -> None:
+    """Kills the processes of roles."""
+    for handle in handles:
+        os.kill(handle.place.known.process, signal.SIGKILL)
 
 
 def stop(process: int) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +111,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 rows_of_sources = st.sampled_from([(kind, n) for kind, size in SIZES.items() for n in range(size)])
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_all_others_come_once_in_one_order_in_any_layout_and_after_any_resume(
     folder: Path, data: st.DataObject
@@ -152,47 +151,63 @@ def test_all_others_come_once_in_one_order_in_any_layout_and_after_any_resume(
     assert sum(status.values()) == len(bad)
 
 
-@pytest.mark.parametrize("loaders", [1, 7])
 def test_more_than_the_limit_are_one_error_at_one_step_and_a_higher_limit_goes_on(
-    folder: Path, loaders: int, caplog: pytest.LogCaptureFixture
+    folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = {("jsonl", n): "transform" for n in range(0, 30, 4)}  # 8
     with es.start(job_with(folder, bad), backend="local") as service:
         expected = list(drawn(service))
-    caplog.clear()
-    taken = []
-    job = job_with(folder, bad, 5)
-    with es.start(job, backend="local", loaders=striped(job, loaders, 3)) as service:
-        with (
-            caplog.at_level(logging.WARNING, "evenstep"),
-            pytest.raises(SampleError, match="source 'jsonl' has 6 bad samples") as caught,
-        ):
-            taken.extend(drawn(service))
-        text = str(caught.value)
-        assert "bad_samples=5 of Source" in text
-        assert "raised ValueError for sample jsonl[" in text
-        assert "raise bad_samples" in text
-        assert "start again from the last saved state" in text
-        logged = [r.getMessage() for r in caplog.records if "is passed over" in r.getMessage()]
-        assert len(set(logged)) == 5
-        assert "bad sample 5 of at most bad_samples=5" in logged[-1]
-        with pytest.raises(SampleError, match="has 6 bad samples"):
-            service.plan(len(taken))
-        state = service.state_dict(len(taken))
-    assert taken == expected[: len(taken)]
-    assert 0 < len(taken) == _failed_at(folder, bad)
+    job, ends = job_with(folder, bad, 5), set()
+    for loaders in (1, 7):
+        caplog.clear()
+        taken = []
+        with es.start(job, backend="local", loaders=striped(job, loaders, 3)) as service:
+            with (
+                caplog.at_level(logging.WARNING, "evenstep"),
+                pytest.raises(SampleError, match="source 'jsonl' has 6 bad samples") as caught,
+            ):
+                taken.extend(drawn(service))
+            for said in (
+                "bad_samples=5 of Source",
+                "raised ValueError for sample jsonl[",
+                "raise bad_samples",
+                "start again from the last saved state",
+            ):
+                assert said in str(caught.value)
+            logged = [r.getMessage() for r in caplog.records if "is passed over" in r.getMessage()]
+            assert len(set(logged)) == 5
+            assert "bad sample 5 of at most bad_samples=5" in logged[-1]
+            with pytest.raises(SampleError, match="has 6 bad samples"):
+                service.plan(len(taken))
+            state = service.state_dict(len(taken))
+        assert taken == expected[: len(taken)]
+        ends.add(len(taken))
+    assert len(ends) == 1
+    assert taken
     with es.start(job_with(folder, bad, 8), backend="local", state=state) as service:
         assert list(drawn(service, len(taken))) == expected[len(taken) :]
         assert service.status()["planner"]["bad_samples"] == {"jsonl": 8}
 
 
-def _failed_at(folder: Path, bad: Mapping[Where, str]) -> int:
-    """The step of the error with one loader."""
-    with es.start(job_with(folder, bad, 5), backend="local") as service:
-        taken: list[list[str]] = []
-        with pytest.raises(SampleError):
-            taken.extend(drawn(service))
-    return len(taken)
+@pytest.mark.parametrize(
+    ("count", "limit", "stop", "says"),
+    [
+        (20, 19, "repeat", "source 'map' has 20 bad samples"),  # it has nothing else
+        (20, 19, "all_exhausted", "source 'map' has 20 bad samples"),
+        (1, 0, "all_exhausted", r"^transform .*picky raised ValueError for sample map\["),
+    ],
+)
+def test_the_first_sample_over_the_limit_ends_the_job(
+    count: int, limit: int, stop: str, says: str, folder: Path
+) -> None:
+    bad = {("map", n): "transform" for n in range(count)}
+    with (
+        es.start(job_with(folder, bad, limit, stop=stop), backend="local") as service,
+        pytest.raises(SampleError, match=says),
+    ):
+        list(drawn(service, 0, 60))
+    with pytest.raises(ConfigurationError, match="bad_samples=-1"):
+        es.Source("a", [1], bad_samples=-1)
 
 
 @pytest.mark.parametrize("stop", ["repeat", "all_repeated", "first_exhausted"])
@@ -220,28 +235,10 @@ def test_a_sample_that_is_bad_in_every_pass_counts_once(folder: Path, stop: str)
         assert service.status()["planner"]["bad_samples"] == counts
 
 
-@pytest.mark.parametrize("stop", ["repeat", "all_exhausted"])
-def test_a_source_that_has_nothing_else_ends_the_job(folder: Path, stop: str) -> None:
-    bad = {("map", n): "transform" for n in range(20)}
-    with (
-        es.start(job_with(folder, bad, 19, stop=stop), backend="local") as service,
-        pytest.raises(SampleError, match="source 'map' has 20 bad samples"),
-    ):
-        list(drawn(service, 0, 60))
-
-
-def test_without_a_limit_the_first_bad_sample_ends_the_job(folder: Path) -> None:
-    with (
-        es.start(job_with(folder, {("map", 3): "transform"}, 0), backend="local") as service,
-        pytest.raises(SampleError, match=r"^transform .*picky raised ValueError for sample map\["),
-    ):
-        list(drawn(service))
-    with pytest.raises(ConfigurationError, match="bad_samples=-1"):
-        es.Source("a", [1], bad_samples=-1)
-
-
 class Outage(Rows):
-    error: Exception = TimeoutError("no answer")
+    def __init__(self, error: Exception) -> None:
+        super().__init__([{"id": n, "length": 3, "how": ""} for n in range(20)])
+        self.error = error
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         if index == 5:
@@ -249,40 +246,30 @@ class Outage(Rows):
         return super().__getitem__(index)
 
 
-def ended(count: int) -> Iterator[dict[str, int]]:
-    for n in range(count):
-        if n == 12:
-            raise ValueError("an iterable that raises has ended")
-        yield {"id": n, "length": 3, "how": ""}
+class Ended:
+    """An iterable that has raised has ended."""
 
-
-class Iterable:
-    def __iter__(self) -> Iterator[dict[str, int]]:
-        return ended(20)
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        yield from ({"id": n, "length": 3, "how": ""} for n in range(12))
+        raise ValueError("it has ended")
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"),
+    ("data", "transform", "raised"),
     [
-        (TimeoutError("no answer"), "no answer"),
-        (MemoryError(), "MemoryError"),
-        (StorageError("the store is down"), "the store is down"),
-        (None, "an iterable that raises has ended"),
+        (Outage(TimeoutError("no answer")), picky, "no answer"),
+        (Outage(MemoryError()), picky, "MemoryError"),
+        (Outage(StorageError("the store is down")), picky, "the store is down"),
+        (Ended(), picky, "it has ended"),
+        ([{"id": 1, "length": 3}], without_package, "No module named 'a_tokenizer_that_nobody"),
     ],
 )
 def test_what_is_no_fault_of_a_sample_is_not_passed_over(
-    error: Exception | None, raised: str
+    data: Any, transform: Any, raised: str
 ) -> None:
-    data: Any = Iterable()
-    if error is not None:
-        data = Outage([{"id": n, "length": 3, "how": ""} for n in range(20)])
-        data.error = error
-    source = es.Source("a", data, transform=picky, bad_samples=20)
+    source = es.Source("a", data, transform=transform, bad_samples=20)
     job = job_of(Path(), sources=[source], stop="all_exhausted", mesh=es.Mesh(DP=1))
-    with (
-        es.start(job, backend="local") as service,
-        pytest.raises(SampleError, match=raised),
-    ):
+    with es.start(job, backend="local") as service, pytest.raises(SampleError, match=raised):
         list(drawn(service))
 
 
@@ -297,19 +284,7 @@ def test_processes_and_their_workers_pass_over_the_same(folder: Path) -> None:
         (1, {"backend": "processes", "name": f"bad-{os.getpid()}"}),
     ):
         with es.start(job_with(folder, bad, workers=workers), **options) as service:
-            taken = _identities(steps_of(service.client(0)))
+            taken = [step.sample_ids for _, step in steps_of(service.client(0))]
             outcomes.append((taken, service.status()["planner"]["bad_samples"]))
     assert outcomes[0] == outcomes[1]
     assert outcomes[0][1] == {"parquet": 2, "jsonl": 3, "map": 1}
-
-
-def _identities(taken: Sequence[Any]) -> list[Any]:
-    return [step.sample_ids for _, step in taken]
-
-
-def test_a_package_that_is_missing_is_no_fault_of_a_sample(tmp_path: Path) -> None:
-    (source, *_) = sources_of(tmp_path, {}, 100)
-    job = job_of(tmp_path, sources=[replace(source, transform=without_package)])
-    says = "No module named 'a_tokenizer_that_nobody_has'"
-    with es.start(job, backend="local") as service, pytest.raises(SampleError, match=says):
-        steps_of(service.client(0), 1)

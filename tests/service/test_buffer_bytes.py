@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from service_world import Rows, job_of
 
 import evenstep.service as es
@@ -61,14 +62,11 @@ def test_buffers_hold_no_more_bytes_than_given_and_share_them_by_what_is_drawn(
     loader.close()
 
 
-def test_a_step_of_every_source_is_held_however_little_is_allowed(tmp_path: Path) -> None:
+def test_a_step_of_every_source_is_held_and_no_more_samples_than_allowed(tmp_path: Path) -> None:
     loader, drawn = filled(tmp_path, buffer_bytes=1)
     for name, held in loader.status()["sources"].items():
         assert drawn[name] / 4 - 1 <= held <= drawn[name] / 4 + 2
     loader.close()
-
-
-def test_the_limit_of_samples_holds_too(tmp_path: Path) -> None:
     loader, _ = filled(tmp_path, buffer_size=10)
     assert loader.status()["sources"] == {"common": 10, "rare": 10}
     loader.close()
@@ -92,6 +90,10 @@ def test_what_is_held_ahead_deepens_from_a_few_steps_to_the_limit(tmp_path: Path
     loader.close()
 
 
+endless: list[Any] = ["x"]
+endless.append(endless)
+
+
 @pytest.mark.parametrize(
     ("sample", "least", "most"),
     [
@@ -100,17 +102,11 @@ def test_what_is_held_ahead_deepens_from_a_few_steps_to_the_limit(tmp_path: Path
         ({"text": "x" * 5000, "images": [np.zeros((10, 10, 3), np.uint8)] * 2}, 5600, 6500),
         (SimpleNamespace(pixel_values=np.zeros(500), ids=b"x" * 1000), 5000, 5700),
         ({"image": type("Image", (), {"width": 30, "height": 20, "data": None})()}, 2400, 3000),
+        ({"a": torch.zeros(1000)}, 4000, 4500),
+        (endless, 0, 10 * sys.getsizeof(endless) + 1000),
         ([], 0, 200),
         (7, 0, 100),
     ],
 )
 def test_the_memory_of_a_sample_is_known_about(sample: Any, least: int, most: int) -> None:
     assert least <= sample_bytes(sample) <= most
-
-
-def test_memory_of_tensors_and_of_samples_that_hold_themselves() -> None:
-    torch = pytest.importorskip("torch")
-    assert 4000 <= sample_bytes({"a": torch.zeros(1000)}) <= 4500
-    endless: list[Any] = ["x"]
-    endless.append(endless)
-    assert sample_bytes(endless) < 10 * sys.getsizeof(endless) + 1000

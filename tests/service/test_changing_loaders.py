@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from ray_cluster import PATIENCE, until
+from ray_cluster import PATIENCE, kill, until
 from service_world import comparable, in_one_process, job_of, steps_of
+from test_job_profile import profile_of
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
-from evenstep.mixture import FeedbackSchedule, Staged
+from evenstep.mixture import Staged
 from evenstep.service.backends.processes.process_service import ProcessService
-from evenstep.strategy.loaders import ScalingLimits, SourceProfile
+from evenstep.strategy.loaders import ScalingLimits
 
-STEPS = 7
+STEPS = 9  # more than is ready when loaders die
 
 
 def whole(*names: str) -> tuple[es.SourceStripe, ...]:
@@ -33,29 +33,47 @@ def shared(name: str, parts: int) -> list[es.SourceStripe]:
 
 
 def layouts(names: tuple[str, ...]) -> list[es.SourceLayout]:
-    """Loaders are added, and two share a source; then one loader has all."""
+    """One loader has all; then loaders are added, and two share a source."""
     code = shared("code", 2)
     return [
-        es.SourceLayout(names, ((code[0], *whole("books")), (code[1], *whole("web")))),
         es.SourceLayout(names, (whole(*names),)),
+        es.SourceLayout(names, ((code[0], *whole("books")), (code[1], *whole("web")))),
     ]
 
 
-def processes_of(service: ProcessService) -> list[int]:
+def processes_of(service: Any) -> list[int]:
     places = [handle.place.known for handle in service._info.loaders]
     return [place.process for place in places if place is not None and place.process]
 
 
-def test_no_batch_changes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "standbys"),
+    [
+        ("processes", 0),
+        pytest.param("ray", 0, marks=pytest.mark.soak),
+        pytest.param("ray", 1, marks=pytest.mark.soak),
+    ],
+)
+def test_no_batch_changes(
+    backend: str, standbys: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """And whoever follows a role that dies, while clients wait for it, goes by what has changed."""
+    if backend == "ray":
+        request.getfixturevalue("ray_of_file")
     job = job_of(tmp_path, stop="all_exhausted")
     seen: list[int] = []
+    name, faults = f"changing-{os.getpid()}-{standbys}", es.ServiceFaults(standbys=standbys)
     with (
-        ProcessService(job, name=f"changing-{os.getpid()}") as service,
+        es.start(job, backend=backend, name=name, loaders=3, faults=faults) as service,
         ThreadPoolExecutor(2) as threads,
     ):
+
+        def followed() -> set[int]:
+            return {each["died"]["process"] for each in service.status()["restarts"]}
+
         clients = [service.client(rank) for rank in range(2)]
         taken: list[Any] = [steps_of(client, 2) for client in clients]
-        for layout in layouts(job.names):
+        for layout in layouts(job.names)[1 if standbys else 0 :]:
             seen += processes_of(service)
             trainers = [threads.submit(steps_of, client, 2) for client in clients]
             service.use_loaders(layout)  # while trainers take steps
@@ -63,40 +81,32 @@ def test_no_batch_changes(tmp_path: Path) -> None:
                 taken[rank] += trainer.result(PATIENCE)
             now = processes_of(service)
             assert len(now) == len(service.status()["loaders"]) == len(layout.shares)
-            assert not any(psutil.pid_exists(pid) for pid in set(seen) - set(now))
-        os.kill(processes_of(service)[0], signal.SIGKILL)  # it is followed as others are
-        for rank, client in enumerate(clients):
-            taken[rank] += steps_of(client, STEPS - len(taken[rank]))
-        until(lambda: service.status()["restarts"], "a successor")
+            if backend == "processes":
+                assert not any(map(psutil.pid_exists, set(seen) - set(now)))
+        info, killed = service._info, processes_of(service)
+        trainers = [threads.submit(steps_of, c, STEPS - len(t)) for c, t in zip(clients, taken)]
+        kill(*info.loaders)
+        if backend == "ray":
+            kill(info.registry, info.planner, info.constructors[1][1])
+        for rank, trainer in enumerate(trainers):
+            taken[rank] += trainer.result(PATIENCE)
+        until(lambda: followed() >= set(killed), "successors of all loaders")
         status = service.status()
-        with pytest.raises(ConfigurationError, match="of other sources"):
-            service.use_loaders(es.SourceLayout.of(["code"], 1))
-        # Loaders that cannot begin leave the others alone.
-        before = set(psutil.Process().children())
-        (tmp_path / "b.jsonl").rename(tmp_path / "moved")
-        with pytest.raises(ConfigurationError, match=r"b\.jsonl"):
-            service.use_loaders(3)
-        assert set(psutil.Process().children()) == before
-        (tmp_path / "moved").rename(tmp_path / "b.jsonl")
+        assert len(status["loaders"]) == len(layout.shares)
+        if backend == "processes":
+            with pytest.raises(ConfigurationError, match="of other sources"):
+                service.use_loaders(es.SourceLayout.of(["code"], 1))
+            # Loaders that cannot begin leave the others alone.
+            before = set(psutil.Process().children())
+            (tmp_path / "b.jsonl").rename(tmp_path / "moved")
+            with pytest.raises(ConfigurationError, match=r"b\.jsonl"):
+                service.use_loaders(3)
+            assert set(psutil.Process().children()) == before
+            (tmp_path / "moved").rename(tmp_path / "b.jsonl")
         for rank, client in enumerate(clients):
             taken[rank] += steps_of(client, 1)
     assert [comparable(each) for each in taken] == in_one_process(job, STEPS + 1)
     assert status["failed"] is None
-
-
-def profile_of(job: es.Job, slow: str) -> es.JobProfile:
-    """One source takes 30 ms a sample, and the others next to nothing."""
-    made = {
-        name: SourceProfile(
-            source=name,
-            samples=1,
-            read_seconds=1e-5,
-            prepare_seconds=0.03 if name == slow else 1e-4,
-            tokens=15.0,
-        )
-        for name in job.names
-    }
-    return es.JobProfile(process_bytes=100 << 20, sources=made)
 
 
 def scaled_job(folder: Path) -> tuple[es.Job, es.LoaderScaling]:
@@ -107,7 +117,7 @@ def scaled_job(folder: Path) -> tuple[es.Job, es.LoaderScaling]:
     job = job_of(folder, mesh=es.Mesh(DP=1), schedule=schedule, **few)
     scaling = es.LoaderScaling(
         job,
-        profile_of(job, "books"),
+        profile_of(job, books=0.03),
         step_seconds=0.1,
         memory=1 << 30,
         workers=0,
@@ -140,31 +150,3 @@ def test_loaders_come_before_weights_move_and_go_after(tmp_path: Path) -> None:
     assert fewer["loaders"] == [2, 1]
     assert fewer["step"] > 24
     assert status["short"] == []
-
-
-def test_what_loaders_cannot_keep_up_with_is_named(tmp_path: Path) -> None:
-    schedule = Staged({0: {"code": 1}, 20: {"code": 0.5, "web": 0.5}})
-    job = job_of(tmp_path, mesh=es.Mesh(DP=1), samples_per_step=8, schedule=schedule)
-    limits = ScalingLimits(most_loaders=2, lead=4, hold=2)
-    profile = profile_of(job, "web")
-    scaling = es.LoaderScaling(
-        job, profile, step_seconds=0.05, memory=1 << 30, workers=0, limits=limits
-    )
-    assert scaling.wanted(15, {}).short == ()
-    wanted = scaling.wanted(17, {})
-    assert "web" in wanted.short
-    assert len(wanted.layout.of_source["web"]) == 2
-
-
-def test_loaders_follow_weights_that_follow_the_training(tmp_path: Path) -> None:
-    """Up at once, and down once less was enough for as many looks as `hold`."""
-    usual, costly = {"code": 0.9, "books": 0.1}, {"code": 0.4, "books": 0.6}
-    schedule = FeedbackSchedule(initial=usual, function=lambda last, signals: last)
-    job = job_of(tmp_path, mesh=es.Mesh(DP=1), samples_per_step=8, schedule=schedule)
-    limits = ScalingLimits(most_loaders=4, hold=2)
-    needs: dict[str, Any] = {"step_seconds": 0.1, "memory": 1 << 30, "workers": 0}
-    scaling = es.LoaderScaling(job, profile_of(job, "books"), limits=limits, **needs)
-    looks = [{}, usual, costly, usual, usual, usual, usual]
-    wanted = [scaling.wanted(step, weights) for step, weights in enumerate(looks)]
-    assert [len(each.layout.shares) for each in wanted] == [1, 1, 2, 2, 2, 1, 1]
-    assert not any(each.short for each in wanted)

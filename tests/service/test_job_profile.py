@@ -10,18 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_world import (
-    comparable,
-    in_one_process,
-    job_of,
-    sources,
-    steps_of,
-    with_prompt,
-)
+from service_world import comparable, in_one_process, job_of, sources, steps_of, with_prompt
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
-from evenstep.mixture import WarmUp
+from evenstep.mixture import FeedbackSchedule, Staged, WarmUp
+from evenstep.strategy.loaders import ScalingLimits, SourceProfile
 
 SLOW, LARGE = 0.02, 64 << 20
 _kept: list[Any] = []
@@ -46,14 +40,37 @@ def raising(row: Any) -> Any:
     raise ValueError("a bad row")
 
 
-def job_with(folder: Path, **transforms: Any) -> es.Job:
-    made = [replace(s, transform=transforms.get(s.name, s.transform)) for s in sources(folder)]
-    return job_of(folder, sources=made)
+def test_a_job_starts_without_saying_how_many_loaders_it_needs(tmp_path: Path) -> None:
+    job = job_of(tmp_path, sources=sources(tmp_path)[:1])
+    expected = in_one_process(job, 3)[0]
+    with es.start(job, backend="local", loaders="auto") as service:
+        assert comparable(steps_of(service.client(0), 3)) == expected
+    with pytest.raises(ConfigurationError, match="'many' must be a number"):
+        es.start(job, backend="local", loaders="many")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("transform", "error", "said"),
+    [
+        (deadly, ConfigurationError, "measured source 'code' died"),
+        pytest.param(
+            raising, SampleError, r"raised ValueError for sample code\[", marks=pytest.mark.soak
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_named(
+    tmp_path: Path, transform: Any, error: type[Exception], said: str
+) -> None:
+    job = job_of(tmp_path, sources=sources(tmp_path, transform=transform)[:1])
+    with pytest.raises(error, match=said):
+        es.profile(job, samples=2)
 
 
 @pytest.mark.slow
 def test_time_and_memory_are_measured(tmp_path: Path) -> None:
-    job = job_with(tmp_path, web=slow, books=large)
+    transforms = {"web": slow, "books": large}
+    made = [replace(s, transform=transforms.get(s.name, s.transform)) for s in sources(tmp_path)]
+    job = job_of(tmp_path, sources=made)
     found = es.profile(job, samples=8, seconds=0.5)
     web, books, code = (found.sources[name] for name in ("web", "books", "code"))
     assert web.prepare_seconds >= SLOW
@@ -66,33 +83,19 @@ def test_time_and_memory_are_measured(tmp_path: Path) -> None:
     assert all(each.samples == 8 and each.tokens > 1 for each in found.sources.values())
 
 
-@pytest.mark.parametrize(
-    ("transform", "error", "said"),
-    [
-        (deadly, ConfigurationError, "measured source 'web' died"),
-        pytest.param(
-            raising, SampleError, r"raised ValueError for sample web\[", marks=pytest.mark.soak
-        ),
-    ],
-)
-def test_what_cannot_be_measured_is_named(
-    tmp_path: Path, transform: Any, error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=said):
-        es.profile(job_with(tmp_path, web=transform), samples=2)
-
-
 def profile_of(job: es.Job, **seconds: float) -> es.JobProfile:
-    from evenstep.strategy.loaders import SourceProfile
-
+    """
+    Args:
+        seconds: what a sample of a source takes; next to nothing if it is not given.
+    """
     made = {
         name: SourceProfile(
             source=name,
             samples=1,
-            read_seconds=0.0,
-            prepare_seconds=seconds[name],
+            read_seconds=1e-5,
+            prepare_seconds=seconds.get(name, 1e-4),
             file_bytes=1 << 20,
-            tokens=20.0,
+            tokens=15.0,
         )
         for name in job.names
     }
@@ -128,10 +131,29 @@ def test_without_a_step_time_all_cores_are_used(tmp_path: Path) -> None:
     assert layout.step_seconds < 100 * 0.01 / 0.8 / 4 * 1.6
 
 
-def test_a_job_starts_without_saying_how_many_loaders_it_needs(tmp_path: Path) -> None:
-    job = job_of(tmp_path)
-    expected = in_one_process(job, 3)[0]
-    with es.start(job, backend="local", loaders="auto") as service:
-        assert comparable(steps_of(service.client(0), 3)) == expected
-    with pytest.raises(ConfigurationError, match="'many' must be a number"):
-        es.start(job, backend="local", loaders="many")  # type: ignore[arg-type]
+def test_what_loaders_cannot_keep_up_with_is_named(tmp_path: Path) -> None:
+    schedule = Staged({0: {"code": 1}, 20: {"code": 0.5, "web": 0.5}})
+    job = job_of(tmp_path, mesh=es.Mesh(DP=1), samples_per_step=8, schedule=schedule)
+    limits = ScalingLimits(most_loaders=2, lead=4, hold=2)
+    profile = profile_of(job, web=0.03)
+    scaling = es.LoaderScaling(
+        job, profile, step_seconds=0.05, memory=1 << 30, workers=0, limits=limits
+    )
+    assert scaling.wanted(15, {}).short == ()
+    wanted = scaling.wanted(17, {})
+    assert "web" in wanted.short
+    assert len(wanted.layout.of_source["web"]) == 2
+
+
+def test_loaders_follow_weights_that_follow_the_training(tmp_path: Path) -> None:
+    """Up at once, and down once less was enough for as many looks as `hold`."""
+    usual, costly = {"code": 0.9, "books": 0.1}, {"code": 0.4, "books": 0.6}
+    schedule = FeedbackSchedule(initial=usual, function=lambda last, signals: last)
+    job = job_of(tmp_path, mesh=es.Mesh(DP=1), samples_per_step=8, schedule=schedule)
+    limits = ScalingLimits(most_loaders=4, hold=2)
+    needs: dict[str, Any] = {"step_seconds": 0.1, "memory": 1 << 30, "workers": 0}
+    scaling = es.LoaderScaling(job, profile_of(job, books=0.03), limits=limits, **needs)
+    looks = [{}, usual, costly, usual, usual, usual, usual]
+    wanted = [scaling.wanted(step, weights) for step, weights in enumerate(looks)]
+    assert [len(each.layout.shares) for each in wanted] == [1, 1, 2, 2, 2, 1, 1]
+    assert not any(each.short for each in wanted)

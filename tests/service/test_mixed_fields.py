@@ -59,42 +59,35 @@ def rows_of(batch: Mapping[str, Any]) -> list[tuple[list[int], list[int]]]:
     return [(batch["input_ids"][at].tolist(), batch["labels"][at].tolist()) for at in parts]
 
 
-@pytest.mark.parametrize("collate", ["pack", "pad"])
-def test_every_batch_has_labels_and_those_of_each_sample(collate: str) -> None:
-    with es.start(job_of(with_labels, collate), backend="local") as service:
-        taken = steps_of(service.client(0), 8)
-    seen = set()
-    for batches, step in taken:
-        for batch, ids in zip(batches, step.sample_ids, strict=True):
-            for (tokens, labels), (source, _, index) in zip(rows_of(batch), ids, strict=True):
-                row = {"id": 100 * index, "length": 4 + index % 5}
-                assert tokens == plain(row)["input_ids"]
-                wanted = tokens if source == "web" else with_labels(row)["labels"]
-                assert labels[1:] == wanted[1:]
-                assert labels[0] == -100
-                seen.add(source)
-        kept = [int((batch["labels"][:, 1:] != -100).sum()) for batch in batches]
-        assert step.supervised_tokens == sum(kept)
-    assert seen == {"web", "chat"}
-
-
 def with_shifted_labels(row: Mapping[str, Any]) -> dict[str, Any]:
     sample = with_labels(row)
     return {**sample, "labels": [*sample["labels"][1:], -100]}
 
 
-def test_samples_without_labels_get_shifted_ones_where_the_others_are() -> None:
-    job = job_of(with_shifted_labels, "pack", measures=es.MeasureOptions(labels="every"))
-    with es.start(job, backend="local") as service:
+@pytest.mark.parametrize(
+    ("chat", "collate"),
+    [(with_labels, "pack"), (with_labels, "pad"), (with_shifted_labels, "pack")],
+)
+def test_every_batch_has_labels_and_those_of_each_sample(chat: Any, collate: str) -> None:
+    """Those that are made are shifted where the others are."""
+    shifted = chat is with_shifted_labels
+    measures = es.MeasureOptions(labels="every" if shifted else None)
+    with es.start(job_of(chat, collate, measures=measures), backend="local") as service:
         taken = steps_of(service.client(0), 8)
+    seen, first = set(), 0 if shifted else 1
     for batches, step in taken:
         for batch, ids in zip(batches, step.sample_ids, strict=True):
             for (tokens, labels), (source, _, index) in zip(rows_of(batch), ids, strict=True):
                 row = {"id": 100 * index, "length": 4 + index % 5}
-                chat = with_shifted_labels(row)["labels"]
-                assert labels == ([*tokens[1:], -100] if source == "web" else chat)
-        kept = [int((batch["labels"] != -100).sum()) for batch in batches]
+                assert tokens == plain(row)["input_ids"]
+                made = [*tokens[1:], -100] if shifted else [-100, *tokens[1:]]
+                wanted = made if source == "web" else chat(row)["labels"]
+                assert labels[first:] == wanted[first:]
+                assert shifted or labels[0] == -100
+                seen.add(source)
+        kept = [int((batch["labels"][:, first:] != -100).sum()) for batch in batches]
         assert step.supervised_tokens == sum(kept)
+    assert seen == {"web", "chat"}
 
 
 @pytest.mark.parametrize("collate", ["pack", "pad"])

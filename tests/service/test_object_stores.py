@@ -158,29 +158,21 @@ def test_samples_in_s3_are_those_of_files_and_credentials_are_nowhere(
 
 
 def test_errors_of_a_store_have_no_credentials(bucket: str) -> None:
-    secret = {"key": KEY, "secret": SECRET}
-    nobody = {**secret, "endpoint_url": "http://127.0.0.1:1"}
-    nobody["config_kwargs"] = {"retries": {"max_attempts": 1}}
-    for place, options in (
-        ("s3://absent", secret),
-        (f"{bucket}/absent", secret),
-        (bucket, nobody),
-    ):
-        raised = StorageError if options is nobody else ConfigurationError
-        with pytest.raises(raised, match="source 'code'") as error:
-            job_in(place, storage_options=options, patience=0.1)
-        assert SECRET not in str(error.value)
-
-
-def test_a_file_that_is_taken_away_is_an_error_without_credentials(bucket: str) -> None:
     import s3fs
 
-    job = job_in(bucket, storage_options={"key": KEY, "secret": SECRET})
-    with es.start(job, backend="local") as service:
+    secret = {"key": KEY, "secret": SECRET}
+    with es.start(job_in(bucket, storage_options=secret), backend="local") as service:
         s3fs.S3FileSystem(skip_instance_cache=True).rm("corpus/web.jsonl")
         with pytest.raises(SampleError, match=r"corpus/web\.jsonl") as error:
             steps_of(service.client(0))
     assert SECRET not in str(error.value)
+    nobody = {**secret, "endpoint_url": "http://127.0.0.1:1"}
+    nobody["config_kwargs"] = {"retries": {"max_attempts": 1}}
+    for place, options in (("s3://absent", secret), (f"{bucket}/absent", secret), (bucket, nobody)):
+        raised = StorageError if options is nobody else ConfigurationError
+        with pytest.raises(raised, match="source 'code'") as refused:
+            job_in(place, storage_options=options, patience=0.1)
+        assert SECRET not in str(refused.value)
 
 
 @pytest.mark.parametrize(

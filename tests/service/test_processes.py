@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
-from ray_cluster import HERE, PATIENCE, processes, stop, until
+from ray_cluster import HERE, PATIENCE, Process, stop, until
 from service_world import (
     Rows,
     comparable,
@@ -40,7 +40,6 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
 from evenstep.service.backends.processes.process_service import ProcessService
-from evenstep.service.client.joining import attach
 from evenstep.service.planner.planner import Planner
 from evenstep.service.remote.channels import SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
@@ -63,11 +62,6 @@ def service(job: es.Job) -> Iterator[ProcessService]:
 def own(name: str) -> str:
     """A name that no other run of the tests on this machine uses."""
     return f"{name}-{os.getpid()}"
-
-
-def unhurriedly(row: Mapping[str, Any]) -> dict[str, Any]:
-    time.sleep(0.02)
-    return tokens_of_row(row)
 
 
 def loaders_of(service: ProcessService) -> list[int]:
@@ -109,13 +103,19 @@ def timed(url: str) -> tuple[float, Any]:
         return time.monotonic() - begin, json.load(answer)
 
 
-def test_all_steps_are_those_of_one_process(tmp_path: Path) -> None:
+def test_all_steps_are_those_of_one_process_and_nothing_is_imported_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = job_of(tmp_path, stop="first_exhausted")
-    with es.start(
-        job, backend="processes", name=own("whole"), loaders=striped(job, 3, 8)
-    ) as service:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("signal", "subprocess", "numpy", "resource"):
+        (here / f"{name}.py").write_text(f"open({str(here / 'ran')!r}, 'w')\n")
+    monkeypatch.chdir(here)
+    with ProcessService(job, name=own("whole"), loaders=striped(job, 3, 8)) as service:
         taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
         status = service.status()
+    assert not (here / "ran").exists()
     assert taken == in_one_process(job)
     assert len(taken[0]) > 3
     assert status["ended"]
@@ -123,21 +123,6 @@ def test_all_steps_are_those_of_one_process(tmp_path: Path) -> None:
     assert not any(constructor["steps"] for constructor in status["constructors"])
     assert not any(loader["staged_samples"] for loader in status["loaders"])
     json.dumps(status, allow_nan=False)
-
-
-@pytest.mark.slow
-def test_trainers_in_other_processes_join_by_the_printed_address_alone(
-    service: ProcessService, job: es.Job
-) -> None:
-    command = [str(HERE / "ray_trainer.py"), service.address, own("shared")]
-    ranks = [{"RANK": "3"}]
-    with processes([command] * len(ranks), ranks) as trainers:
-        taken = [trainer.json() for trainer in trainers]
-        with attach(name=own("shared")) as seen:
-            assert seen.status()["backend"] == "processes"
-            assert seen.plan(0) is not None
-    expected = json.loads(json.dumps(in_one_process(job, 3), default=repr))
-    assert taken == [expected[3]]
 
 
 def test_names_that_run_already_are_refused(service: ProcessService, tmp_path: Path) -> None:
@@ -197,67 +182,10 @@ def test_a_plan_that_was_sent_is_not_sent_to_others_after_a_failure() -> None:
     host.close()
 
 
-def test_nothing_changes_when_loaders_die(tmp_path: Path) -> None:
-    """While clients wait for them."""
-    expected = in_one_process(
-        job_of(tmp_path, sources=sources(tmp_path, transform=tokens_of_row)), 3
-    )
-    job = job_of(tmp_path, sources=sources(tmp_path, transform=unhurriedly))
-    with (
-        ProcessService(job, name=own("mortal"), loaders=2) as service,
-        ThreadPoolExecutor(2) as threads,
-    ):
-        clients = [service.client(rank) for rank in range(2)]
-        taken: list[list[Any]] = [steps_of(client, 1) for client in clients]
-        trainers = [threads.submit(steps_of, client, 2) for client in clients]
-        time.sleep(0.1)
-        killed = loaders_of(service)
-        for pid in killed:
-            os.kill(pid, signal.SIGKILL)
-        for rank, trainer in enumerate(trainers):
-            taken[rank] += trainer.result(PATIENCE)
-        until(lambda: len(service.status()["restarts"]) == len(killed), "new loaders")
-        status = service.status()
-    assert [comparable(each) for each in taken] == expected
-    assert {each["died"]["process"] for each in status["restarts"]} == set(killed)
-    assert status["failed"] is None
-    assert not status["restarting"]
-
-
 def ready_standbys(service: ProcessService) -> list[int]:
     return [each["process"] for each in service.status()["standbys"] if each["ready"]]
 
 
-def test_a_standby_follows_a_loader_and_is_followed_itself(tmp_path: Path) -> None:
-    job = job_of(tmp_path, stop="first_exhausted")
-    expected = in_one_process(job, 4)[0]
-    with ProcessService(
-        job, name=own("standing-by"), faults=es.ServiceFaults(standbys=1)
-    ) as service:
-        client, taken, killed = service.client(0), [], []
-        for step in range(4):
-            until(lambda: len(ready_standbys(service)) == 1, "a standby that is ready")
-            (standby,) = ready_standbys(service)
-            (victim,) = loaders_of(service)
-            if step == 1:  # nobody misses it
-                os.kill(standby, signal.SIGKILL)
-                until(lambda pid=standby: not psutil.pid_exists(pid), "its end")
-            elif step:
-                os.kill(victim, signal.SIGKILL)
-                killed.append((victim, standby))
-            taken += steps_of(client, 1)
-            until(lambda: len(service.status()["restarts"]) == len(killed), "its successor")
-        status = service.status()
-    assert comparable(taken) == expected
-    for restart, (victim, standby) in zip(status["restarts"], killed):
-        assert restart["role"] == "Source Loader 0"
-        assert restart["died"]["process"] == victim
-        assert restart["followed_by"]["process"] == standby
-        assert restart["promoted"]
-    assert [each["promotions"] for each in status["restarts"]] == [1, 2]
-
-
-@pytest.mark.soak
 class Noted(Rows):
     """Notes each process that opens it."""
 
@@ -267,42 +195,49 @@ class Noted(Rows):
         super().__init__([{"id": n, "length": 2 + n % 9} for n in range(400)])
 
 
-def test_a_standby_has_opened_the_sources_before_a_loader_dies(tmp_path: Path) -> None:
+def test_a_standby_has_opened_the_sources_and_follows_a_loader_and_is_followed(
+    tmp_path: Path,
+) -> None:
+    """Unless it is stopped."""
     log = tmp_path / "opened"
-    made = partial(Noted, log)
-    job = job_of(tmp_path, sources=[es.Source("noted", made, transform=tokens_of_row)])
-    expected = in_one_process(job, 12)[0]
+    noted = es.Source("noted", partial(Noted, log), transform=tokens_of_row)
+    job = job_of(tmp_path, sources=[noted])
+    expected = in_one_process(job, 3)[0]
     log.unlink()
-    faults = es.ServiceFaults(standbys=1)
-    with ProcessService(job, name=own("opened"), faults=faults) as service:
+    faults = es.ServiceFaults(standbys=2)
+    with ProcessService(job, name=own("standing-by"), faults=faults) as service:
+
+        def standbys() -> list[int]:
+            until(lambda: len(ready_standbys(service)) == 2, "two standbys that are ready")
+            assert [each["opened"] for each in service.status()["standbys"]] == [1, 1]
+            ready, opened = ready_standbys(service), log.read_text().split()
+            assert {*map(str, ready)} <= set(opened)
+            assert len(opened) == len(set(opened))
+            return ready
+
         client = service.client(0)
-        taken = steps_of(client, 2)
-        until(lambda: ready_standbys(service), "a standby that is ready")
-        assert service.status()["standbys"][0]["opened"] == 1
-        (standby,), (victim,) = ready_standbys(service), loaders_of(service)
-        before = log.read_text().split()
-        assert before == [str(victim), str(standby)]
-        os.kill(victim, signal.SIGKILL)
-        taken += steps_of(client, 10)
-        (restart,) = service.status()["restarts"]
-        assert restart["followed_by"]["process"] == standby
-        opened = log.read_text().split()
-        assert opened.count(str(standby)) == 1
-    assert comparable(taken) == expected
-
-
-def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
-    with ProcessService(
-        job_of(tmp_path), name=own("stopped"), faults=es.ServiceFaults(standbys=2)
-    ) as service:
-        until(lambda: len(ready_standbys(service)) == 2, "two standbys that are ready")
-        first, second = ready_standbys(service)
-        stop(first)
-        os.kill(loaders_of(service)[0], signal.SIGKILL)
+        taken, (loader,) = steps_of(client, 1), loaders_of(service)
+        stopped, second = standbys()
+        stop(stopped)
+        os.kill(loader, signal.SIGKILL)
         until(lambda: service.status()["restarts"], "a successor")
         assert loaders_of(service) == [second]
-        assert not psutil.pid_exists(first)
-        assert len(steps_of(service.client(0), 1)) == 1
+        assert not psutil.pid_exists(stopped)
+        taken += steps_of(client, 1)
+        unmissed, third = standbys()
+        os.kill(unmissed, signal.SIGKILL)
+        until(lambda: not psutil.pid_exists(unmissed), "its end")
+        assert len(service.status()["restarts"]) == 1
+        os.kill(second, signal.SIGKILL)
+        taken += steps_of(client, 1)
+        until(lambda: len(service.status()["restarts"]) == 2, "its successor")
+        restarts = service.status()["restarts"]
+    assert comparable(taken) == expected
+    followed = [(each["died"]["process"], each["followed_by"]["process"]) for each in restarts]
+    assert followed == [(loader, second), (second, third)]
+    assert {each["role"] for each in restarts} == {"Source Loader 0"}
+    assert all(each["promoted"] for each in restarts)
+    assert [each["promotions"] for each in restarts] == [1, 2]
 
 
 class Broken(logging.Handler):
@@ -350,6 +285,22 @@ def test_what_kills_each_loader_ends_the_job(tmp_path: Path) -> None:
                 trainer.result(PATIENCE)
 
 
+PATHS = os.pathsep.join([str(HERE), *sys.path])
+TRAINER = """
+import json, sys
+import evenstep.service as es
+from service_world import steps_of
+
+client = es.Client(*sys.argv[1:], rank=1)
+print(json.dumps(len(steps_of(client, 3))), flush=True)
+sys.stdin.readline()
+try:
+    steps_of(client, 3)
+except Exception as error:
+    print(json.dumps([type(error).__name__, str(error)]), flush=True)
+"""
+
+
 def limit_of_rows(row: Mapping[str, Any]) -> dict[str, Any]:
     from evenstep.data.parquet import DECODED
 
@@ -371,13 +322,15 @@ def test_a_service_leaves_nothing_behind(tmp_path: Path) -> None:
     channels = [each.channel for each in (info.registry, *info.roles)]
     sockets = [pickle.loads(pickle.dumps(channel)).endpoint.path for channel in channels]
     assert all(map(os.path.exists, sockets))
-    command = [str(HERE / "ray_trainer.py"), service.address, own("tidy")]
-    with processes([command], [{"RANK": "1"}]) as (trainer,):
-        trainer.json()
+    trainer = Process(["-c", TRAINER, service.address, own("tidy")], PYTHONPATH=PATHS)
+    try:
+        assert trainer.json() == 3
         service.close()
         service.close()
         trainer.tell("continue")  # it was idle
         kind, text = trainer.json()
+    finally:
+        trainer.end()
     assert (kind, text) == ("EvenstepError", f"the service of job {own('tidy')!r} was closed")
     del trainer  # and its pipes
     assert not any(map(psutil.pid_exists, pids))
@@ -413,21 +366,6 @@ print("loader", service.status()["loaders"][0]["process"]["process"], flush=True
 if sys.argv[2] == "wait":
     sys.stdin.read()
 """
-
-
-def test_nothing_is_imported_from_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = job_of(tmp_path)
-    expected = in_one_process(job, 2)[0]
-    here = tmp_path / "here"
-    here.mkdir()
-    for name in ("signal", "subprocess", "numpy", "resource"):
-        (here / f"{name}.py").write_text(f"open({str(here / 'ran')!r}, 'w')\n")
-    monkeypatch.chdir(here)
-    with ProcessService(job, name=own("untrusted")) as service:
-        assert comparable(steps_of(service.client(0), 2)) == expected
-    assert not (here / "ran").exists()
 
 
 @pytest.mark.slow

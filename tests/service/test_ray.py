@@ -27,7 +27,7 @@ from ray_chaos import chaos_job, play, undisturbed
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.ray import RayService
-from evenstep.service.backends.ray.actor_options import cpus_per_actor
+from evenstep.service.backends.ray.actor_options import ActorPlacement, cpus_per_actor
 from evenstep.service.client.joining import attach
 from evenstep.strategy import to_json
 from page_code import blocks
@@ -157,6 +157,18 @@ def test_more_cpus_than_are_free_are_asked_for_as_the_cluster_may_grow() -> None
     assert cpus_per_actor(ray, 5.0, 3) == 5.0
     with pytest.raises(ConfigurationError, match="must be at least 0"):
         cpus_per_actor(ray, -1.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"trainers": {}}, "placement has 'trainers'"),
+        ({"constructors": [{}]}, r"placement\['constructors'\] has 1 entries for 2 actors"),
+    ],
+)
+def test_a_placement_that_cannot_be_had_is_refused(given: Any, error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        ActorPlacement(given, loaders=3, constructors=2)
 
 
 def test_trainers_get_what_one_process_gives_though_one_process_after_another_is_killed(

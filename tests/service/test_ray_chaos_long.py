@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from ray_cluster import FarNode, two_nodes
+from service_world import job_of, steps_of
 
 pytest.importorskip("ray", reason="ray is not installed")
 
@@ -91,3 +92,25 @@ def test_what_a_lost_node_held_goes_on_where_there_is_room(
             cpus=0.25, placement={"loaders": [{}, rather], "constructors": [{}, rather]}
         ),
     )
+
+
+def test_loaders_and_constructors_are_on_the_nodes_that_are_asked_for(
+    far: FarNode, tmp_path: Path
+) -> None:
+    import ray
+
+    placement = {
+        "loaders": {**FAR, "num_cpus": 0.5, "memory": 1 << 20},
+        "constructors": [FAR, {"label_selector": {"place": "near"}}],
+        "planner": {"resources": {"far": 1}},
+    }
+    options = es.RayOptions(cpus=0.25, placement=placement)
+    with es.start(job_of(tmp_path), name="placed", loaders=2, ray=options) as service:
+        status, pids = service.status(), set(far.pids)
+        roles = [*status["loaders"], *status["constructors"], status["planner"]]
+        is_far = [role["process"]["process"] in pids for role in roles]
+        assert is_far == [True, True, True, False, True]
+        free = ray.available_resources()
+        assert free["far"] == 1
+        assert free["CPU"] == 8 - 2 * 0.5 - 3 * 0.25
+        assert len(steps_of(service.client(0), 2)) == 2

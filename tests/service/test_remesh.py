@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from ray_cluster import kill
 from service_world import comparable, in_one_process, job_of, steps_of, striped
 from test_stored_planner import NAMES, lengths
 from test_stored_planner import job_of as planner_job_of
@@ -35,7 +36,6 @@ def trained_by(steps: Any) -> list[Any]:
     return [each for _, about in steps for t in about.tables for each in samples_of(t)]
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(MESHES, st.integers(0, 4), st.integers(0, 3)), max_size=8), st.booleans())
 def test_any_meshes_at_any_steps_train_on_each_sample_once(
     changes: list[tuple[dict[str, int], int, int]], follows: bool
@@ -79,29 +79,46 @@ def test_any_meshes_at_any_steps_train_on_each_sample_once(
 def test_a_job_that_draws_what_its_mesh_holds_does_so_on_another() -> None:
     job = planner_job_of(samples_per_step=None)
     assert job.draws.tokens_per_step == 460  # nine tenths of 2 x 256
-    assert job.on({"DP": 4}).draws.tokens_per_step == 921
+    assert job.on({"DP": 4, "CP": 2}).draws.tokens_per_step == 921
     assert job.on({"DP": 4}).on({"DP": 2}).draws.tokens_per_step == 460
     fixed = planner_job_of(samples_per_step=None, tokens_per_step=300)
     assert fixed.on({"DP": 4}).draws.tokens_per_step == 300
 
 
-def test_ranks_join_and_leave_while_all_roles_run(tmp_path: Path) -> None:
-    """As in one process, but that clients have requested steps: these they get."""
+@pytest.mark.parametrize(
+    ("backend", "meshes"),
+    [
+        ("processes", [{"DP": 3}, {"DP": 1, "CP": 2}]),
+        pytest.param("ray", [{"DP": 1}], marks=pytest.mark.soak),
+        pytest.param("ray", [{"DP": 3}, {"DP": 1, "CP": 2}], marks=pytest.mark.soak),
+    ],
+)
+def test_ranks_join_and_leave_while_all_roles_run(
+    backend: str, meshes: list[dict[str, int]], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """As in one process, but that clients have requested steps: these they get. On Ray all that
+    hold steps die."""
     pytest.importorskip("zmq", reason="pyzmq is not installed")
+    if backend == "ray":
+        request.getfixturevalue("ray_of_file")
     job = job_of(
         tmp_path, mesh={"DP": 2, "CP": 2}, stop="all_exhausted", samples_per_step=6, max_tokens=400
     )
     store = tmp_path / "store"
     seen: list[Any] = []
-    name = f"remesh-{os.getpid()}"
+    name = f"remesh-{os.getpid()}-{len(meshes)}"
     with es.start(
-        job, backend="processes", name=name, loaders=striped(job, 2, 4), store=store
+        job, backend=backend, name=name, loaders=striped(job, 2, 4), store=store
     ) as service:
-        for mesh in ({"DP": 3}, {"DP": 1, "CP": 2}):
+        for mesh in meshes:
             old = [service.client(rank) for rank in range(len(service.job.tree))]
             taken = [steps_of(client, 1) for client in old]
+            former = service._info.constructors[0][1]
             service.remesh(mesh)
-            begin = service._info.step
+            info = service._info
+            if backend == "ray":
+                kill(info.registry, info.planner, former, info.constructors[0][1])
+            begin = info.step
             for client, steps in zip(old, taken):
                 while client.step < begin:
                     steps += steps_of(client, 1)

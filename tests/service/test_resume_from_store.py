@@ -14,22 +14,14 @@ from typing import Any
 
 import pytest
 from ray_cluster import HERE
-from service_world import comparable, job_of, steps_of
+from service_world import comparable, in_one_process, job_of, steps_of
+from test_remesh import trained_by
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
 from evenstep.service.transport.endpoint import path_of
 
 NAME = f"stored-{os.getpid()}"
-
-
-def samples_of(steps: list[Any]) -> list[Any]:
-    """Identities of what was trained on."""
-    return [tuple(row) for _, about in steps for t in about.tables for row in identities(t)]
-
-
-def identities(table: Any) -> Iterator[Any]:
-    return zip(table.source.tolist(), table.position.tolist())
 
 
 def test_a_store_gives_the_state_that_was_asked_for_last(tmp_path: Path) -> None:
@@ -57,13 +49,10 @@ def test_without_a_checkpoint_no_step_is_lost(tmp_path: Path) -> None:
         service.plan(6)  # as clients that prefetch do
     state = es.stored_state(job, tmp_path / "store")
     assert state["step"] <= 5
-    with es.start(job, backend="local", store=tmp_path / "store", state=state) as service:
-        again = [steps_of(service.client(rank), 6) for rank in range(2)]
-    with es.start(job, backend="local") as service:
-        whole = [steps_of(service.client(rank), 6 + state["step"]) for rank in range(2)]
-    for rank in range(2):
-        assert comparable(taken[rank]) == comparable(whole[rank][:5])
-        assert comparable(again[rank]) == comparable(whole[rank][state["step"] :])
+    again = in_one_process(job, 6, state=state, store=tmp_path / "store")
+    whole = in_one_process(job, 6 + state["step"])
+    assert [comparable(own) for own in taken] == [own[:5] for own in whole]
+    assert again == [own[state["step"] :] for own in whole]
     # A run that ended before it wrote anything is passed over.
     (tmp_path / "store" / "run-0009-ffff").mkdir()
     assert es.stored_state(job, tmp_path / "store")["step"] >= state["step"]
@@ -80,7 +69,7 @@ def test_a_step_that_a_model_was_saved_at_resumes_on_another_mesh(tmp_path: Path
         with es.start(job, backend="local", store=store, state=state) as service:
             for group in range(mesh["DP"]):
                 client = service.client(DP=group)
-                seen += samples_of(steps_of(client, stop_at - client.step))
+                seen += trained_by(steps_of(client, stop_at - client.step))
             if stop_at < 99:
                 service.plan(stop_at)  # whose state is written as it is planned
                 service._planner.close()
@@ -113,8 +102,7 @@ def test_a_job_killed_as_a_whole_goes_on_from_its_store(tmp_path: Path) -> None:
         f"job = job_of(Path({str(tmp_path)!r}))\n"
     )
     job = job_of(tmp_path)
-    with es.start(job, backend="local") as service:
-        whole = [steps_of(service.client(rank), 10) for rank in range(2)]
+    whole = in_one_process(job, 8)
     trained: list[list[Any]] = [[], []]
     resume: list[str] = []
     for _ in range(2):
@@ -130,7 +118,6 @@ def test_a_job_killed_as_a_whole_goes_on_from_its_store(tmp_path: Path) -> None:
         for client in clients:
             client.close()
         resume = ["--resume", str(tmp_path / "store")]
-    for rank in range(2):
-        assert trained[rank] == comparable(whole[rank][:8])
+    assert trained == whole
     states = sorted((tmp_path / "store").glob("run-*/checkpoints/*"))
     assert json.loads(states[-1].read_bytes().split(b"\n", 1)[1])["step"] == 8

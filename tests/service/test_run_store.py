@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from faulty_storage import Crash, FaultyStorage, crash_after, crash_before, torn
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, SupersededError
@@ -81,18 +81,19 @@ def test_a_file_cut_off_or_changed_at_any_byte_is_no_state(
     assert store.newest_state() == (2, {"value": "b"})
 
 
-def test_a_report_cut_off_was_never_made_if_it_is_the_last(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_report_cut_off_was_never_made_if_it_is_the_last() -> None:
+    url, storage = "faulty://store", FaultyStorage()
+    store = opened(url)
     for step in range(3):
         store.add_report(step, step, 0, {"loss": step})
-    first, _, last = sorted((tmp_path / "run" / "reports").iterdir())
-    whole = last.read_bytes()
+    first, _, last = sorted(storage.find("/store/run/reports"))
+    whole = storage.cat_file(last)
     for length in range(len(whole)):
-        last.write_bytes(whole[:length])
-        assert [r[1] for r in reports_of(opened(tmp_path))] == [0, 1]
-    first.write_bytes(first.read_bytes()[:-1])
-    with pytest.raises(ConfigurationError, match=f"{first.name}.*is damaged"):
-        opened(tmp_path)
+        storage.pipe_file(last, whole[:length])
+        assert [r[1] for r in reports_of(opened(url))] == [0, 1]
+    storage.pipe_file(first, storage.cat_file(first)[:-1])
+    with pytest.raises(ConfigurationError, match=f"{Path(first).name}.*is damaged"):
+        opened(url)
 
 
 def test_the_newest_states_are_kept_and_the_reports_since(tmp_path: Path) -> None:
@@ -154,7 +155,6 @@ def test_a_crash_at_any_operation_loses_nothing_that_had_returned(fault: Any) ->
             raise AssertionError("the script never ended")
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_planner_that_was_only_slow_overwrites_nothing(data: st.DataObject) -> None:
     """At any operation of the old planner, a successor begins, reports and saves."""

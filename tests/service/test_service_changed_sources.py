@@ -88,6 +88,14 @@ def test_what_has_changed_is_named(
         resume(tmp_path, saved, **changes)
 
 
+def test_a_state_of_another_seed_or_version_is_refused(tmp_path: Path, saved: Any) -> None:
+    with pytest.raises(MismatchError, match="version=7"):
+        resume(tmp_path, {**saved, "version": 7})
+    job = job_of(tmp_path, sources=sources(tmp_path, transform=tokens_of_row), seed=9)
+    with pytest.raises(MismatchError, match="seed"):
+        es.start(job, backend="local", state=saved)
+
+
 def test_an_edit_that_changes_no_sample_may_be_vouched_for(tmp_path: Path, saved: Any) -> None:
     expected = resume(tmp_path, saved)
     harmless = edited()

@@ -17,6 +17,7 @@ from service_world import failing, job_of, sources, steps_of
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.service import status_http
+from evenstep.service.registry.metrics import TakenStep, WaitStatistics
 from evenstep.service.status_http import StatusEndpoint
 
 
@@ -29,47 +30,34 @@ def get(url: str, **headers: str) -> tuple[int, Any]:
         return error.code, json.load(error)
 
 
-def test_status_is_what_the_service_says_and_other_paths_are_refused(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path), backend="local") as service, StatusEndpoint(service) as asked:
+def test_status_is_what_the_service_says_while_it_runs_fails_and_is_closed(tmp_path: Path) -> None:
+    job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))
+    with es.start(job, backend="local") as service, StatusEndpoint(service) as asked:
         assert get(f"{asked.url}/status") == (200, service.status())
-        steps_of(service.client(0), 2)
+        steps_of(service.client(0), 1)
         code, body = get(f"{asked.url}/status/?now")
         assert code == 200
-        assert body["clients"][0]["step"] == 2
-        assert sum(body["planner"]["drawn"].values()) >= 32
+        assert body["clients"][0]["step"] == 1
+        drawn = sum(body["planner"]["drawn"].values())
+        assert drawn >= 16  # more where steps are planned ahead
+        assert drawn % 16 == 0
         assert get(f"{asked.url}/healthz") == (200, {"failed": None})
         code, body = get(f"{asked.url}/plans")
         assert code == 404
         assert "ask /status or /healthz" in body["error"]
-
-
-def test_a_failed_job_is_not_healthy(tmp_path: Path) -> None:
-    job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))
-    with es.start(job, backend="local") as service, StatusEndpoint(service) as asked:
+        for port in (int(asked.url.rpartition(":")[2]), 70_000):
+            with pytest.raises(ConfigurationError, match="choose another port"):
+                StatusEndpoint(service, port=port)
         with pytest.raises(SampleError):
             steps_of(service.client(0), 50)
         code, body = get(f"{asked.url}/healthz")
         assert code == 503
         assert "a bad row" in body["failed"]
         assert get(f"{asked.url}/status")[0] == 200
-
-
-def test_a_closed_service_says_so(tmp_path: Path) -> None:
-    service = es.start(job_of(tmp_path), backend="local")
-    with StatusEndpoint(service) as asked:
         service.close()
         code, body = get(f"{asked.url}/status")
         assert code == 503
         assert "closed" in body["error"]
-
-
-def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path), backend="local") as service, StatusEndpoint(service) as first:
-        port = int(first.url.rpartition(":")[2])
-        with pytest.raises(ConfigurationError, match="choose another port"):
-            StatusEndpoint(service, port=port)
-        with pytest.raises(ConfigurationError, match="choose another port"):
-            StatusEndpoint(service, port=70_000)
 
 
 class Named:
@@ -148,3 +136,28 @@ def test_a_request_has_one_deadline_however_often_something_of_it_comes(
                     client.sendall(b"a")
                     time.sleep(0.1)
             assert next(drip, None) is not None
+
+
+def test_waits_are_those_of_the_slowest_rank() -> None:
+    waits = WaitStatistics()
+    figures = {"imbalance": 1.1, "imbalance_before": 1.5, "tokens": 10}
+    for step, seconds in enumerate([(3.0, 1.0), (0.1, 0.4)]):
+        for rank in (0, 1):
+            stages = {"plan": rank + 1.0, "build": 2.0}
+            waits.record_step(rank, TakenStep(step, seconds[rank], stages, **figures))
+    summary = waits.summary()
+    assert summary["exposed_seconds"] == {"first": 3.0, "last": 0.4, "mean": 0.4, "p95": 0.4}
+    assert summary["stage_seconds"] == {"build": 2.0, "plan": 1.5}
+    assert summary["tokens"] == 40
+    assert not waits.all_ended
+    waits.record_end(0)
+    waits.record_end(1)
+    assert waits.all_ended
+
+
+def test_only_the_last_steps_are_kept() -> None:
+    waits = WaitStatistics(kept=3)
+    for step in range(10):
+        waits.record_step(0, TakenStep(step, 0.5, {}, 1.0, 1.0, 1))
+    assert waits.summary()["first_step"] == 7
+    assert waits.clients() == [{"rank": 0, "step": 10, "wait_seconds": 5.0, "ended": False}]

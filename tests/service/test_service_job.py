@@ -7,7 +7,7 @@ import pickle
 import pydoc
 import re
 import threading
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,25 +42,19 @@ def test_a_mesh_may_be_a_tree_a_mapping_or_a_device_mesh(tmp_path: Path) -> None
     refused(tmp_path, "mesh is a list", mesh=[2, 2])
 
 
-def test_weights_that_sum_to_zero_are_refused(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    given = [replace(source, weight=0.0) for source in sources(tmp_path)]
-    refused(tmp_path, "sum to 0", sources=given)
-    refused(tmp_path, "sum to 0", schedule={"code": 0.0})
-    refused(tmp_path, "'wab'", "which is not a source", schedule={"wab": 1.0})
-
-
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     gone = es.Source("gone", str(tmp_path / "*.parquet"), transform=tokens_of_row)
     refused(tmp_path / "elsewhere", "source 'gone'", "there is no file", sources=[gone])
 
 
-def test_names_of_sources_must_differ(tmp_path: Path) -> None:
+def test_sources_without_weight_or_a_name_of_their_own_are_refused(tmp_path: Path) -> None:
     given = sources(tmp_path)
+    refused(tmp_path, "sum to 0", sources=[replace(source, weight=0.0) for source in given])
+    refused(tmp_path, "sum to 0", schedule={"code": 0.0})
+    refused(tmp_path, "'wab'", "which is not a source", schedule={"wab": 1.0})
     refused(tmp_path, "several sources are named 'code'", sources=[*given, given[0]])
-    refused(tmp_path, "must be a list", sources=[])
-    refused(tmp_path, "must be a list", sources=["a.parquet"])
+    for none in ([], ["a.parquet"]):
+        refused(tmp_path, "must be a list", sources=none)
 
 
 def test_what_belongs_to_this_process_cannot_be_in_a_job(tmp_path: Path) -> None:
@@ -71,25 +65,8 @@ def test_what_belongs_to_this_process_cannot_be_in_a_job(tmp_path: Path) -> None
             return graph.mix().distribute("DP").plan()
 
     refused(tmp_path, "strategy=", "cannot be sent to other processes", "lock", strategy=holding)
-    data = es.Source("open", iter_rows(open(__file__)))  # noqa: SIM115
-    refused(tmp_path, "source 'open'", "cannot be sent", sources=[data])
-
-
-class iter_rows:
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def __iter__(self) -> Any:
-        return iter(self.file)
-
-
-def test_functions_within_functions_may_be_in_a_job(tmp_path: Path) -> None:
-    axis = "DP"
-
-    def strategy(graph: Any, mesh: Any, step: int) -> Any:
-        return graph.mix().distribute(axis).plan() if step else strategy(graph, mesh, 1)
-
-    job_of(tmp_path, strategy=strategy)
+    locked = es.Source("locked", [{"input_ids": lock}])
+    refused(tmp_path, "source 'locked'", "cannot be sent", sources=[locked])
 
 
 def test_without_cloudpickle_there_are_no_workers(
@@ -121,13 +98,6 @@ def test_without_cloudpickle_there_are_no_workers(
 )
 def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
     refused(tmp_path, words, **options)
-
-
-def test_a_job_that_does_not_say_what_it_draws_leaves_room_in_its_micro_batches(
-    tmp_path: Path,
-) -> None:
-    job = job_of(tmp_path, samples_per_step=None, mesh=es.Mesh(DP=4, CP=2))
-    assert job.draws.tokens_per_step == int(4 * 2 * 128 * 0.9)
 
 
 def test_the_fingerprint_follows_what_changes_plans(tmp_path: Path) -> None:

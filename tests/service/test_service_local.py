@@ -11,20 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import (
-    comparable,
-    job_of,
-    sources,
-    steps_of,
-    striped,
-    tokens_of_row,
-    with_prompt,
-)
+from service_world import comparable, job_of, sources, steps_of, striped, with_prompt
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.messages import message
-from evenstep.strategy import to_json
 
 
 @pytest.fixture(scope="module")
@@ -43,26 +34,14 @@ def alone(job: es.Job) -> dict[int, Any]:
     return steps
 
 
-def test_plans_and_batches_are_the_same_with_any_number_of_loaders(
-    job: es.Job, alone: dict[int, Any], start: Any
-) -> None:
-    with start(job, loaders=striped(job, 8, 4), constructors=1) as service:
-        assert {rank: comparable(steps_of(service.client(rank))) for rank in range(8)} == alone
-        plans = [to_json(service.plan(step)) for step in range(len(alone[0]))]
-    with start(job) as service:
-        assert [to_json(service.plan(step)) for step in range(len(alone[0]))] == plans
-        assert service.plan(len(alone[0])) is None
-
-
 @settings(max_examples=8)
 @given(data=st.data())
 def test_steps_do_not_depend_on_the_order_in_which_clients_ask(
     job: es.Job, alone: dict[int, Any], data: st.DataObject, start: Any
 ) -> None:
     loaders = data.draw(st.integers(1, 8), label="loaders")
-    with start(
-        job, loaders=striped(job, loaders, data.draw(st.sampled_from([1, 5, 64])))
-    ) as service:
+    layout = striped(job, loaders, data.draw(st.sampled_from([1, 5, 64])))
+    with start(job, loaders=layout, constructors=data.draw(st.integers(1, 2))) as service:
         clients = [service.client(rank) for rank in range(8)]
         taken: dict[int, list[Any]] = {rank: [] for rank in range(8)}
         for rank in data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=40), label="calls"):
@@ -136,33 +115,6 @@ def test_state_goes_on_as_if_nothing_had_happened(tmp_path: Path, start: Any) ->
                 assert rest == whole[rank][stopped:]
 
 
-def test_a_state_of_other_data_is_refused(tmp_path: Path, start: Any) -> None:
-    given = sources(tmp_path)
-    with start(job_of(tmp_path, sources=given)) as service:
-        steps_of(service.client(0), 2)
-        state = service.state_dict(2)
-    changed = [es.Source("code", given[0].data, transform=tokens_of_row, weight=0.5), *given[1:]]
-    with pytest.raises(Exception, match="source 'code' has changed"):
-        start(job_of(tmp_path, sources=changed), state=state)
-    with pytest.raises(Exception, match="seed"):
-        start(job_of(tmp_path, sources=given, seed=9), state=state)
-    with pytest.raises(Exception, match="version=7"):
-        start(job_of(tmp_path, sources=given), state={**state, "version": 7})
-
-
-def test_clients_that_have_taken_different_numbers_of_steps_have_no_common_state(
-    tmp_path: Path, start: Any
-) -> None:
-    with start(job_of(tmp_path)) as service:
-        steps_of(service.client(0), 2)
-        steps_of(service.client(1), 1)
-        with pytest.raises(
-            ConfigurationError, match=r"rank 1 at step 1, rank 0 at step 2.*client.common_state\(\)"
-        ):
-            service.state_dict()
-        assert service.state_dict(1)["step"] == 1
-
-
 def test_a_client_of_a_rank_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with es.start(job_of(tmp_path), backend="local") as service:
         with pytest.raises(ConfigurationError, match="rank 7 is not a client"):
@@ -173,6 +125,8 @@ def test_a_client_of_a_rank_that_does_not_exist_is_refused(tmp_path: Path) -> No
             service.client(EP=0)
         with pytest.raises(ConfigurationError, match="give one of them"):
             service.client(1, DP=1)
+    with pytest.raises(ConfigurationError, match="constructors=3"):
+        es.start(job_of(tmp_path), backend="local", constructors=3)
 
 
 def test_a_closed_service_says_so_and_may_be_closed_again(tmp_path: Path, start: Any) -> None:
@@ -184,24 +138,6 @@ def test_a_closed_service_says_so_and_may_be_closed_again(tmp_path: Path, start:
         service.client(0)
     with pytest.raises(ConfigurationError, match="client of rank 0 is closed"):
         next(client)
-
-
-def test_status_is_json_and_counts_what_was_drawn(tmp_path: Path, start: Any) -> None:
-    job = job_of(tmp_path, prefetch=0)
-    with start(job, loaders=2) as service:
-        steps_of(service.client(0), 3)
-        status = json.loads(json.dumps(service.status()))
-    drawn = sum(status["planner"]["drawn"].values())
-    assert drawn >= 3 * 16  # more where steps are planned ahead
-    assert drawn % 16 == 0
-    assert [loader["loader"] for loader in status["loaders"]] == [0, 1]
-    assert status["clients"][0]["step"] == 3
-    assert status["planner"]["imbalance"] >= 1.0
-
-
-def test_more_constructors_than_groups_are_refused(tmp_path: Path, start: Any) -> None:
-    with pytest.raises(ConfigurationError, match="constructors=3"):
-        start(job_of(tmp_path), constructors=3)
 
 
 def exits(*arguments: Any) -> Any:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_world import Rows, job_of, rows, squares, tokens_of_row, write_jsonl, write_parquet
-from test_service_subplans import pictured, text_of
+from service_world import rows, tokens_of_row, write_jsonl, write_parquet
 
 import evenstep.service as es
 from page_code import blocks
@@ -63,23 +62,6 @@ def test_the_example_of_pretraining_resumes(capsys: pytest.CaptureFixture[str]) 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == [f"step {step}" for step in range(10)]
     assert max(float(line.split()[-1]) for line in lines) < 1.01
-
-
-def vision(graph, mesh, step):
-    encoder = graph.modality("image").distribute("WORLD").cost(squares).balance("greedy")
-    backbone = graph.modality("text", "image").mix().distribute("DP").cost(squares)
-    return backbone.balance("greedy").broadcast_at("TP").plan(subplans={"encoder": encoder})
-
-
-def test_clients_get_the_images_that_they_encode(tmp_path: Path) -> None:
-    table = [{"id": k, "length": 3 + k % 5} for k in range(60)]
-    pictures = es.Source("pictures", Rows(table), transform=pictured)
-    options = {"strategy": vision, "collate": text_of, "mesh": es.Mesh(DP=2, TP=2)}
-    with es.start(job_of(tmp_path, sources=[pictures], **options), backend="local") as service:
-        for rank in range(4):
-            batches, step = next(service.client(rank))
-            assert bool(batches) == (rank % 2 == 0)
-            assert step.subplans["encoder"].micro_batches
 
 
 def test_the_example_prints_steps_of_all_ranks_that_fetch(

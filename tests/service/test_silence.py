@@ -16,12 +16,22 @@ from typing import Any
 
 import pytest
 from ray_cluster import PATIENCE, stop, until
-from service_world import comparable, in_one_process, job_of, steps_of
+from service_world import (
+    broadcast_at_tp,
+    comparable,
+    in_one_process,
+    job_of,
+    sources,
+    steps_of,
+    tokens_of_row,
+)
+from test_processes import loaders_of, own
 
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.backends.processes.process_service import ProcessService
 from evenstep.service.backends.ray import RayService
 from evenstep.service.client.joining import attach
 
@@ -48,17 +58,13 @@ def waits_in(log: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in log.records if "has waited" in r.getMessage()]
 
 
-def broadcast(graph: Any, mesh: Any, step: int) -> Any:
-    return graph.mix().distribute("DP").balance("greedy").broadcast_at("TP").plan()
-
-
 @pytest.fixture(scope="module", params=["processes", pytest.param("ray", marks=pytest.mark.soak)])
 def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Any]:
     """Its ranks 0 and 2 take steps."""
     if request.param == "ray":
         request.getfixturevalue("ray_of_file")
     folder = tmp_path_factory.mktemp("sources")
-    job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast)
+    job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast_at_tp)
     options: dict[str, Any] = {"backend": request.param, "name": f"silence-{os.getpid()}"}
     faults = es.ServiceFaults(warn_after=1.0)
     with es.start(job, constructors=1, faults=faults, **options) as service:
@@ -138,6 +144,79 @@ def test_a_service_with_a_stopped_role_ends(tmp_path: Path) -> None:
         process = process_of(service, "loaders")
         stop(process)
     until(lambda: not Path(f"/proc/{process}").exists(), "the end of the stopped loader")
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("ray_of_file")
+def test_a_role_that_hangs_is_killed_and_made_again(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    expected = in_one_process(job, 6)[0]
+    with RayService(job, name="hangs", faults=es.ServiceFaults(hung_after=4.0)) as service:
+        client = service.client(0)
+        taken = steps_of(client, 2)
+        hung = [service._info.loaders[0], service._info.planner]
+        for handle in hung:
+            known = handle.place.known
+            assert known is not None
+            os.kill(int(known.process or 0), signal.SIGSTOP)
+        taken += steps_of(client, 4)
+        restarts = service.status()["restarts"]
+    assert comparable(taken) == expected
+    assert {each.role for each in hung} <= {each["role"] for each in restarts}
+
+
+class Tokens:
+    """A transform that is not received while a file is there."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self, row: Any) -> Any:
+        return tokens_of_row(row)
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state)
+        while self.file.exists():
+            time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_who_waits_is_told_that_a_loader_has_died_and_is_not_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "slow"
+    given = sources(tmp_path, transform=Tokens(file))
+    job = job_of(tmp_path, sources=given, buffer_size=1)
+    with (
+        ProcessService(
+            job, name=own("missing"), faults=es.ServiceFaults(warn_after=0.5)
+        ) as service,
+        ThreadPoolExecutor(1) as trainer,
+    ):
+        client = service.client(0)
+        taken = steps_of(client, 1)
+        (loader,) = loaders_of(service)
+        file.touch()
+        os.kill(loader, signal.SIGKILL)
+        waiting = trainer.submit(steps_of, client, 5)
+        named = f"Source Loader 0 (process {loader} on "
+
+        def told(by: str) -> bool:
+            """By one who waits, and by the watch over loaders."""
+            return any(by in line for line in caplog.messages)
+
+        try:
+            until(lambda: told("rank 0 has waited") and told(f"{named}"), "a warning")
+            (restarting,) = service.status()["restarting"]
+            assert restarting.startswith(named)
+            assert restarting.endswith("s ago, and no process plays its role yet")
+            assert not waiting.done()
+        finally:
+            file.unlink()
+        taken += waiting.result(PATIENCE)
+        assert service.status()["restarting"] == []
+    assert comparable(taken) == in_one_process(job, 6)[0]
+    assert {record.levelno for record in caplog.records} <= {logging.INFO, logging.WARNING}
 
 
 # Saving

@@ -80,80 +80,6 @@ def test_a_failure_is_reported_by_its_position_with_all_samples_before_it(tmp_pa
         assert answer.failure.position == answer.end == len(answer.rows) == bad
 
 
-@settings(max_examples=20)
-@given(
-    sources_=st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=6, unique=True),
-    loaders=st.integers(1, 12),
-    stripe=st.integers(1, 9),
-)
-def test_every_position_has_one_owner(sources_: list[str], loaders: int, stripe: int) -> None:
-    import numpy as np
-
-    layout = es.SourceLayout.of(sources_, loaders, stripe=stripe)
-    positions = np.arange(40)
-    for number, name in enumerate(sources_):
-        owners = layout.owners(np.full(40, number), positions)
-        for loader, shares in enumerate(layout.shares):
-            mine = [s for s in shares if s.source == name]
-            expected = mine[0].owns(positions) if mine else np.zeros(40, bool)
-            assert ((owners == loader) == expected).all()
-            for share in mine:
-                for position in range(30):
-                    following = next(p for p in itertools.count(position) if share.owns(p))
-                    assert share.next_owned(position) == following
-    counts = [len(shares) for shares in layout.shares]
-    assert max(counts) - min(counts) <= 1
-
-
-def test_nothing_is_held_of_steps_that_all_clients_have_behind_them(tmp_path: Path) -> None:
-    job = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), prefetch=0)
-    with es.start(job, backend="local", loaders=2) as service:
-        clients = [service.client(rank) for rank in range(4)]
-        for _ in range(5):
-            for client in clients[:3]:
-                steps_of(client, 1)
-        status = service.status()
-        # Rank 3 has taken nothing, so its group's steps stay; the other group's are gone.
-        assert [c["steps"] for c in status["constructors"]] == [[4], [0, 1, 2, 3, 4]]
-        for _ in range(5):
-            steps_of(clients[3], 1)
-        status = service.status()
-        assert [c["steps"] for c in status["constructors"]] == [[4], [4]]
-        staged = {s for loader in status["loaders"] for s in loader["staged_steps"]}
-        # The last but one is let go of with what is fetched next.
-        assert {4} <= staged <= {3, 4}
-
-
-def test_worker_processes_prepare_the_same_samples_and_the_same_errors(tmp_path: Path) -> None:
-    given = sources(tmp_path, transform=failing)
-    outcomes = []
-    for workers in (0, 2):
-        with es.start(job_of(tmp_path, sources=given, workers=workers), backend="local") as service:
-            taken: list[Any] = []
-            with pytest.raises(SampleError, match=r"failing.*\[\d+\]\[\d+\].*bad row") as caught:
-                taken.extend(map(comparable_step, service.client(1)))
-            outcomes.append((taken, str(caught.value)))
-            if workers:
-                _check_death(service._loaders[0])
-    assert outcomes[0] == outcomes[1]
-    assert outcomes[0][0]
-
-
-def test_worker_processes_are_sent_functions_that_have_no_name(tmp_path: Path) -> None:
-    more = 3
-
-    def longer(row: Mapping[str, Any]) -> dict[str, Any]:
-        return tokens_of_row({**row, "length": row["length"] + more})
-
-    given = sources(tmp_path, transform=longer)
-    options = {"sources": given, "supervised": lambda sample: len(sample["input_ids"]) - 1}
-    taken = []
-    for workers in (0, 1):
-        job = job_of(tmp_path, workers=workers, **options)
-        taken.append(in_one_process(job, 2)[0])
-    assert taken[0] == taken[1]
-
-
 SCRIPT = """
 import sys
 import evenstep.service as es
@@ -174,20 +100,46 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["script", "command"])
-def test_functions_of_the_main_module_reach_worker_processes(tmp_path: Path, how: str) -> None:
+def test_functions_of_the_main_module_reach_worker_processes(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", [{"length": 7}] * 3)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    command = [str(script)] if how == "script" else ["-c", SCRIPT]
-    ran = subprocess.run(
-        [sys.executable, *command, str(path)], capture_output=True, text=True, timeout=60
-    )
-    assert ran.stdout.split() == ["7"] * 3, ran.stderr
+    started = [
+        subprocess.Popen(
+            [sys.executable, *how, str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for how in ([str(script)], ["-c", SCRIPT])
+    ]
+    for each in started:
+        out, err = each.communicate(timeout=60)
+        assert out.split() == ["7"] * 3, err
 
 
-def comparable_step(step: Any) -> Any:
-    return comparable([step])
+def test_worker_processes_prepare_the_same_samples_and_the_same_errors(tmp_path: Path) -> None:
+    """By functions that have no name in a module."""
+    more = 3
+
+    def failing_longer(row: Mapping[str, Any]) -> dict[str, Any]:
+        return failing({**row, "length": row["length"] + more})
+
+    given = sources(tmp_path, transform=failing_longer)
+    outcomes = []
+    for workers in (0, 2):
+        job = job_of(
+            tmp_path, sources=given, workers=workers, supervised=lambda s: len(s["input_ids"]) - 1
+        )
+        with es.start(job, backend="local") as service:
+            taken: list[Any] = []
+            with pytest.raises(SampleError, match=r"failing.*\[\d+\]\[\d+\].*bad row") as caught:
+                taken.extend(service.client(1))
+            outcomes.append((comparable(taken), str(caught.value)))
+            if workers:
+                _check_death(service._loaders[0])
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0]
 
 
 def _check_death(loader: es.SourceLoader) -> None:

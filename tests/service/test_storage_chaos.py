@@ -64,7 +64,7 @@ def expected(folder: Path) -> list[Any]:
 
 @pytest.mark.usefixtures("short_pauses")
 def test_whatever_fails_the_batches_are_the_same(folder: Path, expected: list[Any]) -> None:
-    @settings(max_examples=5, deadline=None)
+    @settings(max_examples=5)
     @given(seed=st.integers(0, 2**32), rate=st.sampled_from([0.1, 0.4]), loaders=st.integers(1, 3))
     def check(seed: int, rate: float, loaders: int) -> None:
         job = far_job(folder, seed=seed, rate=rate, bad=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_storage import Crash, FaultyStorage, crash_after, crash_before, torn
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from service_world import new_job
 
@@ -159,7 +158,6 @@ REPORTED_AGAIN_AFTER_A_REMESH = [
 ]
 
 
-@settings(max_examples=40, deadline=None)
 @example(JOB, REPORTED_AGAIN_AFTER_A_REMESH, 0)
 @given(
     st.sampled_from([JOB, CONSTANT, BY_STRATEGY, BY_POLICY, BY_SHARES]),
@@ -207,26 +205,6 @@ def test_plans_and_states_are_those_of_a_planner_that_never_died(
                     dead[-1].plan(dead[-1].step + 3)
         FaultyStorage.strike(-1, crash_before)
         assert stored(job).state_dict(reference.step) == reference.state_dict()
-
-
-def test_states_are_written_while_steps_are_planned() -> None:
-    planner = stored()
-    for step in range(7):
-        planner.plan(step)
-    planner.close()
-    planner.close()
-    store = RunStore(URL, "run")
-    found = store.newest_state()
-    assert found is not None
-    step, state = found
-    assert step == 6
-    reference = Planner(JOB, METADATA)
-    reference.plan(8)
-    expected = {**reference.state_dict(6), "mesh": JOB.tree.to_dict()}
-    assert json.loads(json.dumps(expected)) == state
-    fresh = Planner(JOB, METADATA)
-    fresh.load_state_dict(state)
-    assert to_json(fresh.plan(8)) == to_json(reference.plan(8))  # type: ignore[arg-type]
 
 
 def test_a_planner_that_has_ended_ends_again() -> None:

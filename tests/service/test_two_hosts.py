@@ -68,9 +68,7 @@ print([each.wait(float(sys.argv[2])) for each in sent])
 """
 
 
-def test_a_host_that_is_gone_is_missed_whatever_is_on_its_way_to_it(
-    hosts: Hosts,
-) -> None:
+def test_a_host_that_is_gone_is_missed_whatever_is_on_its_way_to_it(hosts: Hosts) -> None:
     """By connections that wait, that send, that are new."""
     first, second, cable = hosts
     server = first.python("-c", SERVER, first.address)
