@@ -21,13 +21,14 @@ from attention_notices import notices
 from launched_rank import as_rank
 from ranks import Rank, run
 from script_jobs import torchrun
-from tiny_model import TinyModel, flat
+from tiny_model import TinyModel
 from update_checks import (
     DOCUMENTS,
     SIZES,
     Update,
     check_epoch,
     check_killed,
+    gradient_of,
     loader_of,
     sized_loader,
 )
@@ -92,7 +93,7 @@ def train(
                 update.loss += accelerator.reduce(share, "mean").item()
                 assert accelerator.sync_gradients == step.ends_update
                 if accelerator.sync_gradients:
-                    update.gradient = flat([p.grad for p in model.parameters()])
+                    update.gradient = gradient_of(model)
                     accelerator.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()

@@ -12,8 +12,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 from ranks import Rank
-from tiny_model import TinyModel, flat
-from update_checks import Update
+from tiny_model import TinyModel
+from update_checks import Update, gradient_of
 
 from evenstep.integrations import lightning as even
 
@@ -38,7 +38,7 @@ class Module(LightningModule):
         return self.model(**batch).loss
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        self.epochs[-1][-1].gradient = flat([p.grad for p in self.model.parameters()])
+        self.epochs[-1][-1].gradient = gradient_of(self.model)
         self.epochs[-1].append(Update())
 
     def configure_optimizers(self) -> Any:

@@ -11,7 +11,8 @@ import torch
 pytest.importorskip("lightning.pytorch")
 from lightning.pytorch import LightningModule
 from lightning_job import trainer_of
-from vision_rows import Rows, gradient_of, of_one_batch
+from update_checks import gradient_of
+from vision_rows import Rows, of_one_batch
 
 import evenstep
 from evenstep.integrations import lightning as even

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from launched_rank import as_rank
 from ranks import Rank, run
-from tiny_trainer import Seen, trl_arguments
-from vision_trainer import Witness, check_updates, identities, telling
+from tiny_trainer import Seen, Witness, trl_arguments
+from vision_trainer import check_updates, identities, telling
 
 import evenstep
 from evenstep.errors import SampleError
