@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset
 from update_checks import gradient_of
 
-from families.family import Family
+from families import Family
 
 Collate = Callable[[list[Any]], Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import transformers
-from fsdp_on_cpu import CpuAccelerator
 from launched_rank import as_rank
 from ranks import Job, Rank, run
+from sharded_on_cpu import CpuAccelerator
 from tiny_trainer import gathered, losses, make_trainer
 
 pytest.importorskip("datasets")

@@ -14,8 +14,7 @@ import evenstep
 from evenstep.errors import SampleError
 from evenstep.integrations import transformers as even
 from evenstep.plan import Policy
-from families import FAMILIES, IMAGE_FAMILIES
-from families.family import Family
+from families import FAMILIES, IMAGE_FAMILIES, Family
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")

@@ -15,7 +15,7 @@ from tiny_trainer import Seen, Witness, arguments, gathered, losses, together
 from transformers import Trainer
 from vision_rows import Collate, of_one_batch
 
-from families.family import Family
+from families import Family
 
 
 def telling(base: type, seen: Seen, known: dict[tuple[int, ...], int]) -> type:
