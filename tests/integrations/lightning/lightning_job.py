@@ -19,9 +19,10 @@ from evenstep.integrations import lightning as even
 
 
 class Module(LightningModule):
-    def __init__(self) -> None:
+    def __init__(self, model: torch.nn.Module | None = None, rate: float = 0.1) -> None:
         super().__init__()
-        self.model = TinyModel()
+        self.model = TinyModel() if model is None else model
+        self.rate = rate
         self.epochs: list[list[Update]] = []
 
     def on_train_epoch_start(self) -> None:
@@ -42,7 +43,7 @@ class Module(LightningModule):
         self.epochs[-1].append(Update())
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        return torch.optim.SGD(self.parameters(), lr=self.rate)
 
 
 class Log(Logger):
