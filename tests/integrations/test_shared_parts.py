@@ -83,6 +83,7 @@ def test_values_to_log_are_those_of_the_steps_since_the_last_log() -> None:
     assert values.take() == {}
 
 
+@pytest.mark.slow
 def test_an_estimate_of_steps_is_close() -> None:
     loader = loader_of()
     estimate = estimate_steps(loader)
