@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import simulated_processes
-from os_process import Process
+from processes import Process
 from simulated_asyncio import Loop
 from simulated_objects import (
     ActorDiedError,

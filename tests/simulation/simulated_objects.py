@@ -8,7 +8,7 @@ import pickle
 import weakref
 from typing import Any
 
-from os_process import Process
+from processes import Process
 from simulated_world import World
 
 

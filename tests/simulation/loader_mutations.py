@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +29,7 @@ from evenstep.loader.workers.iterable import ChunkedIterable
 @dataclass(frozen=True)
 class Mutation:
     name: str
-    owner: type
-    method: str
+    function: Callable[..., Any]
     line: str
     instead: str = "pass"
     near: int = 0
@@ -37,149 +37,131 @@ class Mutation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        before: Any = vars(self.owner)[self.method]
-        source = textwrap.dedent(inspect.getsource(before))
-        assert self.line in source, f"{self.name}: {self.owner.__name__} has changed"
-        module = vars(sys.modules[self.owner.__module__])
+        module = sys.modules[self.function.__module__]
+        *owners, name = self.function.__qualname__.split(".")
+        owner = functools.reduce(getattr, owners, module)
+        source = textwrap.dedent(inspect.getsource(self.function))
+        assert self.line in source, f"{self.name}: {self.function.__qualname__} has changed"
         made: dict[str, Any] = {}
         mutated = source.replace(self.line, self.instead, 1)
-        exec(compile(mutated, f"<{self.name}>", "exec"), module, made)
-        setattr(self.owner, self.method, made[self.method])
+        exec(compile(mutated, f"<{self.name}>", "exec"), vars(module), made)
+        setattr(owner, name, made[name])
         try:
             yield
         finally:
-            setattr(self.owner, self.method, before)
+            setattr(owner, name, self.function)
 
 
-MUTATIONS = (
-    Mutation("a credit is lost", PipePorts, "credit", "self._credits.put(None)"),
-    Mutation("no end of the queue", EpochRun, "_collate", "self._batches.put(None)"),
+LOADER_MUTATIONS = (
+    Mutation("a credit is lost", PipePorts.credit, "self._credits.put(None)"),
+    Mutation("no end of the queue", EpochRun._collate, "self._batches.put(None)"),
     Mutation(
-        "an abort is not announced",
-        EpochRun,
-        "_plan",
-        "self._ports.exchange(_abort(error))",
-        near=4,
+        "an abort is not announced", EpochRun._plan, "self._ports.exchange(_abort(error))", near=4
     ),
-    Mutation("a wake-up is forgotten", SampleStore, "take", "self._changed.notify_all()", near=43),
+    Mutation("a wake-up is forgotten", SampleStore.take, "self._changed.notify_all()", near=43),
     Mutation(
         "nobody is told that no credit will come",
-        PipePorts,
-        "end_delivery",
+        PipePorts.end_delivery,
         "self._credits.put(None)",
         near=97,
     ),
     Mutation(
         "the state is one step late",
-        EpochCursor,
-        "note_step",
+        EpochCursor.note_step,
         "self._progress =",
         "self._progress, self._late = getattr(self, '_late', self._progress),",
         near=5,
     ),
     Mutation(
         "a feeder that has ended does not read",
-        Feeder,
-        "_run",
+        Feeder._run,
         "while self._deals is not None and",
         "while False and",
         near=52,
     ),
     Mutation(
         "indices of the pass before",
-        IndexFeed,
-        "__iter__",
+        IndexFeed.__iter__,
         "if serial != self.serial:",
         "if False:",
         near=1197,
     ),
     Mutation(
         "steps of the pass before",
-        BatcherProcess,
-        "get",
+        BatcherProcess.get,
         "if serial in (self._serial, ANY_PASS):",
         "if True:",
         near=1273,
     ),
-    Mutation("the end is not awaited", StepIterator, "_next", "self._await_others()", near=199),
-    Mutation("a reason is not passed on", Session, "leave", "self._reason = reason", near=37),
+    Mutation("the end is not awaited", StepIterator._next, "self._await_others()", near=199),
+    Mutation("a reason is not passed on", Session.leave, "self._reason = reason", near=37),
     Mutation(
         "what was asked for samples that failed is not read",
-        IndexFeed,
-        "drain",
+        IndexFeed.drain,
         "not (over.is_set() or self._kept)",
         "False",
         near=100677,
     ),
     Mutation(
         "a lost message is not explained",
-        StepIterator,
-        "_next",
+        StepIterator._next,
         "known = self._session.broken or self._exchange.failure",
         "known = self._exchange.failure",
         near=101332,
     ),
     Mutation(
         "a chunk of skipped samples is none",
-        WindowChecksum,
-        "note",
+        WindowChecksum.note,
         "if len(numbers):",
         "if True:",
         near=100121,
     ),
     Mutation(
         "an error of another rank at the end",
-        GlooExchange,
-        "_serve",
+        GlooExchange._serve,
         "session.note(messages)",
         near=199,
     ),
     Mutation(
         "messages that nobody reads are not dropped",
-        Session,
-        "end",
+        Session.end,
         "while not self._silent and self._alive()",
         "while False",
         near=516,
     ),
     Mutation(
         "a worker whose turn it is not begins",
-        ChunkedIterable,
-        "__iter__",
+        ChunkedIterable.__iter__,
         "worker < states.turn",
         "False",
         near=140,
     ),
     Mutation(
         "one worker's end is that of all",
-        Intake,
-        "_streamed",
+        Intake._streamed,
         "max(self._spec.num_workers, 1)",
         "1",
         near=45,
     ),
     Mutation(
         "samples before a checkpoint come again",
-        Intake,
-        "_streamed",
+        Intake._streamed,
         "numbers[positions] = remaining",
         "numbers[:] = begin + np.arange(chunk.size)",
         near=43,
     ),
     Mutation(
         "a failure is forgotten",
-        SampleStore,
-        "end",
+        SampleStore.end,
         "self._failure or failure",
         "self._failure",
         near=8,
     ),
-    Mutation("nobody looks for lost ranks", Lifelines, "wait", "self.check(work, group)", near=32),
-    Mutation("a rank leaves without a word", Lifelines, "close", "self._tell(rank, loss)", near=3),
+    Mutation("nobody looks for lost ranks", Lifelines.wait, "self.check(work, group)", near=32),
+    Mutation("a rank leaves without a word", Lifelines.close, "self._tell(rank, loss)", near=3),
     Mutation(
         "nobody makes sure that ranks have met",
-        GlooExchange,
-        "_connect",
+        GlooExchange._connect,
         'self._gather(b"met")',
         near=462,
     ),
