@@ -22,11 +22,11 @@ from service_settings import POLICIES
 from simulated_modules import simulated_cluster
 
 MENDED = """
-    38 111 100145 100392 100561 104436 300339 500217 600645 600866 602721 603426 606160 801267
-    804194 804526 900957 2000554 2006217 2006316 4002328
+    111 100392 600645 600866 602721 603426 606160 801267 804194 804526 900957 2000554 2006217
+    2006316 4002328
 """
-SEEDS = (*range(4), 8, *map(int, MENDED.split()))
-"""Those above 8 once found faults, for example: states lacked reports, or had some twice; a
+SEEDS = (8, *map(int, MENDED.split()))
+"""All but the first once found faults, for example: states lacked reports, or had some twice; a
 registry took a rank's failure with it; a loader that had been taken out was looked for; ranks that
 were started again met the clients from before; a planner that was made again knew of no step to
 save at; two played the same loader; a message that came again was taken for one of the next client;
