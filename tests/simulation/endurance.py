@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from histories import History, Played
-from loader_mutations import Mutation
+
+from mutation import Mutation
 
 SOAK_SECONDS = float(os.environ.get("EVENSTEP_SIMULATION_SECONDS", "300"))
 _FIRST = int(os.environ.get("EVENSTEP_SIMULATION_SEED", "100000"))

@@ -1,15 +1,6 @@
-"""Deliberate faults: one line of the loader is another one. The simulation must find each."""
+"""Deliberate faults in the loader. The simulation must find each."""
 
 from __future__ import annotations
-
-import functools
-import inspect
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 from evenstep.loader.batcher.batcher_handles import BatcherProcess
 from evenstep.loader.batcher.intake import IndexFeed, Intake
@@ -24,33 +15,7 @@ from evenstep.loader.transport.peers import WindowChecksum
 from evenstep.loader.transport.rank_exchange import GlooExchange
 from evenstep.loader.transport.session import Session
 from evenstep.loader.workers.iterable import ChunkedIterable
-
-
-@dataclass(frozen=True)
-class Mutation:
-    name: str
-    function: Callable[..., Any]
-    line: str
-    instead: str = "pass"
-    near: int = 0
-    """The seed to begin with: the first one to find it is not far."""
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        module = sys.modules[self.function.__module__]
-        *owners, name = self.function.__qualname__.split(".")
-        owner = functools.reduce(getattr, owners, module)
-        source = textwrap.dedent(inspect.getsource(self.function))
-        assert self.line in source, f"{self.name}: {self.function.__qualname__} has changed"
-        made: dict[str, Any] = {}
-        mutated = source.replace(self.line, self.instead, 1)
-        exec(compile(mutated, f"<{self.name}>", "exec"), vars(module), made)
-        setattr(owner, name, made[name])
-        try:
-            yield
-        finally:
-            setattr(owner, name, self.function)
-
+from mutation import Mutation
 
 LOADER_MUTATIONS = (
     Mutation("a credit is lost", PipePorts.credit, "self._credits.put(None)"),

@@ -1,8 +1,6 @@
-"""Deliberate faults: one line of the service is another one. The simulation must find each."""
+"""Deliberate faults in the service. The simulation must find each."""
 
 from __future__ import annotations
-
-from loader_mutations import Mutation
 
 from evenstep.service.backends.ray.actors import LoaderActor
 from evenstep.service.backends.ray.locators import RayLocator
@@ -17,6 +15,7 @@ from evenstep.service.registry.common_state import CommonState
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.handles import RemoteReply
 from evenstep.service.source_loader.source_stream import SourceStream
+from mutation import Mutation
 
 SERVICE_MUTATIONS = (
     Mutation(

@@ -74,7 +74,6 @@ _THREADING = _Module(
     Condition=simulated.Condition,
     Event=simulated.Event,
     current_thread=simulated.current_thread,
-    get_ident=lambda: id(simulated.current()),
     enumerate=simulated.enumerate_threads,
     active_count=lambda: len(simulated.enumerate_threads()),
 )

@@ -17,15 +17,7 @@ class RayError(Exception):
 
 
 class RayActorError(RayError):
-    pass
-
-
-class ActorDiedError(RayActorError):
-    pass
-
-
-class ActorUnavailableError(RayActorError):
-    pass
+    """An actor has died, or cannot be reached."""
 
 
 class RayTaskError(RayError):

@@ -98,7 +98,6 @@ class Process:
         if self.os is not None:
             self.os.world.exit(self.os, -9)
 
-    terminate = kill
     close = staticmethod(lambda: None)
 
 

@@ -143,9 +143,6 @@ class Lock(Simulated):
         self._held = False
         world().wake(self._waiting)
 
-    def locked(self) -> bool:
-        return self._held
-
     def __enter__(self) -> bool:
         return self.acquire()
 

@@ -15,11 +15,12 @@ import pytest
 pytest.importorskip("greenlet")
 
 from endurance import SOAK_SECONDS, check_all, check_found, check_same, run_for_long
-from loader_mutations import Mutation
 from service_histories import by_policy, service_history_of, service_reference
 from service_mutations import SERVICE_MUTATIONS
 from service_settings import POLICIES
 from simulated_modules import simulated_cluster
+
+from mutation import Mutation
 
 MENDED = """
     111 100392 600645 600866 602721 603426 606160 801267 804194 804526 900957 2000554 2006217

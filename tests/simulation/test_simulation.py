@@ -17,8 +17,10 @@ pytest.importorskip("greenlet")
 
 from endurance import SOAK_SECONDS, check_all, check_found, check_same, run_for_long
 from loader_histories import loader_history_of, loader_reference
-from loader_mutations import LOADER_MUTATIONS, Mutation
+from loader_mutations import LOADER_MUTATIONS
 from simulated_modules import simulated_machine
+
+from mutation import Mutation
 
 MENDED = """
     23 462 100022 100031 100121 100677 7001022 7002835 7006134 7009245 7011966 9009386 9011167
