@@ -17,9 +17,9 @@ class Mutation:
     name: str
     function: Callable[..., Any]
     """For a property, its getter."""
-    line: str
-    """A part of it, in place of which is `instead`."""
-    instead: str = "pass"
+    change: str
+    """A line of it, or a part of one, and what is there instead: ``right -> wrong``. A line by
+    itself is left out."""
     near: int = 0
     """The seed to begin with: the first one to find it is not far."""
 
@@ -30,8 +30,9 @@ class Mutation:
         owner = functools.reduce(getattr, owners, module)
         before, made = vars(owner)[name], dict[str, Any]()
         source = textwrap.dedent(inspect.getsource(self.function))
-        assert self.line in source, f"{self.name}: {self.function.__qualname__} has changed"
-        mutated = source.replace(self.line, self.instead, 1)
+        line, changed, instead = self.change.partition(" ->")
+        assert line in source, f"{self.name}: {self.function.__qualname__} has changed"
+        mutated = source.replace(line, instead[1:] if changed else "pass", 1)
         exec(compile(mutated, f"<{self.name}>", "exec"), vars(module), made)
         setattr(owner, name, made[name])
         try:

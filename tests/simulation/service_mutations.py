@@ -21,46 +21,40 @@ SERVICE_MUTATIONS = (
     Mutation(
         "steps are dropped while a client needs them",
         DataConstructor._update_taken,
-        "if not any(_fetches(plan, each) for each in waiting)",
-        "if len(waiting) < len(self.clients)",
+        "not any(_fetches(plan, each) for each in waiting) -> len(waiting) < len(self.clients)",
         near=118,
     ),
-    Mutation("releases are lost", StepFetcher._fetch_from, "_messages(ended)", "[]", near=7),
-    Mutation("a planned step is planned again", Planner.plan, "step < self._step", "False"),
+    Mutation("releases are lost", StepFetcher._fetch_from, "_messages(ended) -> []", near=7),
+    Mutation("a planned step is planned again", Planner.plan, "step < self._step -> False"),
     Mutation(
         "carried samples are forgotten",
         Planner._by_strategy,
-        "Windows.of(plan.carried)",
-        "Windows.of(plan.carried[:0])",
+        "Windows.of(plan.carried) -> Windows.of(plan.carried[:0])",
         near=40,
     ),
     Mutation(
         "reports that came late are not in states",
         Planner._with_reports,
-        "*self._signals.to_list()",
-        "",
+        "*self._signals.to_list() ->",
         near=42,
     ),
-    Mutation("reports count too soon", Signals.__init__, "prefetch + 3", "prefetch + 2", near=45),
+    Mutation("reports count too soon", Signals.__init__, "prefetch + 3 -> prefetch + 2", near=45),
     Mutation(
         "loaders that share a source are out of step",
         LoaderPool._ask,
-        "_merge(answers)",
-        "answers[-1]",
+        "_merge(answers) -> answers[-1]",
         near=49,
     ),
     Mutation(
         "a sample that is passed over is read on from there",
         SourceStream.stored,
-        "or self._at != position",
-        "",
+        "or self._at != position ->",
         near=40,
     ),
     Mutation(
         "more is requested than may be",
         RankClient._request_steps,
-        "<= self",
-        "<= 9 + self",
+        "<= self -> <= 9 + self",
         near=40,
     ),
     Mutation(
@@ -72,8 +66,7 @@ SERVICE_MUTATIONS = (
     Mutation(
         "a planner that is made again begins anew",
         StoredPlanner.__init__,
-        "store.newest_state() is not None",
-        "False",
+        "store.newest_state() is not None -> False",
     ),
     Mutation(
         "who has gone on is waited for", CommonState.took_step, "self._end_if_decided()", near=312
@@ -81,8 +74,7 @@ SERVICE_MUTATIONS = (
     Mutation(
         "a state before all have come",
         CommonState._end_if_decided,
-        "come.issuperset(meeting.ranks)",
-        "come",
+        "come.issuperset(meeting.ranks) -> come",
     ),
     Mutation(
         "a rank that failed is waited for",
@@ -93,22 +85,19 @@ SERVICE_MUTATIONS = (
     Mutation(
         "a client that is announced twice is two",
         JobRegistry.register_client,
-        "if mark not in self._numbers",
-        "if True",
+        "if mark not in self._numbers -> if True",
         near=1848,
     ),
     Mutation(
         "an actor that is being made again is taken for gone",
         RayLocator.locate,
-        "time.sleep(_INTERVAL)",
-        "raise RoleGoneError",
+        "time.sleep(_INTERVAL) -> raise RoleGoneError",
         near=2,
     ),
     Mutation(
         "a loader with standbys plays less than it is told",
         LoaderActor.play,
-        " part,\n",
-        " LoaderPart(**{**vars(part), 'shares': part.shares[:1]}),\n",
+        " part,\n ->  LoaderPart(**{**vars(part), 'shares': part.shares[:1]}),\n",
         near=7,
     ),
 )
