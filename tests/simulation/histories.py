@@ -120,13 +120,17 @@ class History:
 
     def smaller(self, played: Played, *, seconds: float = 60.0) -> Any:
         """One that goes wrong as this one did, with fewer runs, faults and choices that are not 0,
-        and with plainer settings."""
-        deadline = time.monotonic() + seconds
+        and with plainer settings.
+
+        Args:
+            seconds: of processor time, after which it is as small as it is by then.
+        """
+        deadline = time.process_time() + seconds
         history, found = dataclasses.replace(self, given=played.choices), True
-        while found and time.monotonic() < deadline:
+        while found and time.process_time() < deadline:
             found = False
             for smaller in (*history._plainer(), *history._duller()):
-                if time.monotonic() > deadline:
+                if time.process_time() > deadline:
                     break
                 tried = Played()
                 with contextlib.suppress(Exception):  # settings of which no job can be made
@@ -139,9 +143,9 @@ class History:
     def _plainer(self) -> Iterator[Any]:
         """Simpler settings, with the choices as they are, for whatever they then mean."""
         runs, replace = self.runs, dataclasses.replace
+        for number in range(len(runs) if len(runs) > 1 else 0):
+            yield replace(self, runs=runs[:number] + runs[number + 1 :])
         for number, run in enumerate(runs):
-            if len(runs) > 1:
-                yield replace(self, runs=runs[:number] + runs[number + 1 :])
             for plainer in _plainer(run):
                 yield replace(self, runs=(*runs[:number], plainer, *runs[number + 1 :]))
         for plainer in _plainer(self.setup):
