@@ -181,14 +181,12 @@ class History:
 
 
 def _plainer(settings: Any) -> Iterator[Any]:
-    """The settings with one that is its default, half as large, or lacks an entry."""
+    """The settings with one of them as it is by default, or without one of its entries."""
     for each in dataclasses.fields(settings):
         value = getattr(settings, each.name)
-        others = [each.default]
-        if isinstance(value, tuple):
+        others = [] if value == each.default else [each.default]
+        if isinstance(value, tuple):  # never a longer one, or it could go on for ever
+            others = [other for other in others if len(other) < len(value)]
             others += [value[:i] + value[i + 1 :] for i in range(len(value))]
-        elif isinstance(value, int) and value > 1:
-            others += [value // 2]
         for other in others:
-            if other != value:
-                yield dataclasses.replace(settings, **{each.name: other})
+            yield dataclasses.replace(settings, **{each.name: other})
