@@ -7,7 +7,7 @@ from evenstep.loader.batcher.whole_updates import WholeUpdates
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.plan.epoch import Remaining, Stream
 from evenstep.protocol.bodies import decode_proposals
-from evenstep.protocol.dealt_windows import DealtWindows, dealt_entries
+from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.lending import Lending
 from evenstep.protocol.look_ahead import LookAhead
 from evenstep.protocol.rank_protocol import RankProtocol
@@ -132,12 +132,15 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     ),
     "even, dealt": (
         Mutation(
-            "deals an entry twice", dealt_entries, "begin + before -> max(begin - 1, 0) + before"
+            "deals an entry twice",
+            DealtWindows._deal,
+            "self._rank, self.next_entry -> self._rank, max(self.next_entry - 1, 0)",
         ),
         Mutation(
             "deals by the count of its own rank",
-            dealt_entries,
-            "begin + before + ahead -> begin + rank + len(counts) * turns",
+            DealtWindows._deal,
+            "dealt_entries(counts, self._rank, self.next_entry) -> "
+            "self.next_entry + self._rank + len(counts) * np.arange(counts[self._rank])",
         ),
         Mutation(
             "waits for samples that are not dealt",
