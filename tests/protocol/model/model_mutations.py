@@ -171,14 +171,6 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             "the rank lends that has none", Lending.begin, "int(heads.finished.argmin()) -> 0"
         ),
     ),
-    "three ranks, one without samples": (
-        Mutation(
-            "every rank lends",
-            Lending.begin,
-            "heads.finished.argmin() -> "
-            "heads.finished.argmin() if heads.finished[self._rank] else self._rank",
-        ),
-    ),
     "fixed batches": (
         Mutation(
             "ignores an abort", check_no_abort, "not message.startswith(_ABORT_START) -> True"
