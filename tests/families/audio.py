@@ -35,11 +35,17 @@ from transformers import (
     WhisperProcessor,
 )
 
+from families import Family
 from families.collate import ChatCollate
-from families.family import Family
 from families.media import SAMPLING_RATE, messages, sound
-from families.text import CHAT_ANSWER, byte_tokenizer, chat_template
-from families.tiny import WIDTH, seeded, text_sizes
+from families.tiny import (
+    CHAT_ANSWER,
+    WIDTH,
+    byte_tokenizer,
+    chat_template,
+    seeded,
+    text_sizes,
+)
 
 BANDS, SECONDS = 16, 1
 FRAMES = 100 * SECONDS

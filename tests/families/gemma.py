@@ -1,6 +1,7 @@
 """Gemma 3: one square per image, and image tokens that look at each other in both directions.
+InternVL: all tiles of all images in one row, and padding on the left.
 
-What the processor returns for one sample with k images and T tokens:
+What the processor of Gemma 3 returns for one sample with k images and T tokens:
 
     input_ids, attention_mask   [1, T] int64
     token_type_ids              [1, T] int64: 1 for the tokens of an image; also without images
@@ -10,6 +11,10 @@ What the processor returns for one sample with k images and T tokens:
 absent without images.
 
 Without ``token_type_ids`` the model trains, too, but the tokens of an image see no later ones.
+
+The processor of InternVL has no ``token_type_ids``, and in ``pixel_values`` the tiles of all
+images. How many an image has stands in no field: it follows from the number of its placeholders.
+It pads on the left unless its call or its tokenizer says otherwise.
 """
 
 from __future__ import annotations
@@ -19,16 +24,21 @@ from transformers import (
     Gemma3ForConditionalGeneration,
     Gemma3ImageProcessorPil,
     Gemma3Processor,
+    GotOcr2ImageProcessorPil,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
+    InternVLProcessor,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     ProcessorMixin,
 )
+from transformers.video_processing_utils import BaseVideoProcessor
 
-from families.collate import image_family, nested_images
-from families.text import byte_tokenizer
-from families.tiny import seeded, text_sizes, vision_sizes
+from families.collate import flat_images, image_family, nested_images
+from families.tiny import byte_tokenizer, chat_template, seeded, text_sizes, vision_sizes
 
 PATCH, SIDE, IMAGE_TOKENS = 8, 32, 4
+TILE_TOKENS = (SIDE // PATCH // 2) ** 2
 ANSWER = "<start_of_turn>model\n"
 TEMPLATE = """\
 {% for message in messages %}{% set role = 'model' if message['role'] == 'assistant' else 'user' %}\
@@ -80,4 +90,46 @@ GEMMA3 = image_family(
     nested_images,
     tower="model.vision_tower.",
     answer=ANSWER,
+)
+
+
+def internvl_tokenizer() -> PreTrainedTokenizerFast:
+    return byte_tokenizer(
+        start_image_token="<img>",
+        end_image_token="</img>",
+        context_image_token="<IMG_CONTEXT>",
+        video_token="<video>",
+    )
+
+
+def internvl_processor() -> ProcessorMixin:
+    return InternVLProcessor(
+        image_processor=GotOcr2ImageProcessorPil(
+            size={"height": SIDE, "width": SIDE}, min_patches=1, max_patches=4
+        ),
+        tokenizer=internvl_tokenizer(),
+        video_processor=BaseVideoProcessor(),
+        image_seq_length=TILE_TOKENS,
+        chat_template=chat_template(image="<IMG_CONTEXT>"),
+    )
+
+
+def internvl_model(seed: int) -> PreTrainedModel:
+    tokenizer = internvl_tokenizer()
+    config = InternVLConfig(
+        vision_config=vision_sizes(SIDE, PATCH),
+        text_config=text_sizes(tokenizer, model_type="qwen2"),
+        image_token_id=tokenizer.context_image_token_id,
+        image_seq_length=TILE_TOKENS,
+    )
+    return seeded(lambda: InternVLForConditionalGeneration(config), seed)
+
+
+INTERNVL = image_family(
+    "InternVL",
+    internvl_processor,
+    internvl_model,
+    flat_images,
+    tower="model.vision_tower.",
+    padding_side="left",
 )

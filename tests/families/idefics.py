@@ -32,9 +32,7 @@ from transformers.models.smolvlm import processing_smolvlm
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from families.collate import image_family, nested_images
-from families.text import byte_tokenizer
-from families.tiny import seeded, text_sizes, vision_sizes
-from families.video import AnyVideoProcessor
+from families.tiny import byte_tokenizer, seeded, text_sizes, vision_sizes
 
 PATCH, SIDE, SHRINK = 8, 16, 2
 """A tile is 2 x 2 patches, which the connector joins to one token."""
@@ -46,10 +44,6 @@ TEMPLATE = """\
 {% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}\
 {% endfor %}<end_of_utterance>
 {% endfor %}{% if add_generation_prompt %}Assistant: {% endif %}"""
-
-
-class TorchvisionFreeSmolVLM(AnyVideoProcessor, SmolVLMProcessor):
-    """The processor as it is, without the check of its video processor."""
 
 
 def idefics_tokenizer() -> PreTrainedTokenizerFast:
@@ -76,7 +70,7 @@ def smolvlm_processor() -> ProcessorMixin:
     # It refuses to be built without num2words, which spells the number of frames of a video.
     if processing_smolvlm.num2words is None:
         processing_smolvlm.num2words = str
-    return TorchvisionFreeSmolVLM(
+    return SmolVLMProcessor(
         image_processor=SmolVLMImageProcessorPil(**SIZES),
         tokenizer=idefics_tokenizer(),
         video_processor=BaseVideoProcessor(),

@@ -39,19 +39,13 @@ from transformers import (
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from families.collate import flat_images, image_family, nested_images
-from families.text import byte_tokenizer, chat_template
-from families.tiny import seeded, text_sizes, vision_sizes
-from families.video import AnyVideoProcessor
+from families.tiny import byte_tokenizer, chat_template, seeded, text_sizes, vision_sizes
 
 PATCH, SIDE = 8, 16
 """A tile is 2 x 2 patches: 4 tokens."""
 GRIDS = [[SIDE, 2 * SIDE], [2 * SIDE, SIDE], [2 * SIDE, 2 * SIDE]]
 TEMPLATE = chat_template(image="<image>")
 CLIP = vision_sizes(SIDE, PATCH, model_type="clip_vision_model")
-
-
-class TorchvisionFreeLlavaOnevision(AnyVideoProcessor, LlavaOnevisionProcessor):
-    """The processor as it is, without the check of its video processor."""
 
 
 def llava_tokenizer() -> PreTrainedTokenizerFast:
@@ -74,7 +68,7 @@ def next_processor() -> ProcessorMixin:
 
 
 def onevision_processor() -> ProcessorMixin:
-    return TorchvisionFreeLlavaOnevision(
+    return LlavaOnevisionProcessor(
         image_processor=LlavaOnevisionImageProcessorPil(
             size={"height": SIDE, "width": SIDE}, image_grid_pinpoints=[[SIDE, SIDE], *GRIDS]
         ),

@@ -7,16 +7,26 @@ What the processors return for one sample with k images and T tokens:
     pixel_values                [patches of all k images, 3 * 2 * patch * patch] float32
     image_grid_thw              [k, 3] int64: 1, rows and columns of patches
 
-Token-long fields are padded: ``mm_token_type_ids`` with 0. ``pixel_values`` and ``image_grid_thw``
-are joined along their first dimension in order of the samples; without images they are absent.
+and for its v videos
+
+    pixel_values_videos         [patches of all v videos, 3 * 2 * patch * patch] float32
+    video_grid_thw              [v, 3] int64: pairs of frames, rows and columns of patches
+    second_per_grid_ts          [v] float32; of Qwen2.5-VL alone
+
+Token-long fields are padded: ``mm_token_type_ids`` with 0. The others are joined along their first
+dimension in order of the samples, and absent without images or videos.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
+import numpy as np
+import torch
 from transformers import (
+    BatchFeature,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     ProcessorMixin,
@@ -32,12 +42,19 @@ from transformers import (
     Qwen3VLProcessor,
 )
 from transformers.video_processing_utils import BaseVideoProcessor
+from transformers.video_utils import VideoMetadata
 
-from families.collate import flat_images, image_family
-from families.family import Family
-from families.text import byte_tokenizer, chat_template
-from families.tiny import WIDTH, seeded, text_sizes
-from families.video import AnyVideoProcessor
+from families import Family
+from families.collate import ChatCollate, flat_images, image_family
+from families.media import frames, image, messages
+from families.tiny import (
+    CHAT_ANSWER,
+    WIDTH,
+    byte_tokenizer,
+    chat_template,
+    seeded,
+    text_sizes,
+)
 
 PATCH = 8
 SIZE = {"shortest_edge": (2 * PATCH) ** 2, "longest_edge": (6 * PATCH) ** 2}
@@ -46,18 +63,6 @@ TEMPLATE = chat_template(
     image="<|vision_start|><|image_pad|><|vision_end|>",
     video="<|vision_start|><|video_pad|><|vision_end|>",
 )
-
-
-class TorchvisionFreeQwen2VL(AnyVideoProcessor, Qwen2VLProcessor):
-    """The processor as it is, without the check of its video processor."""
-
-
-class TorchvisionFreeQwen25VL(AnyVideoProcessor, Qwen2_5_VLProcessor):
-    """The processor as it is, without the check of its video processor."""
-
-
-class TorchvisionFreeQwen3VL(AnyVideoProcessor, Qwen3VLProcessor):
-    """The processor as it is, without the check of its video processor."""
 
 
 def qwen_tokenizer() -> PreTrainedTokenizerFast:
@@ -73,11 +78,11 @@ def image_processor() -> Qwen2VLImageProcessorPil:
     return Qwen2VLImageProcessorPil(patch_size=PATCH, size=SIZE)
 
 
-def processor(kind: type[ProcessorMixin]) -> ProcessorMixin:
+def processor(kind: type[ProcessorMixin], videos: Any = BaseVideoProcessor) -> ProcessorMixin:
     return kind(
         image_processor=image_processor(),
         tokenizer=qwen_tokenizer(),
-        video_processor=BaseVideoProcessor(),
+        video_processor=videos(),
         chat_template=TEMPLATE,
     )
 
@@ -134,6 +139,64 @@ def _family(
     return image_family(name, partial(processor, kind), model, flat_images, tower="model.visual.")
 
 
-QWEN2_VL = _family("Qwen2-VL", TorchvisionFreeQwen2VL, qwen2_vl_model)
-QWEN2_5_VL = _family("Qwen2.5-VL", TorchvisionFreeQwen25VL, qwen2_5_vl_model)
-QWEN3_VL = _family("Qwen3-VL", TorchvisionFreeQwen3VL, qwen3_vl_model)
+QWEN2_VL = _family("Qwen2-VL", Qwen2VLProcessor, qwen2_vl_model)
+QWEN2_5_VL = _family("Qwen2.5-VL", Qwen2_5_VLProcessor, qwen2_5_vl_model)
+QWEN3_VL = _family("Qwen3-VL", Qwen3VLProcessor, qwen3_vl_model)
+
+
+FRAMES_PER_SECOND = 2.0
+
+
+class PilVideoProcessor(BaseVideoProcessor):
+    """Videos uint8 [frames, height, width, 3] -> patches and grids of every second frame, made
+    by the image processor: that of transformers needs torchvision."""
+
+    merge_size, temporal_patch_size = 2, 2
+
+    def __call__(self, videos: Sequence[np.ndarray], **options: Any) -> BatchFeature:
+        steps = image_processor()
+        made = [steps(images=list(video[::2]), return_tensors="pt") for video in videos]
+        grids = [each["image_grid_thw"] for each in made]
+        metadata = [
+            VideoMetadata(
+                total_num_frames=len(video),
+                fps=FRAMES_PER_SECOND,
+                frames_indices=list(range(len(video))),
+            )
+            for video in videos
+        ]
+        data = {
+            "pixel_values_videos": torch.cat([each["pixel_values"] for each in made]),
+            "video_grid_thw": torch.tensor([[len(grid), *grid[0, 1:]] for grid in grids]),
+            "video_metadata": metadata,
+        }
+        return BatchFeature(data)
+
+
+def video_row(number: int, images: int | None = None) -> dict[str, Any]:
+    """A row without media, with a video, or with an image and a video, by turns."""
+    count = number % 3 if images is None else images
+    kinds = [[], ["video"], ["image", "video"]][count]
+    return {
+        "id": number,
+        "images": [image(number)] * kinds.count("image"),
+        "videos": [frames(number, 2 + 2 * (number % 2))] * kinds.count("video"),
+        "messages": messages(number, kinds),
+    }
+
+
+def images_and_videos(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """All images and all videos of the group, each in one list."""
+    media = {name: [item for row in rows for item in row[name]] for name in ("images", "videos")}
+    return {name: items for name, items in media.items() if items}
+
+
+VIDEO_PROCESSOR = partial(processor, Qwen2_5_VLProcessor, PilVideoProcessor)
+QWEN2_5_VL_VIDEO = Family(
+    name="Qwen2.5-VL video",
+    processor=VIDEO_PROCESSOR,
+    model=qwen2_5_vl_model,
+    row=video_row,
+    collate=ChatCollate(VIDEO_PROCESSOR, CHAT_ANSWER, images_and_videos),
+    tower="model.visual.",
+)

@@ -1,6 +1,7 @@
 """Jobs of a script under torchrun, for trainers that change the process they run in.
 
 The script is given its arguments as JSON, and writes what every rank has to report into a folder.
+It finds the helpers of the tests.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ import psutil
 
 WITHIN = 400.0  # seconds; a hang takes longer
 _MARK = "SCRIPT_JOB"  # in the environment of all processes of a job
+_TESTS = Path(__file__).parents[1]
+_HELPERS = [
+    str(_TESTS / part) for part in ("", "integrations", "integrations/transformers", "scenarios")
+]
 
 
 def run_script(
@@ -44,7 +49,10 @@ def torchrun(
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={ranks}", str(script), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", _MARK: str(log), **environ}
+    fixed = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", _MARK: str(log)}
+    environment = {**os.environ, **fixed, **environ}
+    paths = [*_HELPERS, *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     with (log / "log").open("w") as file:
         job = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
     try:

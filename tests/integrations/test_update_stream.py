@@ -17,11 +17,9 @@ DOCUMENTS = Documents(30, longest=64)
 IDENTITIES = set(range(30))
 
 
-def loader_of(
-    policy: Any = None, per_update: int = 1, documents: Documents = DOCUMENTS
-) -> evenstep.DataLoader:
+def loader_of(policy: Any = None, per_update: int = 1) -> evenstep.DataLoader:
     return evenstep.DataLoader(
-        documents,
+        DOCUMENTS,
         policy=policy or evenstep.Even(128),
         accumulate=per_update,
         loss_scaling="none",
@@ -65,15 +63,14 @@ def test_an_update_that_an_epoch_leaves_short_is_filled_without_loss(streams: An
         assert not trained_on(epoch[-per_update + 1 :])
 
 
-@pytest.mark.slow
 def test_epochs_follow_each_other_without_end(streams: Any) -> None:
     stream = streams()
-    seen = trained_on(islice(stream, 200))
-    assert len(seen) > 5 * len(IDENTITIES)
+    seen = trained_on(islice(stream, 50))
+    assert len(seen) > 2 * len(IDENTITIES)
     for begin in range(0, len(seen) - len(IDENTITIES), len(IDENTITIES)):
         assert set(seen[begin : begin + len(IDENTITIES)]) == IDENTITIES
-    assert stream.step.epoch >= 5
-    assert stream.values.take()["tokens"] > 5 * DOCUMENTS.lengths.sum()
+    assert stream.step.epoch >= 2
+    assert stream.values.take()["tokens"] > 2 * DOCUMENTS.lengths.sum()
 
 
 def test_a_step_of_several_micro_batches_is_handed_out_one_by_one(streams: Any) -> None:
@@ -84,7 +81,7 @@ def test_a_step_of_several_micro_batches_is_handed_out_one_by_one(streams: Any) 
     assert tokens == DOCUMENTS.lengths.sum()
 
 
-@pytest.mark.parametrize("handed", [0, 2, 4, 8])
+@pytest.mark.parametrize("handed", [0, 4])
 def test_a_state_goes_on_after_its_update(streams: Any, handed: int) -> None:
     straight = list(streams(2, epochs=2))
     stream = streams(2, epochs=2)

@@ -51,12 +51,17 @@ def sized_loader() -> evenstep.DataLoader:
     return loader_of(None, policy=policy, update_tokens=512, buffer_size="auto")
 
 
+def gradient_of(model: torch.nn.Module) -> torch.Tensor:
+    """Of all parameters; of those without one, zeros."""
+    return flat([torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()])
+
+
 def one_batch(model: torch.nn.Module, samples: list[int]) -> tuple[torch.Tensor, float]:
     """Gradient and loss of all samples as one padded batch."""
     model.zero_grad()
     loss = model(**evenstep.PadCollator()([DOCUMENTS[i] for i in samples])).loss
     loss.backward()
-    return flat([p.grad for p in model.parameters()]), loss.item()
+    return gradient_of(model), loss.item()
 
 
 def samples_of(updates: list[Update]) -> list[int]:

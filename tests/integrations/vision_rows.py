@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch.utils.data import Dataset
+from update_checks import gradient_of
 
-from families.family import Family
+from families import Family
 
 Collate = Callable[[list[Any]], Any]
 
@@ -24,12 +25,6 @@ class Rows(Dataset):  # type: ignore[type-arg]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return dict(self.rows[index])
-
-
-def gradient_of(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat(
-        [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in model.parameters()]
-    ).clone()
 
 
 def of_one_batch(

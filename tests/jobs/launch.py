@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "scenarios"))
 
+import pytest
 import ranks
 
 from jobs.job import Job
@@ -43,3 +44,11 @@ def on_rank(rank: ranks.Rank, jobs: Sequence[Job], folder: Path) -> list[Result]
             result, goes_on = run_on_rank(job, folder, rank.rank, checks=checks)
             made.append(result)
     return made
+
+
+def judge(results: Sequence[Result], most: int = 20) -> None:
+    """Fails if any job went wrong, with each such job as a command that runs it alone."""
+    wrong = [each for each in results if each.outcome == "wrong"]
+    if wrong:
+        more = f"\nand {len(wrong) - most} more" if len(wrong) > most else ""
+        pytest.fail("\n".join(map(str, wrong[:most])) + more, pytrace=False)

@@ -62,21 +62,6 @@ def test_shares_of_one_size_need_no_filler_and_others_one_at_most(
     assert max(made) <= len(set(sizes(shards))) - 1
 
 
-@given(KEEPING, SHARDS, BUFFERS)
-def test_the_first_windows_are_such_that_all_ranks_run_out_in_the_same_round(
-    policy, shards, buffer_size
-):
-    world = World(policy, shards, buffer_size, shares=sizes(shards))
-    first = next(world.steps(), None)
-    if first is None:
-        return
-    size = policy.window_size(buffer_size)
-    rounds = -(-max(sizes(shards)) // size)
-    for shard, step in zip(shards, first):
-        expected = -(-len(shard) // rounds) if policy.looks_ahead else min(size, len(shard))
-        assert len(step.round.start.numbers) == expected
-
-
 @settings(max_examples=20)
 @given(KEEPING, SHARDS, BUFFERS, RANDOMS, st.data())
 def test_a_wrong_share_costs_rounds_but_no_sample(policy, shards, buffer_size, random, data):

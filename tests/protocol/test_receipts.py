@@ -13,37 +13,51 @@ from evenstep.protocol.receipts import Receipt, RoundTotals, counts_by_source
 from worlds import totals_of
 
 COSTS = (PaddedTokenCost(), TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128))
+BOTH = VisionLanguageCost(
+    language=COSTS[1],
+    vision=TransformerCost.vision(layers=2, hidden_size=64, heads=4, ffn_size=128),
+)
 
 
-def make_receipt(
-    groups: list[list[int]], supervised: list[int], cost=COSTS[0], packed=False, steps=None
-):
-    lengths = [length for group in groups for length in group]
-    offsets = np.cumsum([0] + [len(group) for group in groups])
-    shapes = GroupShapes.measure(lengths, offsets)
-    bounds = np.arange(len(groups) + 1) if steps is None else np.array(steps)
-    tokens = np.array(supervised, np.int64)
+def make_receipt(groups, supervised, cost=COSTS[0], *, packed=False, vision=None, by_source=None):
+    lengths = np.array([length for group in groups for length in group])
     return Receipt.of(
-        shapes, np.array(lengths), tokens, cost, packed_to=1 if packed else None, steps=bounds
+        GroupShapes.measure(lengths, offsets_of(groups), vision),
+        lengths,
+        np.array(supervised, np.int64),
+        cost,
+        packed_to=1 if packed else None,
+        steps=np.arange(len(groups) + 1),
+        by_source=by_source,
     )
 
 
+def offsets_of(groups):
+    return np.cumsum([0, *map(len, groups)])
+
+
 @st.composite
-def receipts(draw, steps: int):
-    length = st.integers(1, draw(st.sampled_from([3, 300, 70_000, 10**9])))
-    groups = [draw(st.lists(length, min_size=1, max_size=6)) for _ in range(steps)]
+def receipts(draw, steps: int, *, images: bool):
+    """Receipts of groups that have images, or of text."""
+    longest = draw(st.sampled_from([3, 300, 70_000, 10**9]))
+    groups = [draw(st.lists(st.integers(1, longest), min_size=1, max_size=6)) for _ in range(steps)]
     supervised = [draw(st.integers(0, sum(group))) for group in groups]
-    return make_receipt(groups, supervised, draw(st.sampled_from(COSTS)), draw(st.booleans()))
+    cost, packed = draw(st.sampled_from(COSTS)), draw(st.booleans())
+    if not images:
+        return make_receipt(groups, supervised, cost, packed=packed)
+    samples = sum(map(len, groups))
+    most = draw(st.sampled_from([0, 3, 300, 70_000]))
+    patches = draw(st.lists(st.integers(0, most), min_size=samples, max_size=samples))
+    vision = np.array([patches, np.minimum(patches, 3), np.square(patches)], np.int64)
+    return make_receipt(groups, supervised, draw(st.sampled_from([BOTH, cost])), vision=vision)
 
 
-@given(st.data())
-def test_every_rank_decodes_exactly_what_each_rank_encoded(data):
+@given(st.data(), st.booleans())
+def test_every_rank_decodes_exactly_what_each_rank_encoded(data, images):
     steps = data.draw(st.integers(1, 5))
-    ranks = data.draw(st.integers(1, 6))
-    sent = [
-        Receipt.none() if data.draw(st.integers(0, 3)) == 0 else data.draw(receipts(steps))
-        for _ in range(ranks)
-    ]
+    sent = data.draw(
+        st.lists(receipts(steps, images=images) | st.just(Receipt.none()), min_size=1, max_size=6)
+    )
     totals = totals_of(sent)
     assert len(totals) == max(len(receipt) for receipt in sent)
     for rank, receipt in enumerate(sent):
@@ -51,46 +65,7 @@ def test_every_rank_decodes_exactly_what_each_rank_encoded(data):
             column = getattr(totals, field.name)[rank]
             expected = getattr(receipt, field.name) if len(receipt) else np.zeros(column.shape)
             np.testing.assert_array_equal(column, expected)
-
-
-BOTH = VisionLanguageCost(
-    language=COSTS[1],
-    vision=TransformerCost.vision(layers=2, hidden_size=64, heads=4, ffn_size=128),
-)
-
-
-@st.composite
-def receipts_of_images(draw, steps: int):
-    """Receipts of groups with and without images, and what each step's vision costs."""
-    groups = [draw(st.lists(st.integers(1, 300), min_size=1, max_size=4)) for _ in range(steps)]
-    samples = [length for group in groups for length in group]
-    most = draw(st.sampled_from([0, 3, 300, 70_000]))
-    patches = draw(st.lists(st.integers(0, most), min_size=len(samples), max_size=len(samples)))
-    vision = np.array([patches, np.minimum(patches, 3), np.square(patches)], np.int64)
-    offsets = np.cumsum([0, *map(len, groups)])
-    shapes = GroupShapes.measure(samples, offsets, vision)
-    return Receipt.of(
-        shapes,
-        np.array(samples),
-        np.zeros(steps, np.int64),
-        draw(st.sampled_from([BOTH, *COSTS])),
-        packed_to=None,
-        steps=np.arange(steps + 1),
-    )
-
-
-@given(st.data())
-def test_images_and_both_parts_of_the_cost_are_known_of_every_rank(data):
-    steps = data.draw(st.integers(1, 4))
-    sent = [data.draw(receipts_of_images(steps)) for _ in range(data.draw(st.integers(1, 4)))]
-    sent.append(Receipt.none())
-    totals = totals_of(sent)
-    for rank, receipt in enumerate(sent[:-1]):
-        for field in fields(Receipt):
-            column = getattr(totals, field.name)[rank]
-            np.testing.assert_array_equal(column, getattr(receipt, field.name))
-        assert (receipt.vision_cost <= receipt.cost).all()
-    assert not totals.patches[-1].any()
+        assert not images or (receipt.vision_cost <= receipt.cost).all()
 
 
 @given(st.data(), st.integers(1, 3))
@@ -99,26 +74,17 @@ def test_samples_and_tokens_of_each_source_are_known_of_every_rank(data, sources
     a_sample = st.tuples(st.integers(0, sources - 1), st.integers(1, 70_000))
     sent, wanted = [], []
     for _ in range(data.draw(st.integers(1, 3))):
-        groups = [data.draw(st.lists(a_sample, min_size=1, max_size=5)) for _ in range(steps)]
-        lengths = np.array([length for group in groups for _, length in group])
-        offsets = np.cumsum([0, *map(len, groups)])
-        receipt = Receipt.of(
-            GroupShapes.measure(lengths, offsets),
-            lengths,
-            np.zeros(steps, np.int64),
-            PaddedTokenCost(),
-            packed_to=None,
-            steps=np.arange(steps + 1),
-            by_source=counts_by_source(
-                np.array([source for group in groups for source, _ in group]),
-                sources,
-                lengths,
-                offsets,
-            ),
+        drawn = [data.draw(st.lists(a_sample, min_size=1, max_size=5)) for _ in range(steps)]
+        groups = [[length for _, length in group] for group in drawn]
+        by_source = counts_by_source(
+            np.array([source for group in drawn for source, _ in group]),
+            sources,
+            np.concatenate(groups),
+            offsets_of(groups),
         )
-        sent.append(receipt.encode())
+        sent.append(make_receipt(groups, [0] * steps, by_source=by_source).encode())
         of = [
-            [[n for s, n in group if s == source] for source in range(sources)] for group in groups
+            [[n for s, n in group if s == source] for source in range(sources)] for group in drawn
         ]
         wanted.append([[*map(len, one), *map(sum, one)] for one in of])
     assert RoundTotals.decode(sent, sources=sources).by_source.tolist() == wanted

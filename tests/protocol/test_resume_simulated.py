@@ -69,11 +69,22 @@ def test_exact_resume_makes_the_very_steps_of_the_uninterrupted_run(
         policy, shards, buffer_size, exhausted, sizes, missing=missing, **arrivals(random)
     )
     whole = [[visible(step) for step in steps] for steps in first.steps()]
-    for rank, (shard, bad) in enumerate(zip(shards, missing)):
-        trained = {number for steps in whole for number in steps[rank][1]}
-        assert not trained & bad
-        if exhausted == "pad" and not getattr(policy, "drop_last", False):
-            assert trained | bad == set(range(len(shard)))
+    assert [[own[0] for own in steps] for steps in whole] == [
+        [number] * len(shards) for number in range(len(whole))
+    ]
+    for rank, (shard, bad, machine) in enumerate(zip(shards, missing, first.machines)):
+        trained = [number for steps in whole for number in steps[rank][1]]
+        assert len({*trained}) == len(trained) == machine.emitted
+        assert not bad.intersection(trained)
+        assert machine.pending == 0
+        if exhausted == "pad":
+            assert machine.emitted + machine.dropped + len(bad) == len(shard)
+            assert machine.dropped == 0 or policy.drop_last
+        else:
+            assert not any(steps[rank][-1] for steps in whole), "a filler"
+    # Each round but those in which a rank only drops emits a sample on every rank that has any; a
+    # round is two exchanges, and there is one hello and one farewell.
+    assert first.exchanges <= 2 + 2 * max(map(len, shards))
     assert resumed_often(first, kills, random) == whole
 
 

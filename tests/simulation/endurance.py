@@ -1,52 +1,81 @@
-"""Plays histories for as long as one likes, and says how many and what was in them."""
+"""Plays histories: a few, those that find a deliberate fault, or for as long as one likes."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from histories import Played, describe
-from shrinking import shrink
+from histories import History, Played
+
+from mutation import Mutation
 
 SOAK_SECONDS = float(os.environ.get("EVENSTEP_SIMULATION_SECONDS", "300"))
 _FIRST = int(os.environ.get("EVENSTEP_SIMULATION_SEED", "100000"))
 
 
-def check(history: Any) -> Played:
-    played: Played = history.play()
+def check(history: History) -> Played:
+    played = history.play()
     if played.violation is not None:
-        print(describe(history, played))
-        smaller = shrink(history, played)
-        raise AssertionError(describe(smaller, smaller.play()))
+        print(history.describe(played))
+        smaller = history.smaller(played)
+        raise AssertionError(smaller.describe(smaller.play()))
     return played
 
 
-def run_for_long(history_of: Callable[[int], Any]) -> None:
-    begin, cpu, seed = time.monotonic(), time.process_time(), _FIRST
+def check_all(histories: Iterable[History], *what: str) -> None:
+    """None may go wrong, and what may happen happens in them: faults and errors of these names."""
+    happened: set[str] = set()
+    for history in histories:
+        played = check(history)
+        happened |= {*+played.faults, *played.errors}
+    assert happened.issuperset(what)
+
+
+def check_same(history: History) -> None:
+    """One seed is one history, and so is its text."""
+    assert history.play() == history.play() == history.from_text(history.to_text()).play()
+
+
+def check_found(mutation: Mutation, history_of: Callable[[int], History], reference: Any) -> None:
+    """One of the histories from where it was found before goes wrong."""
+    seeds = range(mutation.near, mutation.near + 200)
+    with mutation.applied():
+        reference.cache_clear()
+        try:
+            found = next((n for n in seeds if history_of(n).play().violation), None)
+        finally:
+            reference.cache_clear()
+    print(f"{mutation.name}: seed {found}", file=sys.stderr)
+    assert found is not None
+
+
+def run_for_long(history_of: Callable[[int], History]) -> None:
+    begin, cpu = time.monotonic(), time.process_time()
     total: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     errors: Counter[str] = Counter()
-    while time.monotonic() < begin + SOAK_SECONDS:
-        played = check(history_of(seed))
-        seed += 1
-        total.update(steps=played.scheduled, training_steps=played.trained)
+    for count in itertools.count():
+        if time.monotonic() > begin + SOAK_SECONDS:
+            break
+        played = check(history_of(_FIRST + count))
+        total.update(histories=1, steps=played.scheduled, training_steps=played.trained)
         faults += played.faults
         errors += played.errors
-        seconds = time.process_time() - cpu
-        if (seed - _FIRST) % 500 == 0:
-            print(f"{seed - _FIRST} histories, {total['steps']} steps", file=sys.stderr, flush=True)
+        if (count + 1) % 500 == 0:
+            print(f"{count + 1} histories, {total['steps']} steps", file=sys.stderr, flush=True)
+    seconds = time.process_time() - cpu
     report: dict[str, Any] = {
-        "histories": seed - _FIRST,
         **total,
         "faults": dict(faults),
         "errors": dict(errors),
         "seconds": round(time.monotonic() - begin),
         "processor_seconds": round(seconds),
-        "histories_per_processor_second": round((seed - _FIRST) / seconds, 1),
+        "histories_per_processor_second": round(total["histories"] / seconds, 1),
     }
     print(json.dumps(report, indent=1), file=sys.stderr)

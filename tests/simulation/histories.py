@@ -1,111 +1,70 @@
-"""Histories: drawn from a seed, played, judged, and written as text from which they play again."""
+"""What all histories have: choices drawn by a seed or given, a text from which one plays again, and
+smaller ones that go wrong in the same way."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
-import functools
-import gc
-import json
+import pickle
 import random
+import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from choices import Choices
-from job_settings import POLICIES, Run, Setup
-from process_faults import Fault
-from simulated_job import Attempt
-from verdict import check_attempt
-
-KINDS = (*["kill"] * 6, "stop", "stop", "delay", "delay", "sends", "receives", "start")
+STYLES = ("even", "lazy", "lazier", "by priority")
 
 
-@dataclass(frozen=True)
-class History:
-    setup: Setup
-    runs: tuple[Run, ...]
-    seed: int | None = None
-    given: tuple[int, ...] | None = None
-    """The choices; drawn by the seed when None."""
+class Choices:
+    """Every choice is a number; 0 is always the dullest: nobody is interrupted, nothing is late."""
 
-    def choices(self) -> Choices:
-        return Choices(self.seed, self.given)
+    def __init__(self, seed: int | None = None, given: Sequence[int] | None = None) -> None:
+        """
+        Args:
+            given: the choices; from its end on all are 0.
+        """
+        self.made: list[int] = []
+        self._given = given
+        self._random = random.Random(seed)
+        style = self._random.choice(STYLES)
+        self._stay = {"even": 0.0, "lazy": 0.7, "lazier": 0.95, "by priority": 1.0}[style]
+        self._changes = 0.02 if style == "by priority" else 0.0
 
-    def to_text(self) -> str:
-        return as_text(self)
+    def pick(self, count: int, *, dull: float = 0.0) -> int:
+        """A number below `count`; where it is drawn, 0 with at least the probability `dull`."""
+        if count < 2:
+            return 0
+        if self._given is not None:
+            at = len(self.made)
+            choice = min(self._given[at], count - 1) if at < len(self._given) else 0
+        elif dull and self._random.random() < dull:
+            choice = 0
+        else:
+            choice = int(self._random.random() * count)
+        self.made.append(choice)
+        return choice
 
-    @classmethod
-    def from_text(cls, text: str) -> History:
-        plain = from_text(text)
-        runs = []
-        for run in plain["runs"]:
-            faults = tuple(Fault(**fault) for fault in run.pop("faults"))
-            runs.append(Run(**run, faults=faults))
-        given = plain["given"]
-        return cls(
-            Setup(**plain["setup"]),
-            tuple(runs),
-            plain["seed"],
-            None if given is None else tuple(given),
-        )
+    def next_fiber(self, me: Any, runnable: list[Any]) -> Any:
+        """Who of those that can run is next; choice 0 is `me`."""
+        count = len(runnable)
+        if count == 1:
+            return runnable[0]
+        first = runnable.index(me) if me in runnable else 0
+        if self._given is None and self._changes:
+            if me is not None and self._random.random() < self._changes:
+                me.priority = self._random.random() - 1
+            best = max(range(count), key=lambda i: runnable[i].priority)
+            choice = (best - first) % count
+            self.made.append(choice)
+        else:
+            choice = self.pick(count, dull=self._stay if runnable[first] is me else 0.0)
+        return runnable[(first + choice) % count]
 
-    def play(self) -> Played:
-        return play(self)
-
-    def plainer(self) -> Iterator[History]:
-        """Simpler settings, with the choices as they are, for whatever they then mean."""
-        runs = self.runs
-        for number in range(len(runs)):
-            if len(runs) > 1:
-                yield dataclasses.replace(self, runs=runs[:number] + runs[number + 1 :])
-        for number, run in enumerate(runs):
-            changes = [
-                {"faults": run.faults[:i] + run.faults[i + 1 :]} for i in range(len(run.faults))
-            ]
-            changes += [
-                {"leaves": None},
-                {"slow": False},
-                {"heavy": False},
-                {"threads": 1},
-                {"persistent": False},
-            ]
-            changes += [{"ranks": run.ranks - 1}] if run.ranks > 1 else []
-            changes += [{"workers": run.workers - 1}] if run.workers > 1 else []
-            changes += [{"capacity": 1 << 16}, {"deaf": False}, {"timeout": 0.0}, {"prefetch": 2}]
-            for change in changes:
-                changed = dataclasses.replace(run, **change)
-                if changed != run:
-                    yield dataclasses.replace(
-                        self, runs=(*runs[:number], changed, *runs[number + 1 :])
-                    )
-        setup = self.setup
-        for change in (
-            {"epochs": 1},
-            {"samples": 12},
-            {"accumulate": 1},
-            {"policy": "fixed"},
-            {"shuffle": False},
-            {"iterable": None},
-            {"context": 1},
-            {"bad_sample": None},
-            {"bad_batch": None},
-            {"bad_order": None},
-        ):
-            changed = dataclasses.replace(setup, **change)
-            if changed != setup:
-                yield dataclasses.replace(self, setup=changed)
-
-
-def as_text(history: Any) -> str:
-    plain = dataclasses.asdict(history)
-    return base64.b85encode(zlib.compress(json.dumps(plain).encode(), 9)).decode()
-
-
-def from_text(text: str) -> Any:
-    return json.loads(zlib.decompress(base64.b85decode(text)))
+    def priority(self) -> float:
+        return self._random.random()
 
 
 @dataclass
@@ -118,191 +77,116 @@ class Played:
     """Steps of the scheduler."""
     trained: int = 0
     """Training steps of all ranks."""
-    faults: Counter[str] = dataclasses.field(default_factory=Counter)
-    errors: Counter[str] = dataclasses.field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def add(self, world: Any, injected: Sequence[tuple[str, float]], reports: Any) -> None:
+        """Counts a run."""
+        self.scheduled += world.steps
+        self.trained += sum(len(report.steps) for report in reports)
+        self.faults.update(what.partition(" ")[0] for what, _ in injected)
+        self.errors.update(type(r.error).__name__ for r in reports if r.error is not None)
+
+    @property
+    def kind(self) -> str | None:
+        """What went wrong, without its numbers."""
+        if self.violation is None:
+            return None
+        line = self.violation.splitlines()[0]
+        return "".join(c for c in line if c.isalpha() or c == " ")[:40]
 
 
-def history_of(seed: int) -> History:
-    draw = random.Random(seed)
-    setup = Setup(
-        policy=draw.choice(list(POLICIES)),
-        samples=draw.choice([12, 24, 24, 36]),
-        epochs=draw.choice([1, 1, 2]),
-        buffer_size=draw.choice([3, 6, 12]),
-        accumulate=draw.choice([1, 1, 2]),
-        chunk_size=draw.choice([1, 2, 3]),
-        shuffle=draw.random() < 0.7,
-        error=draw.choice(["raises", "raises", "exits", "cancels"]),
-    )
-    if draw.random() < 0.3:
-        what = draw.choice(["bad_sample", "bad_sample", "bad_batch", "bad_order"])
-        number = draw.randrange(setup.samples)
-        skips = 1 if what == "bad_sample" and draw.random() < 0.4 else 0
-        setup = dataclasses.replace(setup, skips=skips, **{what: number})
-    fixed: dict[str, Any] = {}
-    kinds = random.Random(f"kind {seed}")  # on its own: other histories are as they always were
-    kind = kinds.random()
-    if kind < 0.15:
-        fixed = {"ranks": kinds.choice([1, 2, 3]), "workers": kinds.choice([0, 1, 2, 2])}
-        how = kinds.choice(["replay", "dataset", "dataset", "iterator"])
-        # Small windows, so that states are in the middle of what the workers yield.
-        setup = dataclasses.replace(setup, samples=36, buffer_size=3, iterable=how)
-        setup = dataclasses.replace(setup, shuffle=False, skips=0, bad_order=None)
-    elif kind < 0.25:
-        # Tensors would be in memory that processes share, which is not simulated.
-        fixed = {"workers": 0, "heavy": False}
-        setup = dataclasses.replace(setup, context=2, accumulate=1, bad_batch=None)
-    runs: list[Run] = []
-    for _ in range(draw.choice([1, 2, 2, 3])):
-        same = runs and draw.random() < 0.5
-        ranks = runs[-1].ranks if same else draw.choice([1, 2, 2, 2, 3, 4])
-        if setup.context > 1:
-            ranks = min(ranks, 2)
-        deaf = random.Random(f"deaf {seed}").random() < 0.3
-        where: dict[str, Any] = {
-            "deaf": deaf,
-            "apart": kinds.random() < 0.3,
-            "stays": kinds.choice([0.0, 0.0, 1.0, 10.0]),
-        }
-        runs.append(_run_of(draw, setup, **{"ranks": ranks, **fixed, **where}))
-    return History(setup, tuple(runs), seed)
+@dataclass(frozen=True)
+class History:
+    setup: Any
+    runs: tuple[Any, ...]
+    seed: int | None = None
+    given: tuple[int, ...] | None = None
+    """The choices; drawn by the seed when None."""
 
+    def choices(self) -> Choices:
+        return Choices(self.seed, self.given)
 
-def _run_of(
-    draw: random.Random, setup: Setup, ranks: int, workers: int | None = None, **fixed: Any
-) -> Run:
-    workers = draw.choice([0, 0, 1, 2]) if workers is None else workers
-    processes = ranks * setup.context
-    leaves = draw.randrange(1, 8) if draw.random() < 0.3 else None
-    run = Run(
-        ranks=ranks,
-        workers=workers,
-        prefetch=draw.choice([1, 2, 4]),
-        threads=draw.choice([1, 1, 2]),
-        persistent=draw.random() < 0.5,
-        method=draw.choice(["fork", "spawn"]),
-        capacity=draw.choice([64, 1000, 1 << 16]),
-        heavy=draw.random() < 0.3,
-        saves=draw.choice([1, 2, 3]),
-        leaves=leaves,
-        who_leaves=draw.randrange(processes) if draw.random() < 0.2 else None,
-        how=draw.choice(["break", "close", "drop", "again", "again"]),
-        timeout=draw.choice([0.0, 0.0, 3.0]) if workers else 0.0,
-        slow=draw.random() < 0.5,
-    )
-    if run.who_leaves is not None and run.how == "again":
-        run = dataclasses.replace(run, how="break")
-    run = dataclasses.replace(run, **fixed)
-    faults = tuple(_fault_of(draw, run, processes) for _ in range(draw.choice([0, 1, 1, 1, 2, 3])))
-    if any(fault.kind == "receives" for fault in faults):
-        # What a process without memory has to say is less than a real pipe holds.
-        run = dataclasses.replace(run, capacity=1 << 16)
-    return dataclasses.replace(run, faults=faults)
+    def to_text(self) -> str:
+        return base64.b85encode(zlib.compress(pickle.dumps(self), 9)).decode()
 
+    @staticmethod
+    def from_text(text: str) -> Any:
+        return pickle.loads(zlib.decompress(base64.b85decode(text)))
 
-def _fault_of(draw: random.Random, run: Run, processes: int) -> Fault:
-    process = f"rank{draw.randrange(processes)}"
-    if run.workers and draw.random() < 0.7:
-        process += ".batcher"
-        if draw.random() < 0.4:
-            process += f".worker{draw.randrange(run.workers)}"
-    kind = draw.choice(KINDS)
-    seconds = {"stop": draw.choice([0.3, 2.0, 30.0]), "delay": draw.choice([0.01, 0.3, 2.0])}
-    step = int(2 ** draw.uniform(0, 9.5))
-    return Fault(kind, process, step, seconds.get(kind, 0.0))
+    def play(self) -> Played:
+        """Plays it to the end of the job: after its runs comes one where nothing goes wrong."""
+        raise NotImplementedError
 
+    def smaller(self, played: Played, *, seconds: float = 60.0) -> Any:
+        """One that goes wrong as this one did, with fewer runs, faults and choices that are not 0,
+        and with plainer settings.
 
-class Violation(Exception):
-    pass
+        Args:
+            seconds: of processor time, after which it is as small as it is by then.
+        """
+        deadline = time.process_time() + seconds
+        history, found = dataclasses.replace(self, given=played.choices), True
+        while found and time.process_time() < deadline:
+            found = False
+            for smaller in (*history._plainer(), *history._duller()):
+                if time.process_time() > deadline:
+                    break
+                tried = Played()
+                with contextlib.suppress(Exception):  # settings of which no job can be made
+                    tried = smaller.play()
+                if tried.kind == played.kind:
+                    history, found = dataclasses.replace(smaller, given=tried.choices), True
+                    break
+        return history
 
+    def _plainer(self) -> Iterator[Any]:
+        """Simpler settings, with the choices as they are, for whatever they then mean."""
+        runs, replace = self.runs, dataclasses.replace
+        for number in range(len(runs) if len(runs) > 1 else 0):
+            yield replace(self, runs=runs[:number] + runs[number + 1 :])
+        for number, run in enumerate(runs):
+            for plainer in _plainer(run):
+                yield replace(self, runs=(*runs[:number], plainer, *runs[number + 1 :]))
+        for plainer in _plainer(self.setup):
+            yield replace(self, setup=plainer)
 
-@functools.lru_cache(maxsize=4096)
-def reference(setup: Setup, ranks: int, workers: int) -> list[list[Any]]:
-    """Every rank's steps where nothing fails but what the setup says, and nobody is interrupted."""
-    run = Run(ranks=ranks, workers=workers)
-    attempt = Attempt(setup, run, Choices(given=()), [], merged=False)
-    if (violation := attempt.world.run()) is not None:
-        raise Violation(f"undisturbed, {violation}")
-    return [report.steps for report in attempt.reports]
+    def _duller(self) -> Iterator[Any]:
+        """Fewer choices that are not 0: all after some point, then blocks of them."""
+        given = self.given or ()
+        last = max((i for i, choice in enumerate(given) if choice), default=-1) + 1
+        for kept in (0, last // 4, last // 2, 3 * last // 4, last - 1):
+            if 0 <= kept < len(given):
+                yield dataclasses.replace(self, given=given[:kept])
+        size = last // 2
+        while size:
+            for start in range(0, last, size):
+                if any(given[start : start + size]):
+                    zeros = (0,) * min(size, last - start)
+                    yield dataclasses.replace(
+                        self, given=given[:start] + zeros + given[start + size : last]
+                    )
+            size //= 2
 
-
-def play(history: History) -> Played:
-    """Plays a history to the end of the job: after its runs comes one where nothing goes wrong."""
-    played, choices, setup = Played(), history.choices(), history.setup
-    states: list[str] = []
-    known: dict[Any, Any] = {}  # what each rank has received at a step, since ranks changed
-    trained: Counter[tuple[int, int]] = Counter()
-    last, ranks, dealt_anew = history.runs[-1], 0, False
-    quiet = dataclasses.replace(last, faults=(), leaves=None, timeout=0.0)
-    for run in (*history.runs, quiet):
-        merged = bool(states) and (
-            len(states) != run.ranks or (setup.iterable is None and choices.pick(4, dull=0.7) > 0)
+    def describe(self, played: Played) -> str:
+        return "\n".join(
+            [
+                f"seed {self.seed}: {self.setup}",
+                *(f"  {run}" for run in self.runs),
+                f"{sum(map(bool, played.choices))} of {len(played.choices)} choices are not 0",
+                str(played.violation),
+                f"play it again: python -m replay {self.to_text()!r}",
+            ]
         )
-        if merged or dealt_anew or run.ranks != ranks:
-            known, ranks = {}, run.ranks
-        attempt = Attempt(setup, run, choices, states, merged=merged)
-        played.violation = attempt.world.run()
-        reports = attempt.reports
-        played.scheduled += attempt.world.steps
-        played.trained += sum(len(report.steps) for report in reports)
-        played.faults.update(what.partition(" ")[0] for what, _ in attempt.injected)
-        played.errors.update(type(r.error).__name__ for r in reports if r.error is not None)
-        if played.violation is None:
-            try:
-                # The order of an iterable dataset depends on its workers, and nothing else does.
-                workers = run.workers if setup.iterable is not None else 0
-                expected = None if states else reference(setup, run.ranks, workers)
-                played.violation = check_attempt(attempt, known, expected)
-            except Violation as violation:
-                played.violation = str(violation)
-        if played.violation is not None:
-            break
-        finished = all(report.finished for report in reports)
-        complete = set.intersection(*(set(report.saved) for report in reports))
-        # Unless it has saved, the next run may resume from what was there before it was merged.
-        dealt_anew = merged and not complete
-        if complete:
-            number = max(complete)
-            reports = reports[:: setup.context]
-            states = [report.saved[number][0] for report in reports]
-            for report in reports:
-                for epoch, _, indices, _ in report.steps[: report.saved[number][1]]:
-                    trained.update((epoch, index) for index in indices)
-        del attempt, reports
-        if finished:
-            break
-    if played.violation is None:
-        played.violation = _audit(setup, trained, finished)
-    played.choices = tuple(choices.made)
-    gc.collect()
-    return played
 
 
-def _audit(setup: Setup, trained: Counter[tuple[int, int]], finished: bool) -> str | None:
-    wanted = Counter(
-        (epoch, index)
-        for epoch in range(setup.epochs)
-        for index in range(setup.samples)
-        if index != setup.bad_sample
-    )
-    if extra := trained - wanted:
-        return f"samples that come again: {sorted(extra)}"
-    if setup.fails:
-        return "the job ends, and cannot" if finished else None
-    if not finished:
-        return "the last run, in which nothing goes wrong, does not reach the end"
-    if lost := wanted - trained:
-        return f"samples that are lost: {sorted(lost)}"
-    return None
-
-
-def describe(history: Any, played: Played) -> str:
-    return "\n".join(
-        [
-            f"seed {history.seed}: {history.setup}",
-            *(f"  {run}" for run in history.runs),
-            f"{len(played.choices)} choices, of which {sum(map(bool, played.choices))} are not 0",
-            str(played.violation),
-            f"play it again: python -m replay {history.to_text()!r}",
-        ]
-    )
+def _plainer(settings: Any) -> Iterator[Any]:
+    """The settings with one of them as it is by default, or without one of its entries."""
+    for each in dataclasses.fields(settings):
+        value = getattr(settings, each.name)
+        others = [] if value == each.default else [each.default]
+        if isinstance(value, tuple):  # never a longer one, or it could go on for ever
+            others = [other for other in others if len(other) < len(value)]
+            others += [value[:i] + value[i + 1 :] for i in range(len(value))]
+        for other in others:
+            yield dataclasses.replace(settings, **{each.name: other})

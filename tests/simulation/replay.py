@@ -9,27 +9,28 @@ from __future__ import annotations
 import sys
 
 import simulated_world
-from histories import History, describe, history_of
-from service_histories import ServiceHistory, service_history_of
-from shrinking import shrink
+from histories import History
+from loader_histories import LoaderHistory, loader_history_of
+from service_histories import service_history_of
 from simulated_modules import simulated_cluster, simulated_machine
 
 
 def main(text: str, *options: str) -> None:
-    of_service, seed = text.startswith("service:"), text.removeprefix("service:")
-    if of_service:
-        number = seed.isdecimal()
-        history = service_history_of(int(seed)) if number else ServiceHistory.from_text(text)
+    if text.isdecimal():
+        history = loader_history_of(int(text))
+    elif text.startswith("service:"):
+        history = service_history_of(int(text.removeprefix("service:")))
     else:
-        history = history_of(int(text)) if text.isdecimal() else History.from_text(text)
-    with simulated_cluster() if of_service else simulated_machine():
+        history = History.from_text(text)
+    of_loader = isinstance(history, LoaderHistory)
+    with simulated_machine() if of_loader else simulated_cluster():
         if "--trace" in options:
             simulated_world.trace = print
         played = history.play()
         if played.violation is not None and "--shrink" in options:
-            history = shrink(history, played)
+            history = history.smaller(played)
             played = history.play()
-    print(describe(history, played))
+    print(history.describe(played))
 
 
 if __name__ == "__main__":

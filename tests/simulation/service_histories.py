@@ -1,4 +1,4 @@
-"""Histories of a service: drawn from a seed, played and judged. See `histories`, of the loader."""
+"""Histories of a service: drawn from a seed, played and judged."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import functools
 import gc
 import random
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-from choices import Choices
-from histories import Played, as_text, from_text
-from process_faults import Fault
+from histories import History, Played
+from processes import Fault
 from service_settings import MESHES, ServiceRun, ServiceSetup
 from service_verdict import check_service
 from simulated_service import ServiceAttempt
@@ -21,72 +19,58 @@ from undisturbed_service import Undisturbed, undisturbed
 KINDS = (*["kill"] * 4, "stop", "stop", "delay", "cut", "cut")
 
 
-@dataclasses.dataclass(frozen=True)
-class ServiceHistory:
-    setup: ServiceSetup
-    runs: tuple[ServiceRun, ...]
-    seed: int | None = None
-    given: tuple[int, ...] | None = None
-    """The choices; drawn by the seed when None."""
-
-    def choices(self) -> Choices:
-        return Choices(self.seed, self.given)
-
-    def to_text(self) -> str:
-        return "service:" + as_text(self)
-
-    @classmethod
-    def from_text(cls, text: str) -> ServiceHistory:
-        plain = from_text(text.removeprefix("service:"))
-        runs = []
-        for run in plain["runs"]:
-            faults = tuple(Fault(**fault) for fault in run.pop("faults"))
-            run["changes"] = tuple(map(tuple, run["changes"]))
-            run["remesh"] = run["remesh"] and tuple(run["remesh"])
-            runs.append(ServiceRun(**run, faults=faults))
-        setup = ServiceSetup(**{**plain["setup"], "sizes": tuple(plain["setup"]["sizes"])})
-        given = plain["given"]
-        given = None if given is None else tuple(given)
-        return cls(setup, tuple(runs), plain["seed"], given)
-
+class ServiceHistory(History):
     def play(self) -> Played:
-        return play(self)
-
-    def plainer(self) -> Iterator[ServiceHistory]:
-        """Simpler settings, with the choices as they are, for whatever they then mean."""
-        runs, replace = self.runs, dataclasses.replace
-        for number in range(len(runs)):
-            if len(runs) > 1:
-                yield replace(self, runs=runs[:number] + runs[number + 1 :])
-        for number, run in enumerate(runs):
-            faults = run.faults
-            changes = [{"faults": faults[:i] + faults[i + 1 :]} for i in range(len(faults))]
-            changes += [{"lives": run.lives - 1}] if run.lives > 1 else []
-            changes += [{"loaders": run.loaders - 1}] if run.loaders > 1 else []
-            changes += [{"standbys": run.standbys - 1}] if run.standbys else []
-            changes += [{name: False} for name in ("slow", "late", "repeats")]
-            changes += [{name: None} for name in ("leaves", "astray", "closes", "remesh")]
-            changes += [{"changes": run.changes[1:]}]
-            changes += [{"mesh": "two"}, {"lockstep": True}]
-            for change in changes:
-                changed = replace(run, **change)
-                if changed != run:
-                    yield replace(self, runs=(*runs[:number], changed, *runs[number + 1 :]))
-        for change in (
-            {"sizes": (12,)},
-            {"stop": "all_exhausted"},
-            {"follows": False},
-            {"broadcast": False},
-            {"packed": False},
-            {"prefetch": 1},
-            {"bad_sample": None},
-            {"bad_batch": None},
-            {"bad_step": None},
-            {"policy": None},
-        ):
-            changed = replace(self.setup, **change)
-            if changed != self.setup:
-                yield replace(self, setup=changed)
+        played, choices, setup = Played(), self.choices(), self.setup
+        state: str | None = None
+        trained: Counter[tuple[int, int]] = Counter()
+        finished = False
+        quiet = dataclasses.replace(
+            self.runs[-1],
+            faults=(),
+            lives=1,
+            closes=None,
+            astray=None,
+            repeats=False,
+            changes=(),
+            remesh=None,
+        )
+        for run in (*self.runs, quiet):
+            expected = service_reference(setup, run.mesh, state)
+            references = [expected]
+            if run.remesh is not None:
+                references.append(service_reference(setup, run.remesh[1], state, run.mesh))
+            attempt = ServiceAttempt(
+                setup, run, choices, state, [each.taking for each in references]
+            )
+            played.violation = attempt.run()
+            reports = [r for r in attempt.reports if r.rank in attempt.taking[r.mesh]]
+            if attempt.changed_at is not None and run.remesh is not None:
+                state = expected.states[attempt.changed_at]
+                references[1] = service_reference(setup, run.remesh[1], state, run.mesh)
+                expected = references[attempt.reports[-1].mesh]
+            played.add(attempt.world, attempt.injected, reports)
+            played.faults["repeat"] += attempt.cluster.repeated
+            if played.violation is None:
+                played.violation = check_service(attempt, references)
+            if played.violation is not None:
+                break
+            step = attempt.checkpoint()
+            latest = [report for report in reports if report.life == reports[-1].life]
+            finished = all(report.finished for report in latest) if latest else True
+            end = expected.end if finished else step
+            for taken in _trained(attempt, end):
+                trained.update(taken.positions)
+            if finished:
+                break
+            if step is not None:
+                state = attempt.saved_state(step)
+            del attempt, reports, latest
+        if played.violation is None:
+            played.violation = _audit(self, trained, finished, expected)
+        played.choices = tuple(choices.made)
+        gc.collect()
+        return played
 
 
 def service_history_of(seed: int) -> ServiceHistory:
@@ -209,61 +193,6 @@ def service_reference(
     """What comes from a state on, where no sample or batch is bad; see `undisturbed`."""
     whole = dataclasses.replace(setup, bad_sample=None, bad_batch=None, bad_step=None)
     return undisturbed(whole, mesh, state, started_on)
-
-
-def play(history: ServiceHistory) -> Played:
-    """Plays a history to the end of the job: after its runs comes one where nothing goes wrong."""
-    played, choices, setup = Played(), history.choices(), history.setup
-    state: str | None = None
-    trained: Counter[tuple[int, int]] = Counter()
-    finished = False
-    quiet = dataclasses.replace(
-        history.runs[-1],
-        faults=(),
-        lives=1,
-        closes=None,
-        astray=None,
-        repeats=False,
-        changes=(),
-        remesh=None,
-    )
-    for run in (*history.runs, quiet):
-        expected = service_reference(setup, run.mesh, state)
-        references = [expected]
-        if run.remesh is not None:
-            references.append(service_reference(setup, run.remesh[1], state, run.mesh))
-        attempt = ServiceAttempt(setup, run, choices, state, [each.taking for each in references])
-        played.violation = attempt.run()
-        reports = [r for r in attempt.reports if r.rank in attempt.taking[r.mesh]]
-        if attempt.changed_at is not None and run.remesh is not None:
-            state = expected.states[attempt.changed_at]
-            references[1] = service_reference(setup, run.remesh[1], state, run.mesh)
-            expected = references[attempt.reports[-1].mesh]
-        played.scheduled += attempt.world.steps
-        played.trained += sum(len(report.steps) for report in reports)
-        played.faults.update(what.partition(" ")[0] for what, _ in attempt.injected)
-        played.faults["repeat"] += attempt.cluster.repeated
-        played.errors.update(type(r.error).__name__ for r in reports if r.error is not None)
-        if played.violation is None:
-            played.violation = check_service(attempt, references)
-        if played.violation is not None:
-            break
-        step = attempt.checkpoint()
-        latest = [report for report in reports if report.life == reports[-1].life]
-        finished = all(report.finished for report in latest) if latest else True
-        end = expected.end if finished else step
-        for taken in _trained(attempt, end):
-            trained.update(taken.positions)
-        if finished:
-            break
-        if step is not None:
-            state = attempt.saved_state(step)
-        del attempt, reports, latest
-    if played.violation is None:
-        played.violation = _audit(history, trained, finished, expected)
-    played.choices = tuple(choices.made)
-    gc.collect()
-    return played
 
 
 def _trained(attempt: ServiceAttempt, end: int | None) -> list[Any]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from job_settings import error_of, spend
-from process_faults import Fault
+from loader_settings import error_of, spend
+from processes import Fault
 
 import evenstep.service as es
 from evenstep.mixture import FeedbackSchedule

@@ -15,15 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import simulated_processes
-from os_process import Process
+from processes import Process
 from simulated_asyncio import Loop
 from simulated_objects import (
-    ActorDiedError,
-    ActorUnavailableError,
     ObjectRef,
     OwnerDiedError,
     Parcel,
-    RayError,
+    RayActorError,
     RayTaskError,
     Shared,
 )
@@ -122,22 +120,22 @@ class Actor:
 
     def arrive(self, call: _Call) -> None:
         if not self.process.alive:
-            self.fail(call, ActorDiedError if self.ended else ActorUnavailableError)
+            self.fail(call)
         elif self._loop is not None and self._instance is not None:
             self._loop.call_soon_threadsafe(self._begin, call)
         else:
             self._arrived.append(call)
             self.cluster.world.wake(self._idle)
 
-    def fail(self, call: _Call, kind: type[RayError]) -> None:
+    def fail(self, call: _Call) -> None:
         self.pending.pop(call, None)
-        error = kind(f"the actor {self.name} is gone")
+        error = RayActorError(f"the actor {self.name} is gone")
         self.cluster.later(lambda: call.reply.resolve(self.cluster.world, None, error))
 
     def release(self, process: Process) -> None:
         """The process has ended."""
         for call in list(self.pending):
-            self.fail(call, ActorDiedError if self.ended else ActorUnavailableError)
+            self.fail(call)
         if not self.ended:
             seconds = _RESTARTS[self.cluster.world.choices.pick(len(_RESTARTS), dull=0.8)]
             self.cluster.world.after(seconds, self._make_again)
@@ -151,7 +149,7 @@ class Actor:
         for call in [call for call in self.pending if call.caller is caller]:
             if call in self._arrived and self.cluster.world.choices.pick(2):
                 self._arrived.remove(call)
-            self.fail(call, ActorUnavailableError)
+            self.fail(call)
         for end in self.process.ends:
             if hasattr(end, "cut") and end is not self:
                 end.cut(caller)  # its sockets

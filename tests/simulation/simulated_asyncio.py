@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from simulated_objects import RayActorError
 from simulated_world import World
 
 
@@ -99,5 +100,5 @@ class Loop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """An error that nobody awaits; that of a dead actor is known otherwise."""
         error = context.get("exception")
-        if error is not None and not type(error).__name__.startswith("Actor"):
+        if error is not None and not isinstance(error, RayActorError):
             self._world.note(f"{context['message']}: {error!r}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import itertools
-import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -259,11 +258,6 @@ def _all_gather(out: list[Any], tensor: Any, group: Any = None, async_op: bool =
     return Work(*_group(group), tensor.numpy().tobytes(), fill)
 
 
-def _all_gather_object(out: list[Any], value: Any, group: Any = None) -> None:
-    where, rank = _group(group)
-    out[:] = [pickle.loads(piece) for piece in where.gather(rank, pickle.dumps(value))]
-
-
 def _barrier(group: Any = None) -> None:
     where, rank = _group(group)
     where.gather(rank, b"barrier")
@@ -300,6 +294,5 @@ distributed = _Distributed(
     barrier=_barrier,
     new_group=_new_group,
     all_gather=_all_gather,
-    all_gather_object=_all_gather_object,
     destroy_process_group=_destroy,
 )

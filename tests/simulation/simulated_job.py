@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import simulated_processes
-from choices import Choices
-from job_settings import (
+from histories import Choices
+from loader_settings import (
     CONTEXT_POLICY,
     POLICIES,
     Collate,
@@ -20,7 +20,7 @@ from job_settings import (
     length_of,
     spend,
 )
-from process_faults import Fault, inject_faults
+from processes import Fault, inject_faults
 from simulated_distributed import Network
 from simulated_world import Process, World, current, stack_of
 

@@ -26,7 +26,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import simulated_distributed
-import simulated_futures
 import simulated_processes
 import simulated_ray
 import simulated_sockets
@@ -75,13 +74,12 @@ _THREADING = _Module(
     Condition=simulated.Condition,
     Event=simulated.Event,
     current_thread=simulated.current_thread,
-    get_ident=lambda: id(simulated.current()),
     enumerate=simulated.enumerate_threads,
     active_count=lambda: len(simulated.enumerate_threads()),
 )
 _INSTEAD: list[tuple[Any, Any]] = [
     (threading, _THREADING),
-    (queue, _Module(SimpleQueue=simulated_futures.SimpleQueue, Empty=queue.Empty)),
+    (queue, _Module(SimpleQueue=simulated.SimpleQueue, Empty=queue.Empty)),
     (
         time,
         _Module(
@@ -112,7 +110,7 @@ _INSTEAD: list[tuple[Any, Any]] = [
     (torch.distributed, simulated_distributed.distributed),
     (torch.utils.data.DataLoader, simulated_torch_loader.DataLoader),
     (torch.utils.data.get_worker_info, simulated_torch_loader.worker_info),
-    (concurrent.futures.Future, simulated_futures.Future),
+    (concurrent.futures.Future, simulated.Future),
 ]
 _BY_ID = {id(real): instead for real, instead in _INSTEAD}
 

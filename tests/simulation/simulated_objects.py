@@ -8,7 +8,7 @@ import pickle
 import weakref
 from typing import Any
 
-from os_process import Process
+from processes import Process
 from simulated_world import World
 
 
@@ -17,15 +17,7 @@ class RayError(Exception):
 
 
 class RayActorError(RayError):
-    pass
-
-
-class ActorDiedError(RayActorError):
-    pass
-
-
-class ActorUnavailableError(RayActorError):
-    pass
+    """An actor has died, or cannot be reached."""
 
 
 class RayTaskError(RayError):

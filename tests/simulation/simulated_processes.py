@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import simulated_pipes
-from os_process import Process as OsProcess
+from processes import Process as OsProcess
 from simulated_pipes import Connection
 from simulated_world import Fiber, Killed, World, current
 
@@ -98,7 +98,6 @@ class Process:
         if self.os is not None:
             self.os.world.exit(self.os, -9)
 
-    terminate = kill
     close = staticmethod(lambda: None)
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import simulated_processes
 import simulated_threading
-from choices import Choices
-from job_settings import spend
-from os_process import Process
-from process_faults import Fault, inject_faults
+from histories import Choices
+from loader_settings import spend
+from processes import Fault, Process, inject_faults
 from service_settings import MESHES, ServiceRun, ServiceSetup, job_of, loss_of
 from simulated_actors import Cluster
 from simulated_world import World

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from os_process import Process
+from processes import Process
 from simulated_actors import running_cluster
 from simulated_objects import Shared
 from simulated_threading import Thread, world

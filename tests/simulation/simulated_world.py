@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
-from choices import Choices
 from greenlet import getcurrent, greenlet
-from os_process import Process
-from simulated_stacks import doing, lines_of
+from histories import Choices
+from processes import Process
 
 STEP_SECONDS = 2e-5
 FAIR = 128  # steps after which whoever has waited longest runs
@@ -294,6 +295,20 @@ trace: Callable[[str], None] | None = None
 """Told of every step of worlds made from now on."""
 
 
+def doing() -> str:
+    """The call of the running thread, and where the loader made it."""
+    frame = sys._getframe(2)
+    called = frame.f_code.co_name
+    while frame.f_back is not None and "simulated_" in frame.f_code.co_filename:
+        called, frame = frame.f_code.co_name, frame.f_back
+    return f"{called} in {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
 def stack_of(fiber: Fiber) -> str:
+    """The lines of the loader in it."""
     running = sys._getframe() if fiber is _running else None
-    return lines_of(fiber.greenlet.gr_frame or running)
+    return "".join(
+        f"   {os.path.basename(line.filename)}:{line.lineno} {line.name}: {line.line}\n"
+        for line in traceback.extract_stack(fiber.greenlet.gr_frame or running)
+        if "/evenstep/" in line.filename
+    )

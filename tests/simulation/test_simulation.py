@@ -9,19 +9,18 @@ jobs, none of which may hang, lose or repeat a sample, or end without saying why
 from __future__ import annotations
 
 import itertools
-import sys
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("greenlet")
 
-from endurance import SOAK_SECONDS, check, run_for_long
-from histories import history_of, play, reference
-from shrinking import kind_of, shrink
+from endurance import SOAK_SECONDS, check_all, check_found, check_same, run_for_long
+from loader_histories import loader_history_of, loader_reference
+from loader_mutations import LOADER_MUTATIONS
 from simulated_modules import simulated_machine
-from simulated_mutations import MUTATIONS, Mutation
+
+from mutation import Mutation
 
 MENDED = """
     23 462 100022 100031 100121 100677 7001022 7002835 7006134 7009245 7011966 9009386 9011167
@@ -39,6 +38,8 @@ that was stopped itself did not hear who had died; a pass that was left closed s
 its batcher was still sending; the simulation expected as many steps before a sample that fails
 after a resume as without one; and a batcher whose pass had failed and the exchange, each sending
 more than a pipe holds, waited for each other."""
+FAULTS = ("kill", "stop", "delay", "sends", "receives", "start")
+ERRORS = ("SampleError", "CollateError", "LoaderDiedError", "PeerError")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,49 +49,30 @@ def machine() -> Iterator[None]:
 
 
 def test_no_history_hangs_loses_or_repeats_a_sample_or_ends_in_silence() -> None:
-    faults: Counter[str] = Counter()
-    errors: Counter[str] = Counter()
-    for seed in SEEDS:
-        played = check(history_of(seed))
-        faults += played.faults
-        errors += played.errors
-    # The histories are worth something: what may happen happens in them.
-    assert {"kill", "stop", "delay", "sends", "receives", "start"} <= faults.keys()
-    assert {"SampleError", "CollateError", "LoaderDiedError", "PeerError"} <= errors.keys()
+    check_all(map(loader_history_of, SEEDS), *FAULTS, *ERRORS)
 
 
-def test_one_seed_is_one_history() -> None:
-    for seed in range(3):
-        history = history_of(seed)
-        first, again = play(history), play(history)
-        given = type(history).from_text(history.to_text())
-        assert first == again == play(given)
+@pytest.mark.parametrize("seed", range(3))
+def test_one_seed_is_one_history(seed: int) -> None:
+    check_same(loader_history_of(seed))
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", LOADER_MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_deliberate_fault_is_found(mutation: Mutation) -> None:
-    seeds = range(mutation.near, mutation.near + 200)
-    with mutation.applied():
-        reference.cache_clear()
-        try:
-            found = next((n for n in seeds if play(history_of(n)).violation), None)
-        finally:
-            reference.cache_clear()
-    print(f"{mutation.name}: seed {found}", file=sys.stderr)
-    assert found is not None
+    check_found(mutation, loader_history_of, loader_reference)
 
 
 @pytest.mark.soak
 def test_what_goes_wrong_is_shrunk_to_what_matters() -> None:
-    with MUTATIONS[0].applied():
+    with LOADER_MUTATIONS[0].applied():
         history, played = next(
             (history, played)
-            for history in map(history_of, itertools.count())
-            if (played := play(history)).violation and len(history.runs) > 1
+            for history in map(loader_history_of, itertools.count())
+            if (played := history.play()).violation and len(history.runs) > 1
         )
-        smaller = shrink(history, played, seconds=5)
-        after = play(smaller)
-    assert kind_of(after) == kind_of(played)
+        smaller = history.smaller(played, seconds=5)
+        after = smaller.play()
+    assert after.kind == played.kind
     assert len(smaller.runs) == 1
     assert not smaller.runs[0].faults
     assert sum(map(bool, after.choices)) <= sum(map(bool, played.choices))
@@ -99,4 +81,4 @@ def test_what_goes_wrong_is_shrunk_to_what_matters() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_SECONDS + 300)
 def test_simulation_for_long() -> None:
-    run_for_long(history_of)
+    run_for_long(loader_history_of)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import simulated_processes
-from choices import Choices
+from histories import Choices
 from service_settings import MESHES, ServiceSetup, job_of, loss_of
 from simulated_actors import Cluster
 from simulated_world import World

@@ -1,8 +1,6 @@
 """A loop with Accelerate and a model whose parameters are on several ranks, on the CPU, and what it
 trained on.
 
-torchrun --nproc-per-node 2 sharded_loop.py '{"folder": ..., "way": "zero3", "accumulate": 1}'
-
 The ways: `fsdp2` of Accelerate; `own`, a model that the script has sharded before; DeepSpeed's
 `zero2` and `zero3`.
 """
@@ -16,8 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["DS_ACCELERATOR"] = "cpu"
-
 import torch
 from accelerate import Accelerator
 from accelerate.utils import (
@@ -25,16 +21,12 @@ from accelerate.utils import (
     FullyShardedDataParallelPlugin,
     InitProcessGroupKwargs,
 )
+from sharded_on_cpu import CpuAccelerator, parameters_of, zero
+from tiny_model import TinyModel
 from torch.distributed.fsdp import fully_shard
+from update_checks import loader_of
 
-_TESTS = Path(__file__).parents[2]
-sys.path[:0] = [str(_TESTS / part) for part in ("", "integrations", "scenarios")]
-
-from fsdp_on_cpu import CpuAccelerator  # noqa: E402
-from tiny_model import TinyModel, flat  # noqa: E402
-from update_checks import loader_of  # noqa: E402
-
-from evenstep.integrations import accelerate as even  # noqa: E402
+from evenstep.integrations import accelerate as even
 
 RATE = 1.0
 
@@ -50,30 +42,17 @@ def accelerator_of(way: str, accumulate: int) -> Accelerator:
             state_dict_type="SHARDED_STATE_DICT",
         )
         return CpuAccelerator(cpu=True, gradient_accumulation_steps=accumulate, fsdp_plugin=plugin)
-    import deepspeed.ops
-
-    # Else DeepSpeed compiles an all-reduce over shared memory, for minutes.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": accumulate,
         "gradient_clipping": 0.0,
-        "zero_optimization": {"stage": int(way[-1])},
+        "zero_optimization": zero(int(way[-1])),
     }
     return Accelerator(
         gradient_accumulation_steps=accumulate,
         deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config),
         kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")],
     )
-
-
-def parameters_of(model: Any) -> torch.Tensor:
-    parameters = list(model.parameters())
-    if hasattr(parameters[0], "ds_id"):  # ZeRO-3
-        from deepspeed.utils import safe_get_full_fp32_param
-
-        parameters = [safe_get_full_fp32_param(p) for p in parameters]
-    return flat(parameters).clone()
 
 
 def main(

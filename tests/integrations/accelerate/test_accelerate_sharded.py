@@ -4,7 +4,6 @@ gradients, checkpoints."""
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,12 @@ import torch
 pytest.importorskip("accelerate")
 
 from script_jobs import run_script, torchrun
+from sharded_on_cpu import ways, with_deepspeed
 from update_checks import Update, check_epoch, together
 
 pytestmark = [pytest.mark.integrations, pytest.mark.timeout(1000)]
 SCRIPT = Path(__file__).with_name("sharded_loop.py")
 SAVED = 2  # updates before the checkpoint
-
-
-def ways(*cases: tuple[Any, ...]) -> Any:
-    missing = pytest.mark.skipif(find_spec("deepspeed") is None, reason="no DeepSpeed")
-    return [pytest.param(*case, marks=missing if "zero" in case[0] else ()) for case in cases]
 
 
 def job(folder: Path, **arguments: Any) -> list[list[Update]]:
@@ -54,3 +49,13 @@ def test_a_killed_job_goes_on_where_it_saved(tmp_path: Path, way: str) -> None:
     assert together(again) == together(rest)
     for one, other in zip(again[0], rest[0], strict=True):
         assert torch.equal(one.gradient, other.gradient)
+
+
+@with_deepspeed
+def test_a_blank_lets_a_rank_without_an_image_train(tmp_path: Path) -> None:
+    """ZeRO-3 trains as one process does."""
+    pytest.importorskip("transformers", minversion="5.23")
+    from blank_job import check
+
+    told = run_script(SCRIPT.with_name("blank_loop.py"), 2, tmp_path)
+    check([(rows, torch.tensor(parameters)) for rows, parameters in told])

@@ -12,16 +12,17 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 from ranks import Rank
-from tiny_model import TinyModel, flat
-from update_checks import Update
+from tiny_model import TinyModel
+from update_checks import Update, gradient_of
 
 from evenstep.integrations import lightning as even
 
 
 class Module(LightningModule):
-    def __init__(self) -> None:
+    def __init__(self, model: torch.nn.Module | None = None, rate: float = 0.1) -> None:
         super().__init__()
-        self.model = TinyModel()
+        self.model = TinyModel() if model is None else model
+        self.rate = rate
         self.epochs: list[list[Update]] = []
 
     def on_train_epoch_start(self) -> None:
@@ -38,11 +39,11 @@ class Module(LightningModule):
         return self.model(**batch).loss
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        self.epochs[-1][-1].gradient = flat([p.grad for p in self.model.parameters()])
+        self.epochs[-1][-1].gradient = gradient_of(self.model)
         self.epochs[-1].append(Update())
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        return torch.optim.SGD(self.parameters(), lr=self.rate)
 
 
 class Log(Logger):

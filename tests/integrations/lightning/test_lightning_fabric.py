@@ -13,8 +13,8 @@ pytest.importorskip("lightning.fabric")
 from lightning.fabric import Fabric
 from lightning_job import trainer_environment
 from ranks import Rank, run
-from tiny_model import TinyModel, flat
-from update_checks import DOCUMENTS, Update, check_epoch, check_resumed, loader_of
+from tiny_model import TinyModel
+from update_checks import DOCUMENTS, Update, check_epoch, check_resumed, gradient_of, loader_of
 
 import evenstep
 from evenstep.integrations import lightning as even
@@ -52,7 +52,7 @@ def train(
             loss = model(**batch).loss
             fabric.backward(loss) if scaled else loss.backward()
         if step.ends_update or early:
-            updates[-1].gradient = flat([p.grad for p in model.parameters()])
+            updates[-1].gradient = gradient_of(model)
             updates.append(Update())
             optimizer.step()
             optimizer.zero_grad()

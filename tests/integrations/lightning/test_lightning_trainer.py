@@ -245,3 +245,29 @@ def test_manual_optimization_scales_too(tmp_path: Path) -> None:
     gradient, _ = one_batch(model, updates[0].samples)
     assert (updates[0].gradient - gradient).norm() < 1e-5 * gradient.norm()
     assert [update.steps for update in updates][:-1] == [3] * (len(updates) - 1)
+
+
+@pytest.mark.parametrize("name", ["Qwen2.5-VL", "LLaVA-OneVision"])
+def test_every_update_on_raw_rows_is_that_of_one_batch(tmp_path: Path, name: str) -> None:
+    """The collate function makes tokens and pixels."""
+    pytest.importorskip("transformers")
+    from vision_rows import Rows, of_one_batch
+
+    from families import FAMILIES
+
+    family = FAMILIES[name]
+    rows = Rows(family, 17)
+    loader = evenstep.DataLoader(
+        rows,
+        policy=evenstep.Even(max_tokens=512),
+        collate_fn=family.collate,
+        shuffle=True,
+        accumulate=2,
+    )
+    module = Module(family.model(0), rate=0.0)
+    even.fit(trainer_of(None, tmp_path, accumulate_grad_batches=2), module, loader)
+    (updates,) = trained(module)
+    assert sorted(samples_of(updates)) == list(range(17))
+    for update in updates:
+        _, expected = of_one_batch(module.model, family.collate, [rows[i] for i in update.samples])
+        assert (update.gradient - expected).abs().max() <= 1e-5 * expected.abs().max()

@@ -1,8 +1,5 @@
 """A rank of a job that trains a tiny GPT on the CPU, with megatron-core's model, DDP, schedules and
-checkpoints.
-
-    torchrun --nproc-per-node 2 megatron_job.py '{"folder": ..., ...}'
-"""
+checkpoints."""
 
 from __future__ import annotations
 
@@ -34,8 +31,6 @@ from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E
 from megatron.core.rerun_state_machine import RerunDataIterator  # noqa: E402
 from megatron.core.transformer import TransformerConfig  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import evenstep  # noqa: E402
 from documents import VOCABULARY, Documents  # noqa: E402

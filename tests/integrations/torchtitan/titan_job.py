@@ -1,7 +1,4 @@
-"""A rank of a job that trains a tiny Llama with torchtitan's Trainer, on the CPU.
-
-torchrun --nproc-per-node 2 titan_job.py '{"folder": ..., ...}'
-"""
+"""A rank of a job that trains a tiny Llama with torchtitan's Trainer, on the CPU."""
 
 from __future__ import annotations
 
@@ -15,24 +12,22 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+import titan_on_cpu  # noqa: F401  first
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torchtitan.components.checkpointer import CheckpointManager
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.metrics import MetricsProcessor
+from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
+from torchtitan.components.tokenizer import BaseTokenizer
+from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
 
-import titan_on_cpu  # noqa: E402, F401  first
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch.nn.functional import cross_entropy  # noqa: E402
-from torchtitan.components.checkpointer import CheckpointManager  # noqa: E402
-from torchtitan.components.loss import CrossEntropyLoss  # noqa: E402
-from torchtitan.components.metrics import MetricsProcessor  # noqa: E402
-from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw  # noqa: E402
-from torchtitan.components.tokenizer import BaseTokenizer  # noqa: E402
-from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig  # noqa: E402
-from torchtitan.models.llama3 import model_registry  # noqa: E402
-from torchtitan.trainer import Trainer  # noqa: E402
-
-import evenstep  # noqa: E402
-from documents import Documents  # noqa: E402
-from evenstep.integrations.torchtitan import EvenDataLoader  # noqa: E402
+import evenstep
+from documents import Documents
+from evenstep.integrations.torchtitan import EvenDataLoader
 
 LONGEST = 64
 COUNT = 60

@@ -1,27 +1,18 @@
-"""Axolotl's `axolotl train`, with a plugin, and what it trained on.
-
-torchrun --nproc-per-node 2 axolotl_job.py '{"folder": ..., "stop": 3, "config": "config.yaml"}'
-"""
+"""Axolotl's `axolotl train`, with a plugin, and what it trained on."""
 
 from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-_TESTS = Path(__file__).parents[2]
-sys.path[:0] = [
-    str(_TESTS / part) for part in ("", "integrations", "integrations/transformers", "scenarios")
-]
+from axolotl.cli.train import do_cli
+from axolotl.integrations.base import BasePlugin
+from axolotl.loaders.model import ModelLoader
+from disk_jobs import Reporter
 
-from axolotl.cli.train import do_cli  # noqa: E402
-from axolotl.integrations.base import BasePlugin  # noqa: E402
-from axolotl.loaders.model import ModelLoader  # noqa: E402
-from disk_jobs import Reporter  # noqa: E402
-
-import evenstep  # noqa: E402
-from evenstep.integrations import transformers as even  # noqa: E402
+import evenstep
+from evenstep.integrations import transformers as even
 
 JOB = json.loads(sys.argv[1])
 _their_device_map = ModelLoader._set_device_map_config

@@ -14,12 +14,11 @@ from typing import Any
 
 import torch.distributed as dist
 import transformers
-from tiny_trainer import Seen, losses
-from vision_trainer import Witness, check_updates, identities, rows_in
+from tiny_trainer import Seen, Witness, losses
+from vision_trainer import check_updates, identities, rows_in
 
 from families.media import image_row
-from families.text import byte_tokenizer, chat_template
-from families.tiny import WIDTH, seeded, text_sizes
+from families.tiny import WIDTH, byte_tokenizer, chat_template, seeded, text_sizes
 
 COUNT = 41
 SAVED = 2

@@ -1,26 +1,17 @@
-"""LLaMA-Factory's fine-tuning by a script in place of its command, and what it trained on.
-
-torchrun --nproc-per-node 2 factory_job.py '{"folder": ..., "stop": 3, "template": "qwen2_vl", ...}'
-"""
+"""LLaMA-Factory's fine-tuning by a script in place of its command, and what it trained on."""
 
 from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-_TESTS = Path(__file__).parents[2]
-sys.path[:0] = [
-    str(_TESTS / part) for part in ("", "integrations", "integrations/transformers", "scenarios")
-]
+from disk_jobs import Reporter
+from llamafactory.train.sft import workflow
+from llamafactory.train.tuner import run_exp
 
-from disk_jobs import Reporter  # noqa: E402
-from llamafactory.train.sft import workflow  # noqa: E402
-from llamafactory.train.tuner import run_exp  # noqa: E402
-
-import evenstep  # noqa: E402
-from evenstep.integrations import transformers as even  # noqa: E402
+import evenstep
+from evenstep.integrations import transformers as even
 
 
 def main(folder: str, *, stop: int | None = None, **options: Any) -> None:

@@ -3,7 +3,6 @@ they were trained on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ import numpy as np
 import torch
 import trl
 from datasets import Dataset
-from tiny_trainer import tiny_config, tokenizer, trl_arguments
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from torch.distributed.tensor import DTensor
-from transformers import LlamaForCausalLM, TrainerCallback
+from tiny_trainer import Seen, Witness, tiny_config, trl_arguments, words_of
+from transformers import LlamaForCausalLM
 
 # Imported here: what they import leaves temporary folders behind.
 CLASSES = {
@@ -25,44 +22,20 @@ LONGEST = 80  # tokens of a completion
 PROMPT = 12  # tokens of the longest prompt
 
 
-@dataclass
-class Rollouts:
-    """What a rank's loss was taken of, update by update."""
-
-    gradients: list[torch.Tensor] = field(default_factory=list)
-    """Of each update, averaged over ranks."""
-    rows: list[list[tuple[Any, ...]]] = field(default_factory=lambda: [[]])
-    """Of each update: all that belongs to a rollout, without padding."""
-    tokens: list[list[int]] = field(default_factory=lambda: [[]])
-    """Of each update: those of each micro-batch, with its padding."""
-
-    def take(self, inputs: dict[str, Any]) -> None:
-        prompt, answer = inputs["prompt_mask"].bool(), inputs["completion_mask"].bool()
-        self.tokens[-1].append(prompt.numel() + answer.numel())
-        for n in range(len(prompt)):
-            row = []
-            for name in sorted(inputs):
-                value = inputs[name]
-                if value.ndim == 2:
-                    mask = prompt if name.startswith("prompt_") else answer
-                    row.append((name, tuple(value[n][mask[n]].tolist())))
-                elif value.ndim == 1:
-                    row.append((name, value[n].item()))
-            self.rows[-1].append(tuple(row))
-
-
-class Witness(TrainerCallback):
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
-
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        gradients = [p.grad for p in self.trainer.model.parameters()]
-        whole = [g.full_tensor() if isinstance(g, DTensor) else g for g in gradients]
-        self.trainer.seen.gradients.append(torch.cat([g.flatten().clone() for g in whole]))
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.trainer.seen.rows.append([])
-        self.trainer.seen.tokens.append([])
+def take(seen: Seen, inputs: dict[str, Any]) -> None:
+    """Notes all that belongs to each rollout, without padding; and tokens, with their padding."""
+    prompt, answer = inputs["prompt_mask"].bool(), inputs["completion_mask"].bool()
+    seen.sizes[-1].append(prompt.numel() + answer.numel())
+    for n in range(len(prompt)):
+        row = []
+        for name in sorted(inputs):
+            value = inputs[name]
+            if value.ndim == 2:
+                mask = prompt if name.startswith("prompt_") else answer
+                row.append((name, tuple(value[n][mask[n]].tolist())))
+            elif value.ndim == 1:
+                row.append((name, value[n].item()))
+        seen.samples[-1].append(tuple(row))
 
 
 def save_model(folder: Path) -> None:
@@ -102,12 +75,11 @@ def make(kind: str, folder: Path, **options: Any) -> Any:
     class Noting(base):  # type: ignore[misc,valid-type]
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             if model.training:
-                self.seen.take(inputs)
+                take(self.seen, inputs)
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     Noting.__name__ = base.__name__
-    words = tokenizer()
-    words.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+    words = words_of()
     words.padding_side = "left"
     settings: dict[str, Any] = {
         "per_device_train_batch_size": 4,
@@ -123,6 +95,6 @@ def make(kind: str, folder: Path, **options: Any) -> Any:
         reward_funcs=reward,
         processing_class=words,
     )
-    trainer.seen = Rollouts()
-    trainer.add_callback(Witness(trainer))
+    trainer.seen = Seen()
+    trainer.add_callback(Witness(trainer.seen))
     return trainer

@@ -1,7 +1,5 @@
 """Trainer with a model whose parameters are on several ranks, on the CPU, and what it trained on.
 
-torchrun --nproc-per-node 2 sharded_job.py '{"folder": ..., "way": "fsdp2", "accumulate": 3}'
-
 The ways: `fsdp2` of Accelerate, as TrainingArguments ask for it; `loaded`, the FSDP2 with which
 Transformers loads a model; DeepSpeed's `zero2` and `zero3`.
 """
@@ -15,22 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["DS_ACCELERATOR"] = "cpu"
-
-import torch
 import torch.distributed as dist
 import transformers
 from accelerate import PartialState
-from transformers import TrainerCallback
-
-_TESTS = Path(__file__).parents[2]
-sys.path[:0] = [
-    str(_TESTS / part) for part in ("", "integrations", "integrations/transformers", "scenarios")
-]
-
-from fsdp_on_cpu import CpuAccelerator  # noqa: E402
-from tiny_model import flat  # noqa: E402
-from tiny_trainer import (  # noqa: E402
+from sharded_on_cpu import CpuAccelerator, parameters_of, zero
+from tiny_trainer import (
     POLICY,
     MeanLlama,
     Seen,
@@ -40,8 +27,9 @@ from tiny_trainer import (  # noqa: E402
     make_trainer,
     together,
 )
+from transformers import TrainerCallback
 
-from evenstep.integrations import transformers as even  # noqa: E402
+from evenstep.integrations import transformers as even
 
 RATE = 1.0
 
@@ -55,19 +43,11 @@ class Differences(TrainerCallback):
         self._seen = seen
         self._stop = stop
 
-    def parameters(self) -> torch.Tensor:
-        parameters = list(self._model.parameters())
-        if hasattr(parameters[0], "ds_id"):  # ZeRO-3
-            from deepspeed.utils import safe_get_full_fp32_param
-
-            parameters = [safe_get_full_fp32_param(p) for p in parameters]
-        return flat(parameters).clone()
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self._before = self.parameters()
+        self._before = parameters_of(self._model)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        after = self.parameters()
+        after = parameters_of(self._model)
         self._seen.gradients.append((self._before - after) / RATE)
         self._before = after
         self._seen.samples.append([])
@@ -88,10 +68,6 @@ def options_of(way: str) -> dict[str, Any]:
         return {"fsdp": True, "fsdp_config": config}
     if way == "loaded":
         return {}
-    import deepspeed.ops
-
-    # Else DeepSpeed compiles an all-reduce over shared memory, for minutes.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     # As `accelerate launch` and `accelerate config` do, but for Gloo.
     os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
     PartialState(backend="gloo")
@@ -102,7 +78,7 @@ def options_of(way: str) -> dict[str, Any]:
             "train_micro_batch_size_per_gpu": "auto",
             "gradient_accumulation_steps": "auto",
             "gradient_clipping": "auto",
-            "zero_optimization": {"stage": int(way[-1])},
+            "zero_optimization": zero(int(way[-1])),
             "zero_force_ds_cpu_optimizer": False,
         },
     }

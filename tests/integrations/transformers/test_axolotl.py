@@ -60,13 +60,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def on_this_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AXOLOTL_DO_NOT_TRACK", "DO_NOT_TRACK"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def on_the_cpu(on_this_machine_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    monkeypatch.chdir(tmp_path)
 
 
 def config(data: Path, trained: Path, kind: str, **more: Any) -> str:

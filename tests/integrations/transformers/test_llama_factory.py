@@ -21,7 +21,11 @@ from disk_jobs import (
     written_row,
 )
 
-pytestmark = [pytest.mark.integrations, pytest.mark.timeout(1000)]
+pytestmark = [
+    pytest.mark.integrations,
+    pytest.mark.timeout(1000),
+    pytest.mark.usefixtures("on_this_machine_alone"),
+]
 SCRIPT = Path(__file__).with_name("factory_job.py")
 COLUMNS = {
     "formatting": "sharegpt",
@@ -86,13 +90,6 @@ def options(data: Path, trained: Path, **more: Any) -> dict[str, Any]:
         "disable_tqdm": True,
         **more,
     }
-
-
-@pytest.fixture(autouse=True)
-def on_this_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

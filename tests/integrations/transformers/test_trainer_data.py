@@ -3,22 +3,24 @@ make the labels, and trainers that a launcher makes."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from launched_rank import as_rank
+from open_handles import Unmarked
 from ranks import Rank, run
 from tiny_trainer import (
     POLICY,
     MeanLlama,
     TellingLlama,
+    check_updates,
     documents,
     gathered,
-    losses,
     make_trainer,
-    of_one_batch,
     together,
 )
 from torch.utils.data import (
@@ -34,6 +36,7 @@ import evenstep
 from evenstep.integrations import transformers as even
 from evenstep.integrations.rank_values import ranks
 
+datasets = pytest.importorskip("datasets")
 pytestmark = pytest.mark.integrations
 N = len(documents())
 
@@ -74,66 +77,49 @@ def fill(rank: Rank, folder: Any) -> None:
                 sampler=list(own),
             )
             trainer.train()
-            updates = [update for update in together(gathered(model.seen)) if update]
-            assert sorted(i for update in updates for i in update) == list(range(N))
+            check_updates(trainer, model)
             if rank.rank == 1 and accumulate == 1:
                 assert [] in model.seen.samples[:-1]
-            gradients = model.seen.gradients
-            for update, gradient, loss in zip(updates, gradients, losses(trainer), strict=True):
-                mean, expected = of_one_batch(model, update)
-                assert loss == pytest.approx(mean, rel=1e-5, abs=5.1e-5)
-                limit = 1e-5 * expected.abs().max()
-                torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=limit)
 
 
 def test_a_rank_that_has_nothing_left(tmp_path) -> None:
     run(fill, 2, tmp_path, folder=tmp_path, within=100)
 
 
-def stream(rank: Rank, folder: Any, kind: str, workers: int) -> list[int]:
+def table() -> Any:
+    """An iterable dataset of Hugging Face's."""
+    rows = [documents()[index] for index in range(N)]
+    fields = {name: [np.asarray(row[name]).tolist() for row in rows] for name in rows[0]}
+    return datasets.Dataset.from_dict(fields).to_iterable_dataset(num_shards=4)
+
+
+STREAMS: dict[str, tuple[Any, int]] = {  # (rank -> dataset, workers)
+    "stream": (lambda rank: Stream(), 0),
+    "drawn": (Drawn, 0),
+    "by epoch": (ByEpoch, 0),
+    "datasets": (lambda rank: table(), 2),
+}
+
+
+def streamed(rank: Rank, folder: Any) -> dict[str, list[int]]:
     as_rank(rank)
-    of_kind: dict[str, Any] = {"drawn": Drawn, "by epoch": ByEpoch}
-    dataset: Any = of_kind[kind](rank.rank) if kind in of_kind else Stream()
-    if kind == "datasets":
-        from datasets import Dataset
-
-        rows = [documents()[index] for index in range(N)]
-        fields = {name: [list_of(row[name]) for row in rows] for name in rows[0]}
-        dataset = Dataset.from_dict(fields).to_iterable_dataset(num_shards=4)
-    trainer = even.install(
-        make_trainer(
-            folder,
-            dataset=dataset,
-            max_steps=8,
-            dataloader_num_workers=workers,
-            save_strategy="steps",
-            save_steps=4,
-        ),
-        policy=POLICY,
-        faults=evenstep.Faults(replay=kind != "datasets"),
-    )
-    trainer.train()
-    assert trainer.state.global_step == 8
-    return [i for update in together(gathered(trainer.model.seen)) for i in update]
+    found = {}
+    for kind, (dataset, workers) in STREAMS.items():
+        options = {"max_steps": 8, "dataloader_num_workers": workers}
+        trainer = make_trainer(folder, dataset=dataset(rank.rank), **options)
+        faults = evenstep.Faults(replay=kind != "datasets")
+        even.install(trainer, policy=POLICY, faults=faults).train()
+        assert trainer.state.global_step == 8
+        found[kind] = [i for update in together(gathered(trainer.model.seen)) for i in update]
+    return found
 
 
-def list_of(value: Any) -> Any:
-    return value.tolist() if isinstance(value, torch.Tensor) else value
-
-
-@pytest.mark.parametrize(
-    ("kind", "workers"),
-    [("stream", 0), ("drawn", 0), ("by epoch", 0), ("datasets", 2)],
-)
-def test_an_iterable_dataset(tmp_path, kind: str, workers: int) -> None:
-    if kind == "datasets":
-        pytest.importorskip("datasets")
-    (tmp_path / "job").mkdir()
-    seen = run(stream, 2, tmp_path, kind, workers, folder=tmp_path / "job", within=170)[0]
-    assert sorted(seen[:N]) == list(range(N))
-    assert len(seen) > N
-    if kind in ("drawn", "by epoch"):
-        assert seen[N:] != seen[: len(seen) - N], "the second epoch has the order of the first"
+def test_iterable_datasets(tmp_path) -> None:
+    for kind, seen in run(streamed, 2, tmp_path, folder=tmp_path, within=170)[0].items():
+        assert sorted(seen[:N]) == list(range(N)), kind
+        assert len(seen) > N
+        if kind in ("drawn", "by epoch"):
+            assert seen[N:] != seen[: len(seen) - N], "the second epoch has the first one's order"
 
 
 class GivenOrder(Trainer):
@@ -223,3 +209,28 @@ def test_a_trainer_that_a_launcher_makes(tmp_path) -> None:
     assert trainer.finetuning == "full"
     trainer.train()
     assert sorted(trainer.model.seen.flat()) == list(range(N))
+
+
+class Noting(Trainer):
+    """Notes what each sample asked for and got."""
+
+    noted: list[tuple[int, int]]
+
+    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if (inputs["labels"] != -100).any():  # others fill up a short update
+            self.noted += zip(inputs["asked"].tolist(), inputs["got"].tolist(), strict=True)
+        inputs = {name: inputs[name] for name in ("input_ids", "attention_mask", "labels")}
+        return super().training_step(model, inputs, *args, **kwargs)
+
+
+@pytest.mark.slow
+def test_a_dataset_that_opens_its_file_late_is_read_by_the_workers_alone(tmp_path) -> None:
+    dataset = Unmarked(tmp_path, 200)
+    before = copy.copy(vars(dataset))
+    options = {"remove_unused_columns": False, "dataloader_num_workers": 2}
+    trainer = make_trainer(tmp_path / "out", dataset=dataset, cls=Noting, **options)
+    trainer.noted = []
+    policy = evenstep.Even(max_tokens=2048)
+    even.install(trainer, policy=policy, packed=False, update_tokens=6000).train()
+    assert sorted(trainer.noted) == [(n, n) for n in range(200)]
+    assert vars(dataset) == before

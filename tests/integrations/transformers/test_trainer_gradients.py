@@ -1,5 +1,5 @@
 """Every sample once, equal updates, and the gradient and loss of one batch of all samples of an
-update, whatever way Trainer takes to its loss."""
+update, whatever way Trainer takes to its loss and however many batches an update has."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from tiny_trainer import (
     POLICY,
     MeanLlama,
     TellingLlama,
+    check_gradients,
+    check_updates,
     documents,
-    gathered,
-    losses,
     make_trainer,
-    of_one_batch,
-    together,
 )
 from torch.nn.functional import cross_entropy
 
+import evenstep
+from evenstep.cost import FittedCost
+from evenstep.errors import ConfigurationError
 from evenstep.integrations import transformers as even
 
 SMOOTHING = 0.1
@@ -52,52 +53,84 @@ LOSSES: dict[str, tuple[Callable[[], TellingLlama], dict[str, Any], dict[str, An
 }
 
 
-def train(rank: Rank | None, folder: Any, cases: list[tuple[str, int]]) -> None:
-    if rank is not None:
-        as_rank(rank)
+def train(rank: Rank, folder: Any, cases: list[tuple[str, int]]) -> None:
+    as_rank(rank)
     for name, accumulate in cases:
         kind, options, extra = LOSSES[name]
+        options = {"extra": extra, "gradient_accumulation_steps": accumulate, **options}
         model = kind()
-        trainer = even.install(
-            make_trainer(
-                folder,
-                model=model,
-                extra=extra,
-                gradient_accumulation_steps=accumulate,
-                **options,
-            ),
-            policy=POLICY,
-        )
+        trainer = even.install(make_trainer(folder, model=model, **options), policy=POLICY)
         trainer.train()
-        check(trainer, model, accumulate, SMOOTHING if "smoothed" in name else 0.0)
+        updates = check_updates(trainer, model, SMOOTHING if "smoothed" in name else 0.0)
+        assert len(updates) == trainer.state.global_step
+        assert all(len(sizes) in (accumulate, 0) for sizes in model.seen.sizes)
+        assert trainer.state.epoch == 1.0
 
 
-def check(trainer: Any, model: TellingLlama, accumulate: int, smoothing: float) -> None:
-    seen = gathered(model.seen)
-    updates = [update for update in together(seen) if update]
-    assert sorted(i for update in updates for i in update) == list(range(len(documents())))
-    assert len(updates) == len(model.seen.gradients) == trainer.state.global_step
-    assert all(batches in (accumulate, 0) for batches in model.seen.batches)
-    assert trainer.state.epoch == 1.0
-    logged = losses(trainer)
-    for update, gradient, loss in zip(updates, model.seen.gradients, logged, strict=True):
-        expected_loss, expected = of_one_batch(model, update, smoothing)
-        # Before transformers 5, four digits are logged.
-        assert loss == pytest.approx(expected_loss, rel=1e-5, abs=5.1e-5)
-        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [("sum", 3), ("mean", 3)],
+        pytest.param(
+            [(name, k) for name in LOSSES for k in (1, 3)], marks=pytest.mark.integrations
+        ),
+    ],
+    ids=["two losses", "every loss"],
+)
+def test_two_ranks(tmp_path, cases: list[tuple[str, int]]) -> None:
+    run(train, 2, tmp_path, cases, folder=tmp_path, within=120)
 
 
-def test_two_ranks(tmp_path) -> None:
-    run(train, 2, tmp_path, [("sum", 3), ("mean", 3)], folder=tmp_path, within=120)
+# As measured where groups of 18 tokens keep the accelerator busy.
+COST = FittedCost(per_group=2.0, per_token=1.0, per_pair=0.0)
+SIZED = evenstep.Even(max_tokens=128, cost=COST)
+FOUND = evenstep.Even("auto", cost=COST)
 
 
 @pytest.mark.integrations
-def test_two_ranks_with_every_loss(tmp_path) -> None:
-    run(
-        train,
-        2,
-        tmp_path,
-        [(name, k) for name in LOSSES for k in (1, 3)],
-        folder=tmp_path,
-        within=120,
-    )
+@pytest.mark.parametrize("asked", [None, 256, "auto"])
+def test_updates_have_several_batches(tmp_path, asked: int | str | None) -> None:
+    model = TellingLlama()
+    trainer = make_trainer(tmp_path, model=model)
+    even.install(trainer, policy=SIZED, **({} if asked is None else {"update_tokens": asked}))
+    trainer.train()
+    assert trainer.args.gradient_accumulation_steps == 1
+    updates = check_updates(trainer, model)
+    assert min([len(each) for each in model.seen.sizes if each][:-1]) >= 4
+    assert trainer.state.epoch == 1.0
+    tokens = [sum(len(documents()[i]["input_ids"]) for i in each) for each in updates]
+    mean = sum(tokens[:-1]) / len(tokens[:-1])
+    assert mean == pytest.approx(256 if asked == 256 else 115, rel=0.3)
+
+
+@pytest.mark.integrations
+def test_what_fits_is_found_while_training(tmp_path) -> None:
+    model = TellingLlama()
+    trainer = make_trainer(tmp_path, model=model, max_steps=3)
+    even.install(trainer, policy=FOUND).train()
+    updates = [update for update in model.seen.samples if update]
+    check_gradients(trainer, model, updates)
+    assert len(updates) == 3
+    seen = model.seen.flat()
+    assert len(seen) == len(set(seen))
+
+
+@pytest.mark.integrations
+@pytest.mark.parametrize(
+    ("arguments", "asked", "said"),
+    [({}, {}, "max_steps"), ({"max_steps": 3}, {"update_tokens": 100_000}, "pass accumulate=")],
+)
+def test_updates_that_nobody_can_count_are_refused(
+    tmp_path, arguments: dict[str, Any], asked: dict[str, Any], said: str
+) -> None:
+    trainer = even.install(make_trainer(tmp_path, **arguments), policy=FOUND, **asked)
+    with pytest.raises(ConfigurationError, match=said):
+        trainer.train()
+
+
+@pytest.mark.integrations
+def test_deepspeed_keeps_its_number(tmp_path) -> None:
+    trainer = even.install(make_trainer(tmp_path), policy=SIZED, update_tokens=256)
+    trainer.is_deepspeed_enabled = True
+    with pytest.raises(ConfigurationError, match=r"update_tokens=256.*DeepSpeed"):
+        trainer.get_train_dataloader()

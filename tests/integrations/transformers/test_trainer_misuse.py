@@ -112,9 +112,9 @@ def test_arguments(tmp_path, options: dict[str, Any], policy: Any, said: str) ->
 @pytest.mark.integrations
 def test_grouping_by_length_is_ignored_loudly(tmp_path) -> None:
     trainer = make_trainer(tmp_path)
-    name = "train_sampling_strategy"
-    name, value = (name, "group_by_length") if hasattr(trainer.args, name) else (name[:0], True)
-    name = name or "group_by_length"
+    name, value = "train_sampling_strategy", "group_by_length"
+    if not hasattr(trainer.args, name):
+        name, value = "group_by_length", True
     setattr(trainer.args, name, value)
     even.install(trainer, policy=POLICY)
     with pytest.warns(UserWarning, match=f"{name}={value!r} is ignored"):

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from launched_rank import as_rank
 from ranks import Rank, run
-from tiny_trainer import arguments, tokenizer
+from tiny_trainer import Seen, Witness, arguments, gathered, tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import (
     AttentionInterface,
@@ -20,8 +19,8 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     Trainer,
-    TrainerCallback,
 )
+from update_checks import gradient_of
 
 import evenstep
 from documents import VOCABULARY, Documents
@@ -54,31 +53,11 @@ def by_boundaries(
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
 
 
-class Rows(TrainerCallback):
-    """Notes what the model is given in each update, and its gradient."""
-
-    def __init__(self, model: Any) -> None:
-        self.rows: list[list[dict[str, Any]]] = [[]]
-        self.gradients: list[torch.Tensor] = []
-        self.model = model
-        model.register_forward_pre_hook(self.note, with_kwargs=True)
-
-    def note(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        if model.training:
-            self.rows[-1].append(kwargs)
-
-    def on_pre_optimizer_step(self, *args: Any, **others: Any) -> None:
-        self.gradients.append(torch.cat([p.grad.flatten() for p in self.model.parameters()]))
-
-    def on_step_end(self, *args: Any, **others: Any) -> None:
-        self.rows.append([])
-
-
-def llama(attention: str, hidden: int = 256) -> LlamaForCausalLM:
+def llama(attention: str) -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=hidden,
+        hidden_size=256,
         intermediate_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -89,18 +68,25 @@ def llama(attention: str, hidden: int = 256) -> LlamaForCausalLM:
 
 
 def train(
-    folder: Any, model: Any, collator: Any = None, accumulate: int = 1, **options: Any
-) -> tuple[Trainer, Rows]:
+    folder: Any, attention: str, accumulate: int = 1, *, policy: Any = POLICY, **options: Any
+) -> tuple[Trainer, Seen]:
+    """The trainer, and the batches that its model was given."""
+    model, seen = llama(attention), Seen()
+
+    def note(model: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        if model.training:
+            seen.samples[-1].append(kwargs)
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
     trainer = Trainer(
         model=model,
         args=arguments(folder, gradient_accumulation_steps=accumulate),
         train_dataset=SAMPLES,
-        data_collator=collator or DataCollatorForSeq2Seq(tokenizer(), return_tensors="pt"),
+        data_collator=DataCollatorForSeq2Seq(tokenizer(), return_tensors="pt"),
     )
-    told = Rows(model)
-    trainer.add_callback(told)
-    even.install(trainer, policy=POLICY, **options).train()
-    return trainer, told
+    trainer.add_callback(Witness(seen))
+    even.install(trainer, policy=policy, **options).train()
+    return trainer, seen
 
 
 def documents_of(row: dict[str, Any]) -> list[int]:
@@ -124,39 +110,32 @@ def alone(model: Any, samples: list[int]) -> torch.Tensor:
         total = total + cross_entropy(logits, labels, reduction="sum")
         tokens += int((labels != -100).sum())
     (total / tokens).backward()
-    return torch.cat([p.grad.flatten().clone() for p in model.parameters()])
+    return gradient_of(model)
 
 
-def check(model: Any, told: Rows) -> None:
-    updates = [[i for row in rows for i in documents_of(row)] for rows in told.rows if rows]
-    if dist.is_initialized():
-        box: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(box, updates)
-        updates = [[i for rank in update for i in rank] for update in zip(*box, strict=True)]
+def check(model: Any, seen: Seen) -> None:
+    updates = [[i for row in rows for i in documents_of(row)] for rows in seen.samples if rows]
+    same = zip(*gathered(updates), strict=True)
+    updates = [[i for rank in update for i in rank] for update in same]
     bearing = [i for i in range(N) if (DATA[i]["labels"][1:] != -100).any()]
     assert sorted(i for update in updates for i in update) == bearing
-    for update, gradient in zip(updates, told.gradients, strict=True):
+    for update, gradient in zip(updates, seen.gradients, strict=True):
         expected = alone(model, update)
         limit = 1e-5 * expected.abs().max()
         torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=limit)
 
 
-def register() -> None:
-    AttentionInterface.register("by_boundaries", by_boundaries)
-    AttentionMaskInterface.register("by_boundaries", lambda *args, **options: None)
-
-
 def packs(rank: Rank | None, folder: Any, attention: str, accumulate: int = 1) -> None:
     if rank is not None:
         as_rank(rank)
-    register()
-    model = llama(attention)
-    trainer, told = train(folder, model, accumulate=accumulate, packed=True)
+    AttentionInterface.register("by_boundaries", by_boundaries)
+    AttentionMaskInterface.register("by_boundaries", lambda *args, **options: None)
+    trainer, seen = train(folder, attention, accumulate, packed=True)
     # DDP reduces gradients at the end of an update.
     sync = trainer.callback_handler.train_dataloader.loader.policy.sync
     assert sync == ("step" if rank is None else "update")
-    assert all(len(row["input_ids"]) == 1 for rows in told.rows for row in rows)
-    check(model, told)
+    assert all(len(row["input_ids"]) == 1 for rows in seen.samples for row in rows)
+    check(trainer.model, seen)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "by_boundaries"])
@@ -169,8 +148,8 @@ def test_packed_on_two_ranks(tmp_path: Any) -> None:
 
 
 def test_padded_where_nobody_packs(tmp_path: Any) -> None:
-    _, told = train(tmp_path, llama("sdpa"))
-    assert any(len(row["input_ids"]) > 1 for rows in told.rows for row in rows)
+    _, seen = train(tmp_path, "sdpa")
+    assert any(len(row["input_ids"]) > 1 for rows in seen.samples for row in rows)
 
 
 def test_a_model_that_lets_documents_see_each_other_is_refused(
@@ -178,16 +157,9 @@ def test_a_model_that_lets_documents_see_each_other_is_refused(
 ) -> None:
     monkeypatch.setattr("transformers.__version__", "4.57.6")
     with pytest.raises(ConfigurationError, match="see each other under attention 'sdpa'"):
-        train(tmp_path, llama("sdpa"), packed=True)
+        train(tmp_path, "sdpa", packed=True)
 
 
 def test_a_policy_without_packed_groups_is_refused(tmp_path: Any) -> None:
-    trainer = Trainer(
-        model=llama("sdpa"),
-        args=arguments(tmp_path),
-        train_dataset=SAMPLES,
-        data_collator=DataCollatorForSeq2Seq(tokenizer(), return_tensors="pt"),
-    )
-    even.install(trainer, policy=evenstep.TokenBudget(64), packed=True)
     with pytest.raises(ConfigurationError, match="packed=True, and TokenBudget has no such form"):
-        trainer.train()
+        train(tmp_path, "sdpa", policy=evenstep.TokenBudget(64), packed=True)

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_trainer import POLICY, documents, make_trainer
+from tiny_trainer import POLICY, documents, losses, make_trainer
+from transformers import TrainerCallback
 
 import evenstep
 from evenstep.integrations import transformers as even
+from evenstep.integrations.transformers import trainer_run
 
-pytestmark = pytest.mark.integrations
 N = len(documents())
 
 
-def trained(folder: Path, *, policy: Any = POLICY, resume: Any = None, **options: Any) -> Any:
-    trainer = even.install(make_trainer(folder, **options), policy=policy)
-    trainer.train(resume_from_checkpoint=resume)
+def trained(folder: Path, **options: Any) -> Any:
+    trainer = even.install(make_trainer(folder, **options), policy=POLICY)
+    trainer.train()
     return trainer
 
 
@@ -33,6 +34,51 @@ def evaluations(trainer: Any) -> list[int]:
     return [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
 
 
+class Epochs(TrainerCallback):
+    """Notes `state.epoch` as a user's callback sees it."""
+
+    def __init__(self) -> None:
+        self.at_steps: list[float] = []
+        self.at_ends: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.at_steps.append(state.epoch)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.at_ends.append(state.epoch)
+
+
+def test_whole_epochs(tmp_path) -> None:
+    epochs = Epochs()
+    trainer = trained(
+        tmp_path,
+        num_train_epochs=2,
+        gradient_accumulation_steps=3,
+        extra={"callbacks": [epochs]},
+    )
+    state = trainer.state
+    assert sorted(trainer.model.seen.flat()) == sorted(2 * list(range(N)))
+    assert state.epoch == 2.0
+    assert state.max_steps == state.global_step == len(losses(trainer))
+    assert state.num_train_epochs == 2
+    assert epochs.at_ends == [1.0, 2.0]
+    assert epochs.at_steps == sorted(epochs.at_steps)
+    assert epochs.at_steps[-1] == 2.0
+
+
+def test_a_fraction_of_an_epoch(tmp_path) -> None:
+    trainer = trained(tmp_path, num_train_epochs=1.5)
+    seen = trainer.model.seen.flat()
+    assert sorted(seen[:N]) == list(range(N))
+    assert len(set(seen[N:])) == len(seen[N:])
+    *_, last, after = trainer.model.seen.samples
+    assert not after
+    before = len(seen) - len(last)
+    assert before < 1.5 * N <= len(seen)
+    assert trainer.state.epoch == pytest.approx(len(seen) / N)
+
+
+@pytest.mark.integrations
 def test_max_steps_goes_on_over_epochs(tmp_path) -> None:
     trainer = trained(tmp_path, max_steps=25, num_train_epochs=1)
     assert trainer.state.global_step == trainer.state.max_steps == 25
@@ -41,6 +87,7 @@ def test_max_steps_goes_on_over_epochs(tmp_path) -> None:
     assert sorted(seen[:N]) == list(range(N))
 
 
+@pytest.mark.integrations
 @pytest.mark.parametrize("given", [{"num_train_epochs": 3}, {"max_steps": 20}])
 def test_the_learning_rate_falls_to_the_end_and_not_before(tmp_path, given: dict[str, Any]) -> None:
     trainer = trained(tmp_path, learning_rate=1e-3, lr_scheduler_type="linear", **given)
@@ -50,9 +97,8 @@ def test_the_learning_rate_falls_to_the_end_and_not_before(tmp_path, given: dict
     assert 0 < rates[-1] < 0.2e-3
 
 
+@pytest.mark.integrations
 def test_an_estimate_that_is_too_small_ends_nothing(tmp_path, monkeypatch) -> None:
-    from evenstep.integrations.transformers import trainer_run
-
     monkeypatch.setattr(trainer_run, "estimate_steps", lambda loader: 3)
     trainer = trained(tmp_path, num_train_epochs=2, save_strategy="steps", save_steps=1000)
     assert sorted(trainer.model.seen.flat()) == sorted(2 * list(range(N)))
@@ -60,14 +106,14 @@ def test_an_estimate_that_is_too_small_ends_nothing(tmp_path, monkeypatch) -> No
     assert checkpoints(tmp_path) == [trainer.state.global_step]
 
 
+@pytest.mark.integrations
 def test_samples_that_are_skipped_do_not_keep_training_from_ending(tmp_path) -> None:
     """The last update is not known to be one; the last checkpoint is saved all the same."""
-    policy = evenstep.Even(max_tokens=40)
     too_long = [i for i, length in enumerate(documents().lengths) if length > 40]
     assert too_long
     trainer = even.install(
         make_trainer(tmp_path, num_train_epochs=2, save_strategy="steps", save_steps=1000),
-        policy=policy,
+        policy=evenstep.Even(max_tokens=40),
         faults=evenstep.Faults(skip_bad_samples=len(too_long)),
     )
     trainer.train()
@@ -76,6 +122,7 @@ def test_samples_that_are_skipped_do_not_keep_training_from_ending(tmp_path) -> 
     assert checkpoints(tmp_path) == [trainer.state.global_step]
 
 
+@pytest.mark.integrations
 def test_saving_and_evaluating_by_steps(tmp_path) -> None:
     trainer = trained(
         tmp_path,
@@ -97,6 +144,7 @@ def test_saving_and_evaluating_by_steps(tmp_path) -> None:
     assert logged == list(range(5, last + 1, 5))
 
 
+@pytest.mark.integrations
 def test_what_is_logged_beside_the_loss(tmp_path) -> None:
     trainer = trained(tmp_path, max_grad_norm=1.0)
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
@@ -109,6 +157,7 @@ def test_what_is_logged_beside_the_loss(tmp_path) -> None:
     assert end["train_samples_per_second"] == pytest.approx(N / end["train_runtime"], rel=0.01)
 
 
+@pytest.mark.integrations
 def test_evaluation_and_prediction_are_those_of_trainer(tmp_path) -> None:
     """The same numbers with evenstep and without, before training and after it."""
     options: dict[str, Any] = {"extra": {"eval_dataset": documents(10)}}

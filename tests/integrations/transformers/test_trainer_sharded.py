@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 import transformers
 from script_jobs import run_script, torchrun
+from sharded_on_cpu import ways
 from tiny_trainer import TellingLlama, documents, of_one_batch
 
 pytestmark = [
@@ -22,14 +22,6 @@ pytestmark = [
 SCRIPT = Path(__file__).with_name("sharded_job.py")
 N = len(documents())
 SAVED = 2  # updates before the checkpoint
-
-with_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="no DeepSpeed")
-
-
-def ways(*cases: tuple[Any, ...]) -> Any:
-    return [
-        pytest.param(*case, marks=with_deepspeed if "zero" in case[0] else ()) for case in cases
-    ]
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 from launched_rank import as_rank
 from ranks import Rank, run
-from tiny_trainer import Seen, trl_arguments
-from vision_trainer import Witness, check_updates, identities, telling
+from tiny_trainer import Seen, Witness, trl_arguments
+from vision_trainer import check_updates, identities, telling
 
 import evenstep
 from evenstep.errors import SampleError
 from evenstep.integrations import transformers as even
 from evenstep.plan import Policy
-from families import FAMILIES, IMAGE_FAMILIES
-from families.family import Family
+from families import FAMILIES, IMAGE_FAMILIES, Family
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")

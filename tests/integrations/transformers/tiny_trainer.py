@@ -11,17 +11,23 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from ranks import Job, Rank, run
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.nn.functional import cross_entropy
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     Trainer,
     TrainerCallback,
     TrainingArguments,
 )
+from update_checks import gradient_of
 
 import evenstep
 from documents import VOCABULARY, Documents
@@ -34,12 +40,12 @@ WITHIN = 150.0  # seconds; a hang takes longer
 class Seen:
     """What a rank's model saw, update by update."""
 
-    samples: list[list[int]] = field(default_factory=lambda: [[]])
-    """Identities of the samples with supervised tokens, of each update."""
+    samples: list[list[Any]] = field(default_factory=lambda: [[]])
+    """Those with supervised tokens, of each update."""
     gradients: list[torch.Tensor] = field(default_factory=list)
     """Of each update, averaged over ranks."""
-    batches: list[int] = field(default_factory=lambda: [0])
-    """Forward passes of each update, those that bear no loss included."""
+    sizes: list[list[int]] = field(default_factory=lambda: [[]])
+    """Of the batches of each update, those that bear no loss included."""
 
     def flat(self) -> list[int]:
         return [identity for update in self.samples for identity in update]
@@ -64,7 +70,7 @@ class TellingLlama(LlamaForCausalLM):
             if labels is not None:
                 counted = (labels[:, 1:] != -100).any(1)
             self.seen.samples[-1] += identity[counted].tolist()
-            self.seen.batches[-1] += 1
+            self.seen.sizes[-1].append(len(identity))
 
 
 class MeanLlama(TellingLlama):
@@ -81,19 +87,17 @@ TellingLlama.__name__ = MeanLlama.__name__ = LlamaForCausalLM.__name__
 
 
 class Witness(TrainerCallback):
-    """Notes the gradient of every update."""
+    """Notes the gradient of every update, and where the next one begins."""
 
-    def __init__(self, model: TellingLlama) -> None:
-        self.model = model
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        gradients = [p.grad for p in self.model.parameters()]
-        assert all(g is not None for g in gradients)
-        self.model.seen.gradients.append(torch.cat([g.flatten().clone() for g in gradients]))
+        self.seen.gradients.append(gradient_of(others["model"]))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self.model.seen.samples.append([])
-        self.model.seen.batches.append(0)
+        self.seen.samples.append([])
+        self.seen.sizes.append([])
 
 
 class Stop(TrainerCallback):
@@ -180,7 +184,7 @@ def make_trainer(
         data_collator=evenstep.PadCollator(),
         **(extra or {}),
     )
-    trainer.add_callback(witness or Witness(model))
+    trainer.add_callback(witness or Witness(model.seen))
     return trainer
 
 
@@ -246,9 +250,32 @@ def of_one_batch(
         tokens += int((labels != -100).sum())
     loss = total / tokens
     loss.backward()
-    gradient = torch.cat([p.grad.flatten().clone() for p in model.parameters()])
+    gradient = gradient_of(model)
     model.zero_grad()
     return loss.item(), gradient
+
+
+def check_updates(trainer: Trainer, model: TellingLlama, smoothing: float = 0.0) -> list[list[int]]:
+    """Every document once; gradient and loss of each update are those of one batch.
+
+    Returns:
+        The documents of each update. The learning rate is 0.
+    """
+    updates = [update for update in together(gathered(model.seen)) if update]
+    assert sorted(i for update in updates for i in update) == list(range(len(documents())))
+    check_gradients(trainer, model, updates, smoothing)
+    return updates
+
+
+def check_gradients(
+    trainer: Trainer, model: TellingLlama, updates: list[list[int]], smoothing: float = 0.0
+) -> None:
+    gradients = model.seen.gradients
+    for update, gradient, loss in zip(updates, gradients, losses(trainer), strict=True):
+        mean, expected = of_one_batch(model, update, smoothing)
+        # Before transformers 5, four digits are logged.
+        assert loss == pytest.approx(mean, rel=1e-5, abs=5.1e-5)
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())
 
 
 def together(seen: list[Seen]) -> list[list[int]]:
@@ -258,23 +285,26 @@ def together(seen: list[Seen]) -> list[list[int]]:
     return [sorted(i for rank in seen for i in rank.samples[u]) for u in range(updates)]
 
 
-def gathered(seen: Seen) -> list[Seen]:
-    """Of all ranks, on each."""
+def gathered(own: Any) -> list[Any]:
+    """What all ranks have, on each."""
     if not dist.is_initialized():
-        return [seen]
+        return [own]
     box: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(box, seen)
+    dist.all_gather_object(box, own)
     return box
 
 
 def tokenizer() -> Any:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-
     words = {"<pad>": 0, "<eos>": 1, **{f"w{n}": n for n in range(2, 64)}}
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")),
         pad_token="<pad>",
         eos_token="<eos>",
     )
+
+
+def words_of() -> Any:
+    """A tokenizer of texts."""
+    made = tokenizer()
+    made.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+    return made

@@ -11,24 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tiny_trainer import Seen, arguments, gathered, losses, together
-from transformers import Trainer, TrainerCallback
-from vision_rows import Collate, Rows, gradient_of, of_one_batch
+from tiny_trainer import Seen, Witness, arguments, gathered, losses, together
+from transformers import Trainer
+from vision_rows import Collate, of_one_batch
 
-from families.family import Family
-
-
-class Witness(TrainerCallback):
-    """Notes the gradient of every update."""
-
-    def __init__(self, seen: Seen) -> None:
-        self.seen = seen
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self.seen.gradients.append(gradient_of(others["model"]))
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self.seen.samples.append([])
+from families import Family
 
 
 def telling(base: type, seen: Seen, known: dict[tuple[int, ...], int]) -> type:
@@ -100,15 +87,22 @@ def check_updates(
         assert (gradient - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
-def make_trainer(folder: Any, family: Family, count: int, **options: Any) -> tuple[Any, Seen]:
-    """Hugging Face's Trainer, with the collate function that users of the family write."""
-    data, seen = Rows(family, count), Seen()
-    known = identities(family.collate, data.rows)
+def make_trainer(
+    folder: Any, family: Family, rows: Sequence[Any], *, extra: Any = None, **options: Any
+) -> tuple[Any, Seen]:
+    """Hugging Face's Trainer, with the collate function that users of the family write.
+
+    Args:
+        extra: arguments of the trainer.
+        **options: training arguments.
+    """
+    given = {"train_dataset": rows, "data_collator": family.collate, **(extra or {})}
+    seen = Seen()
+    known = identities(given["data_collator"], [rows[n] for n in range(len(rows))])
     trainer = telling(Trainer, seen, known)(
         model=family.model(0),
         args=arguments(folder, remove_unused_columns=False, **options),
-        train_dataset=data,
-        data_collator=family.collate,
+        **given,
     )
     trainer.add_callback(Witness(seen))
     return trainer, seen

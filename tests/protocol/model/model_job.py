@@ -25,14 +25,14 @@ class Unsized:
         return iter(self._order)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Job:
     """The arguments of a loader, as far as the protocol depends on them."""
 
-    name: str
     policy: Policy
     lengths: tuple[int, ...]
     """Of each sample of the dataset."""
+    name: str = ""
     ranks: int = 2
     orders: tuple[tuple[int, ...], ...] | None = None
     """By rank, the samples that its own sampler yields; None where the ranks share the dataset."""

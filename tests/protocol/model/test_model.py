@@ -12,11 +12,12 @@ from model_check import Tally, check
 from model_events import FAULTS
 from model_explorer import Explorer, Found
 from model_job import Job
-from model_mutations import MUTATIONS, Mutation
+from model_mutations import BEFALLS, MUTATIONS
 from model_notes import Notes
 from model_worlds import FIRST_WINDOW, LARGE, SMALL
 
 import evenstep.protocol.window_size as window_size
+from mutation import Mutation
 
 RESHARED = ("updates of 2 steps", "even, dealt")
 """Jobs that are also resumed with other windows and on other numbers of ranks here; by the soak all
@@ -54,14 +55,17 @@ def test_no_interleaving_breaks_an_invariant(job: Job) -> None:
     print(row(job.name, check(job, depth=int(job.name in RESHARED), later_faults=())))
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_fault_in_the_protocol_is_found(
-    mutation: Mutation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = getattr(mutation.owner, mutation.attribute, all)
-    monkeypatch.setattr(mutation.owner, mutation.attribute, mutation.make(right), raising=False)
-    with pytest.raises(Found) as found:
-        check(SMALL[mutation.job], depth=1, faults=mutation.faults, later_faults=())
+@pytest.mark.parametrize(
+    ("job", "mutation"),
+    [
+        pytest.param(SMALL[job], mutation, id=mutation.name)
+        for job, mutations in MUTATIONS.items()
+        for mutation in mutations
+    ],
+)
+def test_a_fault_in_the_protocol_is_found(job: Job, mutation: Mutation) -> None:
+    with mutation.applied(), pytest.raises(Found) as found:
+        check(job, faults=BEFALLS.get(mutation.name, ()), later_faults=())
     said = found.value
     print(f"{mutation.name}: {str(said.violation)[:120]} (after {len(said.trace)} events)")
 

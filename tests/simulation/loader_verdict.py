@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from job_settings import Injected, Samples
+from loader_settings import Injected, Samples
 from simulated_job import Attempt
 
 from evenstep.errors import CollateError, LoaderDiedError, PeerError, SampleError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from process_faults import Fault
+from processes import Fault
 from simulated_torch_loader import worker_info
 from simulated_world import current
 from torch.utils.data import IterableDataset

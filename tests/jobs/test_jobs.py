@@ -1,5 +1,4 @@
-"""Jobs of two ranks, drawn so that all pairs of parts occur; and, in soak runs, jobs drawn from the
-clock's seeds for as long as is asked for."""
+"""Jobs drawn so that all pairs of parts occur; in soak runs, as many as the given time allows."""
 
 from __future__ import annotations
 
@@ -10,17 +9,19 @@ from pathlib import Path
 import pytest
 
 from jobs.draw import covering, draw
-from jobs.launch import run_all
-from jobs.reports import judge
+from jobs.launch import judge, run_all
 
 SECONDS = float(os.environ.get("EVENSTEP_SOAK_SECONDS", "1200"))
 SEED = int(os.environ.get("EVENSTEP_SOAK_SEED", "0"))
 AT_A_TIME = 200
 
 
-def test_each_job_trains_rightly_or_is_refused(tmp_path: Path) -> None:
-    results = run_all(list(covering(1000, 30, ranks=2)), tmp_path)
-    judge(results)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("seed", "count", "ranks"), [(0, 50, 1), (1000, 30, 2)])
+def test_each_job_trains_rightly_or_is_refused(
+    tmp_path: Path, seed: int, count: int, ranks: int
+) -> None:
+    judge(run_all([*covering(seed, count, ranks=ranks)], tmp_path))
 
 
 @pytest.mark.soak
