@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from command_line import Capture
 import evenstep.service as es
 from evenstep.cli.service_sizing import loaders_of
 from evenstep.cli.user_objects import load_job, load_object
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, MeshChangedError
 from evenstep.tools.report.run_record import read_run
 
 JOB = """
@@ -64,8 +65,10 @@ class Running:
 def running(tmp_path: Path) -> Iterator[Running]:
     """`evenstep service run` in a process of its own."""
     (tmp_path / "a_job.py").write_text(JOB)
+    (tmp_path / "weights.json").write_text("null")
     command = ["-m", "evenstep", "service", "run", "a_job.py", "--backend", "processes", "--json"]
     command += ["--name", NAME, "--plan-log", "plans.jsonl", "--port", "0"]
+    command += ["--weights", "weights.json"]
     with subprocess.Popen(
         [sys.executable, *command, "--step-log", "run.jsonl"],
         cwd=tmp_path,
@@ -110,6 +113,53 @@ def test_a_job_runs_to_its_end_and_can_be_looked_at(running: Running, capsys: Ca
     assert len((running.folder / "plans.jsonl").read_text().splitlines()) == taken
     # Written by the client of rank 0; of the pass the first step is left out.
     assert len(read_run(running.folder / "run.jsonl")) == taken - 1 > 2
+
+
+def test_a_running_job_is_changed_by_commands(running: Running, capsys: Capture) -> None:
+    def change(*arguments: str) -> dict[str, object]:
+        code, out, err = evenstep(capsys, *arguments, "--name", NAME)
+        assert code == 0, err
+        return dict(json.loads(out)) if out else {}
+
+    with es.Client("auto", NAME, rank=0) as client:
+        next(client)
+        told = change("set-weights", "rows=2", "--dry-run")
+        assert told["after"] == {"rows": 2.0}
+        assert change("set-weights", "rows=2", "--at-step", "5")["step"] == 5
+        assert change("cancel", "--at-step", "5")["kind"] == "cancel"
+        code, _, err = evenstep(capsys, "drop-source", "rows", "--name", NAME)
+        assert (code, "positive weight" in err) == (2, True)
+        code, _, err = evenstep(capsys, "set-weights", "rows:2", "--name", NAME)
+        assert (code, "SOURCE=WEIGHT" in err) == (2, True)
+        for command in (("pause",), ("resume",), ("scale", "2"), ("remesh", "DP=1")):
+            change(*command)
+        code, out, _ = evenstep(capsys, "status", "--name", NAME)
+        assert len(json.loads(out)["loaders"]) == 2
+        watched = running.folder / "weights.json"
+        watched.write_text('{"rows": 3}')
+        assert _eventually(lambda: "weights" in _changes(capsys))
+        change("drain")
+        with pytest.raises(MeshChangedError):
+            list(client)
+    with es.Client("auto", NAME, rank=0) as client:
+        list(client)
+    _, err = running.process.communicate(timeout=60)
+    assert running.process.returncode == 0, err
+    assert "weights of weights.json from step" in err
+
+
+def _changes(capsys: Capture) -> list[str]:
+    _, out, _ = evenstep(capsys, "status", "--name", NAME)
+    return [change["kind"] for change in json.loads(out)["planner"]["changes"]]
+
+
+def _eventually(true: Callable[[], bool], seconds: float = 30.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 @pytest.mark.soak

@@ -31,7 +31,7 @@ KEPT = 6
 URL = "faulty://store"
 
 
-def lengths(count: int = 2000) -> BufferedMetadata:
+def lengths(count: int = 8000) -> BufferedMetadata:
     source = np.repeat(np.arange(3), count)
     position = np.tile(np.arange(count), 3)
     text = 1 + (position * 7 + source * 11) % 50
@@ -143,7 +143,7 @@ def carried_out(planner: Planner, operation: tuple[Any, ...], begin: int) -> Any
         signals = {"loss": {NAMES[loss % 3]: 1.0 + begin + loss / 8}}
         return planner.report(max(begin - back, 0), rank, signals)
     if kind == "state":
-        return planner.state_dict(max(begin - numbers[0], 0))
+        return planner.state_dict(max(begin - numbers[0], 0), taken=True)
     if kind == "remesh":
         state = planner.remesh({"DP": numbers[1]}, max(begin - numbers[0], 0))
         return {**state, "job": None}  # that before the mesh, or, told twice, that on it
@@ -204,7 +204,7 @@ def test_plans_and_states_are_those_of_a_planner_that_never_died(
                 with suppress(EvenstepError):  # not if weights do not follow reports
                     dead[-1].plan(dead[-1].step + 3)
         FaultyStorage.strike(-1, crash_before)
-        assert stored(job).state_dict(reference.step) == reference.state_dict()
+        assert stored(job).state_dict(reference.step, taken=True) == reference.state_dict()
 
 
 def test_a_planner_that_has_ended_ends_again() -> None:

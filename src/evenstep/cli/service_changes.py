@@ -212,7 +212,8 @@ class WatchedWeights:
         self._file, self._set_weights = file, set_weights
         self._set = read_weights(file)
         self._said = ""
-        set_weights(self._set)
+        if self._set is not None:
+            set_weights(self._set)
 
     def look(self) -> None:
         """Sets the weights if the file has others. What is wrong with it is only told."""

@@ -126,11 +126,13 @@ def check_change(
             raise ConfigurationError(
                 f"no change is to come at step {change.step}; `evenstep service status` lists all"
             )
-    elif pending:
-        raise ConfigurationError(
-            f"step {change.step} is changed already: {pending[0]}; choose a later step, or cancel "
-            "that change first"
-        )
+        return
+    for other in pending:
+        if other.kind == change.kind and change.kind in (WEIGHTS, END):
+            raise ConfigurationError(
+                f"step {change.step} is changed already: {other}; choose a later step, or cancel "
+                "that change first"
+            )
     dropped = InEffect.at(changes, change.step).by_hand.dropped
     if change.kind == WEIGHTS and change.value is not None:
         weights = check_weights(change.value, "the new weights")
