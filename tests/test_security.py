@@ -14,8 +14,8 @@ SECURITY = PACKAGE.parents[1] / "SECURITY.md"
 
 UNPICKLES = {
     # processes of one rank, through pipes and memory that they inherit
-    "loader/batcher/filler_sample.py",
-    "loader/learning/learned.py",
+    "loader/batcher/chunk_checks.py",
+    "loader/learning/question.py",
     "loader/learning/probe.py",
     "loader/start/fork_server.py",
     "loader/transport/shared_memory.py",

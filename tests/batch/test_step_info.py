@@ -11,7 +11,7 @@ import torch
 from evenstep.batch import STEP_KEY, StepInfo, StepTotals, attach_step, pop_step
 from evenstep.batch.step_info import RankLoads
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.step_values import StepValues
+from evenstep.integrations.job_facts import StepValues
 
 
 def totals(**changes: list[float]) -> StepTotals:

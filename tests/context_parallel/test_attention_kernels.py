@@ -14,16 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threaded_ranks import CPU, varlen, whole
 
+from evenstep.context_parallel import kernels
 from evenstep.context_parallel.kernels import (
+    FlashKernel,
     Kernel,
+    SdpaKernel,
     check_backend,
-    flash,
     pick_backend,
-    sdpa,
     varlen_arguments,
 )
-from evenstep.context_parallel.kernels.flash import FlashKernel
-from evenstep.context_parallel.kernels.sdpa import SdpaKernel
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document
 from shardings import shardings
@@ -66,7 +65,7 @@ def check(
 @given(shardings(), st.sampled_from([1, 5, 64, 1 << 22]))
 def test_sdpa_is_right_whatever_the_size_of_its_masks(sharding: Sharding, mask: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sdpa, "MASK", mask)
+        patch.setattr(kernels, "MASK", mask)
         check(lambda sharding, rank: SdpaKernel(sharding, rank, CPU), sharding)
 
 
@@ -98,13 +97,13 @@ def test_the_flash_attention_package_is_called_by_its_signature(
 
     package = SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
     monkeypatch.setitem(sys.modules, "flash_attn", package)
-    function = flash.flash_function.__wrapped__()
+    function = kernels.flash_function.__wrapped__()
     assert function is not None
     build = lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=function)  # noqa: E731
     check(build, shard_per_document([40, 3, 9], 2))
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
-    assert flash.flash_function.__wrapped__() is None
+    assert kernels.flash_function.__wrapped__() is None
 
 
 def of_2_12(  # type: ignore[no-untyped-def]
@@ -129,7 +128,7 @@ def test_torchs_own_varlen_attention_is_right(monkeypatch: pytest.MonkeyPatch) -
     module = SimpleNamespace(varlen_attn=of_2_12)
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", module)
     monkeypatch.setitem(sys.modules, "flash_attn", None)
-    function = flash.flash_function.__wrapped__()
+    function = kernels.flash_function.__wrapped__()
     build = lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=function)  # noqa: E731
     check(build, shard_per_document([40, 3, 9], 2))
 
@@ -149,7 +148,7 @@ def test_a_back_end_that_is_not_there_is_refused_with_a_remedy(
         check_backend("fast", CPU)
     with pytest.raises(ConfigurationError, match=r"'flash' runs on CUDA alone.*'cpu'"):
         check_backend("flash", CPU)
-    monkeypatch.setattr("evenstep.context_parallel.kernels.choice.flash_function", lambda: None)
+    monkeypatch.setattr("evenstep.context_parallel.kernels.flash_function", lambda: None)
     with pytest.raises(ConfigurationError, match="install one of them, or use backend='sdpa'"):
         check_backend("flash", CUDA)
     check_backend("sdpa", CUDA)
@@ -166,7 +165,7 @@ def test_a_back_end_that_is_not_there_is_refused_with_a_remedy(
 def test_auto_picks_the_fastest_that_device_and_dtype_allow(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, flash_there: bool, picked: str
 ) -> None:
-    choice = "evenstep.context_parallel.kernels.choice"
+    choice = "evenstep.context_parallel.kernels"
     monkeypatch.setattr(f"{choice}.flash_function", lambda: varlen if flash_there else None)
     assert pick_backend("auto", CUDA, dtype) == picked
     assert pick_backend("auto", CPU, dtype) == "sdpa"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
-from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
+from evenstep.loader.batcher.chunk_checks import FillerSample, pack_sample
 
 
 def of_length(length: int, name: int = 0) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from evenstep.batch.formats.train_loops import to_megatron
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, ConfigurationError
+from evenstep.integrations.job_facts import StepValues
 from evenstep.integrations.releases import check_hooks, importing
-from evenstep.integrations.step_values import StepValues
 from evenstep.integrations.update_stream import UpdateStream
 from evenstep.loader.dataloader import DataLoader
 from evenstep.plan.policies.even import Even

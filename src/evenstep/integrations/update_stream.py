@@ -16,8 +16,8 @@ import torch.distributed as dist
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.integrations.handed_steps import without_loss
+from evenstep.integrations.job_facts import StepValues
 from evenstep.integrations.rank_values import all_parts
-from evenstep.integrations.step_values import StepValues
 from evenstep.loader.dataloader import DataLoader
 
 _KEY = "evenstep"

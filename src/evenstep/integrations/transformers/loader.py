@@ -22,17 +22,15 @@ from evenstep.errors import ConfigurationError
 from evenstep.integrations.job_facts import waits_at_updates
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.model_labels import (
+    RowsFound,
+    RowsQuestion,
     check_padded,
+    choose_packing,
     collated_alone,
     drawn_once,
     label_options,
     preference_options,
     trains_preferences,
-)
-from evenstep.integrations.transformers.packing_choice import (
-    RowsFound,
-    RowsQuestion,
-    choose_packing,
 )
 from evenstep.loader.arguments import resolve_start_method
 from evenstep.loader.dataloader import DataLoader

@@ -28,9 +28,9 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError, SampleError, described
 from evenstep.loader.batcher.batcher_messages import LoaderSpec
-from evenstep.loader.batcher.filler_sample import FillerSample
+from evenstep.loader.batcher.chunk_checks import FillerSample
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
-from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
+from evenstep.loader.workers.worker_start import rank_seed, sample_seed, seed_everything
 from evenstep.plan.packing import WorkloadPacking
 from evenstep.protocol.planned_step import PlannedStep
 

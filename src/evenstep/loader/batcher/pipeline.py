@@ -38,8 +38,7 @@ from evenstep.errors import (
 )
 from evenstep.loader.batcher.batch_assembly import GroupCollate, make_step, rows_of
 from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec, LoaderSpec, StepProgress
-from evenstep.loader.batcher.chunk_checks import ChunkChecks
-from evenstep.loader.batcher.filler_sample import FillerSample
+from evenstep.loader.batcher.chunk_checks import ChunkChecks, FillerSample
 from evenstep.loader.batcher.intake import IndexFeed, Intake
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol

@@ -11,7 +11,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import LossTotals
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost.measured import UNMEASURED
+from evenstep.cost.vision_language import UNMEASURED
 from evenstep.loader.batcher.batcher_messages import BadSample, StepProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.resume.state_schema import MEDIA

@@ -21,7 +21,7 @@ from evenstep.arrays import Int64Array, rounded_up
 from evenstep.batch.measure import Measure, digests_of
 from evenstep.errors import OF_CODE, ConfigurationError, EvenstepError, SampleError, described
 from evenstep.loader.transport.shared_memory import PackedObject, Writer, to_buffers
-from evenstep.loader.workers.seeding import sample_seed, seed_everything
+from evenstep.loader.workers.worker_start import sample_seed, seed_everything
 from evenstep.plan.policy import Policy, too_long
 
 
