@@ -22,7 +22,6 @@ from evenstep.data.resumable import dataset_size
 from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_caller,
-    check_group,
     check_in_order,
     refuse_trainers,
     resolve_blank,
@@ -213,7 +212,6 @@ class DataLoader(LoaderAttributes):
             start_method=resolve_start_method(multiprocessing_context),
             persistent_workers=persistent_workers,
         )
-        check_group(group)
         self.pin_memory = pin_memory
         self.generator = generator
         self._batch_sampler = batch_sampler

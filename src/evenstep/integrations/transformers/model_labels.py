@@ -21,8 +21,9 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -199,8 +200,7 @@ def _token_rows(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowsFound:
+class RowsFound(NamedTuple):
     """What a trainer's collate function makes of a few rows."""
 
     packs: bool
@@ -211,25 +211,16 @@ class RowsFound:
     """A row has images, or another of the media fields."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowsQuestion:
-    """See `evenstep.loader.learning`."""
+def rows_found(dataset: Any, collate_fn: Callable[[list[Any]], Any], run: Run) -> RowsFound:
+    """The answer to a question: see `evenstep.loader.learning`."""
+    (found,) = run(partial(_found, collate_fn), dataset, [None], 1)
+    return found
 
-    dataset: Any
-    collate_fn: Callable[[list[Any]], Any]
 
-    def answer(self, run: Run) -> dict[str, Any]:
-        """`RowsFound`, JSON-able."""
-        (found,) = run(self._found, self.dataset, [None], 1)
-        return asdict(found)
-
-    def _found(self, dataset: Any, item: None) -> RowsFound:
-        calls = few_rows(dataset)
-        return RowsFound(
-            packs=_packs(self.collate_fn, calls),
-            prepares=lacks_tokens(calls),
-            media=any(_has_media(read) for read in calls),
-        )
+def _found(collate_fn: Callable[[list[Any]], Any], dataset: Any, item: None) -> RowsFound:
+    calls = few_rows(dataset)
+    media = any(_has_media(read) for read in calls)
+    return RowsFound(_packs(collate_fn, calls), lacks_tokens(calls), media)
 
 
 def choose_packing(

@@ -210,13 +210,6 @@ class JobQuestion:
         )
 
 
-class _Chunk(NamedTuple):
-    lengths: list[int]
-    bad: str
-    """Why the last bad sample is; empty if none is."""
-    same: bool
-
-
 def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measured:
     source, measure = options.source, partial(_measure, options)
     size, until = len(source), time.monotonic() + question.seconds
@@ -227,13 +220,14 @@ def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measur
     else:
         order = np.random.default_rng(options.seed).choice(size, count, replace=False).tolist()
     places = [0, *range(_FIRST, count, _CHUNK), count]
-    chunks = [_Request(order[i:j], i == 0) for i, j in pairwise(places)]
+    chunks = [(order[i:j], i == 0) for i, j in pairwise(places)]
     lengths: list[int] = []
     drawn, bad, same = 0, "", True
-    for request, chunk in zip(chunks, run(measure, source, chunks, max(1, options.num_workers))):
-        drawn += len(request.indices)
-        lengths += chunk.lengths
-        bad, same = chunk.bad or bad, same and chunk.same
+    found = run(measure, source, chunks, max(1, options.num_workers))
+    for (indices, _), (of_chunk, why, alike) in zip(chunks, found):
+        drawn += len(indices)
+        lengths += of_chunk
+        bad, same = why or bad, same and alike
         if drawn >= question.enough and time.monotonic() > until:
             break
     if not lengths:
@@ -241,15 +235,17 @@ def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measur
     return Measured(np.array(lengths, np.int64), len(lengths) / drawn, same)
 
 
-class _Request(NamedTuple):
-    indices: list[int]
-    twice: bool
+def _measure(
+    options: LoaderOptions, source: Any, asked: tuple[list[int], bool]
+) -> tuple[list[int], str, bool]:
+    """Lengths; why the last bad sample is, or nothing; and whether lengths are the same again.
 
-
-def _measure(options: LoaderOptions, source: Any, request: _Request) -> _Chunk:
-    lengths, bad = _lengths(options, source, request.indices)
-    same = not request.twice or _lengths(options, source, request.indices)[0] == lengths
-    return _Chunk(lengths, bad, same)
+    Args:
+        asked: indices, and whether they are measured twice.
+    """
+    indices, twice = asked
+    lengths, bad = _lengths(options, source, indices)
+    return lengths, bad, not twice or _lengths(options, source, indices)[0] == lengths
 
 
 def _lengths(options: LoaderOptions, source: Any, indices: list[int]) -> tuple[list[int], str]:

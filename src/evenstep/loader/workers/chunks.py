@@ -97,14 +97,9 @@ class Preparation:
         except ConfigurationError:  # no sample is to blame
             raise
         except BaseException as error:
-            said = (
-                f"{error}"
-                if isinstance(error, SampleError)
-                else (
-                    f"collate_fn raised {described(error)}; fix the sample or leave it out of the "
-                    "dataset"
-                )
-            )
+            said = f"collate_fn raised {described(error)}; fix the sample or leave it out"
+            if isinstance(error, SampleError):
+                said = str(error)
             failed = SampleError(f"{name}: {said}")
             if self.skip_bad and not isinstance(error, OF_CODE):
                 return failed
