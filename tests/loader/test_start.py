@@ -127,8 +127,8 @@ def test_memory_that_processes_may_share_is_not_copied(tmp_path: Path) -> None:
     try:
         over = np.ndarray((8,), np.uint8, shared.buf)
         large = (torch.zeros(5_000_000)[:1], [bytes(1 << 19) for _ in range(4)])
-        for obj in (mapped, mapped[1:], shared, over, *large, lambda: None, threading.Lock()):
-            with pytest.raises((NotPortable, TypeError)):
+        for obj in (mapped, mapped[1:], shared, over, *large):
+            with pytest.raises(NotPortable):
                 LimitedPickler(1 << 20, 5).bytes_of([obj])
         del over, obj
     finally:

@@ -240,9 +240,10 @@ def resolve_start_method(context: Any) -> str | None:
         return str(context.get_start_method())
     known = multiprocessing.get_all_start_methods()
     if context not in known:
-        raise ConfigurationError(
-            f"multiprocessing_context={context!r} must be a context of multiprocessing, or one of "
-            f"{known} on {sys.platform}"
+        kind = ConfigurationError if isinstance(context, str) else WrongTypeError
+        raise kind(
+            f"multiprocessing_context={context!r} must be one of {known} on {sys.platform}, or a "
+            "context of multiprocessing"
         )
     return str(context)
 
