@@ -73,8 +73,8 @@ def test_a_release_is_within_or_on_one_side(release: str, side: str) -> None:
 
 UNPICKLES = {
     # processes of one rank, through pipes and memory that they inherit
-    "loader/batcher/filler_sample.py",
-    "loader/learning/learned.py",
+    "loader/batcher/chunk_checks.py",
+    "loader/learning/question.py",
     "loader/learning/probe.py",
     "loader/start/fork_server.py",
     "loader/transport/shared_memory.py",

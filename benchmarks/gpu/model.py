@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from evenstep.context_parallel.kernels.flash import flash_function
+from evenstep.context_parallel.kernels import flash_function
 
 _LOGITS = 16_384
 """Tokens whose logits are in memory together."""

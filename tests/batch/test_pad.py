@@ -130,15 +130,14 @@ def test_bands_of_unequal_frames_are_refused_and_made_equal_are_stacked():
     assert "attention_mask" not in batch
 
 
-def test_no_attention_mask_is_made_where_not_wanted_or_without_tokens():
-    assert list(PadCollator(attention_mask=False)([{"input_ids": [1]}])) == ["input_ids"]
+def test_no_attention_mask_is_made_without_tokens():
     assert list(PadCollator()([{"x": [1]}, {"x": [1, 2]}])) == ["x"]
 
 
 def test_padding_follows_field_names_and_then_pad_values():
-    samples = [{"input_ids": [1] * n, "targets": [2] * n, "position_ids": [3] * n} for n in (1, 2)]
-    batch = PadCollator(label_fields=("targets",), pad_values={"position_ids": 9})(samples)
-    assert batch["targets"].tolist() == [[2, -100], [2, 2]]
+    samples = [{"input_ids": [1] * n, "labels": [2] * n, "position_ids": [3] * n} for n in (1, 2)]
+    batch = PadCollator(pad_values={"position_ids": 9})(samples)
+    assert batch["labels"].tolist() == [[2, -100], [2, 2]]
     assert batch["position_ids"].tolist() == [[3, 9], [3, 3]]
     batch = PadCollator(pad_token_id=5, pad_values={"input_ids": 6})(samples)
     assert batch["input_ids"].tolist() == [[1, 6], [1, 1]]
@@ -248,7 +247,6 @@ def test_groups_that_cannot_be_padded_name_field_sample_and_remedy(samples, word
         ({"side": "middle"}, "side='middle'"),
         ({"pad_to_multiple_of": 0}, "pad_to_multiple_of=0"),
         ({"pad_to_multiple_of": True}, "pad_to_multiple_of=True"),
-        ({"label_fields": "labels"}, "label_fields='labels'"),
         ({"pad_token_id": None}, "'pad_token_id' is None"),
         ({"pad_values": {"x": "0"}}, "'x' is '0'"),
     ],

@@ -25,7 +25,7 @@ from evenstep.batch import (
 from evenstep.batch.loss_scale import micro_batch_scales
 from evenstep.batch.step_info import RankLoads
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.step_values import StepValues
+from evenstep.integrations.job_facts import StepValues
 
 
 def totals(**changes: list[float]) -> StepTotals:

@@ -96,7 +96,7 @@ def test_a_kernel_that_wants_keys_twice_gives_the_same(sharding: Sharding) -> No
         patch.setattr(
             "evenstep.context_parallel.causal_attention.pick_backend", lambda *_, **__: "flash"
         )
-        patch.setattr("evenstep.context_parallel.kernels.flash.flash_function", lambda: varlen)
+        patch.setattr("evenstep.context_parallel.kernels.flash_function", lambda: varlen)
         parts = values(on_ranks(sharding.ranks, lambda ranks: on_shard(ranks, sharding, given_)))
     expected = truth(sharding, given_, 8**-0.5)
     torch.testing.assert_close(in_order(parts, sharding), expected, rtol=1e-9, atol=1e-9)

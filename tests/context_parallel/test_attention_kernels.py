@@ -15,16 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threaded_ranks import CPU, varlen, whole
 
+from evenstep.context_parallel import kernels
 from evenstep.context_parallel.kernels import (
+    FlashKernel,
     Kernel,
+    SdpaKernel,
     check_backend,
-    flash,
     pick_backend,
-    sdpa,
     varlen_arguments,
 )
-from evenstep.context_parallel.kernels.flash import FlashKernel
-from evenstep.context_parallel.kernels.sdpa import SdpaKernel
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document
 from shardings import shardings
@@ -67,7 +66,7 @@ def check(
 @given(shardings(), st.sampled_from([1, 5, 64, 1 << 22]))
 def test_sdpa_is_right_whatever_the_size_of_its_masks(sharding: Sharding, mask: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sdpa, "MASK", mask)
+        patch.setattr(kernels, "MASK", mask)
         check(lambda sharding, rank: SdpaKernel(sharding, rank, CPU), sharding)
 
 
@@ -121,7 +120,7 @@ def test_flash_attention_and_torchs_own_are_called_by_their_signatures(
     for there, torchs in ((package, None), (None, module), (None, None)):
         monkeypatch.setitem(sys.modules, "flash_attn", there)
         monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", torchs)
-        function = flash.flash_function.__wrapped__()
+        function = kernels.flash_function.__wrapped__()
         assert (function is None) == (there is torchs is None)
         if function is not None:
             build = partial(FlashKernel, device=CPU, function=function)
@@ -143,7 +142,7 @@ def test_a_back_end_that_is_not_there_is_refused_with_a_remedy(
         check_backend("fast", CPU)
     with pytest.raises(ConfigurationError, match=r"'flash' runs on CUDA alone.*'cpu'"):
         check_backend("flash", CPU)
-    monkeypatch.setattr("evenstep.context_parallel.kernels.choice.flash_function", lambda: None)
+    monkeypatch.setattr("evenstep.context_parallel.kernels.flash_function", lambda: None)
     with pytest.raises(ConfigurationError, match="install one of them, or use backend='sdpa'"):
         check_backend("flash", CUDA)
     check_backend("sdpa", CUDA)
@@ -160,7 +159,7 @@ def test_a_back_end_that_is_not_there_is_refused_with_a_remedy(
 def test_auto_picks_the_fastest_that_device_and_dtype_allow(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, flash_there: bool, picked: str
 ) -> None:
-    choice = "evenstep.context_parallel.kernels.choice"
+    choice = "evenstep.context_parallel.kernels"
     monkeypatch.setattr(f"{choice}.flash_function", lambda: varlen if flash_there else None)
     assert pick_backend("auto", CUDA, dtype) == picked
     assert pick_backend("auto", CPU, dtype) == "sdpa"

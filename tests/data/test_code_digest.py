@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from evenstep.data.code_digest import code_digest, same_code
+from evenstep.data.pickling import code_digest, same_code
 
 BEFORE = """
 import functools
@@ -97,7 +97,7 @@ def test_digests_are_equal_wherever_functions_are_sent(
     assert len(set(found)) == len(NAMES)
     program = f"""
 import corpus_transforms
-from evenstep.data.code_digest import code_digest
+from evenstep.data.pickling import code_digest
 print(*[code_digest(getattr(corpus_transforms, name)) for name in {NAMES}])
 """
     environment = {**os.environ, "PYTHONHASHSEED": "2", "PYTHONPATH": str(tmp_path)}

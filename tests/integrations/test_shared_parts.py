@@ -17,9 +17,8 @@ import evenstep
 from documents import Documents
 from evenstep.integrations import releases
 from evenstep.integrations.handed_steps import without_loss
-from evenstep.integrations.job_facts import estimate_steps
+from evenstep.integrations.job_facts import StepValues, estimate_steps
 from evenstep.integrations.rank_values import all_parts, read_state, save_state
-from evenstep.integrations.step_values import StepValues
 from loader_options import grouped
 
 DOCUMENTS = Documents(300, longest=64)

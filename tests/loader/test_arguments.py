@@ -83,7 +83,7 @@ def test_what_torch_refuses_is_refused_with_an_error_of_its_type(
         ({"batch_sampler": [[0, 1], [2]]}, "batch_sampler of type list forms batches itself"),
         ({"batch_size": 2, "sampler": [[0, 1], [2]]}, r"here is \[0, 1\]; pass .* batch_sampler="),
         ({"batch_size": 2, "sampler": a_batch_sampler()}, "here is a BatchSampler; pass"),
-        ({"policy": "even"}, "not an evenstep policy"),
+        ({"policy": "even"}, "policy='even' is no policy"),
         ({"policy": BUDGET, "batch_size": 4}, "batch_size=4 contradicts policy"),
         ({"policy": BUDGET, "prefetch": 0}, "prefetch=0"),
         ({"policy": BUDGET, "buffer_size": 0}, "buffer_size=0"),

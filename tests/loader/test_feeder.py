@@ -14,7 +14,7 @@ import pytest
 
 from evenstep.errors import SampleError
 from evenstep.loader.batcher.intake import IndexFeed
-from evenstep.loader.feeder import Feeder
+from evenstep.loader.runtime import Feeder
 
 Pipe = tuple[Connection, Connection]
 

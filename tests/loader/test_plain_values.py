@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
-from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
+from evenstep.loader.batcher.chunk_checks import FillerSample, pack_sample
 from evenstep.loader.transport.plain_values import decode, encode, pack_plain, unpack_plain
 
 

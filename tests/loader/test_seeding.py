@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 import evenstep
 from evenstep.batch.joining import keeping_random_state
-from evenstep.loader.workers.seeding import epoch_seed, rank_seed, sample_seed, seed_everything
+from evenstep.loader.workers.worker_start import epoch_seed, rank_seed, sample_seed, seed_everything
 from loader_options import grouped
 
 COUNT = 40

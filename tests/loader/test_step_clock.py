@@ -16,7 +16,7 @@ import torch
 import evenstep
 from evenstep.batch.step_info import RankLoads, StepInfo
 from evenstep.cost import FittedCost, VisionLanguageCost
-from evenstep.cost.measured import RATIO_UNIT, at_ratios
+from evenstep.cost.vision_language import RATIO_UNIT, at_ratios
 from evenstep.loader import step_clock
 from evenstep.loader.step_clock import StepClock
 from evenstep.plan.policy import Policy

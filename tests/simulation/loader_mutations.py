@@ -7,9 +7,9 @@ from evenstep.loader.batcher.intake import IndexFeed, Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.sample_store import SampleStore
-from evenstep.loader.feeder import Feeder
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.resume.epoch_cursor import EpochCursor
+from evenstep.loader.runtime import Feeder
 from evenstep.loader.transport.lifelines import Lifelines
 from evenstep.loader.transport.peers import WindowChecksum
 from evenstep.loader.transport.rank_exchange import GlooExchange

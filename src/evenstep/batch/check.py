@@ -77,7 +77,8 @@ def without_padded_first(batch: Any, labels: str | None) -> Any:
         batch: what the collate function returned. Changed in place, but for the tensor of labels.
         labels: as for `check_supervised`.
     """
-    found, mask = _labels(batch), batch.get("attention_mask") if _is_mapping(batch) else None
+    found = _labels(batch)
+    mask = None if found is None else batch.get("attention_mask")
     if found is None or not isinstance(mask, torch.Tensor) or mask.shape != found.shape:
         return batch
     padded = mask[:, 0] == 0
@@ -141,12 +142,8 @@ def check_supervised(
 
 
 def _labels(batch: Any) -> torch.Tensor | None:
-    found = labels_of(batch) if _is_mapping(batch) else None
+    found = labels_of(batch) if isinstance(batch, Mapping) else None
     return found if isinstance(found, torch.Tensor) else None
-
-
-def _is_mapping(batch: Any) -> bool:
-    return isinstance(batch, Mapping)
 
 
 def _shifts(batch: Mapping[str, Any], found: torch.Tensor, labels: str | None) -> bool:

@@ -43,7 +43,8 @@ class PadCollator:
     [samples]; tensors of equal shape [samples, ...]. Text and other objects become a list, and
     a field that is None in every sample stays None. Fields of images, videos and audio are joined
     along their first dimension, as their models require, and may be absent from samples without
-    any: see `evenstep.batch.media`.
+    any: see `evenstep.batch.media`. Mappings that have none get an int64 ``attention_mask``, 1 for
+    real tokens, or for real samples of waveforms (``input_values``).
     """
 
     side: str = "right"
@@ -54,17 +55,12 @@ class PadCollator:
     would predict it from padding. A loader sets this to what its ``labels`` says."""
     pad_token_id: int = 0
     """Pads ``input_ids`` and bare sequences."""
-    label_fields: tuple[str, ...] = LABEL_FIELDS
-    """Fields padded with -100. Every other field is padded with 0."""
     pad_values: Mapping[str, float] = field(default_factory=dict)
-    """Field -> padding; overrides all other rules."""
+    """Field -> padding. By default labels are padded with -100, and every other field with 0."""
     pad_to_multiple_of: int | None = None
     """Rounds the padded length of labels, and of fields as long as the tokens, up to a multiple."""
     media_fields: tuple[str, ...] = MEDIA_FIELDS
     """Fields of images, videos and audio."""
-    attention_mask: bool = True
-    """Add an int64 ``attention_mask``, 1 for real tokens, or for real samples of waveforms
-    (``input_values``), to mappings that have none."""
 
     def __post_init__(self) -> None:
         if self.side not in ("right", "left"):
@@ -72,9 +68,8 @@ class PadCollator:
         multiple = self.pad_to_multiple_of
         if multiple is not None and (isinstance(multiple, bool) or multiple < 1):
             raise ConfigurationError(f"pad_to_multiple_of={multiple!r} must be at least 1")
-        for option in ("label_fields", "media_fields"):
-            if isinstance(names := getattr(self, option), str):
-                raise ConfigurationError(f"{option}={names!r} must be a tuple of names, not text")
+        if isinstance(names := self.media_fields, str):
+            raise ConfigurationError(f"media_fields={names!r} must be a tuple of names, not text")
         for name, value in {"pad_token_id": self.pad_token_id, **self.pad_values}.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise ConfigurationError(
@@ -108,7 +103,7 @@ class PadCollator:
             self._mask_first_labels(tensors, lengths, batch)
         if columns.bare:
             return batch[TOKENS]
-        if self.attention_mask and "attention_mask" not in batch and lengths is not None:
+        if "attention_mask" not in batch and lengths is not None:
             side = "right" if spoken else self.side
             batch["attention_mask"] = self._attention_mask(lengths, side)
         return batch
@@ -122,7 +117,7 @@ class PadCollator:
         as_tokens = sizes == lengths
         # Numbers that are no ids are a vector for each sample, and no sequence.
         ids = rows[0].ndim > 0 and not rows[0].is_floating_point()
-        if as_tokens or (name in self.label_fields and ids):
+        if as_tokens or (name in LABEL_FIELDS and ids):
             target = self._rounded(longest)
         if target == longest and all(row.shape == rows[0].shape for row in rows):
             return torch.stack(rows)
@@ -151,7 +146,7 @@ class PadCollator:
         elif name == TOKENS:
             value = self.pad_token_id
         else:
-            value = IGNORE_INDEX if name in self.label_fields else 0
+            value = IGNORE_INDEX if name in LABEL_FIELDS else 0
         if not _holds(dtype, value):
             raise CollateError(
                 f"field {name!r} is {dtype} and cannot hold its padding {value}; convert it in the "
@@ -164,7 +159,7 @@ class PadCollator:
         Raises:
             CollateError: nothing would tell the model what of a recording, say, is padding.
         """
-        known = name in self.label_fields or name in self.pad_values
+        known = name in LABEL_FIELDS or name in self.pad_values
         if not known and sizes != [len(mask) for mask in columns.fields.get("attention_mask", [])]:
             raise CollateError(
                 f"field {name!r} needs padding, and no attention_mask would say what is real: "
@@ -176,7 +171,7 @@ class PadCollator:
         self, tensors: Mapping[str, Any], lengths: list[int], batch: dict[str, torch.Tensor]
     ) -> None:
         for name, rows in tensors.items():
-            labels = name in self.label_fields or self.pad_values.get(name) == IGNORE_INDEX
+            labels = name in LABEL_FIELDS or self.pad_values.get(name) == IGNORE_INDEX
             if labels and rows and [row.shape for row in rows] == [(length,) for length in lengths]:
                 for row, length in zip(batch[name], lengths):
                     if length < len(row) and not row.is_floating_point():

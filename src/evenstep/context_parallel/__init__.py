@@ -11,7 +11,8 @@ prepared_sharding    `prepare`: what attention needs, once per micro-batch: a `P
                      all ranks hold the same, or all raise
   collectives        what ranks send each other
 causal_attention     `attention`, over the fragments of any sharding
-kernels/             back ends of attention, one file each: FlashAttention, SDPA
+kernels              back ends of attention, and which one runs: FlashAttention, SDPA
+  layout             where the keys lie that a rank needs; `varlen_arguments`
 frameworks           a sharding for the context parallelism of Megatron-LM
 ```
 

@@ -103,7 +103,11 @@ def shard_batch(
         ConfigurationError: there is no such rank.
     """
     sharding.check_rank(rank)
-    _check_same(document_lengths(batch), sharding)
+    if not np.array_equal(lengths := document_lengths(batch), sharding.lengths):
+        raise CollateError(
+            f"the row has {_documents_text(lengths)}, and the sharding was made for "
+            f"{_documents_text(sharding.lengths)}; make it from document_lengths(batch)"
+        )
     packed = read_packed(batch)
     if packed.labels.dtype.is_floating_point:
         raise CollateError(
@@ -123,18 +127,16 @@ def shard_batch(
     return shard
 
 
-def _check_same(lengths: Int64Array, sharding: Sharding) -> None:
-    if not np.array_equal(lengths, sharding.lengths):
-        raise CollateError(
-            f"the row has {_documents_text(lengths)}, and the sharding was made for "
-            f"{_documents_text(sharding.lengths)}; make it from document_lengths(batch)"
-        )
-
-
 def _cut_fields(batch: Mapping[str, Any], packed: PackedRow) -> set[str]:
     """Names of the fields with an entry per token, of which a rank gets its own: not of media,
     whatever their shape."""
-    cut = {n for n, value in batch.items() if n not in MEDIA_FIELDS and _fits(value, packed)}
+    cut = {
+        name
+        for name, value in batch.items()
+        if name not in MEDIA_FIELDS
+        and isinstance(value, torch.Tensor)
+        and value.shape[:2] == packed.input_ids.shape
+    }
     for name in _TOKENWISE:
         if name in batch and name not in cut:
             raise CollateError(
@@ -169,10 +171,6 @@ def unshard(parts: Sequence[torch.Tensor], sharding: Sharding, *, dim: int = 1) 
     return torch.cat(list(parts), dim).index_select(
         dim, torch.from_numpy(sharding.restore).to(parts[0].device)
     )
-
-
-def _fits(value: Any, packed: PackedRow) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape[:2] == packed.input_ids.shape
 
 
 def _documents_text(lengths: Int64Array) -> str:

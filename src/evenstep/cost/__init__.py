@@ -12,16 +12,14 @@ Everything here is a function of `GroupShapes`, integer columns with one row per
 ```
 shapes            `GroupShapes`, and `MemoryLimit`
 models            costs of one part: `PaddedTokenCost`, `TransformerCost` and others
-vision_language   `VisionLanguageCost`: a language model and a vision tower, balanced apart
-measured          `MeasuredCost`: what a run measures, and its ranks agree on
-fitting           `fit`: a cost from measured times
-step_times        a cost from how long the steps of a run took
+vision_language   `VisionLanguageCost`: a language model and a vision tower, balanced apart;
+                  `MeasuredCost`: what a run measures, and its ranks agree on
+fitting           `fit`: a cost from measured times, also from how long the steps of a run took
 of_model          `cost_of`: a cost from a model's configuration
 ```
 """
 
 from evenstep.cost.fitting import fit as fit
-from evenstep.cost.measured import MeasuredCost as MeasuredCost
 from evenstep.cost.models import UNKNOWN_MODEL as UNKNOWN_MODEL
 from evenstep.cost.models import Cost as Cost
 from evenstep.cost.models import FittedCost as FittedCost
@@ -31,4 +29,5 @@ from evenstep.cost.models import TransformerCost as TransformerCost
 from evenstep.cost.of_model import cost_of as cost_of
 from evenstep.cost.shapes import GroupShapes as GroupShapes
 from evenstep.cost.shapes import MemoryLimit as MemoryLimit
+from evenstep.cost.vision_language import MeasuredCost as MeasuredCost
 from evenstep.cost.vision_language import VisionLanguageCost as VisionLanguageCost

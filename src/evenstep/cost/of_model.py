@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.cost.measured import MeasuredCost
 from evenstep.cost.models import UNKNOWN_MODEL, Cost, FittedCost
-from evenstep.cost.vision_language import VisionLanguageCost
+from evenstep.cost.vision_language import MeasuredCost, VisionLanguageCost
 
 logger = logging.getLogger("evenstep")
 

@@ -4,8 +4,8 @@ A source of a mixture, from its description to its samples, in reading order:
 
     source           `Source`: where the data lies and how a sample is prepared; read it first;
                      add a format of files to its `FORMATS`
-    pickling         checks that a description can be sent to other processes
-    code_digest      tells whether a transform still does what it did
+    pickling         checks that a description can be sent to other processes; `code_digest` tells
+                     whether a transform still does what it did
     shard_order      `ShardOrder`: position -> (pass, shard, index)
     reader           `SourceReader`: samples from any position on
     source_files     files of a source, on disk or in an object store, and a digest of their content

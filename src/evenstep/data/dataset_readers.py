@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.data.reader import ShardedReader, SourceReader, fields_of
-from evenstep.data.resumable import Reading, ResumableIterable, dataset_fingerprint
+from evenstep.data.resumable import ResumableIterable, dataset_fingerprint
 from evenstep.data.shard_order import SampleLocation, ShardPart
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, InvariantError, SampleError
@@ -116,13 +116,16 @@ class IterableReader(SourceReader):
             reading = self._iterable.read(start.state)
             while True:
                 self._check_newest(number)
-                samples = self._next(reading, index)
-                if not samples:
-                    break
+                try:
+                    if not (samples := reading.take(1)):
+                        break
+                    if at >= position:
+                        self._furthest = max(self._furthest, at + 1)
+                        fields = fields_of(samples[0], self.source)
+                except Exception as error:
+                    raise self._failed(error, 0, index) from error
                 if at >= position:
-                    where = SampleLocation(start.pass_number, 0, index)
-                    self._furthest = max(self._furthest, at + 1)
-                    yield where, self._fields(samples[0], index)
+                    yield SampleLocation(start.pass_number, 0, index), fields
                 at, index = at + 1, index + 1
                 if index % _EVERY == 0 and at > self._points[-1].position:
                     self._record(_Point(at, index, start.pass_number, reading.resume_point()))
@@ -145,18 +148,6 @@ class IterableReader(SourceReader):
                 f"source {self.source.name!r} is read from two positions at once; use one "
                 "iterator of a reader at a time"
             )
-
-    def _next(self, reading: Reading, index: int) -> list[Any]:
-        try:
-            return reading.take(1)
-        except Exception as error:
-            raise self._failed(error, 0, index) from error
-
-    def _fields(self, sample: Any, index: int) -> Any:
-        try:
-            return fields_of(sample, self.source)
-        except Exception as error:
-            raise self._failed(error, 0, index) from error
 
     def _set_pass(self, number: int) -> None:
         if callable(set_epoch := getattr(self._dataset, "set_epoch", None)):

@@ -12,8 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from evenstep.batch.measure import length_of
-from evenstep.data.code_digest import code_digest
-from evenstep.data.pickling import check_picklable
+from evenstep.data.pickling import check_picklable, code_digest
 from evenstep.errors import ConfigurationError, SampleError, described, without_queries
 from evenstep.plan.value_checks import check_at_least, check_given, check_seconds, stable_repr
 
@@ -36,7 +35,7 @@ class Source:
             without arguments that makes one where it is read.
         transform: from a stored sample to the one that is trained on. Called in other processes, so
             it must not hold open files, locks or connections. A state is resumed with the same code
-            only; see `evenstep.data.code_digest`.
+            only; see `evenstep.data.pickling`.
         weight: mixing weight in a mixture without a schedule, in any unit.
         columns: fields to read; None is all of them.
         shuffle: False keeps the stored order. None shuffles what can be shuffled: shards and the

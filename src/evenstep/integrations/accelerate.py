@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
 from evenstep.integrations.job_facts import take_cost, waits_at_updates
@@ -51,14 +50,12 @@ class EvenAccelerator(Accelerator):
         super().backward(scaled_loss(self, loss, times), **kwargs)
 
 
-class AcceleratedLoader(DataLoaderStateMixin):
+class AcceleratedLoader(HandedSteps, DataLoaderStateMixin):
     """An evenstep loader in a loop that an `Accelerator` drives."""
 
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
-        self.loader = loader
         self.gradient_state = GradientState()
-        self._accelerator = accelerator
-        self._steps = HandedSteps(
+        super().__init__(
             accelerator,
             loader,
             counts=lambda: accelerator.sync_gradients,
@@ -72,9 +69,9 @@ class AcceleratedLoader(DataLoaderStateMixin):
             ConfigurationError: from an optimizer's ``step``: see
                 `evenstep.integrations.handed_steps`.
         """
-        accelerator = self._accelerator
+        accelerator = self._owner
         self._follow()
-        steps = iter(self._steps)
+        steps = self._handed()
         self.begin()
         try:
             for batch, step in steps:
@@ -89,15 +86,6 @@ class AcceleratedLoader(DataLoaderStateMixin):
             self.end()
             steps.close()
 
-    @property
-    def step(self) -> StepInfo | None:
-        """Of the batch that the loop is at; None outside of a pass. `Accelerator.backward` applies
-        its loss scale."""
-        return self._steps.step
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"an evenstep loader under Accelerate has no {name!r}; what torch's have, its "
@@ -109,18 +97,10 @@ class AcceleratedLoader(DataLoaderStateMixin):
     def dataset(self) -> Any:
         return self.loader.dataset
 
-    @property
-    def epoch(self) -> int:
-        """Number of the next pass: after `Accelerator.load_state`, of the one to resume."""
-        return self.loader.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        self.loader.set_epoch(epoch)
-
     def _follow(self) -> None:
         """Makes updates of the loader and of the accelerator equally long; one step of the latter
         may be what the loop ends itself."""
-        accelerator, loader = self._accelerator, self.loader
+        accelerator, loader = self._owner, self.loader
         if loader.update_tokens is not None:
             loader.learn()
             accelerator.gradient_accumulation_steps = loader.accumulate

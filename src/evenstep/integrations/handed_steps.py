@@ -44,8 +44,20 @@ def scaled(loss: torch.Tensor, factor: float) -> torch.Tensor:
 _passes: WeakKeyDictionary[Any, list[HandedSteps]] = WeakKeyDictionary()  # of each framework object
 
 
+def check_one_batch(loader: DataLoader) -> None:
+    """
+    Raises:
+        ConfigurationError: the loader's batches are lists of micro-batches.
+    """
+    if loader.policy.micro_batches > 1:
+        raise ConfigurationError(
+            f"{loader.policy!r} makes {loader.policy.micro_batches} micro-batches of a step, with "
+            "a loss scale each; use another policy, with accumulate=, or iterate loader.steps()"
+        )
+
+
 class HandedSteps:
-    """One loader's steps, in a loop that `owner` drives: an `Accelerator` or a `Fabric`."""
+    """A loader in a loop that `owner` drives: an `Accelerator` or a `Fabric`."""
 
     def __init__(
         self,
@@ -65,15 +77,12 @@ class HandedSteps:
         Raises:
             ConfigurationError: the loader's batches are lists of micro-batches.
         """
-        if loader.policy.micro_batches > 1:
-            raise ConfigurationError(
-                f"{loader.policy!r} makes {loader.policy.micro_batches} micro-batches of a step, "
-                "with a loss scale each; use another policy, or iterate loader.steps()"
-            )
+        check_one_batch(loader)
+        self.loader = loader
         self.step: StepInfo | None = None
-        """Of the batch that the loop is at; None outside of a pass."""
+        """Of the batch that the loop is at; None outside of a pass. The framework's ``backward``
+        applies its loss scale."""
         self._owner = owner
-        self._loader = loader
         self._counts = counts
         self._backward = backward
         self._update_option = update_option
@@ -81,8 +90,20 @@ class HandedSteps:
         self._unscaled: list[int] = []  # steps before it, since an optimizer stepped
         self._stepped = False  # an optimizer, since `step` came
 
-    def __iter__(self) -> Generator[tuple[Any, StepInfo], None, None]:
-        """
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next pass: after a checkpoint was loaded, of the one to resume."""
+        return self.loader.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        self.loader.set_epoch(epoch)
+
+    def _handed(self) -> Generator[tuple[Any, StepInfo], None, None]:
+        """One pass.
+
         Raises:
             ConfigurationError: from an optimizer's ``step``: a loss before it was not scaled, or it
                 is not the end of an update.
@@ -92,7 +113,7 @@ class HandedSteps:
         hook = register_optimizer_step_post_hook(self._check)
         passes.append(self)
         try:
-            for batch, step in self._loader.steps():
+            for batch, step in self.loader.steps():
                 if self.step is not None and not self._scaled and not self._stepped:
                     self._unscaled.append(self.step.step)
                 self.step, self._scaled, self._stepped = step, False, False
@@ -104,7 +125,7 @@ class HandedSteps:
             self._unscaled.clear()
 
     def scale(self, loss: torch.Tensor, times: int) -> torch.Tensor:
-        if self.step is None or self._loader.loss_scaling == "none":
+        if self.step is None or self.loader.loss_scaling == "none":
             return loss
         self._scaled = True
         return scaled(loss, self.step.loss_scale * times)
@@ -115,7 +136,7 @@ class HandedSteps:
         unscaled = self._unscaled + ([] if self._scaled else [self.step.step])
         self._unscaled = []
         self._stepped = True
-        if unscaled and self._loader.loss_scaling != "none":
+        if unscaled and self.loader.loss_scaling != "none":
             raise ConfigurationError(
                 f"an optimizer has stepped, and the loss of step {unscaled[0]} was not scaled, so "
                 f"its gradient is wrong; write {self._backward} in place of loss.backward(); give "

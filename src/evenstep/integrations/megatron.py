@@ -9,7 +9,7 @@ of all ranks whose loss mask is 1. So no loss is scaled here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,10 @@ import torch
 
 from evenstep.batch.formats.train_loops import to_megatron
 from evenstep.batch.pack import PackCollator
-from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.integrations.releases import check_hooks, importing
-from evenstep.integrations.step_values import StepValues
-from evenstep.integrations.update_stream import UpdateStream
+from evenstep.integrations.update_stream import UpdateStream, packing
 from evenstep.loader.dataloader import DataLoader
-from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import Policy
 
 with importing("megatron", "megatron-core"):
@@ -37,7 +34,7 @@ check_hooks(
 )
 
 
-class MicroBatchIterator:
+class MicroBatchIterator(UpdateStream):
     """Micro-batches of this data-parallel rank, without end; each sample once an epoch.
 
     Every process that has one prepares its micro-batches by itself: those of one data-parallel rank
@@ -77,12 +74,7 @@ class MicroBatchIterator:
                 "calculate_per_token_loss is False, so Megatron averages over micro-batches of "
                 "unequally many tokens; set it, --calculate-per-token-loss in Megatron-LM"
             )
-        if isinstance(policy, Even):
-            policy = replace(policy, packed=True)
-        if not policy.packed:
-            raise ConfigurationError(
-                f"{type(policy).__name__} makes padded batches; give a policy with packed=True"
-            )
+        policy = packing(policy)
         self._device = device
         self._context_parallel = parallel_state.get_context_parallel_world_size()
         # Stages of a pipeline allocate what they receive by the shape of the first micro-batch.
@@ -94,7 +86,7 @@ class MicroBatchIterator:
         options.setdefault("collate_fn", PackCollator(pad_documents_to_multiple_of=chunks))
         taken: dict[str, Any] = {"shuffle": True, "labels": "causal"} | options
         group = parallel_state.get_data_parallel_group()
-        self.loader = DataLoader(
+        loader = DataLoader(
             dataset,
             policy=policy,
             seed=seed,
@@ -103,8 +95,8 @@ class MicroBatchIterator:
             group=group,
             **taken,
         )
-        self._stream = UpdateStream(self.loader, num_microbatches, group=group)
-        self._micro_batches = iter(self._stream)
+        super().__init__(loader, num_microbatches, group=group)
+        self._micro_batches = super().__iter__()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self
@@ -143,27 +135,4 @@ class MicroBatchIterator:
             )
         self._tokens = tokens
 
-    @property
-    def step(self) -> StepInfo | None:
-        """Of the micro-batch that was handed out last."""
-        return self._stream.step
-
-    @property
-    def values(self) -> StepValues:
-        """What to log beside the loss."""
-        return self._stream.values
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `UpdateStream.state_dict`: between two updates, on all processes of a
-        `parallel_state.get_data_parallel_group`."""
-        return self._stream.state_dict()
-
-    save_state = state_dict  # the name that Megatron-LM's --dataloader-save calls
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `UpdateStream.load_state_dict`."""
-        self._stream.load_state_dict(state)
-
-    def close(self) -> None:
-        """Ends the loader's processes."""
-        self.loader.close()
+    save_state = UpdateStream.state_dict  # the name that Megatron-LM's --dataloader-save calls

@@ -9,7 +9,7 @@ their losses, and divides by the labels of all ranks that are not -100. So no lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 from evenstep.batch.formats.train_loops import to_torchtitan
 from evenstep.batch.measure import length_of
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import SampleError
 from evenstep.integrations.rank_values import of_all_ranks
 from evenstep.integrations.releases import check_hooks, importing
-from evenstep.integrations.update_stream import UpdateStream
+from evenstep.integrations.update_stream import UpdateStream, packing
 from evenstep.loader.dataloader import DataLoader
 from evenstep.plan.policies.even.even import Even
 from evenstep.plan.policy import Policy
@@ -73,13 +73,7 @@ class EvenDataLoader(BaseDataLoader):
         Raises:
             ConfigurationError: an argument is wrong.
         """
-        policy = config.policy or Even(local_batch_size * seq_len)
-        if isinstance(policy, Even):
-            policy = replace(policy, packed=True)
-        if not policy.packed:
-            raise ConfigurationError(
-                f"{type(policy).__name__} makes padded batches; give a policy with packed=True"
-            )
+        policy = packing(config.policy or Even(local_batch_size * seq_len))
         self._longest = seq_len
         group = _data_parallel_group(dp_rank, dp_world_size)
         options: dict[str, Any] = {"shuffle": True, "length_fn": LengthWithin(seq_len)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -16,11 +17,28 @@ import torch.distributed as dist
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.integrations.handed_steps import without_loss
+from evenstep.integrations.job_facts import StepValues
 from evenstep.integrations.rank_values import all_parts
-from evenstep.integrations.step_values import StepValues
 from evenstep.loader.dataloader import DataLoader
+from evenstep.plan.policies.even.even import Even
+from evenstep.plan.policy import Policy
 
 _KEY = "evenstep"
+
+
+def packing(policy: Policy) -> Policy:
+    """The policy, of which an `Even` packs in any case.
+
+    Raises:
+        ConfigurationError: it pads.
+    """
+    if isinstance(policy, Even):
+        policy = replace(policy, packed=True)
+    if not policy.packed:
+        raise ConfigurationError(
+            f"{type(policy).__name__} makes padded batches; give a policy with packed=True"
+        )
+    return policy
 
 
 class UpdateStream:
@@ -83,6 +101,10 @@ class UpdateStream:
             while step.ends_update and self._handed % self._per_update:
                 self._handed += 1
                 yield without_loss(rows[-1])
+
+    def close(self) -> None:
+        """Ends the loader's processes."""
+        self.loader.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer is, with the parts of all data-parallel ranks, which all call it: the

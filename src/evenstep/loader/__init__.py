@@ -25,11 +25,11 @@ The files of this folder, in reading order:
     attributes     `LoaderAttributes`: its arguments as attributes
     arguments      what it refuses, trainers without evenstep's integration too; its defaults
     options        `LoaderOptions`: its arguments, checked; `Memory`, `Faults`, `SampleCounts`
-    runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
+    runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass;
+                   `Feeder`: the sampler's indices
     iterator       `StepIterator`: one pass
     step_clock     how long steps take, and what that says of the policy's cost
     notices        what a loader says about its pass
-    feeder         `Feeder`: the sampler's indices
     memory_watch   what fits in memory, found while training
     threads        `GuardedThread`: a thread that never ends in silence
     torch_loader   `wrap`: takes over a torch DataLoader

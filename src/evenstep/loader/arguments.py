@@ -47,9 +47,7 @@ def check_group(group: Any) -> None:
 
 def check_context_parallel(policy: Policy, loss_scaling: str) -> None:
     """Refuses loss scaling that has no meaning for shards of micro-batches."""
-    if policy.context_parallel == 1:
-        return
-    if loss_scaling not in ("token", "none"):
+    if policy.context_parallel > 1 and loss_scaling not in ("token", "none"):
         raise ConfigurationError(
             f"loss_scaling={loss_scaling!r} weights whole samples, and with context_parallel="
             f"{policy.context_parallel} a rank holds parts of them; use 'token', or 'none' where "
@@ -85,13 +83,6 @@ def check_type(kind: type, **values: Any) -> None:
                 f"{name}={value!r} must be an evenstep.{kind.__name__}, such as "
                 f"{name}=evenstep.{kind.__name__}()"
             )
-
-
-def check_replay(replay: bool, *, iterable: bool) -> None:
-    if replay and not iterable:
-        raise ConfigurationError(
-            "replay=True is for iterable datasets; a map-style one needs no reading again"
-        )
 
 
 def check_order(
@@ -159,12 +150,11 @@ def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: boo
         )
     if batch_size is not None:
         return FixedBatch(batch_size, drop_last=drop_last)
-    if policy is None:
-        raise ConfigurationError(
-            "no policy: pass policy=evenstep.Even(max_tokens=...) or batch_size=..."
-        )
     if not isinstance(policy, Policy):
-        raise ConfigurationError(f"policy={policy!r} is not an evenstep policy")
+        raise ConfigurationError(
+            f"policy={policy!r} is no policy: pass policy=evenstep.Even(max_tokens=...) or "
+            "batch_size=..."
+        )
     return policy
 
 
@@ -249,19 +239,18 @@ def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
 
 
 def resolve_start_method(context: Any) -> str | None:
+    if context is None:
+        return None
     if isinstance(context, BaseContext):
         return str(context.get_start_method())
-    if context is not None and not isinstance(context, str):
-        raise WrongTypeError(
-            f"multiprocessing_context={context!r} must be a context of multiprocessing, or the "
-            "name of a start method"
-        )
     known = multiprocessing.get_all_start_methods()
-    if context is not None and context not in known:
-        raise ConfigurationError(
-            f"multiprocessing_context={context!r} must be one of {known} on {sys.platform}"
+    if context not in known:
+        kind = ConfigurationError if isinstance(context, str) else WrongTypeError
+        raise kind(
+            f"multiprocessing_context={context!r} must be one of {known} on {sys.platform}, or a "
+            "context of multiprocessing"
         )
-    return context
+    return str(context)
 
 
 _LIGHTNING = (

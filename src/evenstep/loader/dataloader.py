@@ -36,8 +36,7 @@ from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.batcher_messages import BadSample, EpochEnd, LoaderSpec, StepProgress
 from evenstep.loader.iterator import BatchIterator, Observers, StepIterator
 from evenstep.loader.learning.job_learning import JobLearning
-from evenstep.loader.learning.learned import Learned
-from evenstep.loader.learning.question import JobQuestion, Measured
+from evenstep.loader.learning.question import JobQuestion, Learned, Measured
 from evenstep.loader.memory_watch import MemoryWatch
 from evenstep.loader.notices import Notices
 from evenstep.loader.options import Faults, LoaderOptions, Memory, SampleCounts

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from evenstep.batch.step_info import StepInfo, attach_step
-from evenstep.cost.measured import UNMEASURED, Ratios
+from evenstep.cost.vision_language import UNMEASURED, Ratios
 from evenstep.errors import (
     EvenstepError,
     LoaderDiedError,
@@ -23,8 +23,8 @@ from evenstep.errors import (
 from evenstep.loader.batcher.batcher_handles import BatcherProcess, BatcherThread
 from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec, StepProgress
 from evenstep.loader.batcher.ports import BatcherFailure
-from evenstep.loader.feeder import Feeder
 from evenstep.loader.memory_watch import MemoryWatch
+from evenstep.loader.runtime import Feeder
 from evenstep.loader.step_clock import StepClock
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Doing, Session

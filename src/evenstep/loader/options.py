@@ -17,7 +17,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_context_parallel,
     check_padded_to,
-    check_replay,
     check_type,
     check_workers,
     resolve_padded_to,
@@ -63,10 +62,8 @@ class Memory:
 
     def __post_init__(self) -> None:
         check_buffer_size(self.buffer_size)
-        check_at_least(
-            1, buffer_bytes=self.buffer_bytes, prefetch=self.prefetch, chunk_size=self.chunk_size
-        )
-        check_at_least(1, total_bytes=self.total_bytes)
+        names = ("buffer_bytes", "prefetch", "chunk_size", "total_bytes")
+        check_at_least(1, **{name: getattr(self, name) for name in names})
         if not 0 < self.share <= 1:
             raise ConfigurationError(f"share={self.share} of the memory must be above 0, up to 1")
         _to_int(self, "buffer_size", "buffer_bytes", "prefetch", "chunk_size")
@@ -168,18 +165,13 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         check_at_least(0, seed=self.seed)
-        check_at_least(
-            1,
-            prefetch_factor=self.prefetch_factor,
-            accumulate=self.accumulate,
-        )
+        check_at_least(1, prefetch_factor=self.prefetch_factor, accumulate=self.accumulate)
         check_padded_to(self.policy, self.padded_to)
         check_type(Memory, memory=self.memory)
         check_type(Faults, faults=self.faults)
         check_update_tokens(self.update_tokens)
         check_one_of(LOSS_SCALING, loss_scaling=self.loss_scaling)
         check_context_parallel(self.policy, self.loss_scaling)
-        check_replay(self.faults.replay, iterable=self.iterable)
         check_seconds("waits for ever", timeout=self.timeout)
         check_workers(
             self.num_workers,

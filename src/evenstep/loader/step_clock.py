@@ -21,8 +21,8 @@ import torch
 from evenstep.arrays import Float64Array
 from evenstep.batch.step_info import RankLoads, StepInfo
 from evenstep.cost import Cost, FittedCost, VisionLanguageCost
-from evenstep.cost.measured import RATIO_UNIT, UNMEASURED, Ratios, is_measured
-from evenstep.cost.step_times import FittedTimes, StepTimes, fit_times, imbalance_at
+from evenstep.cost.fitting import FittedTimes, StepTimes, fit_times, imbalance_at
+from evenstep.cost.vision_language import RATIO_UNIT, UNMEASURED, Ratios, is_measured
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.even.timed import counts, token_cost

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.arrays import rounded_up
-from evenstep.cost.measured import UNMEASURED, at_ratios
+from evenstep.cost.vision_language import UNMEASURED, at_ratios
 from evenstep.plan.fit import Fit, Updates
 from evenstep.plan.policy import Policy
 from evenstep.protocol.bodies import ProposalHeads

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.arrays import BoolArray, Int64Array
-from evenstep.cost.measured import UNMEASURED, Ratios
+from evenstep.cost.vision_language import UNMEASURED, Ratios
 from evenstep.errors import MismatchError
 
 _HELLO = struct.Struct("<q")  # samples left; then what is compared, as JSON
@@ -44,7 +44,7 @@ class ProposalHead(NamedTuple):
     """Tokens of a group that it finds to fit: see `evenstep.plan.fit`. 0 if it does not say."""
     ratios: Ratios = UNMEASURED
     """On rank 0, what a pair of tokens and a patch cost from the next round on: see
-    `evenstep.cost.measured`. `UNMEASURED` leaves it as it is."""
+    `evenstep.cost.vision_language`. `UNMEASURED` leaves it as it is."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.arrays import Int64Array, rounded_up
-from evenstep.cost.measured import Ratios
+from evenstep.cost.vision_language import Ratios
 from evenstep.errors import EvenstepError, InvariantError, described
 from evenstep.plan.groups import Groups
 from evenstep.plan.label_reading import FIRST, UNSHIFTED

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep.arrays import Int64Array, rounded_up
-from evenstep.cost.measured import UNMEASURED, Ratios
+from evenstep.cost.vision_language import UNMEASURED, Ratios
 from evenstep.errors import InvariantError
 from evenstep.plan.fit import ONE_STEP, Fit, Updates
 from evenstep.plan.label_reading import FIRST, read_labels
@@ -73,7 +73,7 @@ class RoundStart:
     """Which steps are an update."""
     ratios: tuple[Ratios, Ratios] = (UNMEASURED, UNMEASURED)
     """What pairs of tokens and patches were measured to cost: in this round, and from the next on.
-    See `evenstep.cost.measured`."""
+    See `evenstep.cost.vision_language`."""
 
     @property
     def queued(self) -> int:

@@ -19,11 +19,10 @@ from model_job import Job
 from model_notes import Notes
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost.measured import UNMEASURED
+from evenstep.cost.vision_language import UNMEASURED
 from evenstep.errors import DamagedMessageError, PeerError
 from evenstep.loader.batcher.batcher_messages import EpochSpec
-from evenstep.loader.batcher.chunk_checks import ReadySamples
-from evenstep.loader.batcher.filler_sample import FillerSample
+from evenstep.loader.batcher.chunk_checks import FillerSample, ReadySamples
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.options import Faults, Memory

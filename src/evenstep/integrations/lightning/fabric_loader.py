@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
 from evenstep.integrations.lightning.step_callback import Fabric
@@ -22,13 +21,11 @@ class EvenFabric(Fabric):
         super().backward(scaled_loss(self, tensor), *args, **kwargs)
 
 
-class FabricLoader:
+class FabricLoader(HandedSteps):
     """An evenstep loader in a loop with Fabric."""
 
     def __init__(self, fabric: Fabric, loader: DataLoader) -> None:
-        self.loader = loader
-        self._fabric = fabric
-        self._steps = HandedSteps(
+        super().__init__(
             fabric,
             loader,
             counts=lambda: True,
@@ -42,30 +39,13 @@ class FabricLoader:
             ConfigurationError: from an optimizer's ``step``: see
                 `evenstep.integrations.handed_steps`.
         """
-        check_ranks("Fabric", self._fabric.world_size)
-        steps = iter(self._steps)
+        check_ranks("Fabric", self._owner.world_size)
+        steps = self._handed()
         try:
             for batch, _ in steps:
-                yield self._fabric.to_device(batch)
+                yield self._owner.to_device(batch)
         finally:
             steps.close()
-
-    @property
-    def step(self) -> StepInfo | None:
-        """Of the batch that the loop is at; None outside of a pass. `fabric.backward` applies its
-        loss scale."""
-        return self._steps.step
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    @property
-    def epoch(self) -> int:
-        """Number of the next pass: after ``fabric.load``, of the one to resume."""
-        return self.loader.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        self.loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is, with the parts of all ranks. All ranks call it, as

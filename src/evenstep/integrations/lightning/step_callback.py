@@ -14,12 +14,11 @@ import torch
 
 from evenstep.batch.step_info import STEP_KEY, StepInfo
 from evenstep.errors import ConfigurationError, MismatchError
-from evenstep.integrations.job_facts import estimate_steps, take_cost, waits_at_updates
+from evenstep.integrations.job_facts import StepValues, estimate_steps, take_cost, waits_at_updates
 from evenstep.integrations.lightning.trainer_loader import CarriedStep, LightningLoader
 from evenstep.integrations.lightning.trainer_loader import loader as lightning_loader
 from evenstep.integrations.rank_values import check_ranks
 from evenstep.integrations.releases import check_hooks, importing
-from evenstep.integrations.step_values import StepValues
 from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.doctor.software import warn_of_plans
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from evenstep.batch.step_info import STEP_KEY, StepInfo
 from evenstep.errors import ConfigurationError
+from evenstep.integrations.handed_steps import check_one_batch
 from evenstep.integrations.rank_values import all_parts
 from evenstep.loader.dataloader import DataLoader
 
@@ -142,9 +143,5 @@ def loader(loader: DataLoader) -> LightningLoader:
         raise ConfigurationError(
             f"a {type(loader).__name__} is no evenstep.DataLoader; Trainer takes it as it is"
         )
-    if loader.policy.micro_batches > 1:
-        raise ConfigurationError(
-            f"{loader.policy!r} makes {loader.policy.micro_batches} micro-batches of a step, and "
-            "training_step takes one batch; use another policy, with accumulate="
-        )
+    check_one_batch(loader)
     return LightningLoader(loader)

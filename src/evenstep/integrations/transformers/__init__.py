@@ -1,14 +1,13 @@
 """evenstep in Hugging Face's `Trainer`, and in every class that inherits from it.
 
 ```
-install         `install` and `trainer_class`: what users call
+install         `install` and `trainer_class`: what users call; `EvenTrainer`: the methods that
+                Trainer lets its subclasses override; ends epochs
 rollouts        `balance_rollouts`, for TRL's GRPOTrainer and RLOOTrainer: rows of rollouts to
                 ranks, and back to padded micro-batches
-hooks           `EvenTrainer`: the methods that Trainer lets its subclasses override; ends epochs
 loader          Trainer's own loader, taken over; what evenstep cannot work with; `RankShare`
 model_labels    how the model reads labels, and what its loss is a mean over; trainers of pairs:
-                what a sample of theirs holds
-packing_choice  whether batches are packed
+                what a sample of theirs holds; whether batches are packed
 trainer_run     `TrainerRun`: one call of `train`: its loader, checkpoint and schedule;
                 `EvenCallback`: corrects the counts of updates and ends the training;
                 `TrainerBatches`: what Trainer walks over, and how far it is

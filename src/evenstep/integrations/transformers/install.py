@@ -1,20 +1,177 @@
-"""`install` and `trainer_class`: what users call."""
+"""`install` and `trainer_class`, which users call; and `EvenTrainer`: the methods that Trainer lets
+its subclasses override."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from evenstep.errors import ConfigurationError
+from evenstep.integrations.handed_steps import scaled, without_loss
 from evenstep.integrations.releases import check_hooks, importing
 
 with importing("transformers", "transformers accelerate"):
     import transformers
 
-from evenstep.integrations.transformers.hooks import EvenTrainer
-from evenstep.integrations.transformers.loader import check_arguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from evenstep.integrations.transformers.loader import check_arguments, make_loader, taking_over
+from evenstep.integrations.transformers.model_labels import trains_preferences
 from evenstep.integrations.transformers.rollouts import trains_on_rollouts
-from evenstep.integrations.transformers.trainer_run import EvenCallback, TrainerRun
+from evenstep.integrations.transformers.trainer_run import (
+    ENDLESS,
+    EvenCallback,
+    TrainerRun,
+    gathering_uneven,
+    last_checkpoint,
+    next_update,
+)
 from evenstep.plan.policy import Policy
+from evenstep.tools.doctor.software import warn_of_plans
+
+
+class EvenTrainer(transformers.Trainer):
+    """Comes before a trainer's own class, so that `super()` is that class."""
+
+    even: TrainerRun
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_checkpoint(self.args.output_dir) or True
+        checkpoint = resume_from_checkpoint
+        self.even.begin(checkpoint if isinstance(checkpoint, str) else None)
+        warn_of_plans(self.args.device, self.args.process_index)
+        steps = self.args.gradient_accumulation_steps
+        uneven = gathering_uneven(self.accelerator) if trains_preferences(self) else nullcontext()
+        try:
+            with uneven:
+                return super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            self.args.gradient_accumulation_steps = steps
+            self.even.close()
+
+    def get_train_dataloader(self) -> Any:
+        with taking_over(self):
+            theirs = super().get_train_dataloader()
+        run = self.even
+        loader = make_loader(self, theirs, run.policy, run.packed, run.options)
+        loader.take_cost(self.model)
+        batches = run.take(loader)
+        self.args.gradient_accumulation_steps = loader.accumulate
+        return batches
+
+    def set_initial_training_values(self, args: Any, dataloader: Any, *others: Any) -> Any:
+        run, loader = self.even, self.even.batches.loader
+        each = None if args.max_steps > 0 else run.updates_per_epoch()
+        sized: Any = (
+            _Unsized() if each is None else _Sized(loader.dataset, each * loader.accumulate)
+        )
+        values = list(super().set_initial_training_values(args, sized, *others))
+        # Epochs, updates of an epoch and, the last but one, its steps; last, updates to train.
+        run.epochs = values[0]
+        if args.max_steps > 0:
+            values[0] = 0 if run.updates_before >= args.max_steps else sys.maxsize
+        else:
+            values[0] = 0 if run.is_over(args) else values[0]
+            values[-1] = run.max_steps(args)
+        values[1], values[-2] = ENDLESS, len(run.batches)
+        return tuple(values)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: Any
+    ) -> tuple[list[Any], Any]:
+        run, loader = self.even, self.even.batches.loader
+        update = next_update(epoch_iterator)
+        if not update:
+            self.control.should_epoch_stop = True
+            return [], None
+        batches = []
+        for batch, step in update:
+            run.values.add(step)
+            run.samples += step.global_samples
+            batches.append(without_loss(batch) if step.filler else batch)
+        # Trainer runs the optimizer after so many batches, also where an epoch has fewer left.
+        batches += [without_loss(batches[-1])] * (num_batches - len(batches))
+        if self._counts_tokens(batches[0]):
+            # The sum over this rank's tokens is divided by it, and then averaged over ranks,
+            # unless Trainer multiplies it by their number.
+            total = sum(step.global_supervised_tokens for _, step in update)
+            parts = 1 if self.args.average_tokens_across_devices else loader.world_size
+            scales = [1.0 if step.loss_scale else 0.0 for _, step in update]
+            tokens = torch.tensor(max(total, 1) / parts, device=device)
+        else:
+            # The mean over this rank's tokens, which Trainer divides by the number of batches.
+            divisor = 1 if self._is_scaled() else len(batches)
+            scales = [step.loss_scale * divisor for _, step in update]
+            tokens = None
+        run.factors.clear()
+        run.factors.extend(scales + [0.0] * (num_batches - len(update)))
+        return batches, tokens
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        self.even.factor = self.even.factors.popleft()
+        try:
+            return super().training_step(*args, **kwargs)
+        finally:
+            self.even.factor = None
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().compute_loss(model, inputs, *args, **kwargs)
+        factor = self.even.factor
+        if factor is None or factor == 1.0:
+            return result
+        if isinstance(result, tuple):
+            return (scaled(result[0], factor), *result[1:])
+        return scaled(result, factor)
+
+    def save_model(self, output_dir: Any = None, *args: Any, **kwargs: Any) -> None:
+        super().save_model(output_dir, *args, **kwargs)
+        updates = self.state.global_step
+        # Before the rest of the checkpoint, so that one with a trainer_state.json is whole.
+        if self.is_in_train and Path(output_dir or "").name == f"{PREFIX_CHECKPOINT_DIR}-{updates}":
+            self.even.save(output_dir, updates)
+
+    def log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        if "loss" in logs:
+            logs.update(self.even.values.take())
+        if "train_samples_per_second" in logs:  # of batches of per_device_train_batch_size
+            rate = self.even.samples / max(logs["train_runtime"], 1e-9)
+            logs["train_samples_per_second"] = round(rate, 3)
+        super().log(logs, *args, **kwargs)
+
+    def _counts_tokens(self, batch: Any) -> bool:
+        """Whether the loss is a sum that is divided by the tokens of the update.
+
+        A model's own is not asked to be: many that accept `num_items_in_batch` ignore it, and
+        without it all return the mean."""
+        by_tokens = self.even.batches.loader.loss_scaling == "token" and "labels" in batch
+        return by_tokens and self._is_scaled()
+
+    def _is_scaled(self) -> bool:
+        """Whether Trainer does not divide the loss by the number of batches."""
+        is_scaled = getattr(self, "loss_is_scaled_for_ga", None)  # no older release has it
+        return self.compute_loss_func is not None if is_scaled is None else bool(is_scaled)
+
+
+class _Unsized:
+    """A loader whose length is unknown."""
+
+
+class _Sized:
+    """A loader of a known length."""
+
+    def __init__(self, dataset: Any, steps: int) -> None:
+        self.dataset = dataset
+        self._steps = steps
+
+    def __len__(self) -> int:
+        return self._steps
+
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Any)
 

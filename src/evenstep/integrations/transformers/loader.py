@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,16 +24,13 @@ from evenstep.integrations.job_facts import waits_at_updates
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.model_labels import (
     check_padded,
+    choose_packing,
     collated_alone,
     drawn_once,
     label_options,
     preference_options,
+    rows_found,
     trains_preferences,
-)
-from evenstep.integrations.transformers.packing_choice import (
-    RowsFound,
-    RowsQuestion,
-    choose_packing,
 )
 from evenstep.loader.arguments import resolve_start_method
 from evenstep.loader.dataloader import DataLoader
@@ -160,8 +158,7 @@ def make_loader(
     else:
         ours = isinstance(given, (PackCollator, PadCollator, PreparingCollator))
         if not ours or (processor is not None and not isinstance(given, PreparingCollator)):
-            question = RowsQuestion(dataset=theirs.dataset, collate_fn=given)
-            found = RowsFound(**_asked(theirs, options, question.answer))
+            found = _asked(theirs, options, partial(rows_found, theirs.dataset, given))
         policy, collate_fn = choose_packing(trainer, policy, packed, given, None if ours else found)
     options = {**options, "collate_fn": collate_fn}
     taken: dict[str, Any] = {
@@ -195,8 +192,8 @@ def make_loader(
 
 
 def _asked(theirs: Any, options: Mapping[str, Any], question: Callable[[Run], Any]) -> Any:
-    """The answer, JSON-able, to a question about the trainer's samples, as rank 0 finds it. All
-    ranks call it."""
+    """The answer to a question about the trainer's samples, as rank 0 finds it. All ranks call
+    it."""
     probe = Probe(
         question=question,
         num_workers=options.get("num_workers", theirs.num_workers),

@@ -1,4 +1,5 @@
-"""How a trainer's model reads its labels, and what its loss is a mean over.
+"""How a trainer's model reads its labels, what its loss is a mean over, and whether batches are
+packed: as the user says, or as the collate function makes them.
 
 `inherits_from_trl` knows TRL's classes by name, as TRL may not be installed.
 
@@ -15,21 +16,29 @@ share a batch, and one of a single sample would make its pair of that sample alo
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
+import transformers
 
+from evenstep.batch.blank import towers_of
 from evenstep.batch.images.processors import is_processor
-from evenstep.batch.joining import copy_of
+from evenstep.batch.joining import copy_of, unbatch
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
+from evenstep.batch.trim import Trim
 from evenstep.errors import ConfigurationError, SampleError
+from evenstep.loader.learning.probe import Run
+from evenstep.loader.learning.rows import few_rows, lacks_tokens
+from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import Policy
 
 
@@ -189,3 +198,88 @@ def _token_rows(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
             f"the collate function makes no field that ends in 'input_ids': {sorted(batch)}"
         )
     return rows
+
+
+class RowsFound(NamedTuple):
+    """What a trainer's collate function makes of a few rows."""
+
+    packs: bool
+    """It makes one row of several samples."""
+    prepares: bool
+    """The rows have no tokens before it."""
+    media: bool
+    """A row has images, or another of the media fields."""
+
+
+def rows_found(dataset: Any, collate_fn: Callable[[list[Any]], Any], run: Run) -> RowsFound:
+    """The answer to a question: see `evenstep.loader.learning`."""
+    (found,) = run(partial(_found, collate_fn), dataset, [None], 1)
+    return found
+
+
+def _found(collate_fn: Callable[[list[Any]], Any], dataset: Any, item: None) -> RowsFound:
+    calls = few_rows(dataset)
+    media = any(_has_media(read) for read in calls)
+    return RowsFound(_packs(collate_fn, calls), lacks_tokens(calls), media)
+
+
+def choose_packing(
+    trainer: Any,
+    policy: Policy,
+    packed: bool | None,
+    collate_fn: Callable[[list[Any]], Any],
+    found: RowsFound | None,
+) -> tuple[Policy, Callable[[list[Any]], Any]]:
+    """The policy, packed or not, and a collate function that fits it.
+
+    Args:
+        packed: what the user said; None packs where the policy says so, or, of an `Even`, where the
+            collate function makes one row of its samples.
+        collate_fn: the trainer's, or the user's.
+        found: what it makes of a few rows; None where it is evenstep's own.
+
+    Raises:
+        ConfigurationError: the policy has no such form, or the model would let the documents of a
+            row see each other.
+    """
+    if packed is None and isinstance(policy, Even) and found is not None and found.packs:
+        packed = True
+    if packed is not None and packed != policy.packed:
+        if all(field.name != "packed" for field in fields(policy)):  # type: ignore[arg-type]
+            raise ConfigurationError(
+                f"packed={packed}, and {type(policy).__name__} has no such form; use Even, "
+                "or leave packed out"
+            )
+        policy = replace(policy, packed=packed)  # type: ignore[type-var]
+    if policy.packed:
+        attention = getattr(trainer.model.config, "_attn_implementation", None) or ""
+        if int(transformers.__version__.partition(".")[0]) < 5 and "flash" not in attention:
+            raise ConfigurationError(
+                f"transformers {transformers.__version__} lets the documents of a packed row see "
+                f"each other under attention {attention!r}; use flash attention, transformers 5, "
+                "or packed=False"
+            )
+        if found is not None and not found.packs:
+            collate_fn = PreparingCollator(collate_fn=collate_fn)
+    return policy, collate_fn
+
+
+def _has_media(read: Callable[[], Any]) -> bool:
+    try:
+        return bool(towers_of(read()))
+    except Exception:  # what is wrong with a sample, the loader says
+        return False
+
+
+def _packs(collate_fn: Callable[[list[Any]], Any], rows: Sequence[Callable[[], Any]]) -> bool:
+    """Whether a collate function makes one row of several samples."""
+    if len(rows) < 2:
+        return False
+    try:
+        pair = [Trim(packed=True)(row()) for row in rows[:2]]  # as a packing loader does
+        # A collate function may take fields out of its rows.
+        tokens = [len(unbatch(collate_fn([copy.copy(row)]))["input_ids"]) for row in pair]
+        together = collate_fn([copy.copy(row) for row in pair])
+        return tuple(together["input_ids"].shape) == (1, sum(tokens))
+    except Exception:  # what is wrong with a sample, the loader says
+        return False

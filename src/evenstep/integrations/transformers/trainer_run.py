@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.integrations.job_facts import estimate_steps
+from evenstep.integrations.job_facts import StepValues, estimate_steps
 from evenstep.integrations.rank_values import (
     from_rank_0,
     of_all_ranks,
@@ -28,7 +28,6 @@ from evenstep.integrations.rank_values import (
     read_state,
     save_state,
 )
-from evenstep.integrations.step_values import StepValues
 from evenstep.loader.dataloader import DataLoader
 from evenstep.plan.policy import Policy
 

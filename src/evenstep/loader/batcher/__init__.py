@@ -10,12 +10,12 @@ in which a sample meets them, with the thread that runs each file:
     pipeline            one epoch: starts the four threads below and the queues between them
     intake              intake: starts the workers; their chunks, in order and numbered;
                         `IndexFeed`: blocks of dataset indices -> a `ChunkRequest` to a worker
-    chunk_checks        intake: a `Chunk` -> `ReadySamples`
+    chunk_checks        intake: a `Chunk` -> `ReadySamples`; all but deliver: `FillerSample`, which
+                        zero-loss steps are run with
     sample_store        all threads: samples by arrival number, until they are collated
     round_planner       plan: samples -> messages to and from all ranks -> planned steps
     whole_updates       plan: holds steps back until all of their update are planned
     batch_assembly      collate: a planned step and its samples -> the batch and its `StepInfo`;
                         `GroupCollate`: with images for groups without any
-    filler_sample       intake, plan and collate: the sample that zero-loss steps are run with
     ports               plan, collate and deliver: pipes and credits between batcher and trainer
 """

@@ -28,9 +28,9 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError, SampleError, described
 from evenstep.loader.batcher.batcher_messages import LoaderSpec
-from evenstep.loader.batcher.filler_sample import FillerSample
+from evenstep.loader.batcher.chunk_checks import FillerSample
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
-from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
+from evenstep.loader.workers.worker_start import rank_seed, sample_seed, seed_everything
 from evenstep.plan.packing import WorkloadPacking
 from evenstep.protocol.planned_step import PlannedStep
 
@@ -49,167 +49,186 @@ class Row:
     """Supervised tokens of all."""
 
 
-def rows_of(spec: LoaderSpec, planned: PlannedStep, groups: list[list[Any]]) -> list[Row]:
-    """Micro-batches of this data-parallel rank, as many as the policy's steps have.
+class StepMaker:
+    """Collates, checks, shards and scales the steps of one epoch on one rank."""
 
-    Args:
-        groups: its samples, by micro-batch; none for a filler step.
-    """
-    rows = []
-    for samples, numbers in zip(groups, planned.micro_batches):
-        lengths, supervised, *_ = planned.columns_of(numbers)
-        rows.append(Row(samples, lengths.tolist(), int(supervised.sum())))
-    return rows + [Row([], [], 0)] * (spec.policy.micro_batches - len(rows))
+    def __init__(
+        self, spec: LoaderSpec, epoch: int, filler_sample: Callable[[], Any], *, seeds: bool
+    ) -> None:
+        """
+        Args:
+            filler_sample: makes a sample for a filler step.
+            seeds: seed this process by the step, so that what ``collate_fn`` draws at random is a
+                function of the step. False where the process is the trainer's own.
+        """
+        self._spec, self._epoch = spec, epoch
+        self._filler_sample, self._seeds = filler_sample, seeds
+        self._collate = GroupCollate(spec)
 
+    def make(
+        self, of_update: StepOfUpdate, groups: list[list[Any]], indices: tuple[Any, ...]
+    ) -> tuple[StepInfo, Any]:
+        """One step.
 
-def make_step(
-    spec: LoaderSpec,
-    epoch: int,
-    of_update: StepOfUpdate,
-    rows: list[Row],
-    indices: tuple[Any, ...],
-    *,
-    filler_sample: Callable[[], Any],
-    collate: GroupCollate,
-    seeds: bool,
-) -> tuple[StepInfo, Any]:
-    """Collates, checks, shards and scales one step.
+        Args:
+            groups: samples of this data-parallel rank, by micro-batch; none for a filler step.
+            indices: dataset indices of all of them, in order.
 
-    Args:
-        rows: this rank's micro-batches.
-        indices: dataset indices of all samples that this rank has read, in order.
-        filler_sample: makes a sample for a filler step.
-        collate: the collate function.
-        seeds: seed this process by the step, so that what ``collate_fn`` draws at random is a
-            function of the step. False where the process is the trainer's own.
+        Raises:
+            CollateError: the collate function raised, or made a batch that contradicts its samples.
+        """
+        spec, epoch, planned = self._spec, self._epoch, of_update.planned
+        start = planned.round.start
+        labels, updates = start.labels, start.updates
+        self._collate.suit(labels)
+        if spec.measure.labels is None and labels == "causal":
+            labels = None  # the batch shows whether the collate function has shifted them
+        if self._seeds:
+            seed_everything(sample_seed(rank_seed(spec.seed, epoch, spec.rank), planned.index))
+        where = f"step {planned.index} of epoch {epoch} on rank {spec.rank}"
+        names = list(map(repr, indices))
+        if spec.iterable:
+            names = [f"number {number}" for number in planned.members.tolist()]
+        rows = self._rows(planned, groups)
+        batches = self._batches(rows, labels, names, where)
+        self._check(planned, zip(batches, rows), labels, where)
+        batches, scale, scales = self._scaled(of_update, batches, rows)
+        step = StepInfo(
+            epoch=epoch,
+            step=planned.index,
+            rank=spec.rank,
+            world_size=spec.world_size,
+            context_rank=spec.context_rank,
+            accumulate=updates.accumulate,
+            counted=(updates.first, updates.before),
+            ends_update=of_update.ends_update,
+            loads=of_update.loads,
+            filler=not any(row.samples for row in rows),
+            indices=None if spec.iterable else indices,
+            totals=planned.totals,
+            loss_scale=scale,
+            loss_scales=scales,
+            names=spec.sources,
+        )
+        return step, batches if spec.policy.micro_batches > 1 else batches[0]
 
-    Raises:
-        CollateError: the collate function raised, or made a batch that contradicts its samples.
-    """
-    planned, policy = of_update.planned, spec.policy
-    start = planned.round.start
-    labels, updates = start.labels, start.updates
-    collate.suit(labels)
-    if spec.measure.labels is None and labels == "causal":
-        labels = None  # the batch shows whether the collate function has shifted them
-    if seeds:
-        seed_everything(sample_seed(rank_seed(spec.seed, epoch, spec.rank), planned.index))
-    where = f"step {planned.index} of epoch {epoch} on rank {spec.rank}"
-    names = list(map(repr, indices))
-    if spec.iterable:
-        names = [f"number {number}" for number in planned.members.tolist()]
-    collated = _checked_collate(collate, spec.loss_scaling, labels)
-    batches = _batches(collated, rows, _fillers(rows, filler_sample), names, where)
-    first = epoch == planned.index == spec.rank == 0
-    _check(spec, planned, zip(batches, rows), labels, where, first=first)
-    batches, scale, scales = _scaled(spec, of_update, collate.function, batches, rows)
-    step = StepInfo(
-        epoch=epoch,
-        step=planned.index,
-        rank=spec.rank,
-        world_size=spec.world_size,
-        context_rank=spec.context_rank,
-        accumulate=updates.accumulate,
-        counted=(updates.first, updates.before),
-        ends_update=of_update.ends_update,
-        loads=of_update.loads,
-        filler=not any(row.samples for row in rows),
-        indices=None if spec.iterable else indices,
-        totals=planned.totals,
-        loss_scale=scale,
-        loss_scales=scales,
-        names=spec.sources,
-    )
-    return step, batches if policy.micro_batches > 1 else batches[0]
+    def _rows(self, planned: PlannedStep, groups: list[list[Any]]) -> list[Row]:
+        """Micro-batches of this data-parallel rank, as many as the policy's steps have."""
+        rows = []
+        for samples, numbers in zip(groups, planned.micro_batches):
+            lengths, supervised, *_ = planned.columns_of(numbers)
+            rows.append(Row(samples, lengths.tolist(), int(supervised.sum())))
+        return rows + [Row([], [], 0)] * (self._spec.policy.micro_batches - len(rows))
 
+    def _batches(
+        self, rows: Sequence[Row], labels: str | None, names: Sequence[str], where: str
+    ) -> list[Any]:
+        """A batch of each row.
 
-def _checked_collate(
-    collate: Callable[[list[Any]], Any], loss_scaling: str, labels: str | None
-) -> Callable[[list[Any]], Any]:
-    def collated(samples: list[Any]) -> Any:
-        batch = collate(samples)
-        if loss_scaling != "none":
-            check_rows(batch, len(samples))
-        return without_padded_first(batch, labels)
+        Args:
+            names: of all rows' samples, for errors.
+        """
 
-    return collated
+        def collated(samples: list[Any]) -> Any:
+            batch = self._collate(samples)
+            if self._spec.loss_scaling != "none":
+                check_rows(batch, len(samples))
+            return without_padded_first(batch, labels)
 
+        batches: list[Any] = []
+        fillers, begin = self._fillers(rows), 0
+        for row in rows:
+            own = names[begin : begin + len(row.samples)]
+            begin += len(own)
+            try:
+                batches.append(collated(row.samples or fillers.pop()))
+            except BaseException as error:
+                found = misfits(collated, row.samples)
+                explained = _explained(error, found, own, f"{where}, samples [{', '.join(own)}]")
+                if explained is error:
+                    raise
+                raise explained from error
+        return batches
 
-def _check(
-    spec: LoaderSpec,
-    planned: PlannedStep,
-    batches: Iterable[tuple[Any, Row]],
-    labels: str | None,
-    where: str,
-    *,
-    first: bool,
-) -> None:
-    """Raises a `CollateError` for a batch that contradicts its row, and leaves out a cache."""
-    policy, start = spec.policy, planned.round.start
-    for batch, row in batches:
-        packed = policy.packed or len(row.samples) > 1
-        leave_cache_out(batch, packed=packed, first=first)
-        if spec.loss_scaling == "token" and row.samples:
-            check_supervised(batch, row.supervised, where, labels, len(row.samples))
-        if policy.packed and policy.limit is not None:
-            most = policy.limit.max_tokens if start.fits is None else start.fits[0].most
-            check_packed(batch, most, where)
+    def _fillers(self, rows: Sequence[Row]) -> list[list[Any]]:
+        """Zero-loss micro-batches, run so that collectives match. Each holds a copy of the step's
+        shortest sample, so that a resumed step makes the same again; a copy, since a collate
+        function may change its samples."""
+        lacking = sum(not row.samples for row in rows)
+        samples = [sample for row in rows for sample in row.samples]
+        make = self._filler_sample
+        if lacking and samples:
+            shortest = int(np.argmin([length for row in rows for length in row.lengths]))
+            make = FillerSample.of(samples[shortest]).sample
+        return [[make()] for _ in range(lacking)]
 
+    def _check(
+        self,
+        planned: PlannedStep,
+        batches: Iterable[tuple[Any, Row]],
+        labels: str | None,
+        where: str,
+    ) -> None:
+        """Raises a `CollateError` for a batch that contradicts its row, and leaves out a cache."""
+        spec, start = self._spec, planned.round.start
+        policy, first = spec.policy, self._epoch == planned.index == spec.rank == 0
+        for batch, row in batches:
+            packed = policy.packed or len(row.samples) > 1
+            leave_cache_out(batch, packed=packed, first=first)
+            if spec.loss_scaling == "token" and row.samples:
+                check_supervised(batch, row.supervised, where, labels, len(row.samples))
+            if policy.packed and policy.limit is not None:
+                most = policy.limit.max_tokens if start.fits is None else start.fits[0].most
+                check_packed(batch, most, where)
 
-def _scaled(
-    spec: LoaderSpec,
-    of_update: StepOfUpdate,
-    collate_fn: Any,
-    batches: list[Any],
-    rows: list[Row],
-) -> tuple[list[Any], float, tuple[float, ...]]:
-    """What this context-parallel rank trains on of each batch, the step's loss scale, and those of
-    its micro-batches if it has several."""
-    policy = spec.policy
-    supervised = [row.supervised for row in rows]
-    total = of_update.totals.counted(spec.loss_scaling)
-    scale = loss_scale(of_update.planned.totals, spec.rank, spec.loss_scaling, total=total)
-    if policy.context_parallel > 1:
-        batches, supervised = _own_shards(spec, collate_fn, batches, rows)
-        if spec.loss_scaling == "token":
-            tokens = of_update.totals.supervised_tokens
-            ranks = policy.context_parallel * spec.world_size
-            scale = shard_loss_scale(sum(supervised), tokens, ranks)
-    scales: tuple[float, ...] = ()
-    if policy.micro_batches > 1:
-        samples = [len(row.samples) for row in rows]
-        scales = micro_batch_scales(scale, spec.loss_scaling, samples, supervised)
-        scales = tuple(each if row.samples else 0.0 for each, row in zip(scales, rows))
-    return batches, scale, scales
+    def _scaled(
+        self, of_update: StepOfUpdate, batches: list[Any], rows: list[Row]
+    ) -> tuple[list[Any], float, tuple[float, ...]]:
+        """What this context-parallel rank trains on of each batch, the step's loss scale, and those
+        of its micro-batches if it has several."""
+        spec = self._spec
+        policy, scaling = spec.policy, spec.loss_scaling
+        supervised = [row.supervised for row in rows]
+        total = of_update.totals.counted(scaling)
+        scale = loss_scale(of_update.planned.totals, spec.rank, scaling, total=total)
+        if isinstance(policy, WorkloadPacking) and policy.context_parallel > 1:
+            batches, supervised = self._own_shards(policy, batches, rows)
+            if scaling == "token":
+                tokens = of_update.totals.supervised_tokens
+                ranks = policy.context_parallel * spec.world_size
+                scale = shard_loss_scale(sum(supervised), tokens, ranks)
+        scales: tuple[float, ...] = ()
+        if policy.micro_batches > 1:
+            samples = [len(row.samples) for row in rows]
+            scales = micro_batch_scales(scale, scaling, samples, supervised)
+            scales = tuple(each if row.samples else 0.0 for each, row in zip(scales, rows))
+        return batches, scale, scales
 
+    def _own_shards(
+        self, policy: WorkloadPacking, batches: Sequence[Any], rows: Sequence[Row]
+    ) -> tuple[list[dict[str, Any]], list[int]]:
+        """Cuts this rank's shard out of each micro-batch.
 
-def _batches(
-    collated: Callable[[list[Any]], Any],
-    rows: Sequence[Row],
-    fillers: list[Any],
-    names: Sequence[str],
-    where: str,
-) -> list[Any]:
-    """A batch of each row.
+        Returns:
+            The shards, and the supervised tokens in each; none in a zero-loss one.
 
-    Args:
-        fillers: for rows without samples.
-        names: of all rows' samples, for errors.
-    """
-    batches: list[Any] = []
-    begin = 0
-    for row in rows:
-        own = names[begin : begin + len(row.samples)]
-        begin += len(own)
-        try:
-            batches.append(collated(row.samples or fillers.pop()))
-        except BaseException as error:
-            found = misfits(collated, row.samples)
-            explained = _explained(error, found, own, f"{where}, samples [{', '.join(own)}]")
-            if explained is error:
-                raise
-            raise explained from error
-    return batches
+        Raises:
+            CollateError: a collate function other than `PackCollator` made a batch that cannot be
+                cut.
+        """
+        collate, options = self._collate.function, dict[str, Any]()
+        if isinstance(collate, PackCollator):
+            options["labels_shifted"] = not collate.mask_first_label
+        rank = self._spec.context_rank
+        shards = [
+            shard_batch(batch, policy.shard(document_lengths(batch)), rank, **options)
+            for batch in batches
+        ]
+        supervised = [
+            int(np.count_nonzero(shard["shift_labels"] != IGNORE_INDEX)) if row.samples else 0
+            for shard, row in zip(shards, rows)
+        ]
+        return shards, supervised
 
 
 def _explained(
@@ -230,50 +249,6 @@ def _explained(
     if isinstance(error, EvenstepError):
         return CollateError(f"{where}: {error}") if isinstance(error, CollateError) else error
     return CollateError(f"{where}: collate_fn raised {described(error)}")
-
-
-def _fillers(rows: list[Row], filler_sample: Callable[[], Any]) -> list[list[Any]]:
-    """Zero-loss micro-batches, run so that collectives match. Each holds a copy of the step's
-    shortest sample, so that a resumed step makes the same again; a copy, since a collate function
-    may change its samples."""
-    lacking = sum(not row.samples for row in rows)
-    samples = [sample for row in rows for sample in row.samples]
-    if not lacking or not samples:
-        return [[filler_sample()] for _ in range(lacking)]
-    shortest = int(np.argmin([length for row in rows for length in row.lengths]))
-    own = FillerSample.of(samples[shortest])
-    return [[own.sample()] for _ in range(lacking)]
-
-
-def _own_shards(
-    spec: LoaderSpec, collate: Any, batches: Sequence[Any], rows: Sequence[Row]
-) -> tuple[list[dict[str, Any]], list[int]]:
-    """Cuts this rank's shard out of each micro-batch.
-
-    Args:
-        collate: what made the micro-batches.
-        batches: whole micro-batches, as `PackCollator` makes them.
-
-    Returns:
-        The shards, and the supervised tokens in each; none in a zero-loss one.
-
-    Raises:
-        CollateError: a collate function of another kind made a batch that cannot be cut.
-    """
-    policy = spec.policy
-    assert isinstance(policy, WorkloadPacking)
-    options: dict[str, Any] = {}
-    if isinstance(collate, PackCollator):
-        options["labels_shifted"] = not collate.mask_first_label
-    shards = [
-        shard_batch(batch, policy.shard(document_lengths(batch)), spec.context_rank, **options)
-        for batch in batches
-    ]
-    supervised = [
-        int(np.count_nonzero(shard["shift_labels"] != IGNORE_INDEX)) if row.samples else 0
-        for shard, row in zip(shards, rows)
-    ]
-    return shards, supervised
 
 
 class GroupCollate:

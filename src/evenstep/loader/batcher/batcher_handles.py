@@ -19,7 +19,7 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost.measured import Ratios
+from evenstep.cost.vision_language import Ratios
 from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.batcher_messages import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.intake import Intake

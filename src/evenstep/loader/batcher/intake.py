@@ -35,13 +35,14 @@ from evenstep.loader.workers.chunks import (
     Preparation,
 )
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
-from evenstep.loader.workers.seeding import epoch_seed, rank_seed
 from evenstep.loader.workers.worker_start import (
     WorkerStart,
     context_of,
     could_not_start,
+    epoch_seed,
     explain_worker_error,
     raising_worker_deaths,
+    rank_seed,
 )
 
 _POLL_SECONDS = 0.2  # between two checks whether the pass continues

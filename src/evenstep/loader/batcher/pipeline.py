@@ -36,10 +36,9 @@ from evenstep.errors import (
     PeerError,
     described,
 )
-from evenstep.loader.batcher.batch_assembly import GroupCollate, make_step, rows_of
+from evenstep.loader.batcher.batch_assembly import StepMaker
 from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec, LoaderSpec, StepProgress
-from evenstep.loader.batcher.chunk_checks import ChunkChecks
-from evenstep.loader.batcher.filler_sample import FillerSample
+from evenstep.loader.batcher.chunk_checks import ChunkChecks, FillerSample
 from evenstep.loader.batcher.intake import IndexFeed, Intake
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
@@ -66,7 +65,7 @@ class EpochRun:
         Args:
             feed: of the intake.
             lock: held while samples are collated.
-            seeds: see `make_step`.
+            seeds: see `StepMaker`.
         """
         self._feed = feed if epoch.entries is not None else None
         """Where samples are dealt on demand: asked for them."""
@@ -74,13 +73,13 @@ class EpochRun:
         self._spec = spec
         self._epoch = epoch
         self._ports = ports
-        self._seeds = seeds
         self._protocol = make_protocol(spec, epoch)
         # The first samples one by one, until it is known for how many there is memory.
         alone = self._protocol.has_no_window
         self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
-        self._group_collate = GroupCollate(spec)
         self._checks = ChunkChecks(spec, epoch, FillerSample())
+        filler_sample = self._checks.filler_sample.sample
+        self._steps = StepMaker(spec, epoch.epoch, filler_sample, seeds=seeds)
         self._planner = RoundPlanner(
             spec,
             epoch,
@@ -262,26 +261,15 @@ class EpochRun:
             samples, own = self._store.take(numbers)
             groups.append(samples)
             indices += own
-        index, epoch = planned.index, self._epoch.epoch
         try:
             with self._lock:
-                rows = rows_of(self._spec, planned, groups)
-                step, batch = make_step(
-                    self._spec,
-                    epoch,
-                    of_update,
-                    rows,
-                    indices,
-                    filler_sample=self._checks.filler_sample.sample,
-                    collate=self._group_collate,
-                    seeds=self._seeds,
-                )
+                step, batch = self._steps.make(of_update, groups, indices)
         except EvenstepError:
             raise
         except BaseException as error:
             raise CollateError(
-                f"step {index} of epoch {epoch} on rank {self._spec.rank}, samples "
-                f"{list(indices)}: {described(error)}"
+                f"step {planned.index} of epoch {self._epoch.epoch} on rank {self._spec.rank}, "
+                f"samples {list(indices)}: {described(error)}"
             ) from error
         return step, batch, of_update.progress
 

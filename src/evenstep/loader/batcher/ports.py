@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost.measured import UNMEASURED
+from evenstep.cost.vision_language import UNMEASURED
 from evenstep.errors import PeerError
 from evenstep.loader.batcher.batcher_messages import StepProgress
 from evenstep.loader.batcher.sample_store import Closed

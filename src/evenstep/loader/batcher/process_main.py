@@ -14,7 +14,6 @@ import queue
 import signal
 import threading
 import traceback
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -37,26 +36,20 @@ GRACE = 2.0
 """Seconds in which workers may finish their current sample once the trainer has left."""
 
 
-@dataclass(frozen=True)
-class BatcherPipes:
-    """The batcher's ends of its pipes."""
-
-    control: Connection
-    """In: passes to begin or abandon, and credits."""
-    feed: Connection
-    """In: blocks of dataset indices. Out: which samples of the ranks' stream to send next."""
-    exchange: Connection
-    """Both ways: messages to and from all ranks."""
-    results: Connection
-    """Out: finished steps, and how the pass ended."""
-
-
-def run_batcher(spec: LoaderSpec, *ends: Connection) -> None:
+def run_batcher(
+    spec: LoaderSpec,
+    control: Connection,
+    feed: Connection,
+    exchange: Connection,
+    results: Connection,
+) -> None:
     """
     Args:
-        ends: see `BatcherPipes`.
+        control: in: passes to begin or abandon, and credits.
+        feed: in: blocks of dataset indices. Out: which samples of the ranks' stream to send next.
+        exchange: both ways: messages to and from all ranks.
+        results: out: finished steps, and how the pass ended.
     """
-    pipes = BatcherPipes(*ends)
     # Ctrl-C reaches the whole process group; the trainer decides how to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -66,11 +59,11 @@ def run_batcher(spec: LoaderSpec, *ends: Connection) -> None:
     try:
         end_with_parent()
         torch.set_num_threads(1)
-        _Main(spec, pipes).run()
+        _Main(spec, control, feed, exchange, results).run()
     except BaseException as error:
         try:
             died = LoaderDiedError(f"the batcher process of rank {spec.rank}: {described(error)}")
-            pipes.results.send((ANY_PASS, BatcherFailure(died, traceback.format_exc())))
+            results.send((ANY_PASS, BatcherFailure(died, traceback.format_exc())))
         except BaseException:
             traceback.print_exc()
         finally:
@@ -80,9 +73,9 @@ def run_batcher(spec: LoaderSpec, *ends: Connection) -> None:
 class _Main:
     """The main thread runs one pass after the other; a control thread obeys the trainer."""
 
-    def __init__(self, spec: LoaderSpec, pipes: BatcherPipes) -> None:
+    def __init__(self, spec: LoaderSpec, *ends: Connection) -> None:
         self._spec = spec
-        self._pipes = pipes
+        self._control, self._feed, self._exchange, self._results = ends
         self._writer = Writer()
         self._lock = threading.Lock()
         self._passes: queue.SimpleQueue[EpochSpec | None] = queue.SimpleQueue()
@@ -93,7 +86,7 @@ class _Main:
     def run(self) -> None:
         control = GuardedThread(self._obey, name="control", failed=self._lost)
         control.start()
-        intake = Intake(self._spec, self._pipes.feed)
+        intake = Intake(self._spec, self._feed)
         while (epoch := self._passes.get()) is not None:
             self._pass(intake, epoch)
             if self._current is not None:
@@ -104,7 +97,7 @@ class _Main:
             raise control.failure
 
     def _pass(self, intake: Intake, epoch: EpochSpec) -> None:
-        results, writer = self._pipes.results, self._writer
+        results, writer = self._results, self._writer
 
         def send(result: Any) -> None:
             step, batch, progress = result
@@ -119,16 +112,10 @@ class _Main:
                 ) from error
             results.send((epoch.serial, (step, packed, progress)))
 
-        ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.memory.prefetch, send)
+        ports = PipePorts(self._exchange, epoch.serial, self._spec.memory.prefetch, send)
         seeds = self._spec.collate_threads == 1
         try:
-            run = EpochRun(
-                self._spec,
-                epoch,
-                ports,
-                intake.feed,
-                seeds=seeds,
-            )
+            run = EpochRun(self._spec, epoch, ports, intake.feed, seeds=seeds)
         except BaseException as error:  # of the policy
             ports.announce(abort_message(described(error)))
             raise
@@ -153,7 +140,7 @@ class _Main:
         """Obeys the trainer's commands while the main thread runs a pass."""
         while True:
             try:
-                command, value = self._pipes.control.recv()
+                command, value = self._control.recv()
             except (EOFError, OSError):  # the trainer is gone
                 command, value = "close", None
             if command == "begin":

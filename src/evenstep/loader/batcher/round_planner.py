@@ -21,8 +21,7 @@ from evenstep.loader.batcher.batcher_messages import (
     RoundProgress,
     StepProgress,
 )
-from evenstep.loader.batcher.chunk_checks import ChunkChecks
-from evenstep.loader.batcher.filler_sample import pack_sample
+from evenstep.loader.batcher.chunk_checks import ChunkChecks, pack_sample
 from evenstep.loader.batcher.intake import IndexFeed
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.sample_store import SampleStore

@@ -25,8 +25,8 @@ state, so a resumed job need not find the same again.
 Nothing is tried where nothing depends on it: a loader without `collate_fn` and `update_tokens`
 starts its workers at once.
 
-    learned         `Learned`: what was found; it makes of a loader's options those of its batcher
-    question        `JobQuestion`: what to ask of a job; the answer, on a few samples
+    question        `JobQuestion`: what to ask of a job; the answer, on a few samples; `Learned`:
+                    what was found; it makes of a loader's options those of its batcher
     rows            what a collate function makes of a few rows
     probe           `ask`: has a question answered in a process made for it, with a time limit
     job_learning    `JobLearning`: what one loader knows of its job; what the first rank found, on

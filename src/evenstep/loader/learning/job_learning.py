@@ -12,8 +12,7 @@ import multiprocessing
 from collections.abc import Callable
 
 from evenstep.errors import PeerError, described
-from evenstep.loader.learning.learned import Learned
-from evenstep.loader.learning.question import JobAnswer, JobQuestion
+from evenstep.loader.learning.question import JobAnswer, JobQuestion, Learned
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Doing, Session

@@ -184,7 +184,6 @@ def _in_workers(
         _Asked(dataset, function, probe.log_level),
         batch_size=None,
         sampler=items,
-        collate_fn=_same,
         num_workers=max(1, min(workers, len(items))),
         worker_init_fn=WorkerStart(probe.worker_init_fn),
         multiprocessing_context=context_of(probe.start_method),
@@ -227,7 +226,3 @@ class _Kept(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.said.append((record.levelno, record.getMessage()))
-
-
-def _same(result: Any) -> Any:
-    return result

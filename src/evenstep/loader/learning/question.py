@@ -1,9 +1,12 @@
-"""`JobQuestion`: what to ask of a job before its first step, and the answer on a few samples."""
+"""`JobQuestion`: what to ask of a job before its first step, and the answer on a few samples; and
+`Learned`: what follows from it, plain enough to be sent to other ranks and to be saved."""
 
 from __future__ import annotations
 
 import math
+import pickle
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,18 +17,87 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.blank import Blank, BlankRow
+from evenstep.batch.prepare import PreparingCollator
 from evenstep.data.mixed import Mixture
 from evenstep.errors import SampleError, described
-from evenstep.loader.learning.learned import Learned
 from evenstep.loader.learning.probe import Run
 from evenstep.loader.learning.rows import asks_rows, found_of_rows
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
-from evenstep.loader.workers.seeding import epoch_seed
+from evenstep.loader.workers.worker_start import epoch_seed
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policy import too_long
 from evenstep.plan.update_size import UpdateSize, nothing_to_choose, sizes_of
 from evenstep.plan.value_checks import AUTO
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """What was found of a job of so many ranks."""
+
+    ranks: int
+    collate: Mapping[str, Any] | None = None
+    """`PreparingCollator.found`; None where the collate function does not prepare samples, or
+    nothing had to be found."""
+    blank: Blank | BlankRow | None = None
+    """None where there is none, or it was given."""
+    accumulate: int | None = None
+    """Steps of an update; None where `update_tokens` does not decide."""
+    sizes: tuple[tuple[int, int], ...] = ()
+    """What `accumulate` may be instead: see `RankProtocol`."""
+    target_tokens: int | None = None
+    """Of a group, where an update needs smaller groups than the policy forms."""
+    repeatable: bool = True
+    """A sample that is made twice has the same length, as far as is known."""
+
+    def applied_to(self, options: LoaderOptions) -> LoaderOptions:
+        """Options that the batcher runs with."""
+        changes: dict[str, Any] = {}
+        if self.collate is not None:
+            made = options.collate_fn
+            if not isinstance(made, PreparingCollator):
+                made = PreparingCollator(collate_fn=made)
+            made = replace(made, packed=options.policy.packed)
+            changes["collate_fn"] = made.with_found(self.collate)
+        if self.blank is not None:
+            changes["blank"] = self.blank
+        if self.accumulate is not None:
+            changes["accumulate"] = self.accumulate
+            changes["sizes"] = self.sizes
+        if self.target_tokens is not None:
+            policy: Any = options.policy
+            changes["policy"] = replace(policy, target_tokens=self.target_tokens)
+        return replace(options, **changes)
+
+    # For other ranks
+
+    def to_bytes(self) -> bytes:
+        return zlib.compress(pickle.dumps(self), 1)  # of a blank, most is white
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Learned:
+        learned: Learned = pickle.loads(zlib.decompress(data))
+        return learned
+
+    # For a loader's state
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> Learned:
+        """What `saved` returned."""
+        sizes = tuple((steps, tokens) for steps, tokens in saved.get("sizes", ()))
+        return cls(**{**saved, "sizes": sizes})
+
+    def saved(self) -> dict[str, Any]:
+        """JSON-able: what a resumed job takes from its state."""
+        sizes = {"sizes": [list(size) for size in self.sizes]} if self.sizes else {}
+        return {
+            "ranks": self.ranks,
+            "accumulate": self.accumulate,
+            **sizes,
+            "target_tokens": self.target_tokens,
+            "repeatable": self.repeatable,
+        }
+
 
 _LENGTHS, _PREPARED_LENGTHS = 256, 64
 """Samples that are measured to choose the size of groups; where `collate_fn` prepares them."""
@@ -138,13 +210,6 @@ class JobQuestion:
         )
 
 
-class _Chunk(NamedTuple):
-    lengths: list[int]
-    bad: str
-    """Why the last bad sample is; empty if none is."""
-    same: bool
-
-
 def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measured:
     source, measure = options.source, partial(_measure, options)
     size, until = len(source), time.monotonic() + question.seconds
@@ -155,13 +220,14 @@ def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measur
     else:
         order = np.random.default_rng(options.seed).choice(size, count, replace=False).tolist()
     places = [0, *range(_FIRST, count, _CHUNK), count]
-    chunks = [_Request(order[i:j], i == 0) for i, j in pairwise(places)]
+    chunks = [(order[i:j], i == 0) for i, j in pairwise(places)]
     lengths: list[int] = []
     drawn, bad, same = 0, "", True
-    for request, chunk in zip(chunks, run(measure, source, chunks, max(1, options.num_workers))):
-        drawn += len(request.indices)
-        lengths += chunk.lengths
-        bad, same = chunk.bad or bad, same and chunk.same
+    found = run(measure, source, chunks, max(1, options.num_workers))
+    for (indices, _), (of_chunk, why, alike) in zip(chunks, found):
+        drawn += len(indices)
+        lengths += of_chunk
+        bad, same = why or bad, same and alike
         if drawn >= question.enough and time.monotonic() > until:
             break
     if not lengths:
@@ -169,15 +235,17 @@ def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measur
     return Measured(np.array(lengths, np.int64), len(lengths) / drawn, same)
 
 
-class _Request(NamedTuple):
-    indices: list[int]
-    twice: bool
+def _measure(
+    options: LoaderOptions, source: Any, asked: tuple[list[int], bool]
+) -> tuple[list[int], str, bool]:
+    """Lengths; why the last bad sample is, or nothing; and whether lengths are the same again.
 
-
-def _measure(options: LoaderOptions, source: Any, request: _Request) -> _Chunk:
-    lengths, bad = _lengths(options, source, request.indices)
-    same = not request.twice or _lengths(options, source, request.indices)[0] == lengths
-    return _Chunk(lengths, bad, same)
+    Args:
+        asked: indices, and whether they are measured twice.
+    """
+    indices, twice = asked
+    lengths, bad = _lengths(options, source, indices)
+    return lengths, bad, not twice or _lengths(options, source, indices)[0] == lengths
 
 
 def _lengths(options: LoaderOptions, source: Any, indices: list[int]) -> tuple[list[int], str]:

@@ -24,7 +24,7 @@ from evenstep.batch.smallest_media import blank_of, smallest_blank
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.arguments import check_blank_of_rows
 from evenstep.loader.options import LoaderOptions
-from evenstep.loader.workers.seeding import seed_everything
+from evenstep.loader.workers.worker_start import seed_everything
 
 _ROWS = 8
 _OURS = (PadCollator, PackCollator, DefaultCollator)

@@ -13,7 +13,7 @@ from typing import Any
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost.measured import Ratios
+from evenstep.cost.vision_language import Ratios
 from evenstep.data.resumable import Rewinder, has_state
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.loader.batcher.batcher_messages import EpochSpec, StepProgress

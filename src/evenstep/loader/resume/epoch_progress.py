@@ -11,7 +11,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import LossTotals
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost.measured import UNMEASURED
+from evenstep.cost.vision_language import UNMEASURED
 from evenstep.loader.batcher.batcher_messages import BadSample, StepProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.resume.state_schema import MEDIA
@@ -135,19 +135,9 @@ class EpochProgress:
             new = replace(new, entries=self.remaining.places, next_entry=start.next_entry)
         else:
             share = share.after([self.arrival_progress])
-        return EpochProgress(
-            epoch=self.epoch,
-            stream=self.stream,
-            dealt=self.dealt,
-            share=share,
-            start=new,
-            checksum=self.checksum,
-            checksum_before_reshard=self.checksum_before_reshard,
-            worker_states=self.worker_states,
-            stateless=self.stateless,
-            skipped=self.skipped,
-            samples=self.samples,
-        )
+        none = np.empty(0, np.int64)
+        fresh = replace(self, received=0, trained=none, update=LossTotals(), resumed=False)
+        return replace(fresh, share=share, start=new)
 
     def shared_dict(self) -> dict[str, Any]:
         """The part of a state that is the same on all ranks that save it at the same step."""

@@ -149,7 +149,16 @@ class Epochs:
         share = sharded_order(
             order, stream, rank, world_size, drop_last=self.drop_last, dealt=progress.dealt
         )
-        return _holds(share, progress)
+        remaining, size = progress.remaining, share.size
+        if size is not None:
+            last = max([*progress.checksum.places, *remaining.places[-1:].tolist()], default=-1)
+            if max(remaining.place, last + 1) > size:
+                raise MismatchError(
+                    f"the checkpoint was made at place {max(remaining.place, last)} of this rank's "
+                    f"share of epoch {progress.epoch}, which has {size} samples now; resume with "
+                    "the dataset and sampler of the checkpoint"
+                )
+        return share
 
     def first_rows(self, share: EpochShare | None, indices: list[Any]) -> FirstRows | None:
         """What ranks compare of the order of a sampler or a mixture.
@@ -194,20 +203,6 @@ class Epochs:
                 "drop_last": self.drop_last,
             },
         }
-
-
-def _holds(share: EpochShare, progress: EpochProgress) -> EpochShare:
-    """The share, after a check that it has the places where the progress is."""
-    remaining, size = progress.remaining, share.size
-    if size is not None:
-        last = max([*progress.checksum.places, *remaining.places[-1:].tolist()], default=-1)
-        if max(remaining.place, last + 1) > size:
-            raise MismatchError(
-                f"the checkpoint was made at place {max(remaining.place, last)} of this rank's "
-                f"share of epoch {progress.epoch}, which has {size} samples now; resume with the "
-                "dataset and sampler of the checkpoint"
-            )
-    return share
 
 
 class StepCount:

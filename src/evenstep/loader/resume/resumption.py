@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from evenstep.errors import MismatchError, parsing
-from evenstep.loader.learning.learned import Learned
+from evenstep.loader.learning.question import Learned
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.epochs import Epochs

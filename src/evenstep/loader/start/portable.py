@@ -50,14 +50,10 @@ class LimitedPickler(pickle.Pickler):
     def bytes_of(self, obj: Any) -> bytes:
         """
         Raises:
-            NotPortable: it cannot be pickled, is too large, or is memory that processes share.
+            NotPortable: it is too large, or is memory that processes share.
+            Exception: it cannot be pickled: a class may raise anything.
         """
-        try:
-            self.dump(obj)
-        except NotPortable:
-            raise
-        except Exception as error:  # a class may raise anything
-            raise NotPortable(described(error)) from error
+        self.dump(obj)
         return self._file.getvalue()
 
     def reducer_override(self, obj: Any) -> Any:
@@ -254,7 +250,7 @@ def _describe(value: Any) -> bytes:
         # An old protocol, in which names have no lengths before them.
         pickled = LimitedPickler(_LIMIT, protocol=2).bytes_of(value)
         return pickled.replace(b"__mp_main__", b"__main__")
-    except NotPortable:
+    except Exception:  # a class may raise anything
         return type(value).__qualname__.encode()
 
 

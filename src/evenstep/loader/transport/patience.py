@@ -86,22 +86,17 @@ class Presence:
         questions."""
         if self._silent:
             return None
-        answers = self._put(question)
-        for _ in range(_SLICES):
-            with contextlib.suppress(queue.Empty):
-                return answers.get(timeout=_ANSWER_SECONDS / _SLICES)
-        self._silent = True
-        return None
-
-    def _put(self, question: Callable[[Any], Any]) -> queue.SimpleQueue[Any]:
-        """Asks, and returns where the answer will be; None if the store fails."""
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         GuardedThread(
             lambda: answers.put(question(self._connected())),
             name="store",
             failed=lambda _: answers.put(None),
         ).start()
-        return answers
+        for _ in range(_SLICES):
+            with contextlib.suppress(queue.Empty):
+                return answers.get(timeout=_ANSWER_SECONDS / _SLICES)
+        self._silent = True
+        return None
 
     def _connected(self) -> Any:
         """The store, through a connection of its own: the trainer's may be waiting for a key."""

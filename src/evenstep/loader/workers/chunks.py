@@ -21,7 +21,7 @@ from evenstep.arrays import Int64Array, rounded_up
 from evenstep.batch.measure import Measure, digests_of
 from evenstep.errors import OF_CODE, ConfigurationError, EvenstepError, SampleError, described
 from evenstep.loader.transport.shared_memory import PackedObject, Writer, to_buffers
-from evenstep.loader.workers.seeding import sample_seed, seed_everything
+from evenstep.loader.workers.worker_start import sample_seed, seed_everything
 from evenstep.plan.policy import Policy, too_long
 
 
@@ -97,14 +97,9 @@ class Preparation:
         except ConfigurationError:  # no sample is to blame
             raise
         except BaseException as error:
-            said = (
-                f"{error}"
-                if isinstance(error, SampleError)
-                else (
-                    f"collate_fn raised {described(error)}; fix the sample or leave it out of the "
-                    "dataset"
-                )
-            )
+            said = f"collate_fn raised {described(error)}; fix the sample or leave it out"
+            if isinstance(error, SampleError):
+                said = str(error)
             failed = SampleError(f"{name}: {said}")
             if self.skip_bad and not isinstance(error, OF_CODE):
                 return failed

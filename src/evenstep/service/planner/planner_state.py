@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.data.code_digest import same_code
+from evenstep.data.pickling import same_code
 from evenstep.data.source import Source
 from evenstep.errors import MismatchError, SampleError
 from evenstep.mixture import Mixer
