@@ -114,6 +114,14 @@ def run(
     cpus: Annotated[
         float | None, typer.Option(help="CPUs that Ray reserves for each actor, such as 0.5.")
     ] = None,
+    detached: Annotated[
+        float | None,
+        typer.Option(
+            help="Leave the job running on Ray without this command, until no trainer has taken a "
+            "step for so many seconds.",
+            show_default="the job ends with this command",
+        ),
+    ] = None,
     placement: Annotated[
         Path | None,
         typer.Option(help="JSON file of where Ray places actors: see docs/service-operation.md."),
@@ -181,10 +189,16 @@ def run(
     from evenstep.service.status_http import StatusEndpoint
 
     of_ray: dict[str, Any] = {"address": address, "cpus": cpus, "placement": placement}
+    of_ray["detached"] = detached
     if backend is Backend.processes and any(each is not None for each in of_ray.values()):
         raise ConfigurationError(
-            "--address, --cpus and --placement configure Ray; leave them out with --backend "
-            "processes"
+            "--address, --cpus, --placement and --detached configure Ray; leave them out with "
+            "--backend processes"
+        )
+    if detached is not None and (port, weights) != (None, None):
+        raise ConfigurationError(
+            "--port and --weights need this command to go on running; leave them out with "
+            "--detached"
         )
     if placement is not None:
         of_ray["placement"] = read_json(placement, again="give options by role, as es.start takes")
@@ -217,6 +231,9 @@ def run(
         if port is not None:
             endpoint = stack.enter_context(StatusEndpoint(service, port=port, host=host))
             note(f"status at {endpoint.url}/status")
+        if detached is not None:
+            note(f"running; it ends {detached:g} s after the last step of a trainer")
+            return
         watched = None if weights is None else WatchedWeights(weights, service.set_weights)
         note(f"running; trainers: es.Client({service.address!r}, {name!r})")
         if backend is Backend.ray:
@@ -225,7 +242,7 @@ def run(
         reported: list[Any] = []
         try:
             with status_line() as show:
-                while not (last["ended"] or last["failed"]):
+                while not (last["ended"] or last["failed"] or service.asked_to_end.is_set()):
                     show(last)
                     for restart in last["restarts"]:
                         if restart not in reported:

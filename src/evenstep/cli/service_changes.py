@@ -37,7 +37,8 @@ _Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Name of the sour
 def register(group: typer.Typer) -> None:
     """Adds the commands to `group`."""
     group.command("set-weights")(set_weights)
-    for command in (drop_source, add_source, drain, cancel, pause, resume, scale, remesh):
+    commands = (drop_source, add_source, drain, end, cancel, pause, resume, scale, remesh)
+    for command in commands:
         group.command(command.__name__.replace("_", "-"))(command)
 
 
@@ -104,6 +105,12 @@ def drain(
     """End the job for all ranks at one step, from which it can be resumed."""
     with _attached(address, name) as job:
         print_json(job.drain(at_step=at_step, dry_run=dry_run))
+
+
+def end(address: Address = "auto", name: Name = "job") -> None:
+    """End the job at once: its trainers get an error. `drain` ends it at a step."""
+    with _attached(address, name) as job:
+        job.end()
 
 
 def cancel(

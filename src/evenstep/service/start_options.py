@@ -77,12 +77,19 @@ class RayOptions:
             ``resources``, ``memory``, ``num_cpus``, ``scheduling_strategy``), or a list of such
             options, one for each actor.
         init: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
+        detached: the job goes on without the process that started it, and ends after so many
+            seconds in which no client has taken a step; `start` returns what `attach` does.
+            None: it ends with that process.
     """
 
     address: str | None = None
     cpus: float | None = None
     placement: Mapping[str, Any] | None = None
     init: Mapping[str, Any] | None = None
+    detached: float | None = None
+
+    def __post_init__(self) -> None:
+        check_seconds("would end it at once", detached=self.detached)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from evenstep.service.backends.local import LocalService
     from evenstep.service.backends.processes.process_service import ProcessService
     from evenstep.service.backends.ray.ray_service import RayService
+    from evenstep.service.client.joining import AttachedService
     from evenstep.service.job.roles import Loaders
 
     class _Options(TypedDict, total=False):
@@ -49,10 +50,10 @@ def start(job: Job, *, backend: Literal["local"], **options: Unpack[_Options]) -
 @overload
 def start(
     job: Job, *, backend: str, **options: Any
-) -> RayService | ProcessService | LocalService: ...
+) -> RayService | AttachedService | ProcessService | LocalService: ...
 def start(
     job: Job, *, backend: str = "ray", **options: Any
-) -> RayService | ProcessService | LocalService:
+) -> RayService | AttachedService | ProcessService | LocalService:
     """Starts a job. Use it in a ``with`` statement.
 
     Args:
@@ -95,6 +96,11 @@ def start(
         from evenstep.service.backends.processes.process_service import ProcessService
 
         return ProcessService(job, **options)
+    ray = options.get("ray")
+    if isinstance(ray, RayOptions) and ray.detached is not None:
+        from evenstep.service.backends.ray.detached import start_detached
+
+        return start_detached(job, **options)
     from evenstep.service.backends.ray.ray_service import RayService
 
     return RayService(job, **options)

@@ -83,6 +83,8 @@ class ChangingJob(RunningJob):
         self._changing = threading.Lock()
         self._state_lock = threading.Lock()
         self._scaling: ScalingThread | None = None
+        self.asked_to_end = threading.Event()
+        """Somebody elsewhere has ordered the end."""
         self._state: JobState
         """With the `JobInfo` that is `_info`."""
 
@@ -358,6 +360,14 @@ class ChangingJob(RunningJob):
             results([each.send(end, None) for _, each in self._info.constructors])
 
     # Orders
+
+    def end(self) -> None:
+        """Has the job end, as its owner sees `asked_to_end`."""
+        self.asked_to_end.set()
+
+    def note(self, event: str, **about: Any) -> None:
+        """Writes to the log of events."""
+        call(self._info.registry, JobRegistry.note, event, about)
 
     def _begin_orders(self) -> None:
         """Carries out, from now on, what others order."""

@@ -76,7 +76,7 @@ class RunningJob(Steering):
                 time.sleep(_PAUSE)
                 continue
             if not dry_run:
-                call(self._info.registry, JobRegistry.note_change, told)
+                call(self._info.registry, JobRegistry.note, "changed", told)
             return told
         raise EvenstepError(
             f"nothing was changed: planners of job {self.name!r} restart one after the other, or a "

@@ -106,6 +106,10 @@ class AttachedService(RunningJob):
     def resume(self) -> None:
         self._order("resume")
 
+    def end(self) -> None:
+        """Ends the job at once: its trainers get an error. `drain` ends it at a step."""
+        self._order("end")
+
     def _order(self, method: str, **arguments: Any) -> None:
         self._check_open()
         order = Order(secrets.token_hex(8), method, arguments, who())

@@ -284,9 +284,9 @@ class JobRegistry:
 
     # Changes by hand
 
-    async def note_change(self, change: Mapping[str, Any]) -> None:
-        """Writes what `Planner.change` has done to the log of events."""
-        self._events.add("changed", **change)
+    async def note(self, event: str, about: Mapping[str, Any]) -> None:
+        """Writes to the log of events."""
+        self._events.add(event, **about)
 
     async def order(self, order: Order) -> Any:
         """See `Orders.carried_out`."""

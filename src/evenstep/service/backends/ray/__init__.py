@@ -5,6 +5,7 @@ see `evenstep.service.remote`. Ray itself is imported when a service is started 
 joined. In the process that starts the service:
 
     ray_service.py     `RayService` starts a job
+    detached.py        `start_detached`: an actor does, and the job outlives that process
     launcher.py        creates the actors of a job, and ends them
     actor_options.py   the actor classes, with their CPUs and threads, and on which nodes they are
     discovery.py       connects to a cluster and finds the registry of a job

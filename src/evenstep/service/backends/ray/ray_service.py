@@ -1,6 +1,7 @@
 """`RayService`: a job whose roles are actors, from its start to its end.
 
-The process that starts it owns the actors: they end with it, however it ends.
+The process that starts it owns the actors: they end with it, however it ends. `start_detached` has
+an actor start it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class RayService(ChangingJob):
         )
         self._connected = connect(ray.address, ray.init)
         try:
-            _refuse_running(name)
+            refuse_running(name)
             run = self._own or new_run(store)
             planner, self._loaders, made = launcher.create(self._groups, run, self._logs)
             handles = [each.handle() for each in self._loaders]
@@ -125,7 +126,11 @@ class RayService(ChangingJob):
         self._launcher.tell(job_state)
 
 
-def _refuse_running(name: str) -> None:
+def refuse_running(name: str) -> None:
+    """
+    Raises:
+        ConfigurationError: a job of this name runs on the cluster.
+    """
     try:
         info = find(name)
     except ConfigurationError:
