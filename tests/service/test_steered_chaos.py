@@ -218,7 +218,7 @@ def change(action: str, hands: Any, service: Any, run: Run, choices: random.Rand
         hands.use_loaders(choices.randint(1, 4))
     elif action == "kill":
         loader = choices.choice(service.status()["loaders"])
-        with suppress(ProcessLookupError, TypeError):
-            os.kill(loader["process"], signal.SIGKILL)
+        if (process := loader["process"].get("process")) is not None:  # it does not restart
+            os.kill(process, signal.SIGKILL)
     else:
         run.remesh(hands, choices.randint(1, 3))
