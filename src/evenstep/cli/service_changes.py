@@ -75,7 +75,12 @@ def drop_source(
     address: Address = "auto",
     name: Name = "job",
 ) -> None:
-    """Draw nothing more of a source; its place is kept."""
+    """Draw nothing more of a source; its place is kept.
+
+    \b
+    Examples:
+      evenstep service drop-source chat --name pretrain
+    """
     with _attached(address, name) as job:
         print_json(job.drop_source(source, at_step=at_step, dry_run=dry_run))
 
@@ -91,6 +96,10 @@ def add_source(
 
     For a source that the job does not have yet: `drain` it, add the source to the job, and start
     it with --resume.
+
+    \b
+    Examples:
+      evenstep service add-source chat --name pretrain
     """
     with _attached(address, name) as job:
         print_json(job.add_source(source, at_step=at_step, dry_run=dry_run))
@@ -102,13 +111,23 @@ def drain(
     address: Address = "auto",
     name: Name = "job",
 ) -> None:
-    """End the job for all ranks at one step, from which it can be resumed."""
+    """End the job for all ranks at one step, from which it can be resumed.
+
+    \b
+    Examples:
+      evenstep service drain --at-step 20000 --name pretrain
+    """
     with _attached(address, name) as job:
         print_json(job.drain(at_step=at_step, dry_run=dry_run))
 
 
 def end(address: Address = "auto", name: Name = "job") -> None:
-    """End the job at once: its trainers get an error. `drain` ends it at a step."""
+    """End the job at once: its trainers get an error. `drain` ends it at a step.
+
+    \b
+    Examples:
+      evenstep service end --name pretrain
+    """
     with _attached(address, name) as job:
         job.end()
 
@@ -118,19 +137,34 @@ def cancel(
     address: Address = "auto",
     name: Name = "job",
 ) -> None:
-    """Take back what was to change at a step that is not planned yet."""
+    """Take back what was to change at a step that is not planned yet.
+
+    \b
+    Examples:
+      evenstep service cancel --at-step 20000 --name pretrain
+    """
     with _attached(address, name) as job:
         print_json(job.cancel(at_step))
 
 
 def pause(address: Address = "auto", name: Name = "job") -> None:
-    """Let no rank begin another step, until `resume`. Trainers wait."""
+    """Let no rank begin another step, until `resume`. Trainers wait.
+
+    \b
+    Examples:
+      evenstep service pause --name pretrain
+    """
     with _attached(address, name) as job:
         job.pause()
 
 
 def resume(address: Address = "auto", name: Name = "job") -> None:
-    """End a pause."""
+    """End a pause.
+
+    \b
+    Examples:
+      evenstep service resume --name pretrain
+    """
     with _attached(address, name) as job:
         job.resume()
 
@@ -140,7 +174,12 @@ def scale(
     address: Address = "auto",
     name: Name = "job",
 ) -> None:
-    """Change the number of Source Loaders. No batch changes."""
+    """Change the number of Source Loaders. No batch changes.
+
+    \b
+    Examples:
+      evenstep service scale 8 --name pretrain
+    """
     with _attached(address, name) as job:
         job.use_loaders(loaders)
 
@@ -154,7 +193,12 @@ def remesh(
     address: Address = "auto",
     name: Name = "job",
 ) -> None:
-    """Change the mesh at a step. Trainers of the old one get MeshChangedError there."""
+    """Change the mesh at a step. Trainers of the old one get MeshChangedError there.
+
+    \b
+    Examples:
+      evenstep service remesh DP=4 CP=2 --name pretrain
+    """
     sizes = _pairs(mesh, int, "AXIS=SIZE, such as DP=4")
     with _attached(address, name) as job:
         job.remesh(sizes, at_step=at_step)

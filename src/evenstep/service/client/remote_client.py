@@ -157,8 +157,8 @@ class RemoteClient(RankClient):
         with self._taken_lock:
             taken, self._taken = self._taken, []
             self._reported_at = time.monotonic()
-        if taken:
-            self._tell(JobRegistry.record_steps, self.rank, self._number, taken)
+            if taken:  # sent before another thread tells of what came later
+                self._tell(JobRegistry.record_steps, self.rank, self._number, taken)
 
     def common_state(self) -> Mapping[str, Any]:
         if self._last is None and not self.fetches:
