@@ -96,7 +96,6 @@ def arrow() -> Any:
     """
     try:
         import pyarrow
-        import pyarrow.dataset
         import pyarrow.parquet
     except ModuleNotFoundError as error:
         raise ImportError(
@@ -154,7 +153,7 @@ def parquet_of(steps: Sequence[SeenStep]) -> bytes:
     texts = pa.StringArray.from_buffers(
         len(names), pa.py_buffer(ends), pa.py_buffer(b"".join(names))
     )
-    # Not pyarrow.array, which imports pandas where it is installed: 40 MB.
+    # Not pyarrow.array, which imports pandas: 40 MB in the planner's process.
     step, source, shard, index, rank = (
         pa.Array.from_buffers(
             pa.from_numpy_dtype(each.dtype), len(each), [None, pa.py_buffer(each[order])]
@@ -272,8 +271,10 @@ class SeenStore:
         return next(having, None)
 
     def _rows(self, files: Sequence[SeenFile], *wanted: tuple[str, Any]) -> list[dict[str, Any]]:
-        pa = arrow()
-        ds = pa.dataset
+        arrow()  # or what to install
+        from pyarrow import dataset as ds  # which import pandas where it is installed
+        from pyarrow import fs
+
         by_path = {self._folder.path(f"{file.run}/{file.name}"): file for file in files}
         where = None
         for name, value in wanted:
@@ -285,7 +286,7 @@ class SeenStore:
                 list(by_path),
                 schema=_schema(),
                 format=ds.ParquetFileFormat(),
-                filesystem=pa.fs.PyFileSystem(pa.fs.FSSpecHandler(self._folder.system)),
+                filesystem=fs.PyFileSystem(fs.FSSpecHandler(self._folder.system)),
             ).to_table(columns=[*_schema().names, "__filename"], filter=where)
         except (OSError, ValueError) as error:
             raise ConfigurationError(
