@@ -80,11 +80,15 @@ def rows_read(url: Path, asked: Sequence[tuple[str, Any]]) -> int:
     return rows
 
 
-def timed(query: Callable[[], Any]) -> tuple[float, Any]:
+def timed(query: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
     """Milliseconds of processor time, and the answer."""
     begin = time.process_time()
-    answer = query()
+    answer = query(*arguments)
     return 1000 * (time.process_time() - begin), answer
+
+
+def recorded(plans: Sequence[LoadingPlan]) -> bytes:
+    return parquet_of([SeenStep.of(plan) for plan in plans])
 
 
 def main() -> None:
@@ -114,7 +118,7 @@ def main() -> None:
             plans.append(plan)
             if len(plans) == STEPS:
                 drawn.append(plan.samples.identity(int(rng.integers(len(plan)))))
-                spent, _ = timed(lambda: parquet_of([SeenStep.of(each) for each in plans]))
+                spent, _ = timed(recorded, plans)
                 writing.append(spent / STEPS)
                 plans = []
         planner.close()
@@ -124,11 +128,11 @@ def main() -> None:
         of_sample, of_step, read_of_sample, read_of_step = [], [], [], []
         for at in rng.integers(len(drawn), size=options.repeats).tolist():
             sample, step = drawn[at], (at + 1) * STEPS - 1
-            spent, rows = timed(lambda: SeenStore(url).of_sample(SampleId(*sample)))
+            spent, rows = timed(lambda sample: SeenStore(url).of_sample(sample), sample)
             assert [row["step"] for row in rows] == [step]
             of_sample.append(spent)
             read_of_sample.append(rows_read(url, list(zip(SampleId._fields, sample))))
-            spent, rows = timed(lambda: SeenStore(url).of_step(step))
+            spent, rows = timed(lambda step: SeenStore(url).of_step(step), step)
             assert len(rows) == SAMPLES
             of_step.append(spent)
             read_of_step.append(rows_read(url, [("step", step)]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -150,6 +152,23 @@ def test_a_resumed_job_replaces_the_steps_after_its_state_and_no_others(
     with pytest.raises(SystemExit):
         main(["service", "seen", str(url), "--step", "8"])
     assert "there is no step 8" in capsys.readouterr().err
+
+
+@pytest.mark.soak
+def test_a_planner_that_is_killed_on_ray_has_all_recorded(tmp_path: Path, ray_of_file: Any) -> None:
+    job, url = job_of(tmp_path, stop="repeat"), tmp_path / "seen"
+    with es.start(job, name=f"seen-{os.getpid()}", logs=es.LogOptions(seen=url)) as service:
+        clients = [service.client(DP=dp) for dp in range(2)]
+        taken: list[Batches] = [[], []]
+        for step in range(90):
+            for client, steps in zip(clients, taken):
+                steps.append(next(client))
+            if step == 75:
+                wait_for(lambda: list(url.glob("run-*/*.parquet")))
+                os.kill(service.status()["planner"]["process"]["process"], signal.SIGKILL)
+    store = SeenStore(url)
+    assert [store.missing(run) for run in store.counting] == [[]]
+    assert rows_of(url, range(90)) == got(0, taken[0]) + got(1, taken[1])
 
 
 # Planners that die, are slow or get another mesh

@@ -50,11 +50,11 @@ def seen(
 
     if (sample is None) == (step is None):
         raise ConfigurationError("give either --sample SOURCE/SHARD/INDEX or --step NUMBER")
-    of = _sample(sample) if sample is not None else None
+    of = None if sample is None else _sample(sample)
     opened = SeenStore(store)
-    rows = opened.of_step(step) if step is not None else opened.of_sample(of)
+    rows = opened.of_step(step or 0) if of is None else opened.of_sample(of)
     for row in rows:
-        row["counts"] = opened.counts(row["run"], row.get("step", step))
+        row["counts"] = opened.counts(row["run"], row["step"])
     rows = [row for row in rows if all_runs or row["counts"]]
     recorded = [
         {"run": run, "first": steps[0], "last": steps[-1], "missing": opened.missing(run)}

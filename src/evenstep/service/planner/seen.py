@@ -239,8 +239,8 @@ class SeenStore:
         return gaps
 
     def of_step(self, step: int) -> list[dict[str, Any]]:
-        """The samples of a step, of each run that planned it: "run", "rank" and where each is
-        stored, by rank and the order in which they are stored.
+        """The samples of a step, of each run that planned it: "run", "step", "rank" and where each
+        is stored, by run and rank.
 
         Raises:
             ConfigurationError: a file cannot be read.
@@ -250,7 +250,7 @@ class SeenStore:
         return sorted(found, key=lambda row: (row["run"], row["rank"]))
 
     def of_sample(self, sample: SampleId) -> list[dict[str, Any]]:
-        """The "run", "step" and "rank" of each time that a sample was planned, in this order.
+        """The same of each time that a sample was planned, by run, step and rank.
 
         Raises:
             ConfigurationError: no run has such a source, or a file cannot be read.
