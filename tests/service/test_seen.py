@@ -27,7 +27,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.mixture.sample_table import SampleId, SampleTable
 from evenstep.service.planner import seen_writer
 from evenstep.service.planner.planner import Planner
-from evenstep.service.planner.seen import STATE_KEY, SeenStore, begin_run
+from evenstep.service.planner.seen import STATE_KEY, SeenStore, begin_run, sample_named
 from evenstep.service.planner.store.run_store import RunStore
 from evenstep.service.planner.stored_planner import StoredPlanner
 from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan
@@ -341,6 +341,8 @@ def test_a_place_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path)
 
 
 def test_queries_that_cannot_be_answered_name_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="'web/1' is not SOURCE/SHARD/INDEX"):
+        sample_named("web/1")
     with pytest.raises(ConfigurationError, match="has no record of what was seen"):
         SeenStore(tmp_path)
     planner = made(begin_run(URL, NAMES, None))

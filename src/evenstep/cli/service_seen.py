@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from evenstep.cli.shared_options import Json
 from evenstep.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from evenstep.mixture.sample_table import SampleId
+    pass
 
 
 def seen(
@@ -46,11 +46,11 @@ def seen(
       evenstep service seen s3://bucket/seen --sample code/12/345
       evenstep service seen s3://bucket/seen --step 1000 --json
     """
-    from evenstep.service.planner.seen import SeenStore
+    from evenstep.service.planner.seen import SeenStore, sample_named
 
     if (sample is None) == (step is None):
         raise ConfigurationError("give either --sample SOURCE/SHARD/INDEX or --step NUMBER")
-    of = None if sample is None else _sample(sample)
+    of = None if sample is None else sample_named(sample)
     opened = SeenStore(store)
     rows = opened.of_step(step or 0) if of is None else opened.of_sample(of)
     for row in rows:
@@ -78,18 +78,6 @@ def seen(
     if not rows:
         note(f"no step had {sample}")
     note(f"recorded: {_text(recorded)}; the last ones may be planned and not trained on")
-
-
-def _sample(text: str) -> SampleId:
-    from evenstep.mixture.sample_table import SampleId
-
-    try:
-        source, shard, index = text.rsplit("/", 2)
-        return SampleId(source, int(shard), int(index))
-    except ValueError:
-        raise ConfigurationError(
-            f"--sample {text!r} is not SOURCE/SHARD/INDEX, such as code/12/345"
-        ) from None
 
 
 def _by_rank(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ from evenstep.strategy import LoadingPlan
 
 _RUN_FILE = "run.json"
 _SUFFIX = ".parquet"
-_ROWS = 1 << 15  # of a row group: what a query of a sample reads of each file
+_ROWS = 1 << 13  # of a row group: what a query of a sample reads of each file
 STATE_KEY = "seen"
 """Of a state: the run that planned the steps before it."""
 
@@ -174,6 +174,23 @@ def parquet_of(steps: Sequence[SeenStep]) -> bytes:
 
 
 # Queries
+
+
+def sample_named(text: str) -> SampleId:
+    """
+    Args:
+        text: SOURCE/SHARD/INDEX.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    try:
+        source, shard, index = text.rsplit("/", 2)
+        return SampleId(source, int(shard), int(index))
+    except ValueError:
+        raise ConfigurationError(
+            f"sample {text!r} is not SOURCE/SHARD/INDEX, such as code/12/345"
+        ) from None
 
 
 class SeenStore:
