@@ -11,9 +11,6 @@ from evenstep.cli.output import note, print_json
 from evenstep.cli.shared_options import Json
 from evenstep.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    pass
-
 
 def seen(
     store: Annotated[str, typer.Argument(metavar="STORE", help="Folder or URL of `run --seen`.")],
