@@ -6,4 +6,5 @@ memory        memory of reading many sources, beside one PyTorch DataLoader on e
 throughput    samples per second and waiting, beside torch's DataLoader
 partitioning  how many loaders a layout needs, beside layout_baselines
 scaling       what a trainer waits while weights move, with loaders that follow and without
+seen          size of the record of what was seen, and time to write and query it
 """

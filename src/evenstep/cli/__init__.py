@@ -7,7 +7,8 @@ simulate   policies over given lengths
 profile    the cost of a model on the hardware at hand
 report     what a run lost to padding, to waiting for ranks and for data, from its step log
 service    a job of the service: run it, see its status (service_text) and plans; measure its
-           sources and size it (service_sizing); change it (service_changes)
+           sources and size it (service_sizing); change it (service_changes); what was seen
+           (service_seen)
 ```
 
 `app` puts the commands together; demos arrive by entry points (group ``evenstep.commands``).

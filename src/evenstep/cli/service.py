@@ -18,6 +18,7 @@ import typer
 from evenstep.cli.output import note, print_json
 from evenstep.cli.service_changes import Address, Name, WatchedWeights
 from evenstep.cli.service_changes import register as register_changes
+from evenstep.cli.service_seen import seen
 from evenstep.cli.service_sizing import advise, loaders_of
 from evenstep.cli.service_text import print_plan, restart_text, status_line
 from evenstep.cli.shared_options import Json
@@ -49,6 +50,7 @@ Examples:
   evenstep service run job.py --backend processes --loaders 4
   evenstep service status
   evenstep service plan --step 12 --json
+  evenstep service seen s3://bucket/seen --sample code/12/345
   evenstep service set-weights code=0.7 chat=0.3
 """
 
@@ -63,6 +65,7 @@ def register(app: typer.Typer) -> None:
     group.command("run")(run)
     group.command("status")(status)
     group.command("plan")(plan)
+    group.command("seen")(seen)
     group.command("advise")(advise)
     register_changes(group)
     app.add_typer(group, name="service")
@@ -144,6 +147,12 @@ def run(
     plan_log: Annotated[
         Path | None, typer.Option(help="File to write plans to, one line of JSON each.")
     ] = None,
+    seen: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or URL for a record of which samples went into which steps: see `seen`."
+        ),
+    ] = None,
     step_log: Annotated[
         Path | None,
         typer.Option(
@@ -224,7 +233,7 @@ def run(
                     hung_after=hung_after,
                     warn_after=warn_after,
                 ),
-                logs=LogOptions(plans=plan_log, steps=step_log, events=events),
+                logs=LogOptions(plans=plan_log, steps=step_log, events=events, seen=seen),
                 **({"ray": RayOptions(**of_ray)} if backend is Backend.ray else {}),
             )
         )

@@ -43,22 +43,27 @@ class ServiceFaults:
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions:
-    """Files that a service writes, each with a line of JSON for each entry. None writes nothing.
+    """Files that a service writes, with a line of JSON for each entry but for `seen`. None writes
+    nothing.
 
     Args:
         plans: each step's plan, on the planner's machine; see `read_log`.
         steps: each step of the client of rank 0, on the machine where that rank trains;
             ``evenstep report`` shows it.
         events: deaths, restarts, promotions and scaling; on Ray on the registry's machine.
+        seen: a folder that all machines see, or a URL that fsspec knows, for Parquet files of which
+            samples went into which steps and ranks, of all runs of a job; `evenstep service seen`
+            reads them.
     """
 
     plans: str | os.PathLike[str] | None = None
     steps: str | os.PathLike[str] | None = None
     events: str | os.PathLike[str] | None = None
+    seen: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name, path in vars(self).items():
-            if path is not None:
+            if path is not None and "://" not in os.fspath(path):
                 object.__setattr__(self, name, os.path.abspath(path))
 
 

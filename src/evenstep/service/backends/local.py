@@ -16,6 +16,7 @@ from evenstep.service.job.job import Job
 from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_of, rank_of
 from evenstep.service.messages import LocalHandle
 from evenstep.service.planner.loader_pool import LoaderPool
+from evenstep.service.planner.seen import begin_run
 from evenstep.service.planner.store.run_store import new_run
 from evenstep.service.planner.stored_planner import planner_of
 from evenstep.service.source_loader.source_loader import SourceLoader
@@ -45,7 +46,7 @@ class LocalService(Steering):
             ConfigurationError: a source cannot be opened.
             MismatchError: the state is of another job.
         """
-        plan_log = None if logs is None else logs.plans
+        logs = logs or LogOptions()
         self.job = job
         self._closed = False
         layout = layout_of(job, loaders)
@@ -56,7 +57,12 @@ class LocalService(Steering):
             handles = [LocalHandle(loader) for loader in self._loaders]
             pool = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
             self._planner = planner_of(
-                job, pool, state=state, plan_log=plan_log, store=new_run(store)
+                job,
+                pool,
+                state=state,
+                plan_log=logs.plans,
+                seen=begin_run(logs.seen, job.names, state),
+                store=new_run(store),
             )
             self._first = self._planner.step
             self._layout, self._constructor_count = layout, constructors

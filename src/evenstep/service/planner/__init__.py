@@ -8,6 +8,8 @@ changes.py          `Change`: what somebody changes by hand, from a step on
 plan_validation.py  checks that a strategy's plan uses the step's samples, each once
 planner_state.py    the planner's part of a checkpoint; samples that were skipped
 plan_log.py         plans that were made
+seen.py             which samples went into which steps, in Parquet: files and queries
+seen_writer.py      `SeenWriter`: writes these files
 stored_planner.py   `StoredPlanner`: resumes where a planner that died has ended; writes its states
 store/              what outlives the planner: its states, and what trainers reported
 

@@ -41,6 +41,9 @@ from evenstep.service.planner.planner_state import (
     state_to_dict,
 )
 from evenstep.service.planner.policy_steps import PolicySteps, Windows
+from evenstep.service.planner.seen import STATE_KEY
+from evenstep.service.planner.seen_writer import SeenWriter
+from evenstep.service.planner.store.run_store import RunPlace
 from evenstep.service.planner.trainer_reports import Signals, merged, plain_signals
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.plan_builder import TooFewSamplesError
@@ -57,12 +60,14 @@ class Planner:
         metadata: Metadata,
         *,
         plan_log: str | os.PathLike[str] | None = None,
+        seen: RunPlace | None = None,
     ) -> None:
         """
         Args:
             metadata: describes the samples that can be drawn; a `LoaderPool`, or an array of
                 lengths, such as `BufferedMetadata`.
             plan_log: a file that plans are written to, a line of JSON each.
+            seen: where it is recorded which samples go into which steps.
         """
         self._job, self._metadata = job, metadata
         self._loaders = metadata if isinstance(metadata, LoaderPool) else None
@@ -74,6 +79,7 @@ class Planner:
         self._mixture = job.mixture(self._sizes)
         self._signals = Signals(job.memory.prefetch, job.memory.plans_kept)
         self._log = PlanLog(job.memory.plans_kept, plan_log)
+        self._seen = None if seen is None else SeenWriter(seen)
         self._windows = Windows.of(SampleTable.empty(job.names, job.columns))
         """Of a strategy: the samples that found no room."""
         self._policy_steps = self._begin_policy()
@@ -254,6 +260,8 @@ class Planner:
 
     def close(self) -> None:
         """Ends the planner. Idempotent."""
+        if self._seen is not None:
+            self._seen.close()
 
     # Loaders
 
@@ -284,12 +292,19 @@ class Planner:
         if taken and step is not None and step > self._step:
             self.plan(step - 1)
         state = self._with_reports(self._state_before(self._step if step is None else step))
-        return state_to_dict(state, job=self._job, contents=self._contents, mixture=self._mixture)
+        return self._to_dict(state)
+
+    def _to_dict(self, state: PlannerState) -> dict[str, Any]:
+        job, mixture = self._job, self._mixture
+        made = state_to_dict(state, job=job, contents=self._contents, mixture=mixture)
+        return made if self._seen is None else {**made, STATE_KEY: self._seen.run}
 
     def common_state(self, step: int) -> dict[str, Any]:
         """As `state_dict`, for all ranks that must save: they have met at the step."""
         state = self.state_dict(step, taken=True)
         self._met = max(self._met, step)
+        if self._seen is not None:
+            self._seen.write_soon()
         return state
 
     def last_meeting(self) -> int:
@@ -466,6 +481,8 @@ class Planner:
 
     def _keep(self, logged: LoggedPlan) -> None:
         self._log.add(logged)
+        if self._seen is not None:
+            self._seen.add(logged.plan)
 
     def _with_drawn(self) -> SampleTable:
         """Carried samples, and those that the strategy has drawn for the step being planned. Draws

@@ -26,7 +26,8 @@ from evenstep.service.planner.changes import Change, merged_changes
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.plan_log import LoggedPlan
 from evenstep.service.planner.planner import Planner
-from evenstep.service.planner.planner_state import PlannerState, state_to_dict
+from evenstep.service.planner.planner_state import PlannerState
+from evenstep.service.planner.seen_writer import STEPS
 from evenstep.service.planner.store.run_store import RunPlace, RunStore
 from evenstep.service.planner.trainer_reports import merged
 from evenstep.strategy import LoadingPlan
@@ -106,11 +107,12 @@ class StoredPlanner(Planner):
         store: RunStore,
         *,
         plan_log: str | os.PathLike[str] | None = None,
+        seen: RunPlace | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
-            metadata, plan_log: see `Planner`.
+            metadata, plan_log, seen: see `Planner`.
             store: of the run. If it has states, this planner resumes where the previous one ended.
             state: to resume from if the store has none.
 
@@ -118,7 +120,7 @@ class StoredPlanner(Planner):
             ConfigurationError: the store cannot be read or written.
             MismatchError: a state is of another job.
         """
-        super().__init__(job, metadata, plan_log=plan_log)
+        super().__init__(job, metadata, plan_log=plan_log, seen=seen)
         self._store, self._given = store, job
         self._first = 0
         """The first step that this planner has planned. Earlier ones are planned again."""
@@ -142,12 +144,29 @@ class StoredPlanner(Planner):
     def _recover(self) -> None:
         self._load(self, self._store.planned)
         self._first = self._step
+        self._record_again()
         for report in self._store.reports:
             if report.planned_step < self._step:
                 self._signals.note(report.step, report.rank, report.signals or {})
         self._plan_again(self, self._store.planned)
         for report in self._store.reports_since(self._step):
             self._signals.add(report.step, report.rank, report.signals or {})
+
+    def _record_again(self) -> None:
+        """Records the steps before those that are planned again, of which the planner that died
+        had not written what was seen, as far as the store has their states."""
+        if self._seen is None:
+            return
+        last, made = self._seen.last_step(), []
+        begin = max(self._first - 2 * STEPS, 0) if last is None else last + 1
+        for step in range(begin, self._first):
+            try:
+                made.append(self.plan(step))
+            except EvenstepError:
+                made.clear()
+        for plan in made:
+            assert plan is not None
+            self._seen.add(plan)
 
     # Messages
 
@@ -192,6 +211,7 @@ class StoredPlanner(Planner):
         """Writes the last state. Idempotent."""
         if self._writer is not None:
             self._writer.close()
+        super().close()
 
     def _add_change(self, change: Change) -> None:
         self._store.add_change(self._step, change)
@@ -281,9 +301,7 @@ class StoredPlanner(Planner):
                 return  # the mixture has ended
 
     def _written_out(self, state: PlannerState) -> dict[str, Any]:
-        job, mixture = self._job, self._mixture
-        made = state_to_dict(state, job=job, contents=self._contents, mixture=mixture)
-        return {**made, "mesh": job.tree.to_dict()}
+        return {**self._to_dict(state), "mesh": self._job.tree.to_dict()}
 
 
 _ELSEWHERE = "the planner runs on another machine than the one that started the service"
@@ -329,6 +347,7 @@ def planner_of(
     *,
     state: Mapping[str, Any] | None,
     plan_log: str | os.PathLike[str] | None,
+    seen: RunPlace | None = None,
     store: RunPlace | None,
     mesh: Any = None,
 ) -> Planner:
@@ -345,10 +364,10 @@ def planner_of(
     """
     if store is not None and store.is_here:
         run = store.open(job)
-        return StoredPlanner(job, loaders, run, plan_log=plan_log, state=state)
+        return StoredPlanner(job, loaders, run, plan_log=plan_log, seen=seen, state=state)
     job = job if mesh is None else job.on(mesh)
     kind = Planner if store is None else UnstoredPlanner
-    planner = kind(job, loaders, plan_log=plan_log)
+    planner = kind(job, loaders, plan_log=plan_log, seen=seen)
     if state is not None:
         planner.load_state_dict(state)
     return planner

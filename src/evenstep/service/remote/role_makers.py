@@ -60,12 +60,14 @@ def make_planner(
     loaders: list[RemoteHandle],
     state: Mapping[str, Any] | None,
     plan_log: str | None,
+    seen: RunPlace | None = None,
     store: RunPlace | None = None,
     mesh: ClientPlaceTree | None = None,
 ) -> Planner:
     handles = [handle.using(timer=timer) for handle in loaders]
     pool = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
-    return planner_of(job, pool, state=state, plan_log=plan_log, store=store, mesh=mesh)
+    given: dict[str, Any] = {"plan_log": plan_log, "seen": seen, "store": store, "mesh": mesh}
+    return planner_of(job, pool, state=state, **given)
 
 
 def make_constructor(
@@ -89,7 +91,12 @@ def make_constructor(
 
 
 def restart_planner(
-    timer: WaitTimer, job: Job, registry: RemoteHandle, plan_log: str | None, store: RunPlace | None
+    timer: WaitTimer,
+    job: Job,
+    registry: RemoteHandle,
+    plan_log: str | None,
+    seen: RunPlace | None,
+    store: RunPlace | None,
 ) -> Planner:
     """From the job's current state."""
     job_state = call(registry, JobRegistry.job_state)
@@ -100,6 +107,7 @@ def restart_planner(
         list(job_state.info.loaders),
         job_state.planner_state,
         plan_log,
+        seen,
         store,
         job_state.tree if job_state.mesh_begins else None,
     )

@@ -29,6 +29,7 @@ from evenstep.service.job.roles import (
     ranks_of,
 )
 from evenstep.service.job.source_layout import LoaderJob
+from evenstep.service.planner.seen import begin_run
 from evenstep.service.planner.store.run_store import new_run
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.registry.role_status import EventLog
@@ -63,6 +64,7 @@ class ProcessService(ChangingJob):
         name, job = options.name, self.job
         events = EventLog(self._logs.events)
         self._store = new_run(options.store)
+        seen = begin_run(self._logs.seen, self.job.names, options.state)
         self._file = path_of(name)
         if job_in(self._file) is not None:
             raise _runs(name)
@@ -85,7 +87,8 @@ class ProcessService(ChangingJob):
             # Imports torch while the loaders start.
             import_module("evenstep.service.constructor.batch_builder")
             handles = [each.handle() for each in self._loaders]
-            run = job, self._layout, handles, options.state, self._logs.plans, self._store
+            logs = self._logs.plans, seen
+            run = job, self._layout, handles, options.state, *logs, self._store
             planner = self._made("the Planner", 1, make_planner, *run)
             here = ThreadChannel(self._registry)
             registry = RemoteHandle.at("the registry", here, os.getpid(), _HERE)

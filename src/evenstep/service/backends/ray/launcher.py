@@ -90,7 +90,11 @@ class Launcher:
         self._keeper: RegistryKeeper | None = None
 
     def create(
-        self, groups: Sequence[Sequence[int]], store: RunPlace | None, logs: LogOptions
+        self,
+        groups: Sequence[Sequence[int]],
+        store: RunPlace | None,
+        seen: RunPlace | None,
+        logs: LogOptions,
     ) -> tuple[RemoteHandle, list[ActorLoader], Constructors]:
         """Creates the registry, and the planner, loaders and constructors that it returns.
 
@@ -118,7 +122,7 @@ class Launcher:
         )
         loaders = [self._create_loader(part, cpus) for part in job.loader_jobs(layout)]
         whole = self._put(ray.cloudpickle.dumps(job))
-        given = self.registry, logs.plans, store
+        given = self.registry, logs.plans, seen, store
         planner = self._create("planner", "the Planner", cpus, 1, restart_planner, whole, *given)
         return planner, loaders, self._create_constructors(job, 0, groups, cpus, whole)
 

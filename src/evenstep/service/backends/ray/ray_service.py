@@ -20,6 +20,7 @@ from evenstep.service.backends.ray.launcher import ActorLoader, Launcher
 from evenstep.service.backends.ray.locators import import_ray
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import LoaderJob
+from evenstep.service.planner.seen import begin_run
 from evenstep.service.planner.store.run_store import new_run, own_run
 from evenstep.service.remote.channels import SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
@@ -64,7 +65,8 @@ class RayService(ChangingJob):
         try:
             refuse_running(name)
             run = self._own or new_run(store)
-            planner, self._loaders, made = launcher.create(self._groups, run, self._logs)
+            seen = begin_run(self._logs.seen, self.job.names, options.state)
+            planner, self._loaders, made = launcher.create(self._groups, run, seen, self._logs)
             handles = [each.handle() for each in self._loaders]
             self._state = self._new_state(
                 "ray", launcher.run_id, launcher.registry, planner, handles, made

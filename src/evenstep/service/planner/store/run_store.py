@@ -294,7 +294,8 @@ _RUN = "run-"
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where a run keeps its states; can be sent to the process of its planner."""
+    """Where a run keeps its states, or its record of what was seen; can be sent to the process of
+    its planner."""
 
     url: str
     run: str
@@ -331,7 +332,7 @@ def new_run(url: str | os.PathLike[str] | None) -> RunPlace | None:
     text = os.fspath(url)
     if "://" not in text:
         text = os.path.abspath(text)
-    last = max((int(run.split("-")[1]) for run in _runs(text)), default=0)
+    last = max((int(run.split("-")[1]) for run in runs_of(text)), default=0)
     return RunPlace(text, f"{_RUN}{last + 1:04d}-{secrets.token_hex(2)}")
 
 
@@ -347,7 +348,7 @@ def stored_state(job: Job, url: str | os.PathLike[str], step: int | None = None)
     Raises:
         ConfigurationError: the store has no state of the step, or none at all.
     """
-    for run in reversed(_runs(url)):
+    for run in reversed(runs_of(url)):
         store = RunStore(url, run)
         newest = store.newest_state()
         if newest is None:
@@ -362,5 +363,6 @@ def stored_state(job: Job, url: str | os.PathLike[str], step: int | None = None)
     raise ConfigurationError(f"{url} has no whole state of any run; check the folder or URL")
 
 
-def _runs(url: str | os.PathLike[str]) -> list[str]:
+def runs_of(url: str | os.PathLike[str]) -> list[str]:
+    """The names of all runs in a store, in order."""
     return [name for name in url_folder(url).names() if name.startswith(_RUN)]

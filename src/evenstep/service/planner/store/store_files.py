@@ -36,15 +36,13 @@ def url_folder(url: str | os.PathLike[str]) -> UrlFolder:
     try:
         import fsspec
     except ModuleNotFoundError as error:
-        raise ImportError(
-            f"store={text!r} needs fsspec: pip install 'evenstep[sources]'"
-        ) from error
+        raise ImportError(f"{text!r} needs fsspec: pip install 'evenstep[sources]'") from error
     try:
         system, path = fsspec.core.url_to_fs(text)
     except ImportError as error:
-        raise ImportError(f"store={text!r} needs another package: {error}") from error
+        raise ImportError(f"{text!r} needs another package: {error}") from error
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"store={text!r} cannot be opened by fsspec: {error}") from error
+        raise ConfigurationError(f"{text!r} cannot be opened by fsspec: {error}") from error
     return UrlFolder(system, path.rstrip("/"), text.rstrip("/"))
 
 
@@ -52,7 +50,9 @@ class UrlFolder:
     """A folder without the folders in it, of any file system of fsspec. Any thread may use it."""
 
     def __init__(self, system: Any, path: str, url: str) -> None:
-        self._system, self._path, self._url = system, path, url
+        self.system = system
+        """Of fsspec."""
+        self._path, self._url = path, url
 
     def __repr__(self) -> str:
         return self._url
@@ -66,13 +66,13 @@ class UrlFolder:
         path = f"{self._path}/{name}"
 
         def write() -> None:
-            if _is_local(self._system):
+            if _is_local(self.system):
                 return _write_local(Path(path), content)
             try:
-                self._system.pipe_file(path, content)
+                self.system.pipe_file(path, content)
             except FileNotFoundError:  # a store with true folders
-                self._system.makedirs(self._path, exist_ok=True)
-                self._system.pipe_file(path, content)
+                self.system.makedirs(self._path, exist_ok=True)
+                self.system.pipe_file(path, content)
 
         self._tried("write", name, write)
 
@@ -83,7 +83,7 @@ class UrlFolder:
             ConfigurationError: it cannot be read.
         """
         path = f"{self._path}/{name}"
-        content: bytes | None = self._tried("read", name, lambda: self._system.cat_file(path))
+        content: bytes | None = self._tried("read", name, lambda: self.system.cat_file(path))
         return content
 
     def names(self) -> list[str]:
@@ -94,8 +94,8 @@ class UrlFolder:
         """
 
         def listed() -> list[str]:
-            self._system.invalidate_cache()  # other processes write there, too
-            return list(self._system.ls(self._path, detail=False))
+            self.system.invalidate_cache()  # other processes write there, too
+            return list(self.system.ls(self._path, detail=False))
 
         found = [p.rstrip("/").rsplit("/", 1)[-1] for p in self._tried("list", "", listed) or ()]
         return sorted(name for name in found if not name.endswith(_PARTIAL))
@@ -106,11 +106,15 @@ class UrlFolder:
         Raises:
             ConfigurationError: it cannot be removed.
         """
-        self._tried("remove", name, lambda: self._system.rm_file(f"{self._path}/{name}"))
+        self._tried("remove", name, lambda: self.system.rm_file(f"{self._path}/{name}"))
+
+    def path(self, name: str) -> str:
+        """Of a file in it, in its file system."""
+        return f"{self._path}/{name}"
 
     def folder(self, name: str) -> UrlFolder:
         """A folder in it."""
-        return UrlFolder(self._system, f"{self._path}/{name}", f"{self._url}/{name}")
+        return UrlFolder(self.system, f"{self._path}/{name}", f"{self._url}/{name}")
 
     def _tried(self, verb: str, name: str, run: Callable[[], Any]) -> Any:
         """
