@@ -10,6 +10,7 @@ with evenstep[service].
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,23 @@ import yaml
 HERE = Path(__file__).parent
 
 
-def render(own: Path | None = None) -> str:
+def render(given: Mapping[str, Any], folder: Path = HERE) -> str:
     """The manifests, as one stream of YAML.
 
     Args:
-        own: a file of values to use in the place of those of values.yaml.
+        given: values to use in the place of those of values.yaml.
+        folder: where paths in `given` begin.
 
     Raises:
-        SystemExit: a value has a name that no template knows, or a file is not there.
+        SystemExit: no template knows a value, or a file is not there.
     """
     values: dict[str, Any] = yaml.safe_load((HERE / "values.yaml").read_text())
-    given = (yaml.safe_load(own.read_text()) or {}) if own else {}
-    if unknown := sorted(given.keys() - values.keys()):
-        sys.exit(f"{own} has {', '.join(unknown)}; values are: {', '.join(values)}")
+    if unknown := given.keys() - values.keys():
+        sys.exit(f"there is no value {', '.join(sorted(unknown))}; values are {', '.join(values)}")
     for key, value in given.items():
         values[key] = {**values[key], **value} if isinstance(values[key], dict) else value
     for key in ("job", "train"):
-        file = (own.parent if own and key in given else HERE) / values[key]
+        file = (folder if key in given else HERE) / values[key]
         if not file.is_file():
             sys.exit(f"{key}: there is no file {file}")
         values[key] = file.read_text()
@@ -45,9 +46,11 @@ def render(own: Path | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = sorted(templates.list_templates(filter_func=lambda name: name[0] != "_"))
-    return "---\n".join(templates.get_template(name).render(values) + "\n" for name in names)
+    names = [name for name in templates.list_templates() if name.endswith(".yaml.j2")]
+    texts = [templates.get_template(name).render(values).strip() for name in names]
+    return "\n---\n".join(text for text in texts if text)
 
 
 if __name__ == "__main__":
-    print(render(Path(sys.argv[1]) if sys.argv[1:] else None), end="")
+    own = Path(sys.argv[1]) if sys.argv[1:] else None
+    print(render(yaml.safe_load(own.read_text()) or {}, own.parent) if own else render({}))
