@@ -61,10 +61,15 @@ def test_the_cluster_of_kuberay_is_what_the_plain_objects_stand_for() -> None:
     assert cluster["spec"]["authOptions"] == {"mode": "token", "secretName": "pretrain-token"}
     locked = (REPOSITORY / "locks" / "dev.txt").read_text()
     assert f"\nray=={cluster['spec']['rayVersion']} " in locked
-    assert cluster["spec"]["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
-    head, *plain_roles = pods_of(plain)["head"]["spec"]["containers"]
-    assert not plain_roles
-    assert head["command"][:4] == ["ray", "start", "--head", "--num-cpus=0"]
+    known = {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
+    assert set(cluster["spec"]) == known
+    head, (spare,) = cluster["spec"]["headGroupSpec"], cluster["spec"]["workerGroupSpecs"]
+    assert head["rayStartParams"] == {"num-cpus": "0"}
+    assert set(spare) == {*head, "groupName", "replicas", "minReplicas", "maxReplicas"}
+    assert set(head) == {"rayStartParams", "template"}
+    assert spare["minReplicas"] <= spare["replicas"] <= spare["maxReplicas"]
+    (started,) = pods_of(plain)["head"]["spec"]["containers"]
+    assert started["command"][:4] == ["ray", "start", "--head", "--num-cpus=0"]
     assert plain["Service", "head-svc"]["spec"]["selector"].items() <= (
         pods_of(plain)["head"]["metadata"]["labels"].items()
     )

@@ -156,11 +156,10 @@ def test_the_job_of_the_manifest_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @contextmanager
-def running(*command: str) -> Iterator[None]:
+def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-m", *command], start_new_session=True)
     try:
-        yield
-        assert process.poll() is None
+        yield process
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -168,32 +167,33 @@ def running(*command: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_trainers_start_before_the_service_and_both_go_on_where_they_were_killed(
+def test_trainers_start_before_the_service_and_both_go_on_where_it_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
 
     job_of_the_config_map(tmp_path, monkeypatch)
-    name = f"deployed-{os.getpid()}"
-    for variable, value in {"RANKS": "2", "JOB_NAME": name, "SAVE_EVERY": "5"}.items():
+    name, folder = f"deployed-{os.getpid()}", str(tmp_path)
+    given = {"RANKS": "2", "JOB_NAME": name, "SAVE_EVERY": "5", "PATIENCE": "120"}
+    for variable, value in {**given, "RUN_FOLDER": folder, "RAY_TMPDIR": folder}.items():
         monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("RUN_FOLDER", str(tmp_path))
-    (tmp_path / "train.py").write_text(FILES["train.py"].replace("65_536", "128"))
-    trainer = "torch.distributed.run", "--standalone", "--nproc-per-node=2"
-    service = "evenstep", "service", "run", str(tmp_path / "job.py"), "--name", name
-    store = "--store", str(tmp_path / "states"), "--resume", "auto"
+    (tmp_path / "train.py").write_text(FILES["train.py"].replace("65_536", "512"))
+    train = "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"{folder}/train.py"
+    serve = "evenstep", "service", "run", f"{folder}/job.py", "--backend=processes"
     model, saved = tmp_path / "model.pt", 0
     for run in range(2):
         steps = tmp_path / f"steps-{run}.jsonl"
-        with running(*trainer, str(tmp_path / "train.py")):
-            time.sleep(1)  # the trainer comes first
-            with running(*service, "--backend=processes", *store, "--step-log", str(steps)):
+        kept = "--store", f"{folder}/states", "--resume", "auto", "--step-log", str(steps)
+        with running(*train) as trainers:
+            time.sleep(2)  # they come first
+            with running(*serve, "--name", name, *kept):
                 while not model.exists() or torch.load(model)["step"] <= saved:
-                    time.sleep(0.002)
+                    assert trainers.poll() is None
+                    time.sleep(0.01)
+            assert trainers.wait() != 0  # Kubernetes would start them again
         first = next(line for line in map(json.loads, steps.open()) if "step" in line)
         assert first["step"] == saved
         saved = torch.load(model)["step"]
-    assert saved > 5
 
 
 # The image
