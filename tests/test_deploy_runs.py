@@ -167,6 +167,7 @@ def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_trainers_start_before_the_service_and_both_go_on_where_it_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
