@@ -1,189 +1,223 @@
-"""The files in deploy/: they parse, and what they run and show exists."""
+"""The manifests of deploy/: Kubernetes' schemas allow them, in any order, with no right they do not
+need."""
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evenstep.service.backends.ray.actor_options import ActorPlacement
+from deployed import (
+    DEPLOY,
+    FILES,
+    HOSTS,
+    MADE,
+    PATIENCE,
+    REPOSITORY,
+    VALUES,
+    both,
+    containers_of,
+    manifests,
+    options,
+    pods_of,
+    render,
+    run_options,
+    words,
+    yaml,
+)
 
-yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-
-DEPLOY = Path(__file__).parent.parent / "deploy"
-ROLES_WITHOUT_NUMBER = 1  # the planner; the registry reserves no CPU
-
-
-def documents(name: str) -> dict[str, Any]:
-    """By kind."""
-    found = yaml.safe_load_all((DEPLOY / "kuberay" / name).read_text())
-    return {document["kind"]: document for document in found}
-
-
-CLUSTER = documents("cluster.yaml")["RayCluster"]
-HEAD = CLUSTER["spec"]["headGroupSpec"]
-JOB = documents("job.yaml")
-TRAINERS = documents("trainers.yaml")
-PODS = TRAINERS["Job"]["spec"]["template"]["spec"]
-HOSTS = TRAINERS["Job"]["spec"]["completions"]
-(SIDECAR,) = PODS["initContainers"]
-(TRAINER,) = PODS["containers"]
+RELEASES = "1.29", "1.37"  # of Kubernetes; sidecars came with the first
 
 
-def words(container: Any) -> list[str]:
-    assert container["command"] == ["bash", "-c"]
-    (script,) = container["args"]
-    assert script.startswith("exec ")
-    return shlex.split(script)[1:]
+# What Kubernetes says
 
 
-def options(given: list[str]) -> dict[str, str]:
-    return dict(re.fullmatch(r"--([\w-]+)=(.*)", word).groups() for word in given)  # type: ignore[union-attr]
-
-
-def run_options() -> dict[str, Any]:
-    """Of `evenstep service run`, as it understands them itself."""
-    import typer
-
-    from evenstep.cli.app import build
-
-    evenstep, service, run, *given = shlex.split(JOB["RayJob"]["spec"]["entrypoint"])
-    assert evenstep == "evenstep"
-    command: Any = typer.main.get_command(build())
-    command = command.commands[service].commands[run]
-    return dict(command.make_context("run", given).params)
-
-
-def test_the_service_is_started_by_a_command_that_exists() -> None:
-    pytest.importorskip("typer", reason="typer is not installed")
-    params = run_options()
-    (head,) = HEAD["template"]["spec"]["containers"]
-    mounts = {each["name"]: each["mountPath"] for each in head["volumeMounts"]}
-    folder, _, file = params["job"].rpartition("/")
-    assert folder == mounts["jobs"]
-    assert file in JOB["ConfigMap"]["data"]
-    (jobs,) = (v for v in HEAD["template"]["spec"]["volumes"] if "configMap" in v)
-    assert jobs["configMap"]["name"] == JOB["ConfigMap"]["metadata"]["name"]
-    assert str(params["plan_log"]).startswith(mounts["runs"])
-    assert str(params["store"]).startswith(mounts["runs"])
-    assert str(params["placement"].parent) == mounts["jobs"]
-    assert {"containerPort": params["port"], "name": "status"} in head["ports"]
-    assert JOB["RayJob"]["spec"]["clusterSelector"] == {
-        "ray.io/cluster": CLUSTER["metadata"]["name"]
-    }
-
-
-def test_the_cpus_that_are_lent_are_enough_for_all_roles() -> None:
-    params = run_options()
-    lent = options(words(SIDECAR)[2:-1])
-    assert words(SIDECAR)[:2] == ["ray", "start"]
-    assert int(lent["num-cpus"]) <= int(SIDECAR["resources"]["requests"]["cpu"])
-    assert HEAD["rayStartParams"] == {"num-cpus": "0"}
-    roles = int(params["loaders"]) + params["constructors"] + ROLES_WITHOUT_NUMBER
-    assert params["cpus"] * roles <= HOSTS * int(lent["num-cpus"])
-
-
-def test_actors_are_placed_by_labels_that_nodes_have() -> None:
-    params = run_options()
-    given = json.loads(JOB["ConfigMap"]["data"][params["placement"].name])
-    counts = {"loaders": int(params["loaders"]), "constructors": params["constructors"]}
-    placement = ActorPlacement(given, **counts)
-    labels = options(words(SIDECAR)[2:-1])["labels"]
-    told = [labels.replace("$JOB_COMPLETION_INDEX", str(host)) for host in range(HOSTS)]
-    nodes = [dict(label.split("=") for label in each.split(",")) for each in told]
-    for kind, count in counts.items():
-        for number in range(count):
-            asked = placement.of(f"{kind.removesuffix('s')}-{number}")["label_selector"]
-            fits = [n for n, node in enumerate(nodes) if asked.items() <= node.items()]
-            assert fits == ([number] if kind == "constructors" else list(range(HOSTS)))
-
-
-def test_raylets_beside_trainers_join_the_cluster_and_are_found_by_trainers() -> None:
-    pytest.importorskip("ray", reason="ray is not installed")
-    assert SIDECAR["restartPolicy"] == "Always"  # else the trainers would wait for its end
-    *given, block = words(SIDECAR)[2:]
-    assert options(given)["address"] == f"{CLUSTER['metadata']['name']}-head-svc:6379"
-    from ray.scripts.scripts import start
-
-    known = {option for param in start.params for option in param.opts}
-    assert {*(f"--{name}" for name in options(given)), block} <= known
-    both = [
-        {each["name"]: each["mountPath"] for each in c["volumeMounts"]} for c in (SIDECAR, TRAINER)
+@both
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_schemas_of_kubernetes_allow_every_object(kuberay: bool, release: str) -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate", reason="it is not installed")
+    made = manifests(kuberay)
+    own = [each for each in made.values() if "." not in each["apiVersion"].partition(".k8s.io")[0]]
+    templates = [
+        {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": role}, "template": pod}
+        for role, pod in pods_of(made).items()
     ]
-    assert both[0] == both[1]
-    assert {"/tmp/ray", "/dev/shm"} <= set(both[0].values())  # where Ray's processes meet
-    assert set(both[0]) == {volume["name"] for volume in PODS["volumes"]}
+    assert {kind for kind, _ in made} - {each["kind"] for each in own} == {
+        "PodMonitor",
+        "PrometheusRule",
+        *(["RayCluster"] if kuberay else []),
+    }
+    for each in (*own, *templates):
+        kubernetes.validate(each, release, strict=True)
 
 
-def test_torchrun_starts_as_many_ranks_as_the_job_has(tmp_path: Path, monkeypatch: Any) -> None:
-    from torch.distributed.run import get_args_parser
-
-    torchrun, *given = words(TRAINER)
-    assert torchrun == "torchrun"
-    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
-    parsed = get_args_parser().parse_args(
-        [word.replace("$JOB_COMPLETION_INDEX", "0") for word in given]
+def test_the_cluster_of_kuberay_is_what_the_plain_objects_stand_for() -> None:
+    plain = manifests(False)
+    cluster = MADE["RayCluster", ""]
+    assert cluster["apiVersion"] == "ray.io/v1"
+    assert cluster["spec"]["authOptions"] == {"mode": "token", "secretName": "pretrain-token"}
+    locked = (REPOSITORY / "locks" / "dev.txt").read_text()
+    assert f"\nray=={cluster['spec']['rayVersion']} " in locked
+    known = {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
+    assert set(cluster["spec"]) == known
+    head, (spare,) = cluster["spec"]["headGroupSpec"], cluster["spec"]["workerGroupSpecs"]
+    assert head["rayStartParams"] == {"num-cpus": "0"}
+    assert set(spare) == {*head, "groupName", "replicas", "minReplicas", "maxReplicas"}
+    assert set(head) == {"rayStartParams", "template"}
+    assert spare["minReplicas"] <= spare["replicas"] <= spare["maxReplicas"]
+    (started,) = pods_of(plain)["head"]["spec"]["containers"]
+    assert started["command"][:4] == ["ray", "start", "--head", "--num-cpus=0"]
+    assert plain["Service", "head-svc"]["spec"]["selector"].items() <= (
+        pods_of(plain)["head"]["metadata"]["labels"].items()
     )
-    job = job_of_the_config_map(tmp_path)
-    ranks = int(parsed.nnodes) * int(parsed.nproc_per_node)
-    assert ranks == len(job.tree)
-    assert run_options()["constructors"] <= job.tree.sizes["DP"]
-    assert int(parsed.nnodes) == HOSTS
-    assert TRAINER["resources"]["limits"]["nvidia.com/gpu"] == parsed.nproc_per_node
-    assert parsed.master_addr == f"{TRAINERS['Job']['metadata']['name']}-0.{PODS['subdomain']}"
-    assert PODS["subdomain"] == TRAINERS["Service"]["metadata"]["name"]
+    heads = {("RayCluster", ""), ("Deployment", "head"), ("Service", "head-svc")}
+    rest = [{key: each for key, each in of.items() if key not in heads} for of in (MADE, plain)]
+    assert rest[0] == rest[1]
 
 
-def job_of_the_config_map(folder: Path) -> Any:
-    """The job, with files of this machine in the place of the store."""
-    import pyarrow
-    import pyarrow.parquet
-
-    for name in ("code", "web"):
-        (folder / name).mkdir()
-        table = pyarrow.table({"tokens": [[n] * (n % 90 + 1) for n in range(400)]})
-        pyarrow.parquet.write_table(table, folder / name / "0.parquet")
-    text = JOB["ConfigMap"]["data"]["job.py"]
-    assert "s3://corpus" in text
-    found: dict[str, Any] = {"__name__": "job"}
-    exec(compile(text.replace("s3://corpus", str(folder)), "job.py", "exec"), found)
-    return found["job"]
+# Whatever comes first
 
 
-def test_the_job_of_the_manifest_runs(tmp_path: Path) -> None:
-    import evenstep.service as es
+def references(given: Any) -> Iterator[tuple[str, str]]:
+    """Kinds and names of what pods wait for."""
+    if isinstance(given, list):
+        for each in given:
+            yield from references(each)
+    elif isinstance(given, dict):
+        assert "optional" not in given  # it would start without
+        for key, value in given.items():
+            if key in ("configMap", "secretRef", "secretKeyRef"):
+                yield key.removesuffix("Ref").removesuffix("Key").lower(), value["name"]
+            elif key == "persistentVolumeClaim":
+                yield key.lower(), value["claimName"]
+            else:
+                yield from references(value)
 
-    with es.start(job_of_the_config_map(tmp_path), backend="local") as service:
-        batches, step = next(service.client(DP=3, TP=0))
-        assert len(batches) == 4
-        assert step.rank == 3
-        assert not service.client(DP=3, TP=1).fetches
+
+@both
+def test_pods_wait_only_for_what_is_made_with_them_and_for_the_secrets(kuberay: bool) -> None:
+    made = {
+        (kind.lower(), each["metadata"]["name"]) for (kind, _), each in manifests(kuberay).items()
+    }
+    needed = {
+        (kind.lower(), name)
+        for kind, name in references(list(pods_of(manifests(kuberay)).values()))
+    }
+    readme = (DEPLOY / "README.md").read_text()
+    secrets = set(re.findall(r"create secret generic (\S+)", readme))
+    assert needed - made == {("secret", name) for name in secrets}
 
 
-def test_the_dashboard_asks_for_metrics_that_exist() -> None:
-    pytest.importorskip("ray", reason="ray is not installed")
-    from evenstep.service.registry.metrics import MetricsExporter
+def test_all_wait_for_one_another_as_long_as_a_cluster_needs_and_begin_again() -> None:
+    assert run_options()["patience"] == PATIENCE >= 1800
+    assert run_options()["resume"] == "auto"
+    assert 'patience = float(os.environ["PATIENCE"])' in FILES["train.py"]
+    for role, pods in {"service": 1, "trainers": HOSTS}.items():
+        job = MADE["Job", role]["spec"]
+        assert job["backoffLimit"] == pods * VALUES["restarts"] > 0
+        (rule,) = job["podFailurePolicy"]["rules"]  # Kubernetes: only with restartPolicy Never
+        assert rule["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+        assert job["template"]["spec"]["restartPolicy"] == "Never"
+        (raylet,) = job["template"]["spec"]["initContainers"]
+        assert raylet["restartPolicy"] == "Always"  # a sidecar, for whose end nobody waits
+        probe = raylet["startupProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] == PATIENCE
+        told = options([word for word in words(raylet) if word.startswith("--") and "=" in word])
+        assert int(told["dashboard-agent-listen-port"]) == probe["httpGet"]["port"]
+        env = {each["name"]: each.get("value") for each in containers_of(job["template"])[1]["env"]}
+        assert float(env["PATIENCE"]) == PATIENCE
+        assert env["JOB_NAME"] == run_options()["name"]
 
-    exporter = MetricsExporter("a")
-    metrics = [each.info for each in vars(exporter).values() if hasattr(each, "info")]
-    tags = {f"ray_{info['name']}": {*info["tag_keys"], "le"} for info in metrics}
-    panels = json.loads((DEPLOY / "grafana" / "service.json").read_text())["panels"]
-    asked = set()
-    for target in (target for panel in panels for target in panel["targets"]):
-        names = re.findall(r"ray_evenstep_\w+", target["expr"])
-        known = {re.sub(r"(?<=wait_seconds)_(sum|count|bucket)$", "", name) for name in names}
-        assert known <= set(tags), target["expr"]
-        used = re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])
-        used += re.findall(r"(\w+)=\"", target["expr"])
-        for listed in re.findall(r"by \(([\w, ]+)\)", target["expr"]):
-            used += listed.split(", ")
-        assert all(set(used) <= tags[name] for name in known), target["expr"]
-        asked |= known
-    assert asked == set(tags)  # each figure is shown
-    boxes = [tuple(panel["gridPos"][side] for side in "xywh") for panel in panels]
-    cells = [(x + i, y + j) for x, y, w, h in boxes for i in range(w) for j in range(h)]
-    assert len(cells) == len(set(cells))  # none covers another
+
+# Who may do what
+
+
+@both
+def test_no_pod_may_do_more_than_it_needs(kuberay: bool) -> None:
+    for role, pod in pods_of(manifests(kuberay)).items():
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False, role
+        secure = spec["securityContext"]
+        assert secure["runAsNonRoot"] is True
+        assert secure["runAsUser"] == secure["fsGroup"] > 0
+        assert secure["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        for container in containers_of(pod):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            asked, limits = container["resources"]["requests"], container["resources"]["limits"]
+            assert asked["memory"] == limits["memory"]
+            assert {each["name"] for each in container["volumeMounts"]} == {
+                each["name"] for each in spec["volumes"]
+            }
+
+
+@both
+def test_pods_are_reached_by_one_another_and_by_prometheus_alone(kuberay: bool) -> None:
+    made = manifests(kuberay)
+    policy = made["NetworkPolicy", ""]["spec"]
+    everyone = policy["podSelector"]
+    for pod in pods_of(made).values():
+        assert everyone["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert policy["policyTypes"] == ["Ingress"]
+    peers, prometheus = policy["ingress"]
+    assert peers == {"from": [{"podSelector": everyone}]}
+    (source,) = prometheus["from"]
+    assert source["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": VALUES["monitoring_namespace"]
+    }
+    monitor = made["PodMonitor", ""]["spec"]
+    assert monitor["selector"] == everyone
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["honorLabels"] is True
+    named: dict[str, set[int]] = {}
+    for pod in pods_of(made).values():
+        ports = [port for each in containers_of(pod) for port in each.get("ports", ())]
+        assert endpoint["port"] in {port["name"] for port in ports}
+        for port in ports:
+            named.setdefault(port["name"], set()).add(port["containerPort"])
+    allowed = {each["port"] for each in prometheus["ports"]}
+    assert allowed == named["metrics"] | named["status"]
+    assert named["status"] == {run_options()["port"]}
+
+
+@both
+def test_a_drained_node_waits_for_the_pods_without_which_all_would_begin_again(
+    kuberay: bool,
+) -> None:
+    made = manifests(kuberay)
+    counts = {"head": 1, "service": 1, "trainers": HOSTS}
+    labels = {role: pod["metadata"]["labels"] for role, pod in pods_of(made).items()}
+    assert {name for kind, name in made if kind == "PodDisruptionBudget"} == set(counts)
+    for role, count in counts.items():
+        budget = made["PodDisruptionBudget", role]["spec"]
+        assert budget["minAvailable"] == count
+        selected = [
+            each
+            for each, has in labels.items()
+            if budget["selector"]["matchLabels"].items() <= has.items()
+        ]
+        assert selected == [role]
+
+
+def test_other_values_are_used_and_unknown_ones_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("job = None\n\nx = 1\n")
+    text = render(
+        {"hosts": 2, "job": "mine.py", "lent": {"cpu": "6"}, "monitoring": False}, tmp_path
+    )
+    made = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text)}
+    assert made["ConfigMap", "pretrain-files"]["data"]["job.py"] == "job = None\n\nx = 1\n"
+    trainers = made["Job", "pretrain-trainers"]["spec"]
+    assert trainers["completions"] == 2
+    requests = trainers["template"]["spec"]["initContainers"][0]["resources"]["requests"]
+    assert requests == {"cpu": "6", "memory": VALUES["lent"]["memory"]}
+    assert not {"PodMonitor", "PrometheusRule"} & {kind for kind, _ in made}
+    with pytest.raises(SystemExit, match="no value host; values are kuberay, namespace"):
+        render({"host": 2})
+    with pytest.raises(SystemExit, match=r"job: there is no file .*other\.py"):
+        render({"job": "other.py"}, tmp_path)

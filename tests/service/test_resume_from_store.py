@@ -104,12 +104,11 @@ def test_a_job_killed_as_a_whole_goes_on_from_its_store(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     whole = in_one_process(job, 8)
     trained: list[list[Any]] = [[], []]
-    resume: list[str] = []
-    for _ in range(2):
-        with running(folder / "job.py", tmp_path / "store", *resume):
+    for again in range(2):
+        with running(folder / "job.py", tmp_path / "store", "--resume", "auto"):
             clients = [es.Client(path_of(NAME), NAME, rank, patience=150) for rank in range(2)]
             begin = clients[0].step
-            assert begin == (4 if resume else 0)
+            assert begin == (4 if again else 0)
             for rank, client in enumerate(clients):
                 trained[rank][begin:] = comparable(steps_of(client, 4))
             clients[0].state_dict()  # saved with the model; what comes after is lost with it
@@ -117,7 +116,6 @@ def test_a_job_killed_as_a_whole_goes_on_from_its_store(tmp_path: Path) -> None:
                 steps_of(client, 2)
         for client in clients:
             client.close()
-        resume = ["--resume", str(tmp_path / "store")]
     assert trained == whole
     states = sorted((tmp_path / "store").glob("run-*/checkpoints/*"))
     assert json.loads(states[-1].read_bytes().split(b"\n", 1)[1])["step"] == 8

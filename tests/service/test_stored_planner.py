@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
@@ -236,3 +239,25 @@ def test_a_planner_without_its_store_refuses_weights_that_follow_reports() -> No
     with pytest.raises(ConfigurationError, match="weights may follow what trainers report"):
         planner.plan(0)
     assert UnstoredPlanner(job_of(schedule=None), METADATA).plan(0) is not None
+
+
+def test_the_status_says_why_the_store_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(storage: FaultyStorage, path: str, value: bytes, **_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def said_after(step: int, before: str | None) -> str | None:
+        """Once it has changed."""
+        planner.plan(step)
+        while (said := planner.status()["store_error"]) == before:
+            time.sleep(0.01)
+        return said
+
+    planner = stored(CONSTANT)
+    assert planner.status()["store_error"] is None
+    with monkeypatch.context() as patch:
+        patch.setattr(FaultyStorage, "pipe_file", full)
+        error = said_after(0, None)
+        assert error is not None
+        assert "No space left on device; check the URL, the space" in error
+    assert said_after(1, error) is None
+    planner.close()

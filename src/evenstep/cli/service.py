@@ -131,7 +131,10 @@ def run(
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option(help="JSON file of the state to resume from, or the store of an earlier run."),
+        typer.Option(
+            help="JSON file of the state to resume from, or the store of an earlier run. auto is "
+            "the one that --store names; a run whose store is empty begins at step 0."
+        ),
     ] = None,
     step: Annotated[
         int | None,
@@ -212,6 +215,8 @@ def run(
     if placement is not None:
         of_ray["placement"] = read_json(placement, again="give options by role, as es.start takes")
     made = load_job(job)
+    if resume == "auto":
+        resume = _own_store(store, step)
     state = None if resume is None else _state(made, resume, step)
     if state is not None:
         note(f"resuming at step {state['step']:,}")
@@ -275,6 +280,18 @@ def run(
     failed = last["failed"] or last["planner"].get("failed")
     if failed:
         raise EvenstepError(failed)
+
+
+def _own_store(store: str | None, step: int | None) -> str | None:
+    """What `--resume auto` resumes from, if there is anything."""
+    from evenstep.service.planner.store.run_store import has_state
+
+    if store is None:
+        raise ConfigurationError("--resume auto resumes from the store: add --store URL")
+    if step is not None or has_state(store):
+        return store
+    note(f"{store} has no state yet; beginning at step 0")
+    return None
 
 
 def _state(job: Any, resume: str, step: int | None) -> Any:

@@ -41,6 +41,9 @@ class StateWriter:
     """If states arrive faster than they are written, only the newest is written. A state that
     cannot be written is logged and skipped."""
 
+    error: str | None = None
+    """Why the last state could not be written; None if it was."""
+
     def __init__(
         self, store: RunStore, written_out: Callable[[PlannerState], Mapping[str, Any]]
     ) -> None:
@@ -91,9 +94,11 @@ class StateWriter:
     def _write(self, state: PlannerState) -> None:
         try:
             self._store.save_state(state.step, self._written_out(state))
+            self.error = None
         except SupersededError as error:
             self._superseded = error
         except EvenstepError as error:
+            self.error = str(error)
             _LOGGER.warning("the state before step %d is not kept: %s", state.step, error)
 
 
@@ -190,6 +195,11 @@ class StoredPlanner(Planner):
         if step == self._met:
             self._store.save_meeting(step)
         return state
+
+    def status(self) -> dict[str, Any]:
+        """See `Planner.status`; `store_error` is why the last state could not be written."""
+        error = None if self._writer is None else self._writer.error
+        return {**super().status(), "store_error": error}
 
     def _move(self, state: Mapping[str, Any], job: Job) -> dict[str, Any]:
         """See `Planner.remesh`. Removes the states of later steps from the store. A planner that

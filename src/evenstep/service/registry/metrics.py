@@ -146,6 +146,8 @@ class MetricsExporter:
             Gauge, "queue_samples", "Samples that a loader holds.", "loader", "queue"
         )
         self._silent = tagged(Gauge, "silent_roles", "Roles that do not answer.")
+        unwritten = "1 while the planner's states cannot be written to the store, else 0."
+        self._store = tagged(Gauge, "store_failing", unwritten)
         died = "Processes of roles that died and were followed by others."
         self._restarts = tagged(Counter, "restarts_total", died, "role")
         self._standbys = tagged(Gauge, "standbys", "Standby loaders that are ready.")
@@ -166,6 +168,7 @@ class MetricsExporter:
     def export(self, status: Mapping[str, Any]) -> None:
         """Sets all gauges and counters from a service's status."""
         self._silent.set(len(status["silent"]))
+        self._store.set(status["planner"].get("store_error") is not None)
         self._standbys.set(sum(standby["ready"] for standby in status["standbys"]))
         steps = status["steps"]
         if steps["steps"]:

@@ -363,6 +363,15 @@ def stored_state(job: Job, url: str | os.PathLike[str], step: int | None = None)
     raise ConfigurationError(f"{url} has no whole state of any run; check the folder or URL")
 
 
+def has_state(url: str | os.PathLike[str]) -> bool:
+    """Whether there is a state to resume from in a store, which need not be there yet.
+
+    Raises:
+        ConfigurationError: the store cannot be read.
+    """
+    return any(RunStore(url, run).newest_state() is not None for run in reversed(runs_of(url)))
+
+
 def runs_of(url: str | os.PathLike[str]) -> list[str]:
     """The names of all runs in a store, in order."""
     return [name for name in url_folder(url).names() if name.startswith(_RUN)]
