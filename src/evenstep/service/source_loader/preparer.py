@@ -40,7 +40,7 @@ _ATTEMPTS = 4  # to prepare samples, with other workers if these die
 class Prepared(NamedTuple):
     """A sample that is ready to be drawn."""
 
-    row: tuple[int, ...]
+    row: tuple[Any, ...]
     """Position, shard, index, and lengths as from `SampleMeasure`."""
     sample: Any
     size: int
