@@ -218,9 +218,10 @@ class SampleTable:
 
     def measured(self, modality: str) -> list[int | tuple[int, ...]]:
         """[samples] what was measured of each: the lengths of its units, or that of all of it."""
-        whole = self.lengths[modality].tolist()
-        units = self.units.get(modality, unmeasured(len(self))).tolist()
-        return [length if each is None else each for length, each in zip(whole, units)]
+        whole: list[int | tuple[int, ...]] = self.lengths[modality].tolist()
+        if modality not in self.units:
+            return whole
+        return [n if each is None else each for n, each in zip(whole, self.units[modality])]
 
     def one_by_one(self, modality: str) -> tuple[SampleTable, Int64Array]:
         """A table with a row for each unit of each sample, in order, which has this modality alone;
