@@ -143,7 +143,9 @@ class SampleTable:
             for name in modalities
         }
         units = {
-            name: np.concatenate([table.units.get(name, unmeasured(len(table))) for table in tables])
+            name: np.concatenate(
+                [table.units.get(name, unmeasured(len(table))) for table in tables]
+            )
             for name in dict.fromkeys(name for table in tables for name in table.units)
         }
         return cls.unchecked(sources, columns, lengths, units)
@@ -281,7 +283,9 @@ class SampleTable:
         for name, each in units.items():
             require(name in lengths and len(each) == len(lengths[name]), "units", name)
             known = zip(each, lengths[name].tolist())
-            require(all(u is None or sum(u) == length for u, length in known), f"units.{name}", each)
+            require(
+                all(u is None or sum(u) == length for u, length in known), f"units.{name}", each
+            )
         return cls(
             sources=tuple(given["sources"]),
             lengths=lengths,
@@ -311,7 +315,8 @@ def _of_flat(counts: Int64Array, lengths: Int64Array) -> Units:
     ends = counts.clip(min=0).cumsum().tolist()
     values = lengths.tolist()
     return units_of(
-        None if count < 0 else values[end - count : end] for count, end in zip(counts.tolist(), ends)
+        None if count < 0 else values[end - count : end]
+        for count, end in zip(counts.tolist(), ends)
     )
 
 

@@ -84,13 +84,10 @@ def bring_embeddings(
     swap = _Swap(group)
     sent, received = _Sent.of(routes, swap), _Received.of(routes, swap)
     flat, rows, problem = _own(embeddings, routes, sizes)
-    known = flat is not None and problem == ""
-    head = [
-        _PROBLEMS.index(problem),
-        int(known and flat.requires_grad and torch.is_grad_enabled()),
-        _TYPES.index(flat.dtype) if known else -1,
-        flat.shape[1] if known else -1,
-    ]
+    head = [_PROBLEMS.index(problem), 0, -1, -1]
+    if flat is not None:
+        needed = flat.requires_grad and torch.is_grad_enabled()
+        head[1:] = int(needed), _TYPES.index(flat.dtype), flat.shape[1]
     heads, their_rows = swap.sizes(head, rows[sent.images], sent.counts, received.counts)
     for rank in np.flatnonzero(heads[:, 0]).tolist():
         raise SampleError(f"rank {rank} of the group has {_PROBLEMS[heads[rank, 0]]}")
@@ -104,11 +101,12 @@ def bring_embeddings(
         )
     if flat is None:
         flat = torch.zeros(0, max(width, 0), dtype=_TYPES[max(kind, 0)], device=swap.device)
-    if heads[:, 1].any() and not flat.requires_grad:
+    if torch.is_grad_enabled() and (heads[:, 1].any() or kind < 0) and not flat.requires_grad:
         flat = flat.detach().requires_grad_()  # so that its backward runs as on all ranks
     leaving = flat.to(swap.device)[_rows_of(sent.images, rows).to(swap.device)]
     outgoing = _sums(rows[sent.images], sent.counts)
-    arrived = _Exchange.apply(leaving, outgoing, _sums(their_rows, received.counts), swap)
+    incoming = _sums(their_rows, received.counts)
+    arrived = _Exchange.apply(leaving, outgoing, incoming, swap)  # type: ignore[no-untyped-call]
     ordered = arrived[_rows_of(received.arrival, their_rows).to(swap.device)].to(flat.device)
     micro_batch_rows = _sums(their_rows[received.arrival], received.micro_batches)
     return list(ordered.split(micro_batch_rows))
@@ -289,4 +287,5 @@ def _rows_of(images: Int64Array, sizes: Int64Array) -> torch.Tensor:
 def _sums(sizes: Int64Array, counts: Int64Array) -> list[int]:
     """Rows of consecutive images, as many in each part as it says."""
     ends = np.append(0, sizes.cumsum())[np.append(0, counts.cumsum())]
-    return np.diff(ends).tolist()
+    rows: list[int] = np.diff(ends).tolist()
+    return rows

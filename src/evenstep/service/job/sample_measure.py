@@ -130,7 +130,6 @@ def _length(what: str, where: _Where, function: Callable[[Any], Any], sample: An
     return units
 
 
-
 def _count(what: str, where: _Where, function: Callable[..., int], *arguments: Any) -> int:
     try:
         value = function(*arguments)

@@ -49,7 +49,7 @@ class Prepared(NamedTuple):
     @property
     def bad(self) -> bool:
         """Whether it cannot be used, but passed over; then `sample` is why."""
-        return self.row[-1] == BAD
+        return bool(self.row[-1] == BAD)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class StagedStep:
         if rows:
             self._samples.update(zip([numbers[row] for row in rows], take(rows)))
         for key, each in wanted.items():
-            of_images = task.images.get(key[0] or "")
+            of_images = None if key[0] is None else task.images.get(key[0])
             if of_images is None:
                 of_plan = [numbers[row] for row in each]
                 samples = [self._samples[number] for number in of_plan]
