@@ -6,6 +6,8 @@ step to the encoders of all ranks, and the samples to the same ranks. Columns of
 
 whole, single   the encoder's imbalance, the costliest rank over the mean: images stay with their
                 sample, or are dealt one by one; mean over steps, and the worst step
+bound           no way to deal them is below this: of the k R + 1 costliest images, one of R ranks
+                has k + 1, for any k
 plan            milliseconds of processor time of a plan with images dealt one by one
 metadata        KiB of a step's metadata as it is sent, without and with the sizes of images
 plan size       KiB of such a plan as it is sent
@@ -31,7 +33,8 @@ from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.tools.simulate.distributions import PATCHES_PER_CELL, image_cells
 
 COSTS: dict[str, Any] = {"patches": None, "operations": TOWER}
-HEADER = ["cost", "ranks", "samples", "images", "whole", "single", "plan", "metadata", "plan size"]
+HEADER = ["cost", "ranks", "samples", "images", "whole", "single", "bound"]
+HEADER += ["plan", "metadata", "plan size"]
 
 
 class Documents:
@@ -65,8 +68,8 @@ class Documents:
 
 
 def planned(samples: SampleTable, ranks: int, cost: Any) -> tuple[Float64Array, float, Any]:
-    """Imbalance of the encoder with whole samples and single images; seconds of the latter's plan;
-    and that plan."""
+    """Imbalance of the encoder with whole samples, with single images, and a bound of the latter;
+    seconds of the plan with single images; and that plan."""
     graph = DGraph.of(samples, ClientPlaceTree.of({"DP": ranks}), micro_batches=2)
     encoder = graph.modality("image").distribute("WORLD").balance("greedy")
     encoder = encoder if cost is None else encoder.cost(cost)
@@ -76,15 +79,19 @@ def planned(samples: SampleTable, ranks: int, cost: Any) -> tuple[Float64Array, 
     begin = time.process_time()
     plan = backbone.plan(subplans={"encoder": encoder.one_by_one()})
     seconds = time.process_time() - begin
-    return np.array([whole, plan.subplans["encoder"].imbalance]), seconds, plan
+    single = plan.subplans["encoder"]
+    costs = -np.sort(-single.costs)
+    least = [costs[k * ranks - k : k * ranks + 1].sum() for k in range(-(-len(costs) // ranks))]
+    bound = max(float(max(least)) * ranks / float(costs.sum()), 1.0)
+    return np.array([whole, single.imbalance, bound]), seconds, plan
 
 
 def row(documents: Documents, name: str, ranks: int, per_rank: int, steps: int) -> list[str]:
     found, times, sizes, images = [], [], [], 0
     for seed in range(steps):
         samples = documents.step(ranks * per_rank, seed)
-        pair, seconds, plan = planned(samples, ranks, COSTS[name])
-        found.append(pair)
+        imbalances, seconds, plan = planned(samples, ranks, COSTS[name])
+        found.append(imbalances)
         times.append(seconds)
         plain = SampleTable.unchecked(
             samples.sources,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from service_world import Rows, steps_of, striped
 
 import evenstep.service as es
 from evenstep.batch import unbatch
-from evenstep.errors import SampleError
+from evenstep.errors import PeerError, SampleError
+from evenstep.strategy import to_json
 from page_code import blocks
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -63,13 +66,15 @@ def delivered(**sizes: int) -> tuple[list[Any], list[Any]]:
         return [service.plan(step) for step in range(3)], taken
 
 
-def train(rank: Rank, taken: list[Any]) -> list[dict[str, torch.Tensor]]:
+def train(rank: Rank, taken: list[Any], *, in_ddp: bool = False) -> list[dict[str, torch.Tensor]]:
     """Runs the loop of the page. Gradients of each step."""
     model = family().model(SEED).double()
     gradients: list[dict[str, torch.Tensor]] = []
 
     def average_gradients(model: Any) -> None:
-        for each in model.parameters():
+        for name, each in model.named_parameters():
+            if in_ddp and name.startswith(family().tower):
+                continue  # DDP has averaged it
             each.grad = torch.zeros_like(each) if each.grad is None else each.grad
             dist.all_reduce(each.grad)
             each.grad /= rank.world_size
@@ -77,13 +82,35 @@ def train(rank: Rank, taken: list[Any]) -> list[dict[str, torch.Tensor]]:
 
     names = {
         "client": taken[rank.rank],
-        "tower": model.model.visual,
+        "tower": Blanks(model) if in_ddp else model.model.visual,
         "model": model,
         "average_gradients": average_gradients,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.0),
     }
-    exec(compile(blocks("service.md", "Images one by one")[1], "service.md", "exec"), names)
+    (loop,) = blocks("service.md", "Images one by one")[1:]
+    if in_ddp:
+        of_images = 'images and tower(images["pixel_values"], images["image_grid_thw"])'
+        assert of_images in loop
+        loop = loop.replace(f"{of_images}.pooler_output", "tower(images)")
+    exec(compile(loop, "service.md", "exec"), names)
     return gradients
+
+
+class Blanks:
+    """A tower in DDP, which every rank runs: on a small image where it has none."""
+
+    def __init__(self, model: Any) -> None:
+        self.tower = torch.nn.parallel.DistributedDataParallel(model.model.visual)
+        self.blank = prepared({"id": 0, "images": 1})
+
+    def __call__(self, images: dict[str, torch.Tensor] | None) -> torch.Tensor:
+        given = images or self.blank
+        made = self.tower(given["pixel_values"].double(), given["image_grid_thw"]).pooler_output
+        return made if images else made[:0]
+
+
+def train_in_ddp(rank: Rank, taken: list[Any]) -> list[dict[str, torch.Tensor]]:
+    return train(rank, taken, in_ddp=True)
 
 
 def on_one_device(plan: Any) -> dict[str, torch.Tensor]:
@@ -102,16 +129,16 @@ def on_one_device(plan: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "sizes",
+    ("sizes", "loop"),
     [
-        {"DP": 2},
-        pytest.param({"DP": 4}, marks=pytest.mark.slow),
-        pytest.param({"DP": 2, "TP": 2}, marks=pytest.mark.slow),
+        ({"DP": 2}, train),
+        pytest.param({"DP": 4}, train, marks=pytest.mark.slow),
+        pytest.param({"DP": 2, "TP": 2}, train, marks=pytest.mark.slow),
+        pytest.param({"DP": 4}, train_in_ddp, marks=pytest.mark.slow),
     ],
-    ids=str,
 )
 def test_gradients_of_samples_with_0_1_and_20_images_are_those_of_one_device(
-    sizes: dict[str, int], tmp_path: Path
+    sizes: dict[str, int], loop: Any, tmp_path: Path
 ) -> None:
     plans, taken = delivered(**sizes)
     ranks = len(taken)
@@ -122,7 +149,7 @@ def test_gradients_of_samples_with_0_1_and_20_images_are_those_of_one_device(
     many = encoder.assignment.bucket[encoder.sample_rows == 0]  # of the sample with 20
     assert len(many) == 20
     assert len(set(many.tolist())) == ranks
-    found = run(train, ranks, taken, folder=tmp_path, within=120)
+    found = run(loop, ranks, taken, folder=tmp_path, within=120)
     for step, plan in enumerate(plans):
         expected = on_one_device(plan)
         tower = [name for name in expected if name.startswith(family().tower)]
@@ -197,8 +224,6 @@ def whole(sample: Any) -> int:
 
 
 def test_images_that_were_measured_together_are_refused_with_the_remedy() -> None:
-    from dataclasses import replace
-
     job = page_job(es.Mesh(DP=2))
     together = {**job.measures.modalities, "image": whole}
     job = replace(job, measures=replace(job.measures, modalities=together))
@@ -206,6 +231,36 @@ def test_images_that_were_measured_together_are_refused_with_the_remedy() -> Non
         next(service.client(0))
     assert "image of sample chats[0][0] was measured as one length" in str(caught.value)
     assert "evenstep.batch.patches_of_each" in str(caught.value)
+
+
+def test_carried_images_are_in_the_state_and_plans_are_those_of_any_loaders() -> None:
+    job = replace(page_job(es.Mesh(DP=2)), max_tokens=600)
+    with es.start(job, backend="local", loaders=striped(job, 2, 3)) as service:
+        plans = [to_json(service.plan(step)) for step in range(4)]
+        state = json.loads(json.dumps(service.state_dict(1)))
+    assert any(state["carried"]["units"]["image"])
+    with es.start(job, backend="local") as service:
+        assert [to_json(service.plan(step)) for step in range(4)] == plans
+    with es.start(job, backend="local", state=state) as service:
+        assert [to_json(service.plan(step)) for step in range(1, 4)] == plans[1:]
+        assert next(service.client(0))[1].step == 1
+
+
+def lost(rank: Rank, taken: list[Any]) -> str:
+    from evenstep.rebalance import bring_embeddings
+
+    if rank.rank == 1:
+        return ""
+    part = taken[rank.rank][0][1].subplans["encoder"]
+    made = [torch.zeros(int(part.samples[0].lengths["image"].sum()) // 4, 3)]
+    with pytest.raises(PeerError, match="a rank died, or did not call bring_embeddings"):
+        bring_embeddings(made, part)
+    return "told"
+
+
+def test_a_rank_that_ends_is_an_error_of_the_others(tmp_path: Path) -> None:
+    _, taken = delivered(DP=2)
+    assert run(lost, 2, taken, folder=tmp_path) == ["told", ""]
 
 
 def wrong(rank: Rank, taken: list[Any], what: str) -> str:
@@ -223,6 +278,8 @@ def wrong(rank: Rank, taken: list[Any], what: str) -> str:
             sizes = [[1]]
         elif what == "count":
             made = []
+        elif what == "none":
+            made = [None]
     try:
         bring_embeddings(made, part, sizes=sizes)
     except SampleError as error:
@@ -237,6 +294,7 @@ def test_what_one_rank_does_wrong_all_say(tmp_path: Path) -> None:
         "rows": "rank 1 of the group has no sizes=, and rows that its images' lengths do not",
         "width": "has embeddings of torch.float32 and width 3, and another has torch.float32 or",
         "sizes": "rank 1 of the group has sizes= that are not one for each image",
+        "none": "rank 1 of the group has None for a micro-batch that has images",
         "count": "rank 1 of the group has another number of embeddings than its subplan",
     }
     said = run(_all_wrong, 2, taken, list(cases), folder=tmp_path)

@@ -28,7 +28,8 @@ _NO_SIZES = (
 )
 _WRONG_SIZES = "sizes= that are not one for each image, or do not add up to its rows"
 _OTHER_COUNT = "another number of embeddings than its subplan has micro-batches"
-_PROBLEMS = ("", _NO_TYPE, _NOT_2D, _NO_SIZES, _WRONG_SIZES, _OTHER_COUNT)
+_MISSING = "None for a micro-batch that has images"
+_PROBLEMS = ("", _NO_TYPE, _NOT_2D, _NO_SIZES, _WRONG_SIZES, _OTHER_COUNT, _MISSING)
 
 
 class Routes(Protocol):
@@ -256,6 +257,8 @@ def _own(
         return None, nothing, _NOT_2D
     if any(each.dtype not in _TYPES or each.dtype != made[0].dtype for each in made):
         return None, nothing, _NO_TYPE
+    if any(each is None and count for each, count in zip(embeddings, images)):
+        return None, nothing, _MISSING
     rows: list[Int64Array] = []
     for k, each in enumerate(embeddings):
         count = 0 if each is None else len(each)

@@ -180,8 +180,8 @@ class DGraph:
         """Sets the cost of a sample as a function of its tokens; the default is its tokens.
 
         Args:
-            fn: from [n] int64 lengths to [n] costs, for all samples, or images, at once; or a `Cost` of
-                `evenstep.cost`, such as `TransformerCost`.
+            fn: from [n] int64 lengths, of samples or of images dealt one by one, to [n] costs, for
+                all at once; or a `Cost` of `evenstep.cost`, such as `TransformerCost`.
         """
         check_cost(fn)
         return self._with(cost=fn)

@@ -78,8 +78,8 @@ class StagedStep:
         """
         numbers = task.rows.tolist()  # rows of the plan
         names = [None, *task.subplans, *task.images]
-        columns = {name: task.buckets(name).tolist() for name in names}
-        rows_of = {name: each.row.tolist() for name, each in task.images.items()}
+        columns: dict[str | None, list[int]] = {n: task.buckets(n).tolist() for n in names}
+        rows_of: dict[str | None, list[int]] = {n: i.row.tolist() for n, i in task.images.items()}
         wanted = self._missing(columns, keys)
         needed = {
             row
@@ -89,8 +89,8 @@ class StagedStep:
         rows = sorted(row for row in needed if numbers[row] not in self._samples)
         if rows:
             self._samples.update(zip([numbers[row] for row in rows], take(rows)))
-        for key, each in wanted.items():
-            of_images = None if key[0] is None else task.images.get(key[0])
+        for (name, bucket), each in wanted.items():
+            of_images = None if name is None else task.images.get(name)
             if of_images is None:
                 of_plan = [numbers[row] for row in each]
                 samples = [self._samples[number] for number in of_plan]
@@ -98,7 +98,7 @@ class StagedStep:
                 of_plan = of_images.image[each].tolist()
                 found = zip(of_images.row[each].tolist(), of_images.number[each].tolist())
                 samples = [nth_image(self._samples[numbers[row]], k) for row, k in found]
-            self.buckets[key] = Fetched(np.array(of_plan, np.int64), samples)
+            self.buckets[name, bucket] = Fetched(np.array(of_plan, np.int64), samples)
         self._seen.update(wanted)
         waiting = set()
         for name, buckets in columns.items():
