@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from evenstep.batch.check import check_supervised as check_supervised
     from evenstep.batch.composition import Composition as Composition
     from evenstep.batch.count_media import patches_of as patches_of
+    from evenstep.batch.count_media import patches_of_each as patches_of_each
     from evenstep.batch.formats import attention_mask as attention_mask
     from evenstep.batch.formats import block_mask as block_mask
     from evenstep.batch.formats import to_hugging_face as to_hugging_face
@@ -69,7 +70,7 @@ _HOMES = {
         "to_megatron",
         "to_torchtitan",
     ),
-    ".count_media": ("patches_of",),
+    ".count_media": ("patches_of", "patches_of_each"),
     ".measure": (
         "Measure",
         "length_of",

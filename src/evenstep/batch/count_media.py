@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from evenstep.batch.labels import MAPPINGS, as_array, is_tensor
 from evenstep.errors import SampleError
@@ -59,14 +60,7 @@ def media_of(sample: Any) -> MediaCounts:
         if grid is None:
             counts = counts.plus(_of_pixels(field_of(sample, pixel_name)))
             continue
-        rows = as_array(grid)
-        if rows.size % 3 or (rows.size and rows.shape[-1] != 3):
-            raise SampleError(
-                f"{grid_name} is {describe(grid)}, not rows of (time, height, width); pass "
-                "length_fn=evenstep.SampleCounts(patches=...), a function from a sample to its "
-                "number of patches"
-            )
-        frames, high, wide = rows.reshape(-1, 3).astype(np.int64).T
+        frames, high, wide = _grid_rows(grid_name, grid).T
         each = high * wide
         pairs = int((frames * each**2).sum())
         counts = counts.plus(MediaCounts(int((frames * each).sum()), len(frames), pairs))
@@ -81,6 +75,76 @@ def patches_of(sample: Any) -> int:
         SampleError: a grid whose rows are not triples.
     """
     return media_of(sample).patches
+
+
+def patches_of_each(sample: Any) -> list[int]:
+    """Vision patches of each image of a sample, then of each video, as their grids say.
+
+    Raises:
+        SampleError: a grid whose rows are not triples, or pixels without one.
+    """
+    return [patches for patches, _ in _cuts(sample)]
+
+
+def nth_image(sample: Any, number: int) -> dict[str, Any]:
+    """The pixels and the grid of one image of a sample, in the order of `patches_of_each`.
+
+    Raises:
+        SampleError: the sample has no such image, or pixels that do not match its grids.
+    """
+    cuts = _cuts(sample)
+    if number >= len(cuts):
+        raise SampleError(
+            f"image {number} of a sample that has {len(cuts)}: the function of its modality "
+            "counted more; let it return one number for each row of the grids, as patches_of_each "
+            "does"
+        )
+    found = {}
+    for name, part in cuts[number][1].items():
+        value = field_of(sample, name)
+        if value is None or len(value) < part.stop:
+            raise SampleError(
+                f"{name} is {describe(value)}, too short for the grids of the sample's images; "
+                "return them as the processor does, one row for each patch"
+            )
+        # A copy: a view of a tensor would be sent with all that it is a view of.
+        found[name] = value[part].clone() if is_tensor(value) else value[part]
+    return found
+
+
+def _cuts(sample: Any) -> list[tuple[int, dict[str, slice]]]:
+    """Of each image, its patches, and the rows of each field that are its own."""
+    found: list[tuple[int, dict[str, slice]]] = []
+    for grid_name, pixel_name in VISION_GRIDS.items():
+        grid = field_of(sample, grid_name)
+        if grid is None:
+            if field_of(sample, pixel_name) is not None:
+                raise SampleError(
+                    f"{pixel_name} without {grid_name}: images are told apart by their grids, as "
+                    "processors of the Qwen-VL kind make them; leave one_by_one out for others"
+                )
+            continue
+        end = 0
+        for row, patches in enumerate(_grid_rows(grid_name, grid).prod(axis=1).tolist()):
+            begin, end = end, end + patches
+            found.append((patches, {pixel_name: slice(begin, end), grid_name: slice(row, row + 1)}))
+    return found
+
+
+def _grid_rows(name: str, grid: Any) -> npt.NDArray[np.int64]:
+    """[images, 3] time, height and width.
+
+    Raises:
+        SampleError: rows that are not triples.
+    """
+    rows = as_array(grid)
+    if rows.size % 3 or (rows.size and rows.shape[-1] != 3):
+        raise SampleError(
+            f"{name} is {describe(grid)}, not rows of (time, height, width); pass "
+            "length_fn=evenstep.SampleCounts(patches=...), a function from a sample to its "
+            "number of patches"
+        )
+    return rows.reshape(-1, 3).astype(np.int64)
 
 
 def media_of_patches(patches: Any, sample: Any) -> MediaCounts:

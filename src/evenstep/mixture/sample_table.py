@@ -10,7 +10,7 @@ Invariant: all columns have one entry per sample, in the order drawn, and a tabl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -18,16 +18,20 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.value_checks import check_schema, require
 
 Int32Array = npt.NDArray[np.int32]
+Units = npt.NDArray[np.object_]
+"""[samples] tuples of the lengths of each sample's units, such as its images; None for a sample
+whose units were not measured."""
 
 BAD = -1
 """The lengths of a sample that cannot be used, which a mixture passes over."""
 
 _COLUMNS = ("source", "position", "shard", "index")
 _DTYPES = {"source": np.int32, "position": np.int64, "shard": np.int32, "index": np.int64}
+_UNIT = range(1, 2**63)
 _SCHEMA = {
     "sources": [str],
     "source": [range(2**31)],
@@ -66,6 +70,9 @@ class SampleTable:
     lengths: Mapping[str, Int64Array]
     """By modality, [samples] int64: tokens of text, patches of images; 0 for a sample without the
     modality."""
+    units: Mapping[str, Units] = field(default_factory=dict)
+    """By modality that is measured unit by unit, such as image by image. They add up to `lengths`.
+    """
 
     def __post_init__(self) -> None:
         for name in _COLUMNS:
@@ -91,16 +98,17 @@ class SampleTable:
         sources: tuple[str, ...],
         columns: Mapping[str, npt.NDArray[Any]],
         lengths: Mapping[str, Int64Array],
+        units: Mapping[str, Units] | None = None,
     ) -> SampleTable:
         """A table of columns that are known to be right, such as those of another table.
 
         Args:
             sources: names by number.
             columns: "source", "position", "shard" and "index", in their types.
-            lengths: by modality.
+            lengths, units: by modality.
         """
         table = object.__new__(cls)
-        table.__dict__.update(columns, sources=sources, lengths=lengths)
+        table.__dict__.update(columns, sources=sources, lengths=lengths, units=units or {})
         return table
 
     @classmethod
@@ -134,19 +142,28 @@ class SampleTable:
             )
             for name in modalities
         }
-        return cls.unchecked(sources, columns, lengths)
+        units = {
+            name: np.concatenate(
+                [table.units.get(name, unmeasured(len(table))) for table in tables]
+            )
+            for name in dict.fromkeys(name for table in tables for name in table.units)
+        }
+        return cls.unchecked(sources, columns, lengths, units)
 
-    def __getstate__(self) -> tuple[tuple[str, ...], tuple[str, ...], Int64Array]:
-        # As one array: tables are sent between processes in each step.
+    def __getstate__(self) -> tuple[Any, ...]:
+        # As few arrays: tables are sent between processes in each step.
         columns = [getattr(self, name) for name in _COLUMNS]
-        return self.sources, tuple(self.lengths), np.stack([*columns, *self.lengths.values()])
+        table = np.stack([*columns, *self.lengths.values()])
+        units = {name: _flat(column) for name, column in self.units.items()}
+        return self.sources, tuple(self.lengths), table, units
 
-    def __setstate__(self, state: tuple[tuple[str, ...], tuple[str, ...], Int64Array]) -> None:
-        sources, names, columns = state
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        sources, names, columns, units = state
         for name, column in zip(_COLUMNS, columns):
             self.__dict__[name] = column.astype(_DTYPES[name], copy=False)
         lengths = dict(zip(names, columns[len(_COLUMNS) :]))
-        self.__dict__.update(sources=sources, lengths=lengths)
+        units = {name: _of_flat(*flat) for name, flat in units.items()}
+        self.__dict__.update(sources=sources, lengths=lengths, units=units)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -162,7 +179,8 @@ class SampleTable:
             taken = np.asarray(rows) if len(rows) else np.empty(0, np.int64)
         columns = {name: getattr(self, name)[taken] for name in _COLUMNS}
         lengths = {name: column[taken] for name, column in self.lengths.items()}
-        return SampleTable.unchecked(self.sources, columns, lengths)
+        units = {name: column[taken] for name, column in self.units.items()}
+        return SampleTable.unchecked(self.sources, columns, lengths, units)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SampleTable):
@@ -172,6 +190,8 @@ class SampleTable:
             and self.lengths.keys() == other.lengths.keys()
             and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in _COLUMNS)
             and all(np.array_equal(c, other.lengths[n]) for n, c in self.lengths.items())
+            and self.units.keys() == other.units.keys()
+            and all(c.tolist() == other.units[n].tolist() for n, c in self.units.items())
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -198,6 +218,35 @@ class SampleTable:
             total = total + self.lengths[name]
         return total
 
+    def measured(self, modality: str) -> list[int | tuple[int, ...]]:
+        """[samples] what was measured of each: the lengths of its units, or that of all of it."""
+        whole: list[int | tuple[int, ...]] = self.lengths[modality].tolist()
+        if modality not in self.units:
+            return whole
+        return [n if each is None else each for n, each in zip(whole, self.units[modality])]
+
+    def one_by_one(self, modality: str) -> tuple[SampleTable, Int64Array]:
+        """A table with a row for each unit of each sample, in order, which has this modality alone;
+        and [units] the row of the sample that each is of.
+
+        Raises:
+            SampleError: units of a sample were not measured.
+        """
+        measured = self.measured(modality)
+        for row, each in enumerate(measured):
+            if isinstance(each, int) and each > 0:
+                raise SampleError(
+                    f"one_by_one: {modality} of sample {self.identity(row)} was measured as one "
+                    f"length, {each:,}; let the function of modality {modality!r} in "
+                    "MeasureOptions return the list of its parts' lengths, as "
+                    "evenstep.batch.patches_of_each does for images"
+                )
+        units = [each if isinstance(each, tuple) else () for each in measured]
+        rows = np.arange(len(self)).repeat([len(each) for each in units])
+        lengths = np.array([length for each in units for length in each], np.int64)
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return SampleTable.unchecked(self.sources, columns, {modality: lengths}), rows
+
     def keys(self) -> Int64Array:
         """[samples] source and position as one number, different for each draw."""
         keys: Int64Array = (self.source.astype(np.int64) << 40) + self.position
@@ -207,10 +256,15 @@ class SampleTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Lists and numbers, for JSON. Exact."""
+        units = {
+            name: [None if each is None else list(each) for each in column]
+            for name, column in self.units.items()
+        }
         return {
             "sources": list(self.sources),
             **{name: getattr(self, name).tolist() for name in _COLUMNS},
             "lengths": {name: column.tolist() for name, column in self.lengths.items()},
+            **({"units": units} if units else {}),
         }
 
     @classmethod
@@ -224,7 +278,46 @@ class SampleTable:
         require(len(set(given["sources"])) == len(given["sources"]), "sources", given["sources"])
         columns: dict[str, Any] = {n: np.asarray(given[n], _DTYPES[n]) for n in _COLUMNS}
         lengths = {name: np.asarray(c, np.int64) for name, c in given["lengths"].items()}
-        return cls(sources=tuple(given["sources"]), lengths=lengths, **columns)
+        units = given.get("units", {})
+        check_schema(units, {str: [([_UNIT], None)]}, "units")
+        for name, each in units.items():
+            require(name in lengths and len(each) == len(lengths[name]), "units", name)
+            known = zip(each, lengths[name].tolist())
+            require(
+                all(u is None or sum(u) == length for u, length in known), f"units.{name}", each
+            )
+        return cls(
+            sources=tuple(given["sources"]),
+            lengths=lengths,
+            units={name: units_of(each) for name, each in units.items()},
+            **columns,
+        )
+
+
+def units_of(lengths: Iterable[Sequence[int] | None]) -> Units:
+    """A column of `SampleTable.units`."""
+    column: list[tuple[int, ...] | None] = [None if e is None else tuple(e) for e in lengths]
+    return np.fromiter(column, np.object_, len(column))
+
+
+def unmeasured(samples: int) -> Units:
+    """The column of samples whose units were not measured."""
+    return np.full(samples, None, np.object_)
+
+
+def _flat(units: Units) -> tuple[Int64Array, Int64Array]:
+    """[samples] how many units each has, -1 if unknown; and the lengths of all units."""
+    counts = [-1 if each is None else len(each) for each in units]
+    return np.array(counts, np.int64), np.array([n for each in units for n in each or ()], np.int64)
+
+
+def _of_flat(counts: Int64Array, lengths: Int64Array) -> Units:
+    ends = counts.clip(min=0).cumsum().tolist()
+    values = lengths.tolist()
+    return units_of(
+        None if count < 0 else values[end - count : end]
+        for count, end in zip(counts.tolist(), ends)
+    )
 
 
 class Metadata(Protocol):

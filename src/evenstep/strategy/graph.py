@@ -168,12 +168,20 @@ class DGraph:
         """
         return self._with(axis=axis, buckets=self.tree.bucket_count(axis))
 
+    def one_by_one(self) -> DGraph:
+        """Deals each image of a sample on its own (OVERLORD, Algorithm 2), so that those of one
+        sample may be in several buckets: of a subplan, of one modality. Rows of the subplan, its
+        costs and its `max_tokens` are then of images. Lengths are of images where the function of
+        the modality in `MeasureOptions` returns a list, as `evenstep.batch.patches_of_each` does.
+        """
+        return self._with(one_by_one=True)
+
     def cost(self, fn: CostFunction) -> DGraph:
         """Sets the cost of a sample as a function of its tokens; the default is its tokens.
 
         Args:
-            fn: from [n] int64 lengths to [n] costs, for all samples at once; or a `Cost` of
-                `evenstep.cost`, such as `TransformerCost`.
+            fn: from [n] int64 lengths, of samples or of images dealt one by one, to [n] costs, for
+                all at once; or a `Cost` of `evenstep.cost`, such as `TransformerCost`.
         """
         check_cost(fn)
         return self._with(cost=fn)
@@ -244,14 +252,23 @@ class DGraph:
         Raises:
             ConfigurationError: nothing was drawn or distributed, there are fewer samples than
                 buckets, or a subplan is of other samples or has no room for them.
-            SampleError: a sample has no length in this modality, or one over `max_tokens`.
+            SampleError: a sample has no length in this modality, or one over `max_tokens`; or its
+                images, of a subplan that deals them one by one, were measured together.
         """
+        if self._spec.one_by_one:
+            raise ConfigurationError(
+                "one_by_one is for subplans: of the plan itself, a sample is one row; give the "
+                "graph to plan(subplans=...)"
+            )
         placement = self._placement
-        placed = np.flatnonzero(placement.assignment.placed)
+        placed = placement.assignment.placed
         made = {}
         for name, graph in (subplans or {}).items():
-            sub = graph._as_subplan(name, self)
-            made[name] = sub._to_plan(sub._place(placed, subplan=name))
+            sub, sample_rows = graph._as_subplan(name, self), None
+            if sub._spec.one_by_one:
+                sub, sample_rows = sub._of_units(name)
+            rows = np.flatnonzero(placed if sample_rows is None else placed[sample_rows])
+            made[name] = sub._to_plan(sub._place(rows, subplan=name), sample_rows=sample_rows)
         return self._to_plan(placement, subplans=made, weights=dict(self._weights))
 
     # Placement
@@ -287,6 +304,8 @@ class DGraph:
     def _to_plan(self, placement: Placement, **more: Any) -> LoadingPlan:
         assert self.samples is not None
         carried = 0 if self._step.carried is None else len(self._step.carried)
+        if self._spec.one_by_one:
+            carried = 0
         return to_loading_plan(
             placement,
             self._spec,
@@ -309,6 +328,18 @@ class DGraph:
                 "leave mix out: it plans the samples that this plan draws"
             )
         return replace(self, samples=main.samples)
+
+    def _of_units(self, name: str) -> tuple[DGraph, Int64Array]:
+        """This graph over the units of its samples; and [units] the sample of each."""
+        assert self.samples is not None
+        modality = bound_for(self._spec.modality, self.samples)
+        if len(modality) > 1:
+            raise ConfigurationError(
+                f"subplan {name!r} deals {'+'.join(modality)} one by one; name one modality, since "
+                "images of one have no counterpart in the other"
+            )
+        table, rows = self.samples.one_by_one(modality[0])
+        return replace(self, samples=table), rows
 
     def _with(self, **changes: Any) -> DGraph:
         return replace(self, _spec=replace(self._spec, **changes), _cache=[])

@@ -53,8 +53,12 @@ class LoadingPlan:
     notes: tuple[str, ...] = ()
     """Deviations from what the strategy asked for, in words."""
     subplans: Mapping[str, LoadingPlan] = field(default_factory=dict)
-    """By name, plans of other modules for the same samples. Their rows are those of `samples`; a
-    sample without a module's modality is in no bucket there."""
+    """By name, plans of other modules for the same samples. Their rows are those of `samples`, or
+    images of them; a sample without a module's modality is in no bucket there."""
+    sample_rows: Int64Array | None = None
+    """Of a subplan that deals images one by one: [images] the row of the plan's samples that each
+    is of, ascending. Its own rows, also those of `samples`, are then images: sample after sample,
+    those of each in order."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -134,6 +138,31 @@ class LoadingPlan:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class LoaderImages:
+    """The images of a `LoaderTask`'s samples, in a subplan that deals them one by one."""
+
+    row: Int64Array
+    """[images] the sample of each, from 0 in the task."""
+    image: Int64Array
+    """[images] row of the subplan."""
+    number: Int64Array
+    """[images] which of its sample's images each is."""
+    bucket: Int64Array
+    """[images] in the subplan."""
+
+    @classmethod
+    def of(cls, subplan: LoadingPlan, rows: Int64Array, samples: int) -> LoaderImages:
+        """Those of some rows of a plan that has this number of samples."""
+        assert subplan.sample_rows is not None
+        place = np.full(samples, -1, np.int64)
+        place[rows] = np.arange(len(rows))
+        row, bucket = place[subplan.sample_rows], subplan.assignment.bucket.astype(np.int64)
+        images = np.flatnonzero((row >= 0) & (bucket >= 0))
+        first = subplan.sample_rows.searchsorted(subplan.sample_rows[images])
+        return cls(row=row[images], image=images, number=images - first, bucket=bucket[images])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class LoaderTask:
     """The share of a plan that a Source Loader carries out."""
 
@@ -146,6 +175,8 @@ class LoaderTask:
     """[n] bucket whose constructor gets each, -1 for a sample that is carried."""
     subplans: Mapping[str, Int64Array]
     """By name, [n] the bucket in the subplan; -1 for a sample without its modality."""
+    images: Mapping[str, LoaderImages] = field(default_factory=dict)
+    """By name, of the subplans that deal images one by one, which are not in `subplans`."""
 
     @classmethod
     def of(cls, plan: LoadingPlan, rows: Int64Array) -> LoaderTask:
@@ -158,8 +189,20 @@ class LoaderTask:
             subplans={
                 name: subplan.assignment.bucket[rows].astype(np.int64)
                 for name, subplan in plan.subplans.items()
+                if subplan.sample_rows is None
+            },
+            images={
+                name: LoaderImages.of(subplan, rows, len(plan))
+                for name, subplan in plan.subplans.items()
+                if subplan.sample_rows is not None
             },
         )
+
+    def buckets(self, subplan: str | None) -> Int64Array:
+        """The buckets of all its samples, or images, in the plan itself or in a subplan."""
+        if subplan is None:
+            return self.bucket
+        return self.images[subplan].bucket if subplan in self.images else self.subplans[subplan]
 
 
 def imbalance(loads: Costs) -> float:

@@ -86,11 +86,15 @@ def _decided(plan: LoadingPlan) -> dict[str, Any]:
         "cost_type": plan.costs.dtype.name,
         "costs": plan.costs.tolist(),
         "subplans": {name: _decided(subplan) for name, subplan in plan.subplans.items()},
+        **({} if plan.sample_rows is None else {"one_by_one": True}),
     }
 
 
 def _plan(given: Mapping[str, Any], samples: SampleTable, tree: ClientPlaceTree) -> LoadingPlan:
     check_schema(given, _SCHEMA)
+    sample_rows = None
+    if given.get("one_by_one"):
+        samples, sample_rows = samples.one_by_one(*given["modality"])
     assignment = Assignment.of(
         given["bucket"],
         given["micro_batch"],
@@ -110,6 +114,7 @@ def _plan(given: Mapping[str, Any], samples: SampleTable, tree: ClientPlaceTree)
     decided.update({name: tuple(given[name]) for name in _TUPLES})
     plan = LoadingPlan(
         samples=samples,
+        sample_rows=sample_rows,
         tree=tree,
         assignment=assignment,
         costs=np.asarray(given["costs"], given["cost_type"]),

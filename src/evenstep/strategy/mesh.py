@@ -280,6 +280,13 @@ class ClientPlaceTree:
         shape = [self.sizes[each] if each in inner else 1 for each in AXES]
         return np.broadcast_to(numbers.reshape(shape), self.ranks.shape)
 
+    def clients_of_buckets(self, axis: str) -> Int64Array:
+        """[buckets, clients] global ranks of those whose data each bucket holds: at WORLD of any
+        stage, else of the first stage, which is where embeddings enter a model."""
+        stages = slice(None) if axis == WORLD else slice(0, 1)
+        order = self.bucket_of(axis)[stages].argsort(axis=None, kind="stable")
+        return self.ranks[stages].ravel()[order].reshape(self.bucket_count(axis), -1)
+
     # Delivery
 
     def delivery(

@@ -41,6 +41,8 @@ class GraphSpec:
     balancing: Balancing = field(default_factory=Balancing)
     broadcast_at: tuple[str, ...] = ()
     stages: str | None = None
+    one_by_one: bool = False
+    """Whether units of samples are placed, and not samples."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,15 +24,21 @@ class SubplanStep:
     """What `Job.subplan_collate` made; None for one without samples: other clients may have some.
     """
     samples: tuple[SampleTable, ...]
-    """[micro_batches]"""
+    """[micro_batches] Of a subplan that deals images one by one, with a row for each image, in
+    which `lengths` are the image's."""
     goes_to: tuple[Int64Array, ...]
     """[micro_batches] int64 [samples, 3]: the bucket, micro-batch and index in the plan where the
-    module's output for each sample is needed. The clients of a bucket are ``mesh.delivery(...)``'s.
-    """
+    module's output for each sample, or image, is needed."""
     comes_from: tuple[Int64Array, ...]
     """[micro-batches of the plan] int64 [samples, 3]: the bucket, micro-batch and index in the
     subplan of each sample in this client's main micro-batches; -1 for one that the module does not
-    process."""
+    process. If images are dealt one by one, [images, 3]: those of its first sample in order, then
+    those of the next."""
+    made_by: Int64Array
+    """[buckets of the subplan, clients] global ranks of those that work on each bucket."""
+    needed_by: Int64Array
+    """[buckets of the plan, clients] global ranks of those that need each bucket's outputs: peers
+    along TP, and along CP where they share rows, in the first stage of a pipeline."""
     imbalance: float = 1.0
     imbalance_before: float = 1.0
 

@@ -173,7 +173,7 @@ def subplan_batches(
     """[micro_batches] of a bucket of a subplan, collated; None for one without samples.
 
     Args:
-        samples: by row of the plan, those of the bucket.
+        samples: by row of the subplan, those of the bucket; images if it deals them one by one.
 
     Raises:
         CollateError: the collate function raised.
@@ -185,7 +185,7 @@ def subplan_batches(
         rows = subplan.assignment.members(bucket, k)
         where = f"micro-batch {k} of bucket {bucket} of subplan {name!r} in step {plan.step}"
         chosen = [samples[row] for row in rows.tolist()]
-        batches.append(collated(collate, chosen, plan.samples[rows], where) if chosen else None)
+        batches.append(collated(collate, chosen, subplan.samples[rows], where) if chosen else None)
     return batches
 
 
@@ -201,14 +201,26 @@ def subplan_step(
     cells = [(bucket, k) for bucket in batches for k in range(subplan.micro_batches)]
     rows = [subplan.assignment.members(bucket, k) for bucket, k in cells]
     main_rows = [plan.assignment.members(own, k) for k in range(plan.micro_batches)]
+    needed, made = main_rows, rows
+    if subplan.sample_rows is not None:
+        begins = subplan.sample_rows.searchsorted(np.arange(len(plan) + 1))
+        every = np.arange(len(subplan))
+        needed = [_joined([every[begins[n] : begins[n + 1]] for n in each]) for each in main_rows]
+        made = [subplan.sample_rows[each] for each in rows]
     return SubplanStep(
         micro_batches=own_copy([batch for each in batches.values() for batch in each]),
-        samples=tuple(plan.samples[each] for each in rows),
-        goes_to=tuple(_routes(plan.assignment, each) for each in rows),
-        comes_from=tuple(_routes(subplan.assignment, each) for each in main_rows),
+        samples=tuple(subplan.samples[each] for each in rows),
+        goes_to=tuple(_routes(plan.assignment, each) for each in made),
+        comes_from=tuple(_routes(subplan.assignment, each) for each in needed),
+        made_by=plan.tree.clients_of_buckets(subplan.axis),
+        needed_by=plan.tree.clients_of_buckets(plan.axis),
         imbalance=subplan.imbalance,
         imbalance_before=subplan.imbalance_before,
     )
+
+
+def _joined(rows: Sequence[Int64Array]) -> Int64Array:
+    return np.concatenate([np.empty(0, np.int64), *rows])
 
 
 def _routes(assignment: Assignment, rows: Int64Array) -> Int64Array:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import InvariantError, LoaderDiedError
-from evenstep.service.job.source_layout import SourceLayout, StageKey, loader_tasks, rows_of
+from evenstep.service.job.source_layout import SourceLayout, StageKey, loader_tasks, members_of
 from evenstep.service.messages import Handle, Message, call, message, results
 from evenstep.service.planner.planner import Planner
 from evenstep.service.source_loader.source_loader import SourceLoader
@@ -201,7 +201,7 @@ class StepFetcher:
             if not missing:
                 break
         for key, found in samples.items():
-            rows = rows_of(plan, [key])
+            rows = members_of(plan, key)
             if found.keys() != set(rows.tolist()):
                 raise InvariantError(
                     f"step {plan.step}: bucket {key} has {len(rows)} samples, and {len(found)} "
@@ -242,11 +242,7 @@ class StepFetcher:
 
 def _keys_in(task: LoaderTask, keys: Sequence[StageKey]) -> list[StageKey]:
     """The buckets of which a loader has samples."""
-    return [
-        (name, bucket)
-        for name, bucket in keys
-        if bool(((task.bucket if name is None else task.subplans[name]) == bucket).any())
-    ]
+    return [(name, bucket) for name, bucket in keys if bool((task.buckets(name) == bucket).any())]
 
 
 def _messages(steps: dict[int, list[StageKey]]) -> list[Message]:

@@ -47,7 +47,9 @@ class MeasureOptions:
     """What is measured of a sample, and how the trainer's loss uses it.
 
     Args:
-        modalities: by name, from a sample to its length in the modality, 0 if it has none of it.
+        modalities: by name, from a sample to its length in the modality, 0 if it has none of it;
+            or to a list of the lengths of its parts, such as the patches of each image
+            (`evenstep.batch.patches_of_each`), which a subplan may deal one by one.
         counted: modalities whose lengths add up to a sample's tokens, by which samples are drawn;
             by default "text" if the job has it, and otherwise the first.
         supervised: from a sample to its supervised tokens; None counts labels, as the collate
@@ -62,7 +64,9 @@ class MeasureOptions:
         ConfigurationError: a value is not possible.
     """
 
-    modalities: Mapping[str, Callable[[Any], int]] = field(default_factory=lambda: dict(MODALITIES))
+    modalities: Mapping[str, Callable[[Any], int | Sequence[int]]] = field(
+        default_factory=lambda: dict(MODALITIES)
+    )
     counted: Sequence[str] = ()
     supervised: Callable[[Any], int] | None = None
     labels: str | None = None

@@ -7,7 +7,7 @@ loss scales are exact before any batch is made. It is not a modality, and no str
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,13 +41,17 @@ MEDIA: Mapping[str, Callable[[Any], int]] = {
 """What is measured, too, for a policy that counts patches."""
 
 _LIMIT = 1 << 31  # of a length
+_MOST_UNITS = 1 << 14  # of a sample: metadata of a step is held and sent whole
+
+Length = int | tuple[int, ...]
+"""In a modality: of the sample, or of each of its units, such as images."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleMeasure:
     """Measures the prepared samples of any source. Picklable if its functions are."""
 
-    modalities: Mapping[str, Callable[[Any], int]]
+    modalities: Mapping[str, Callable[[Any], int | Sequence[int]]]
     supervised: Callable[[Any], int] | None
     """From a sample to its supervised tokens; None counts labels."""
     labels: str
@@ -55,7 +59,7 @@ class SampleMeasure:
     counted: str
     """The modality whose length is the number of labels if a sample has no labels."""
 
-    def __call__(self, source: Source, sample: Any, shard: int, index: int) -> tuple[int, ...]:
+    def __call__(self, source: Source, sample: Any, shard: int, index: int) -> tuple[Length, ...]:
         """Lengths in the order of `modalities`, then supervised tokens.
 
         Raises:
@@ -63,16 +67,17 @@ class SampleMeasure:
         """
         where = source.name, shard, index
         given = self._given(source, sample, shard, index) if source.lengths is not None else {}
-        lengths: list[int] = []
+        lengths: list[Length] = []
         length = 0
         for modality, function in self.modalities.items():
+            count: Length
             if modality in given:
                 count = given[modality]
             else:
-                count = _count(modality, where, function, sample)
+                count = _length(modality, where, function, sample)
             lengths.append(count)
             if modality == self.counted:
-                length = count
+                length = total(count)
         if self.supervised is not None:
             counted = _count("supervised tokens", where, self.supervised, sample)
         else:
@@ -95,8 +100,34 @@ class SampleMeasure:
         return given
 
 
+def total(length: Length) -> int:
+    """Of a sample."""
+    return length if isinstance(length, int) else sum(length)
+
+
 _Where = tuple[str, int, int]
 """Source, shard and index of a sample."""
+
+
+def _length(what: str, where: _Where, function: Callable[[Any], Any], sample: Any) -> Length:
+    value: Any = None
+
+    def in_all(sample: Any) -> Any:
+        nonlocal value
+        value = function(sample)
+        return sum(value) if isinstance(value, (list, tuple)) else value
+
+    count = _count(what, where, in_all, sample)
+    if not isinstance(value, (list, tuple)):
+        return count
+    units = tuple(_count(what, where, operator.index, each) for each in value)
+    if len(units) > _MOST_UNITS or 0 in units:
+        raise SampleError(
+            f"{what} of {_name(where)}: {len(units):,} units, the shortest of {min(units):,}. "
+            f"There may be up to {_MOST_UNITS:,}, each from 1; split the sample in the source's "
+            "transform, or leave out what is empty"
+        )
+    return units
 
 
 def _count(what: str, where: _Where, function: Callable[..., int], *arguments: Any) -> int:

@@ -206,10 +206,18 @@ def loader_tasks(
 def rows_of(plan: LoadingPlan, keys: Sequence[StageKey]) -> Int64Array:
     """The rows of a plan in some buckets."""
     wanted = np.zeros(len(plan), np.bool_)
-    for name, bucket in keys:
-        each = plan if name is None else plan.subplans[name]
-        wanted |= each.assignment.bucket == bucket
+    for key in keys:
+        rows = members_of(plan, key)
+        images_of = None if key[0] is None else plan.subplans[key[0]].sample_rows
+        wanted[rows if images_of is None else images_of[rows]] = True
     return np.flatnonzero(wanted)
+
+
+def members_of(plan: LoadingPlan, key: StageKey) -> Int64Array:
+    """The rows in a bucket: of the plan or the subplan whose bucket it is."""
+    name, bucket = key
+    each = plan if name is None else plan.subplans[name]
+    return np.flatnonzero(each.assignment.bucket == bucket)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ raises only when it is requested.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +15,16 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.data.source import Source
-from evenstep.mixture.sample_table import SampleTable
+from evenstep.mixture.sample_table import SampleTable, Units, unmeasured
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle, Message, message, results
 from evenstep.service.planner.planner_state import BadSamples
 from evenstep.service.source_loader.preparer import PrepareFailure
 from evenstep.service.source_loader.source_buffer import Ahead
 from evenstep.service.source_loader.source_loader import SourceLoader
+
+_Described = tuple[Int64Array, Mapping[int, Units]]
+"""Rows and units of some samples, as of `Ahead`."""
 
 
 @dataclass
@@ -30,6 +33,8 @@ class _Known:
 
     rows: Int64Array
     """[samples, 3 + columns] see `Ahead.rows`."""
+    units: Mapping[int, Units]
+    """See `Ahead.units`."""
     begin: int
     end: int
     """Positions from `begin` to here are known."""
@@ -133,8 +138,9 @@ class LoaderPool:
                 assert known.first_asked is not None
                 self._bad.check(self.layout.sources[source], known.failures(known.first_asked, end))
             first, last = known.rows[:, 0].searchsorted((position, end)).tolist()
-            parts.append(known.rows[first:last])
-        return self._table(np.repeat(sources, [len(part) for part in parts]), parts)
+            units = {number: column[first:last] for number, column in known.units.items()}
+            parts.append((known.rows[first:last], units))
+        return self._table(np.repeat(sources, [len(rows) for rows, _ in parts]), parts)
 
     def failures(self, source: str, begin: int, end: int) -> list[PrepareFailure]:
         """Why samples between two positions are passed over that were asked for in this step."""
@@ -145,7 +151,7 @@ class LoaderPool:
         known = self._known.get(source)
         if known is None or not known.begin <= position <= known.end:
             none = np.empty((0, 3 + len(self._columns)), np.int64)
-            known = self._known[source] = _Known(none, position, position, False, None)
+            known = self._known[source] = _Known(none, {}, position, position, False, None)
         if known.first_asked is None:
             known.first_asked = position
             self._asked_since.add(source)
@@ -179,12 +185,14 @@ class LoaderPool:
             assert known.first_asked is not None
             drawn = int(known.rows[:, 0].searchsorted(known.first_asked))
             known.rows, known.begin = known.rows[drawn:], known.first_asked
+            known.units = {number: column[drawn:] for number, column in known.units.items()}
             known.bad = {at: each for at, each in known.bad.items() if at >= known.begin}
             known.first_asked = None
         self._asked_since.clear()
 
-    def _table(self, source: Int64Array, parts: Sequence[Int64Array]) -> SampleTable:
-        columns = np.concatenate(parts).T.copy()  # [3 + columns, samples]
+    def _table(self, source: Int64Array, parts: Sequence[_Described]) -> SampleTable:
+        rows, units = _joined(parts)
+        columns = rows.T.copy()  # [3 + columns, samples]
         return SampleTable.unchecked(
             self.layout.sources,
             {
@@ -194,6 +202,7 @@ class LoaderPool:
                 "index": columns[2],
             },
             {name: columns[3 + k] for k, name in enumerate(self._columns)},
+            {self._columns[number]: column for number, column in units.items()},
         )
 
 
@@ -202,25 +211,35 @@ def _merge(parts: Sequence[Ahead]) -> Ahead:
     if len(parts) == 1:
         return parts[0]
     end = min(part.end for part in parts)
-    rows = np.concatenate([part.rows for part in parts])
-    rows = rows[rows[:, 0].argsort(kind="stable")]
-    rows = rows[: int(rows[:, 0].searchsorted(end))]
+    rows, units = _joined([(part.rows, part.units) for part in parts])
+    order = rows[:, 0].argsort(kind="stable")
+    order = order[: int(rows[order, 0].searchsorted(end))]
     stopping = [part for part in parts if part.end == end]
     failures = [part.failure for part in stopping if part.failure is not None]
     return Ahead(
-        rows,
+        rows[order],
         end,
         over=any(part.over for part in stopping),
         failure=failures[0] if failures else None,
         bad=tuple(
             sorted((b for p in parts for b in p.bad if b.position < end), key=lambda b: b.position)
         ),
+        units={number: column[order] for number, column in units.items()},
     )
+
+
+def _joined(parts: Sequence[_Described]) -> tuple[Int64Array, dict[int, Units]]:
+    """Descriptions one after the other; a length is whole where it was not measured by units."""
+    units = {
+        number: np.concatenate([own.get(number, unmeasured(len(rows))) for rows, own in parts])
+        for number in sorted({number for _, own in parts for number in own})
+    }
+    return np.concatenate([rows for rows, _ in parts]), units
 
 
 def _add(known: _Known, more: Ahead) -> None:
     if len(more.rows):
-        known.rows = np.concatenate([known.rows, more.rows])
+        known.rows, known.units = _joined([(known.rows, known.units), (more.rows, more.units)])
     known.bad.update((failure.position, failure) for failure in more.bad)
     known.end = max(known.end, more.end)
     known.over, known.failure = more.over, more.failure

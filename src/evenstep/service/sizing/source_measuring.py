@@ -27,7 +27,7 @@ from evenstep.data.reader import SourceReader, StoredSample
 from evenstep.data.reader_kinds import open_reader
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
-from evenstep.service.job.sample_measure import SampleMeasure
+from evenstep.service.job.sample_measure import SampleMeasure, total
 from evenstep.service.source_loader.preparer import sample_bytes
 from evenstep.service.transport.frames import from_frames, to_frames
 from evenstep.strategy.loaders import SourceProfile
@@ -87,7 +87,7 @@ def measured(reader: SourceReader, asked: Measuring, before: int) -> SourceProfi
         sends.append(sent - prepared)
         prepares.append(prepared - begin)
         sizes.append(sample_bytes(sample))
-        tokens.append(sum(lengths[column] for column in asked.counted))
+        tokens.append(sum(total(lengths[column]) for column in asked.counted))
         if asked.is_enough(len(sizes), time.perf_counter() - start):
             break
     prepares = prepares[1:] or prepares  # the first may load what all need

@@ -40,7 +40,7 @@ _ATTEMPTS = 4  # to prepare samples, with other workers if these die
 class Prepared(NamedTuple):
     """A sample that is ready to be drawn."""
 
-    row: tuple[int, ...]
+    row: tuple[Any, ...]
     """Position, shard, index, and lengths as from `SampleMeasure`."""
     sample: Any
     size: int
@@ -49,7 +49,7 @@ class Prepared(NamedTuple):
     @property
     def bad(self) -> bool:
         """Whether it cannot be used, but passed over; then `sample` is why."""
-        return self.row[-1] == BAD
+        return bool(self.row[-1] == BAD)
 
 
 @dataclass(frozen=True)

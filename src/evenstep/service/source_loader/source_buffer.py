@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.data.reader import SourceReader
 from evenstep.errors import MismatchError
+from evenstep.mixture.sample_table import Units, units_of
+from evenstep.service.job.sample_measure import Length, total
 from evenstep.service.source_loader.preparer import CHUNK, Prepared, PrepareFailure, Preparer
 from evenstep.service.source_loader.sample_window import BufferBudget, PassedOver, SampleWindow
 from evenstep.service.source_loader.source_stream import SourceStream, Stretch
@@ -50,6 +53,8 @@ class Ahead:
     """Why the sample at `end` cannot be drawn."""
     bad: tuple[PrepareFailure, ...] = ()
     """Those of `rows` that cannot be used and are passed over, ascending."""
+    units: Mapping[int, Units] = field(default_factory=dict)
+    """By number of a length, from 0, that is measured unit by unit: [samples]."""
 
 
 class SourceBuffer:
@@ -129,13 +134,14 @@ class SourceBuffer:
         """
         window = self._window
         held = window.within(begin, window.end)
-        rows = [prepared.row for prepared in held]
+        rows, units = _in_columns([prepared.row for prepared in held], len(self._columns))
         return Ahead(
-            np.array(rows, np.int64).reshape(-1, 3 + len(self._columns)),
+            rows,
             window.end,
             over=window.over,
             failure=None if window.outage and end <= window.end else window.failure,
             bad=tuple(map(_failure_of, self._bad(held))),
+            units=units,
         )
 
     # Filling
@@ -215,7 +221,9 @@ class SourceBuffer:
 
     # Staging
 
-    def take(self, positions: Sequence[int], lengths: Sequence[tuple[int, ...]]) -> list[Prepared]:
+    def take(
+        self, positions: Sequence[int], lengths: Sequence[tuple[Length, ...]]
+    ) -> list[Prepared]:
         """Removes prepared samples from the buffer, and returns them.
 
         Args:
@@ -276,6 +284,20 @@ class SourceBuffer:
             most = max(self._budget.share(self), _PASSED_PLANS * self._taken * self._size)
             passed.limit(most)
         return picked
+
+
+def _in_columns(
+    rows: Sequence[tuple[Any, ...]], columns: int
+) -> tuple[Int64Array, dict[int, Units]]:
+    """`Ahead.rows` and `Ahead.units` of samples' rows."""
+    units = {}
+    for number in range(columns):
+        column = [row[3 + number] for row in rows]
+        if any(type(each) is tuple for each in column):
+            units[number] = units_of(each if type(each) is tuple else None for each in column)
+    if units:
+        rows = [(*row[:3], *map(total, row[3:])) for row in rows]
+    return np.array(rows, np.int64).reshape(-1, 3 + columns), units
 
 
 def _failure_of(bad: Prepared) -> PrepareFailure:

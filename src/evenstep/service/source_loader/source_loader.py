@@ -161,7 +161,7 @@ class SourceLoader:
         """The samples of some rows of a task, ascending."""
         samples = task.samples if len(rows) == len(task.rows) else task.samples[rows]
         positions, sources = samples.position.tolist(), samples.source.tolist()
-        lengths = list(zip(*(samples.lengths[name].tolist() for name in self._columns)))
+        lengths = list(zip(*map(samples.measured, self._columns)))
         taken: list[Any] = []
         drawn: list[SourceBuffer] = []
         for source, run in groupby(sources):  # a task is ordered by source and position

@@ -2,7 +2,8 @@
 are sent.
 
 A sample may be in several buckets: of the plan itself, and of subplans. Their constructors ask at
-different times, so a sample that is read for the first of them is kept for the others.
+different times, so a sample that is read for the first of them is kept for the others. In a bucket
+of images that are dealt one by one, it is cut: only those images are sent.
 
 Samples are sent by field, with small arrays joined into one: an array adds a fixed cost to a
 message whatever its size, so a step of small samples takes a third of the time.
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
+from evenstep.batch.count_media import nth_image
 from evenstep.service.job.source_layout import StageKey
 from evenstep.service.transport.frames import OWN_FRAME_BYTES
 from evenstep.strategy import LoaderTask
@@ -75,32 +77,41 @@ class StagedStep:
             take: gives the samples of some rows of the task, ascending.
         """
         numbers = task.rows.tolist()  # rows of the plan
-        columns: dict[str | None, list[int]] = {None: task.bucket.tolist()}
-        columns.update((name, buckets.tolist()) for name, buckets in task.subplans.items())
+        names = [None, *task.subplans, *task.images]
+        columns: dict[str | None, list[int]] = {n: task.buckets(n).tolist() for n in names}
+        rows_of: dict[str | None, list[int]] = {n: i.row.tolist() for n, i in task.images.items()}
         wanted = self._missing(columns, keys)
-        rows = sorted(
+        needed = {
             row
-            for row in {r for each in wanted.values() for r in each}
-            if numbers[row] not in self._samples
-        )
+            for (name, _), each in wanted.items()
+            for row in ([rows_of[name][image] for image in each] if name in rows_of else each)
+        }
+        rows = sorted(row for row in needed if numbers[row] not in self._samples)
         if rows:
             self._samples.update(zip([numbers[row] for row in rows], take(rows)))
-        for key, each in wanted.items():
-            of_plan = [numbers[row] for row in each]
-            samples = [self._samples[number] for number in of_plan]
-            self.buckets[key] = Fetched(np.array(of_plan, np.int64), samples)
+        for (name, bucket), each in wanted.items():
+            of_images = None if name is None else task.images.get(name)
+            if of_images is None:
+                of_plan = [numbers[row] for row in each]
+                samples = [self._samples[number] for number in of_plan]
+            else:
+                of_plan = of_images.image[each].tolist()
+                found = zip(of_images.row[each].tolist(), of_images.number[each].tolist())
+                samples = [nth_image(self._samples[numbers[row]], k) for row, k in found]
+            self.buckets[name, bucket] = Fetched(np.array(of_plan, np.int64), samples)
         self._seen.update(wanted)
-        for row in {r for each in wanted.values() for r in each}:
-            others = [
-                (name, buckets[row]) for name, buckets in columns.items() if buckets[row] >= 0
-            ]
-            if self._seen.issuperset(others):
-                self._samples.pop(numbers[row], None)
+        waiting = set()
+        for name, buckets in columns.items():
+            for row, bucket in zip(rows_of.get(name, range(len(buckets))), buckets):
+                if bucket >= 0 and (name, bucket) not in self._seen:
+                    waiting.add(row)
+        for row in needed - waiting:
+            self._samples.pop(numbers[row], None)
 
     def _missing(
         self, columns: Mapping[str | None, list[int]], keys: Sequence[StageKey] | None
     ) -> dict[StageKey, list[int]]:
-        """The rows of each bucket that is wanted and not ready."""
+        """The rows, or images, of each bucket that is wanted and not ready."""
         found: dict[StageKey, list[int]] = {}
         for name, buckets in columns.items():
             for row, bucket in enumerate(buckets):
