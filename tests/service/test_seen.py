@@ -92,7 +92,6 @@ def at_cp(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:
 POLICY = {"policy": evenstep.Even(64), "strategy": None, "max_tokens": None}
 
 
-@pytest.mark.backends("local", "processes")
 def test_each_sample_is_found_in_the_steps_and_ranks_that_got_it(
     tmp_path: Path, start: Any, capsys: Any
 ) -> None:
