@@ -100,11 +100,12 @@ class StagedStep:
                 samples = [nth_image(self._samples[numbers[row]], k) for row, k in found]
             self.buckets[name, bucket] = Fetched(np.array(of_plan, np.int64), samples)
         self._seen.update(wanted)
-        waiting = set()
+        waiting: set[int] = set()  # rows that other buckets still need
         for name, buckets in columns.items():
-            for row, bucket in zip(rows_of.get(name, range(len(buckets))), buckets):
-                if bucket >= 0 and (name, bucket) not in self._seen:
-                    waiting.add(row)
+            rows_of_images = rows_of.get(name)
+            own = ((row, buckets[row]) for row in needed)
+            pairs = own if rows_of_images is None else zip(rows_of_images, buckets)
+            waiting.update(r for r, b in pairs if b >= 0 and (name, b) not in self._seen)
         for row in needed - waiting:
             self._samples.pop(numbers[row], None)
 
