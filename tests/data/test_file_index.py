@@ -211,12 +211,12 @@ def add(number: int) -> None:
 def test_many_writers_lose_nothing_and_leave_few_packs(folder):
     """Processes and threads, as of several hosts that share a folder."""
     with ProcessPoolExecutor(3, multiprocessing.get_context("fork")) as pool:
-        list(pool.map(add, range(60)))
+        list(pool.map(add, range(25)))
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(add, range(60, 120)))
-    add(120)
+        list(threads.map(add, range(25, 50)))
+    add(50)
     found = file_index._Packs("numbers", "folder").read()
-    assert found == {f"{n:032}": b"%d" % n for n in range(121)}
+    assert found == {f"{n:032}": b"%d" % n for n in range(51)}
     assert len(packs(folder)) < 2 * file_index._MANY
 
 

@@ -49,33 +49,38 @@ _lock = threading.Lock()
 
 @dataclass
 class Tally:
-    """Counts of the files that are opened while it is watched."""
+    """Counts of the files that are opened while it is `watched`."""
 
     files: int = 0
+    bytes: int = 0
     kept: int = 0
     """Files that had an entry."""
     made: int = 0
     """Files that were read for one."""
-
-    def add(self, files: int = 0, kept: int = 0, made: int = 0) -> None:
-        with _lock:
-            self.files += files
-            self.kept += kept
-            self.made += made
+    lost: int = 0
+    """Files that were read for one which could not be written."""
 
 
-_tallies: list[Tally] = []
+_tallies: list[tuple[Tally, Callable[[Tally], None]]] = []
 
 
 @contextmanager
-def watched() -> Iterator[Tally]:
-    """Counts what all threads of this process open."""
-    tally = Tally()
-    _tallies.append(tally)
+def watched(tell: Callable[[Tally], None] = lambda tally: None) -> Iterator[Tally]:
+    """Counts what all threads of this process open, and calls `tell` at each change."""
+    entry = Tally(), tell
+    _tallies.append(entry)
     try:
-        yield tally
+        yield entry[0]
     finally:
-        _tallies.remove(tally)
+        _tallies.remove(entry)
+
+
+def _count(**counts: int) -> None:
+    with _lock:
+        for tally, tell in _tallies:
+            for name, count in counts.items():
+                setattr(tally, name, getattr(tally, name) + count)
+            tell(tally)
 
 
 def kept_indices(
@@ -99,7 +104,8 @@ def kept_indices(
         for each in in_threads(lambda pack: pack.read(wanted), list(packs.values())):
             found |= each
     missing = [n for n, key in enumerate(keys) if not worth[n] or key not in found]
-    _count(files=len(files), kept=len(files) - len(missing))
+    size = sum(file.size for file in files)
+    _count(files=len(files), bytes=size, kept=len(files) - len(missing))
 
     def made(number: int) -> bytes:
         entry = make(files[number])
@@ -107,15 +113,16 @@ def kept_indices(
         return entry
 
     entries = [b"" if key is None else found.get(key, b"") for key in keys]
-    failed: Exception | None = None
+    writable = True
     for part in _parts(missing, files):
         new: dict[str, dict[str, bytes]] = defaultdict(dict)
         for number, entry in zip(part, in_threads(made, part)):
             entries[number] = entry
             if worth[number]:
                 new[_folder_of(files[number])][str(keys[number])] = entry
-        if failed is None:
-            failed = _write(packs, new)
+        writable = writable and _write(packs, new)
+        if not writable:
+            _count(lost=len(part))
     return entries
 
 
@@ -128,29 +135,28 @@ def kept_digest(files: Sequence[SourceFile], make: Callable[[], str]) -> str:
     key = _key(*files) if _worth_keeping(files) else None
     if key is None:
         return make()
-    packs = _Packs("digest of content", _folder_of(files[0]))
+    folder = _folder_of(files[0])
+    packs = _Packs("digest of content", folder)
     found = packs.read({key})
     if key in found:
         return found[key].decode()
     digest = make()
-    _write({"": packs}, {"": {key: digest.encode()}})
+    _write({folder: packs}, {folder: {key: digest.encode()}})
     return digest
 
 
-def _write(
-    packs: Mapping[str, _Packs], new: Mapping[str, Mapping[str, bytes]]
-) -> Exception | None:
-    """Keeps new entries, by folder; warns where that fails, and gives the error."""
+def _write(packs: Mapping[str, _Packs], new: Mapping[str, Mapping[str, bytes]]) -> bool:
+    """Keeps new entries, by folder; False, and a warning, where that fails."""
     try:
         in_threads(lambda name: packs[name].add(new[name]), list(new))
     except Exception as error:  # file systems raise their own types
         logger.warning(
             "the index of the files in %s is not kept, and is made again by every start: %s; set "
             "%s to a folder that can be written",
-            *(next(iter(new)) or "a source", without_queries(described(error)), FOLDER_VARIABLE),
+            *(next(iter(new)), without_queries(described(error)), FOLDER_VARIABLE),
         )
-        return error
-    return None
+        return False
+    return True
 
 
 class _Packs:
@@ -264,11 +270,6 @@ def _parts(missing: Sequence[int], files: Sequence[SourceFile]) -> Iterator[list
             part, size = [], 0
     if part:
         yield part
-
-
-def _count(**counts: int) -> None:
-    for tally in _tallies:
-        tally.add(**counts)
 
 
 def _place() -> str:
