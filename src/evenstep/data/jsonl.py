@@ -37,6 +37,8 @@ class JsonLinesReader(FileReader):
         blocks = [np.frombuffer(entry, _BLOCK) for entry in entries]
         self._blocks = np.concatenate(blocks)
         self._file_of = np.repeat(np.arange(len(blocks)), list(map(len, blocks)))
+        self._held: tuple[int, list[bytes]] = -1, []
+        """The block that was read last, and its lines."""
         self._set_order(self._blocks["lines"].astype(np.int64))
 
     def _indexed(self, file: SourceFile) -> bytes:
@@ -51,19 +53,26 @@ class JsonLinesReader(FileReader):
             raise not_opened(self.source, f"{file.path} cannot be read", error) from error
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
-        block = self._blocks[part.shard]
-        try:
-            with self._file(part.shard).open() as file:
-                file.seek(int(block["begin"]))
-                content = file.read(int(block["end"] - block["begin"]))
-        except Exception as error:  # file systems raise their own types
-            raise self._failed(error, part.shard) from error
-        lines = [line for line in content.split(b"\n") if line.strip()]
+        lines = self._lines(part.shard)
         for index in part.indices.tolist():
             try:
                 yield self._record(lines[index])
             except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise self._failed(error, part.shard, index) from error
+
+    def _lines(self, shard: int) -> list[bytes]:
+        held, lines = self._held
+        if held != shard:
+            block = self._blocks[shard]
+            try:
+                with self._file(shard).open() as file:
+                    file.seek(int(block["begin"]))
+                    content = file.read(int(block["end"] - block["begin"]))
+            except Exception as error:  # file systems raise their own types
+                raise self._failed(error, shard) from error
+            lines = [line for line in content.split(b"\n") if line.strip()]
+            self._held = shard, lines
+        return lines
 
     def _record(self, line: bytes) -> Any:
         record = json.loads(line)

@@ -70,10 +70,11 @@ class ParquetReader(FileReader):
         self._file_of = self._groups[:, 0]
         self._set_order(sizes)
         DECODED.put(self._key, None, 0)
-        weakref.finalize(self, DECODED.drop, self._key)
+        for cache in (DECODED, _COPIES):
+            weakref.finalize(self, cache.drop, self._key)
 
     def close(self) -> None:
-        DECODED.drop(self._key)
+        self._drop_rows()
         for file in self._files:
             _FOOTERS.drop((self._key, file.path))
         self._note_freed(_UNUSED)
@@ -83,7 +84,8 @@ class ParquetReader(FileReader):
         try:
             while at < len(part.indices):
                 rows = DECODED.get(self._key)
-                if not rows or rows.position != part.position + at:
+                # A reader that comes back to a row group, further on, finds what it had decoded.
+                if not rows or not rows.skip_to(part.position + at):
                     rows = self._decoded(part, at)
                 table = rows.pop()
                 DECODED.put(self._key, rows, rows.size)
@@ -98,9 +100,16 @@ class ParquetReader(FileReader):
                         raise self._failed(sample, part.shard, int(part.indices[at])) from sample
                     at += 1
                     yield sample
-        finally:
-            DECODED.drop(self._key)
-            _COPIES.drop(self._key)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self._drop_rows()
+            raise
+        self._drop_rows()
+
+    def _drop_rows(self) -> None:
+        DECODED.drop(self._key)
+        _COPIES.drop(self._key)
 
     def _samples(self, table: Any) -> list[Any]:
         """[rows] a sample each, or what it raises."""
