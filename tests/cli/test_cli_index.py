@@ -56,8 +56,12 @@ def test_a_start_after_it_makes_no_entry(folder: Path, capsys: Capture, monkeypa
     size = sum(p.stat().st_size for p in folder.iterdir() if p.suffix in (".jsonl", ".parquet"))
     found = figures(capsys, "index", *given)
     assert found == {
-        **{"sources": 2, "samples": 130, "files": 5, "bytes": size},
-        **{"kept": 0, "made": 5},
+        "sources": 2,
+        "samples": 130,
+        "files": 5,
+        "bytes": size,
+        "kept": 0,
+        "made": 5,
     }
     assert not (folder / "elsewhere").exists()
     monkeypatch.setenv(file_index.FOLDER_VARIABLE, f"{folder}/out")

@@ -9,11 +9,11 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import chaos_storage
 import pyarrow.parquet
 import pytest
 from source_checks import take, write_tar
 
+import chaos_storage
 from evenstep.data import Source, file_index, open_reader
 from evenstep.data.storage import StorageFile
 from evenstep.errors import ConfigurationError

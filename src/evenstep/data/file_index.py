@@ -27,7 +27,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -96,14 +95,14 @@ def kept_indices(
         Exception: as `make` raises it, of the first file that has an error.
     """
     packs = {name: _Packs(layout, name) for name in dict.fromkeys(map(_folder_of, files))}
-    keys = [_key(file) for file in files]
-    worth = [each is not None for each in keys] if _worth_keeping(files) else [False] * len(files)
-    wanted = {key for key, keep in zip(keys, worth) if keep}
-    found: dict[Any, bytes] = {}
+    keys = [_key(file) for file in files] if _worth_keeping(files) else [None] * len(files)
+    wanted = {key for key in keys if key is not None}
+    found: dict[str, bytes] = {}
     if wanted:
         for each in in_threads(lambda pack: pack.read(wanted), list(packs.values())):
             found |= each
-    missing = [n for n, key in enumerate(keys) if not worth[n] or key not in found]
+    entries = [b"" if key is None else found.get(key, b"") for key in keys]
+    missing = [number for number, key in enumerate(keys) if key is None or key not in found]
     size = sum(file.size for file in files)
     _count(files=len(files), bytes=size, kept=len(files) - len(missing))
 
@@ -112,14 +111,13 @@ def kept_indices(
         _count(made=1)
         return entry
 
-    entries = [b"" if key is None else found.get(key, b"") for key in keys]
     writable = True
     for part in _parts(missing, files):
         new: dict[str, dict[str, bytes]] = defaultdict(dict)
         for number, entry in zip(part, in_threads(made, part)):
             entries[number] = entry
-            if worth[number]:
-                new[_folder_of(files[number])][str(keys[number])] = entry
+            if (key := keys[number]) is not None:
+                new[_folder_of(files[number])][key] = entry
         writable = writable and _write(packs, new)
         if not writable:
             _count(lost=len(part))
