@@ -92,3 +92,6 @@ def test_what_cannot_be_indexed_is_an_error(folder: Path, capsys: Capture) -> No
     code, out, err = run(capsys, "index", f"{folder}/absent.tar")
     assert (code, out) == (2, "")
     assert f"there is no file {folder}/absent.tar" in err
+    code, out, err = run(capsys, "index", f"{folder}/*.jsonl", "--out", "nothing://x")
+    assert (code, out) == (2, "")
+    assert "EVENSTEP_INDEX=nothing://x is no URL that fsspec knows" in err

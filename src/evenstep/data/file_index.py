@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.data.source_files import SourceFile, in_threads
-from evenstep.errors import described, without_queries
+from evenstep.errors import ConfigurationError, described, without_queries
 from evenstep.files import replacing
 
 logger = logging.getLogger("evenstep")
@@ -164,7 +164,12 @@ class _Packs:
         from fsspec.core import url_to_fs
 
         name = _hash(layout, folder)
-        system, place = url_to_fs(_place())
+        try:
+            system, place = url_to_fs(_place())
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{FOLDER_VARIABLE}={_place()} is no URL that fsspec knows: {error}; name a folder"
+            ) from error
         self._system, self._folder = system, f"{place.rstrip('/')}/{name}"
 
     def read(self, wanted: set[str] | None = None) -> dict[str, bytes]:
