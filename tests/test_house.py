@@ -46,7 +46,7 @@ service: batch context_parallel cost data files mixture plan processes protocol 
 testing: batch loader
 tools: batch cost files loader plan protocol tested version
 integrations: batch cost data files loader plan rebalance tools
-cli: cost files plan service strategy tools version
+cli: cost data files plan service strategy tools version
 __main__: cli
 evenstep_demos: evenstep batch cli plan tools
 """

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             device.
     """
     target = Path(path)
-    partial = target.parent / f"{target.name}.partial-{os.getpid()}"
+    # Of this call alone: threads, and hosts that share the folder, may write the same file.
+    partial = target.parent / f"{target.name}.partial-{secrets.token_hex(8)}"
     try:
         if target.exists() and not (target.is_file() or target.is_dir()):
             # Replacing it would turn it into a file, even /dev/null.

@@ -38,6 +38,14 @@ def short_pauses() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def without_index() -> Iterator[None]:
+    """Every opening reads the files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evenstep.data.file_index._worth_keeping", lambda files: False)
+        yield
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same 90 rows in two files of each format."""

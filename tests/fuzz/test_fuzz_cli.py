@@ -67,6 +67,7 @@ def files() -> Iterator[Path]:
 # Without them a command would say no more than what is missing.
 BASES = {
     "advise": ["--world-size", "2", "--sketch", "30"],
+    "index": ["a.parquet"],
     "profile": ["--seconds", "nan"],
     "report": ["chat.jsonl"],
     "service run": ["job_to_fuzz.py", "--resume", "cut.npy"],

@@ -5,6 +5,7 @@ advise     what each policy would gain on a data set, and settings to use
 doctor     what would bite a job on this machine
 simulate   policies over given lengths
 profile    the cost of a model on the hardware at hand
+index      what opening the files of a job finds out, before the job starts
 report     what a run lost to padding, to waiting for ranks and for data, from its step log
 service    a job of the service: run it, see its status (service_text) and plans; measure its
            sources and size it (service_sizing); change it (service_changes); what was seen

@@ -14,7 +14,7 @@ import typer
 from evenstep.errors import EvenstepError
 from evenstep.version import __version__
 
-COMMANDS = ("advise", "doctor", "profile", "report")
+COMMANDS = ("advise", "doctor", "index", "profile", "report")
 """Modules of this package with a function ``command``."""
 GROUPS = ("service", "simulate")
 """Modules of this package with a function ``register(app: typer.Typer) -> None``."""

@@ -10,7 +10,7 @@ A source of a mixture, from its description to its samples, in reading order:
     reader           `SourceReader`: samples from any position on
     source_files     files of a source, on disk or in an object store, and a digest of their content
     storage          reads a file whole or not at all, and retries what may pass
-    file_index       where the samples of a large file are, found once and kept
+    file_index       what opening a file finds out, found once and kept
     parquet, jsonl, webdataset, dataset_readers    a reader for each kind
     row_groups       rows of a Parquet row group that come next, as many as there is room for
     reader_kinds     `open_reader`: from a `Source` to its reader; `open_readers`: of many

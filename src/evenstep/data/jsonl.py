@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.data.file_index import kept_index
+from evenstep.data.file_index import kept_indices
 from evenstep.data.reader import FileReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
-from evenstep.data.source_files import SourceFile, in_threads, list_files, not_opened
+from evenstep.data.source_files import SourceFile, list_files, not_opened
 from evenstep.errors import ConfigurationError
 
+_BLOCK = np.dtype([("begin", np.int64), ("end", np.int64), ("lines", np.int64)])
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 
@@ -32,37 +32,47 @@ class JsonLinesReader(FileReader):
     def __init__(self, source: Source, seed: int) -> None:
         super().__init__(source, seed)
         self._files = list_files(source)
-        blocks = in_threads(self._indexed, self._files)
+        layout = f"blocks of {source.block} lines"
+        entries = kept_indices(self._files, layout, self._indexed)
+        blocks = [np.frombuffer(entry, _BLOCK) for entry in entries]
         self._blocks = np.concatenate(blocks)
         self._file_of = np.repeat(np.arange(len(blocks)), list(map(len, blocks)))
+        self._held: tuple[int, list[bytes]] = -1, []
+        """The block that was read last, and its lines."""
         self._set_order(self._blocks["lines"].astype(np.int64))
 
-    def _indexed(self, file: SourceFile) -> npt.NDArray[Any]:
+    def _indexed(self, file: SourceFile) -> bytes:
         if file.path.endswith(_PACKED):
             raise ConfigurationError(
                 f"source {self.source.name!r}: {file.path} is compressed, so its lines cannot be "
                 "sought; decompress it, or convert it to Parquet"
             )
         try:
-            size = self.source.block
-            return kept_index(file, f"blocks of {size} lines", partial(_blocks, file, size))
+            return _blocks(file, self.source.block).tobytes()
         except Exception as error:  # file systems raise their own types
             raise not_opened(self.source, f"{file.path} cannot be read", error) from error
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
-        block = self._blocks[part.shard]
-        try:
-            with self._file(part.shard).open() as file:
-                file.seek(int(block["begin"]))
-                content = file.read(int(block["end"] - block["begin"]))
-        except Exception as error:  # file systems raise their own types
-            raise self._failed(error, part.shard) from error
-        lines = [line for line in content.split(b"\n") if line.strip()]
+        lines = self._lines(part.shard)
         for index in part.indices.tolist():
             try:
                 yield self._record(lines[index])
             except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise self._failed(error, part.shard, index) from error
+
+    def _lines(self, shard: int) -> list[bytes]:
+        held, lines = self._held
+        if held != shard:
+            block = self._blocks[shard]
+            try:
+                with self._file(shard).open() as file:
+                    file.seek(int(block["begin"]))
+                    content = file.read(int(block["end"] - block["begin"]))
+            except Exception as error:  # file systems raise their own types
+                raise self._failed(error, shard) from error
+            lines = [line for line in content.split(b"\n") if line.strip()]
+            self._held = shard, lines
+        return lines
 
     def _record(self, line: bytes) -> Any:
         record = json.loads(line)
@@ -91,4 +101,4 @@ def _blocks(file: SourceFile, size: int) -> npt.NDArray[Any]:
                 begin, lines = at, 0
     if lines:
         found.append((begin, at, lines))
-    return np.array(found, [("begin", np.int64), ("end", np.int64), ("lines", np.int64)])
+    return np.array(found, _BLOCK)

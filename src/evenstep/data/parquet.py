@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.arrays import Int64Array
+from evenstep.data.file_index import kept_indices
 from evenstep.data.reader import FileReader
 from evenstep.data.row_groups import LocalCopy, RowSlice, SizedCache
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
 from evenstep.data.source_files import (
     SourceFile,
-    in_threads,
     list_files,
     not_opened,
     optional_package,
@@ -60,21 +61,22 @@ class ParquetReader(FileReader):
         self._parquet = self._arrow.parquet
         self._files = list_files(source)
         self._key = object()  # of this reader, in caches
-        opened = in_threads(self._opened, range(len(self._files)))
-        schemas = [schema for schema, _ in opened]
-        sizes = [size for _, of_file in opened for size in of_file]
-        groups = [(n, group) for n, (_, found) in enumerate(opened) for group in range(len(found))]
+        entries = kept_indices(self._files, "rows of row groups, schema", self._indexed)
+        schemas, rows = self._unpacked(entries)
+        sizes = np.concatenate(rows)
+        groups = [(n, group) for n, found in enumerate(rows) for group in range(len(found))]
         self._columns = self._checked_columns(schemas)
         self._groups = np.array(groups, np.int64).reshape(-1, 2)
         self._file_of = self._groups[:, 0]
         self._set_order(sizes)
         DECODED.put(self._key, None, 0)
-        weakref.finalize(self, DECODED.drop, self._key)
+        for cache in (DECODED, _COPIES):
+            weakref.finalize(self, cache.drop, self._key)
 
     def close(self) -> None:
-        DECODED.drop(self._key)
-        for number in range(len(self._files)):
-            _FOOTERS.drop((self._key, number))
+        self._drop_rows()
+        for file in self._files:
+            _FOOTERS.drop((self._key, file.path))
         self._note_freed(_UNUSED)
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
@@ -82,7 +84,8 @@ class ParquetReader(FileReader):
         try:
             while at < len(part.indices):
                 rows = DECODED.get(self._key)
-                if not rows or rows.position != part.position + at:
+                # A reader that comes back to a row group, further on, finds what it had decoded.
+                if not rows or not rows.skip_to(part.position + at):
                     rows = self._decoded(part, at)
                 table = rows.pop()
                 DECODED.put(self._key, rows, rows.size)
@@ -97,9 +100,16 @@ class ParquetReader(FileReader):
                         raise self._failed(sample, part.shard, int(part.indices[at])) from sample
                     at += 1
                     yield sample
-        finally:
-            DECODED.drop(self._key)
-            _COPIES.drop(self._key)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self._drop_rows()
+            raise
+        self._drop_rows()
+
+    def _drop_rows(self) -> None:
+        DECODED.drop(self._key)
+        _COPIES.drop(self._key)
 
     def _samples(self, table: Any) -> list[Any]:
         """[rows] a sample each, or what it raises."""
@@ -114,14 +124,14 @@ class ParquetReader(FileReader):
         """The rows of a part from one on that there is room for."""
         try:
             decode = partial(self._decode, part, at)
-            return self._retried(int(self._groups[part.shard][0]), decode)
+            return self._retried(self._file(part.shard), decode)
         except Exception as error:  # file systems raise their own types
             raise self._failed(error, part.shard) from error
 
     def _decode(self, part: ShardPart, at: int) -> RowSlice:
         number, group = self._groups[part.shard].tolist()
         with ExitStack() as opened:
-            footer = self._footer(number)
+            footer = self._footer(self._files[number])
             stored, room = footer.row_group(group), DECODED.share
             columns = self._column_chunks(stored)
             size = 1 + sum(column.total_uncompressed_size for column in columns)
@@ -144,10 +154,9 @@ class ParquetReader(FileReader):
         self._note_freed(size)
         return made
 
-    def _retried(self, number: int, attempt: Callable[[], Result]) -> Result:
+    def _retried(self, file: SourceFile, attempt: Callable[[], Result]) -> Result:
         """What `attempt` returns. Files of this machine are read by pyarrow, so they are tried
         again as a whole; of others, `StorageFile` tries again each read."""
-        file = self._files[number]
         return retried(file.path, attempt, patience=file.patience, local=True)
 
     def _note_freed(self, size: int) -> None:
@@ -189,11 +198,11 @@ class ParquetReader(FileReader):
         _COPIES.put(self._key, (shard, copy), sum(end - begin for begin, end in parts))
         return copy
 
-    def _footer(self, number: int) -> Any:
-        footer = _FOOTERS.get((self._key, number))
+    def _footer(self, file: SourceFile) -> Any:
+        footer = _FOOTERS.get((self._key, file.path))
         if footer is None:
-            footer = self._retried(number, partial(self._read_footer, self._files[number]))
-            _FOOTERS.put((self._key, number), footer, _FOOTER_MEMORY * footer.serialized_size)
+            footer = self._retried(file, partial(self._read_footer, file))
+            _FOOTERS.put((self._key, file.path), footer, _FOOTER_MEMORY * footer.serialized_size)
         return footer
 
     def _read_footer(self, file: SourceFile) -> Any:
@@ -203,16 +212,31 @@ class ParquetReader(FileReader):
             check_unchanged(file)
         return footer
 
-    def _opened(self, number: int) -> tuple[Any, list[int]]:
-        """The schema of a file, and the rows of each of its row groups."""
+    def _indexed(self, file: SourceFile) -> bytes:
+        """How many row groups a file has, the rows of each, and the schema."""
         try:
-            footer = self._footer(number)
+            footer = self._footer(file)
             rows = [footer.row_group(g).num_rows for g in range(footer.num_row_groups)]
             require(min(rows, default=0) >= 0, "rows of row groups", rows)
-            return footer.schema.to_arrow_schema(), rows
+            schema = footer.schema.to_arrow_schema().remove_metadata()
+            return np.array([len(rows), *rows], np.int64).tobytes() + bytes(schema.serialize())
         except Exception as error:
-            what = f"{self._files[number].path} cannot be read as Parquet"
-            raise not_opened(self.source, what, error) from error
+            raise not_opened(
+                self.source, f"{file.path} cannot be read as Parquet", error
+            ) from error
+
+    def _unpacked(self, entries: Sequence[bytes]) -> tuple[list[Any], list[Int64Array]]:
+        """Of each file, the schema, which is one object where files have the same, and the rows of
+        each row group."""
+        schemas, rows, known = [], [], {}
+        for entry in entries:
+            count = int(np.frombuffer(entry, np.int64, 1)[0])
+            rows.append(np.frombuffer(entry, np.int64, count, 8))
+            stored = entry[8 * (count + 1) :]
+            if stored not in known:
+                known[stored] = self._arrow.ipc.read_schema(self._arrow.py_buffer(stored))
+            schemas.append(known[stored])
+        return schemas, rows
 
     def _checked_columns(self, schemas: list[Any]) -> list[str] | None:
         first = schemas[0]
@@ -224,7 +248,9 @@ class ParquetReader(FileReader):
                     f"it has {', '.join(first.names)}"
                 )
         names = list(wanted) if wanted is not None else first.names
-        for file, schema in zip(self._files[1:], schemas[1:]):
+        for file, schema in zip(self._files, schemas):
+            if schema is first:
+                continue
             for name in names if wanted is not None else dict.fromkeys([*names, *schema.names]):
                 here = schema.field(name).type if name in schema.names else None
                 there = first.field(name).type if name in first.names else None

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.data.file_index import kept_digest
 from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
 from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, content_digest, digest
@@ -75,7 +76,9 @@ class SourceReader(abc.ABC):
     def fingerprint(self) -> dict[str, Any]:
         """JSON-able; equal for equal samples in equal order, as far as some blocks of the files and
         the transform's code tell."""
-        content = content_digest(self.source, self._files) if self._files else None
+        content = None
+        if self._files:
+            content = kept_digest(self._files, partial(content_digest, self.source, self._files))
         return {
             "source": self.source.name,
             **self._content(),

@@ -180,12 +180,23 @@ class RowSlice:
     def pop(self) -> Any:
         """A table of the next rows."""
         table = self._tables[0].slice(self._popped, self._chunk)
-        self.position += table.num_rows
-        self._popped += table.num_rows
+        self._pass(table.num_rows)
+        return table
+
+    def skip_to(self, position: int) -> bool:
+        """Drops rows before a position; False if the row there is not among those that are left."""
+        while self._tables and self.position < position:
+            left = self._tables[0].num_rows - self._popped
+            self._pass(min(left, position - self.position))
+        return bool(self._tables) and self.position == position
+
+    def _pass(self, rows: int) -> None:
+        """Takes some of the first table's rows."""
+        self.position += rows
+        self._popped += rows
         if self._popped == self._tables[0].num_rows:
             self.size -= self._tables.popleft().nbytes
             self._popped = 0
-        return table
 
 
 def _array(arrow: Any, numbers: Int64Array) -> Any:

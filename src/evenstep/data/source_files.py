@@ -13,6 +13,7 @@ import hashlib
 import io
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -41,6 +42,9 @@ from evenstep.errors import (
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_importing = threading.Lock()
+"""Held while a package is imported: one whose modules import each other, as webdataset's do, can be
+imported by one thread at a time only."""
 _THREADS = 16  # an object store is mostly waited for
 _BUFFER = 1 << 16  # bytes that are read at once, at least
 
@@ -195,9 +199,10 @@ def optional_package(source: Source, name: str, *submodules: str) -> Any:
         ImportError: it is not installed.
     """
     try:
-        for submodule in submodules:
-            import_module(f"{name}.{submodule}")
-        return import_module(name)
+        with _importing:
+            for submodule in submodules:
+                import_module(f"{name}.{submodule}")
+            return import_module(name)
     except ModuleNotFoundError as error:
         raise ImportError(
             f"source {source.name!r} needs {name}: pip install 'evenstep[sources]'"

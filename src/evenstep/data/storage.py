@@ -7,7 +7,8 @@ missing file or permission, is an error at once.
 `StorageFile` reads a file as it was when its source was opened, or not at all. A read that fails,
 or ends before the file does, is repeated from the same byte. After each read `check_unchanged`
 compares the file's size and version with what they were: versions do not come back, so what was
-read before is of the same one.
+read before is of the same one. How much is read ahead grows while a file is read in order: file
+systems that read ahead at once would fetch megabytes for each sample that is sought.
 """
 
 from __future__ import annotations
@@ -210,6 +211,10 @@ def attempted(file: SourceFile, attempt: Callable[[], Result]) -> Result:
         ) from error
 
 
+_FIRST_AHEAD, _MOST_AHEAD = 1 << 16, 1 << 23
+"""Bytes that are read ahead of another machine's file, once it is read in order."""
+
+
 class StorageFile(io.RawIOBase):
     """See the module docstring. Without a buffer; `SourceFile.open` puts one before it."""
 
@@ -221,6 +226,7 @@ class StorageFile(io.RawIOBase):
         self._file = file
         self._opened: Any = None
         self._at = 0
+        self._ahead = self._next = 0  # bytes that are read ahead; where a read in order goes on
         attempted(file, self._open)
 
     def readable(self) -> bool:
@@ -254,11 +260,14 @@ class StorageFile(io.RawIOBase):
         try:
             self._open()
             hits, misses = _cache_counts(self._opened)
+            self._read_ahead()
             self._opened.seek(self._at)
             content: bytes = self._opened.read(wanted)
             more_hits, more_misses = _cache_counts(self._opened)
             if more_hits == hits or more_misses != misses:  # not all was read ahead, and checked
                 check_unchanged(self._file)
+                self._ahead = min(max(2 * self._ahead, _FIRST_AHEAD), _MOST_AHEAD)
+            self._next = self._at + len(content)
             if not content:
                 raise ConnectionError(
                     f"it ended at byte {self._at:,} of {self._file.size:,}: cut off on its way"
@@ -269,6 +278,14 @@ class StorageFile(io.RawIOBase):
             if not self._file.local:
                 self._file.system.invalidate_cache(self._file.path)
             raise
+
+    def _read_ahead(self) -> None:
+        """Tells fsspec how much to read ahead; nothing after a seek."""
+        if not self._next <= self._at <= self._next + self._ahead:
+            self._ahead = 0
+        cache: Any = getattr(self._opened, "cache", None)
+        if getattr(cache, "name", "") in ("readahead", "bytes"):
+            cache.blocksize = self._ahead
 
     def _open(self) -> None:
         file = self._file

@@ -14,19 +14,17 @@ import itertools
 import re
 import tarfile
 from collections.abc import Iterator
-from functools import partial
 from typing import IO, Any
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.data.file_index import kept_index
+from evenstep.data.file_index import kept_indices
 from evenstep.data.reader import FileReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
 from evenstep.data.source_files import (
     SourceFile,
-    in_threads,
     list_files,
     not_opened,
     optional_package,
@@ -66,7 +64,8 @@ class WebDatasetReader(FileReader):
         self._decode = self._library.autodecode.Decoder([self._plain], post=[])
         self._files = list_files(source)
         self._file_of = np.arange(len(self._files))
-        self._begins = in_threads(self._indexed, self._files)
+        entries = kept_indices(self._files, "tar", self._indexed)
+        self._begins = [np.frombuffer(entry, np.int64) for entry in entries]
         self.random_access = not any(map(_is_compressed, self._files))
         self._set_order([len(each) - 1 for each in self._begins], shuffle_samples=False)
 
@@ -108,11 +107,11 @@ class WebDatasetReader(FileReader):
             return None
         return self._library.autodecode.basichandlers(suffix, content)
 
-    def _indexed(self, file: SourceFile) -> Int64Array:
+    def _indexed(self, file: SourceFile) -> bytes:
         """[samples + 1] the byte at which each begins, and the end. Of a compressed file they only
         say how many there are."""
         try:
-            return kept_index(file, "tar", partial(self._headers_of, file))
+            return self._headers_of(file).tobytes()
         except Exception as error:
             what = f"{file.path} cannot be read as a tar file"
             raise not_opened(self.source, what, error) from error
