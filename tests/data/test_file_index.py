@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import os
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,19 @@ def test_a_file_is_read_once_to_open_it_and_again_after_it_has_changed(tmp_path,
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="no samples"):
             open_reader(Source("s", str(tmp_path / "empty.jsonl")))
+
+
+def test_a_file_that_kept_its_size_and_time_of_modification_is_read_again(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines(200) + lines(100, 1000))
+    source = Source("s", str(path), shuffle=False, block=7)
+    before = open_reader(source).fingerprint
+    known = path.stat()
+    path.write_text(lines(100, 1000) + lines(200))  # lines end elsewhere
+    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+    assert path.stat().st_size == known.st_size
+    assert open_reader(source).fingerprint != before
+    assert numbers(source) == [*range(1000, 1100), *range(200)]
 
 
 def test_a_sample_of_a_tar_file_is_read_by_itself(tmp_path, read):

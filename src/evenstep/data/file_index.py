@@ -246,10 +246,12 @@ def _worth_keeping(files: Sequence[SourceFile]) -> bool:
 
 def _key(*files: SourceFile) -> str | None:
     """Identifies the versions of files; None where the storage tells no more of one than its size,
-    which may stay while the content changes."""
+    which may stay while the content changes. Of a file of this machine also the time of its last
+    change of any kind counts: that of modification may be set, as by copies that keep it."""
     if any(len(file.version) < 2 for file in files):
         return None
-    return _hash(*((without_queries(f.path), dict(f.version)) for f in files))
+    changes = [os.stat(file.path).st_ctime_ns if file.local else 0 for file in files]
+    return _hash(*((without_queries(f.path), dict(f.version)) for f in files), changes)
 
 
 def _hash(*parts: object) -> str:
