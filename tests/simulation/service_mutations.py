@@ -69,7 +69,7 @@ SERVICE_MUTATIONS = (
         "store.newest_state() is not None -> False",
     ),
     Mutation(
-        "who has gone on is waited for", CommonState.took_step, "self._end_if_decided()", near=312
+        "who has gone on is waited for", CommonState.took_step, "self._end_if_decided()", near=540
     ),
     Mutation(
         "a state before all have come",

@@ -43,6 +43,8 @@ logger = logging.getLogger("evenstep")
 
 _HELD_SECONDS = 0.2
 """After which a client that must wait asks again, so that others can use its thread."""
+_LOOKS = 50
+"""After which the end of a mesh is taken for granted, of which nobody has told."""
 _WINDOWS = 4
 """Steps whose samples are held, as a multiple of those that a client requests ahead."""
 
@@ -95,9 +97,14 @@ class DataConstructor:
 
     def fetches(self, step: int, rank: int) -> bool:
         """Whether a client fetches anything itself in a step."""
-        self._check_mesh(rank, step, taken=step)
-        plan = self._fetcher.plan(step)
-        return plan is not None and _fetches(plan, rank)
+        for _ in range(_LOOKS):
+            self._check_mesh(rank, step, taken=step)
+            plan = self._fetcher.plan(step)
+            if plan is None or plan.tree == self._job.tree:
+                return plan is not None and _fetches(plan, rank)
+            with self._started:  # the planner has the next mesh: `end_at` is on its way
+                self._started.wait_for(lambda: self._ends_at is not None, _HELD_SECONDS)
+        raise mesh_changed(rank, step, step)
 
     def deliver(self, step: int, rank: int, taken: int = 0) -> StepDelivery:
         """The micro-batches of a client in a step, the same each time it asks.
