@@ -23,8 +23,8 @@ from simulated_modules import simulated_cluster
 from mutation import Mutation
 
 MENDED = """
-    111 783 969 100392 600645 600866 602721 603426 606160 801267 804194 804526 900957 2000554 2006217
-    2006316 4002328
+    111 783 969 100392 600645 600866 602721 603426 606160 801267 804194 804526 900957 2000554
+    2006217 2006316 4002328
 """
 SEEDS = (8, *map(int, MENDED.split()))
 """All but the first once found faults, for example: states lacked reports, or had some twice; a
