@@ -380,6 +380,10 @@ class ChangingJob(RunningJob):
                 order = call(self._info.registry, JobRegistry.next_order, mark, answers.get(mark))
             except EvenstepError:
                 return  # the service has ended
+            except Exception:
+                if self._closed:
+                    return  # so has Ray, by which the registry is found
+                raise
             mark = order.mark
             if mark not in answers:
                 answers[mark] = self._carried_out(order)
