@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -21,6 +22,8 @@ from evenstep.mixture import FeedbackSchedule
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.store.run_store import RunStore
 from evenstep.service.planner.stored_planner import StoredPlanner, UnstoredPlanner
+from evenstep.service.registry.orders import Order, Orders
+from evenstep.service.remote.channels import Answer
 from evenstep.strategy import DGraph, LoadingPlan, to_json
 
 CODE = {"code": 1.0}
@@ -247,6 +250,21 @@ def _pause_and_resume(job: Any, client: Any, taken: list[Any]) -> None:
     thread.join(60)
     assert not thread.is_alive()
     taken += more
+
+
+def test_an_order_is_handed_out_until_its_answer_comes() -> None:
+    async def check() -> None:
+        orders = Orders()
+        done = asyncio.ensure_future(orders.carried_out(Order("a", "pause", {}, "ana")))
+        lost = await orders.next("", None)  # to a connection that was lost
+        assert await asyncio.wait_for(orders.next("", None), 30) == lost
+        waiting = asyncio.ensure_future(orders.next("a", Answer("paused")))
+        assert await asyncio.wait_for(done, 30) == "paused"
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+
+    asyncio.run(check())
 
 
 def test_an_order_that_nobody_carries_out_is_an_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,12 +35,80 @@ _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would ch
 _Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Name of the source.")]
 
 
+_OF_SOURCE = {
+    "drop-source": """Draw nothing more of a source; its place is kept.
+
+    \b
+    Examples:
+      evenstep service drop-source chat --name pretrain
+    """,
+    "add-source": """Draw again of a source that was dropped, from where it was left.
+
+    For a source that the job does not have yet: `drain` it, add the source to the job, and start
+    it with --resume.
+
+    \b
+    Examples:
+      evenstep service add-source chat --name pretrain
+    """,
+}
+_AT_ONCE = {
+    "pause": """Let no rank begin another step, until `resume`. Trainers wait.
+
+    \b
+    Examples:
+      evenstep service pause --name pretrain
+    """,
+    "resume": """End a pause.
+
+    \b
+    Examples:
+      evenstep service resume --name pretrain
+    """,
+    "end": """End the job at once: its trainers get an error. `drain` ends it at a step.
+
+    \b
+    Examples:
+      evenstep service end --name pretrain
+    """,
+}
+
+
 def register(group: typer.Typer) -> None:
     """Adds the commands to `group`."""
     group.command("set-weights")(set_weights)
-    commands = (drop_source, add_source, drain, end, cancel, pause, resume, scale, remesh)
-    for command in commands:
-        group.command(command.__name__.replace("_", "-"))(command)
+    for name, text in _OF_SOURCE.items():
+        group.command(name, help=inspect.cleandoc(text))(_of_source(name.replace("-", "_")))
+    for command in (drain, cancel, scale, remesh):
+        group.command(command.__name__)(command)
+    for name, text in _AT_ONCE.items():
+        group.command(name, help=inspect.cleandoc(text))(_at_once(name))
+
+
+def _of_source(method: str) -> Callable[..., None]:
+    """The command of a method of `Steering` that takes a source."""
+
+    def command(
+        source: _Source,
+        at_step: _AtStep = None,
+        dry_run: _DryRun = False,
+        address: Address = "auto",
+        name: Name = "job",
+    ) -> None:
+        with _attached(address, name) as job:
+            print_json(getattr(job, method)(source, at_step=at_step, dry_run=dry_run))
+
+    return command
+
+
+def _at_once(method: str) -> Callable[..., None]:
+    """The command of a method of `AttachedService` without arguments."""
+
+    def command(address: Address = "auto", name: Name = "job") -> None:
+        with _attached(address, name) as job:
+            getattr(job, method)()
+
+    return command
 
 
 def set_weights(
@@ -68,43 +137,6 @@ def set_weights(
         print_json(job.set_weights(given, at_step=at_step, dry_run=dry_run))
 
 
-def drop_source(
-    source: _Source,
-    at_step: _AtStep = None,
-    dry_run: _DryRun = False,
-    address: Address = "auto",
-    name: Name = "job",
-) -> None:
-    """Draw nothing more of a source; its place is kept.
-
-    \b
-    Examples:
-      evenstep service drop-source chat --name pretrain
-    """
-    with _attached(address, name) as job:
-        print_json(job.drop_source(source, at_step=at_step, dry_run=dry_run))
-
-
-def add_source(
-    source: _Source,
-    at_step: _AtStep = None,
-    dry_run: _DryRun = False,
-    address: Address = "auto",
-    name: Name = "job",
-) -> None:
-    """Draw again of a source that was dropped, from where it was left.
-
-    For a source that the job does not have yet: `drain` it, add the source to the job, and start
-    it with --resume.
-
-    \b
-    Examples:
-      evenstep service add-source chat --name pretrain
-    """
-    with _attached(address, name) as job:
-        print_json(job.add_source(source, at_step=at_step, dry_run=dry_run))
-
-
 def drain(
     at_step: _AtStep = None,
     dry_run: _DryRun = False,
@@ -121,17 +153,6 @@ def drain(
         print_json(job.drain(at_step=at_step, dry_run=dry_run))
 
 
-def end(address: Address = "auto", name: Name = "job") -> None:
-    """End the job at once: its trainers get an error. `drain` ends it at a step.
-
-    \b
-    Examples:
-      evenstep service end --name pretrain
-    """
-    with _attached(address, name) as job:
-        job.end()
-
-
 def cancel(
     at_step: Annotated[int, typer.Option(min=0, help="Step of the change.")],
     address: Address = "auto",
@@ -145,28 +166,6 @@ def cancel(
     """
     with _attached(address, name) as job:
         print_json(job.cancel(at_step))
-
-
-def pause(address: Address = "auto", name: Name = "job") -> None:
-    """Let no rank begin another step, until `resume`. Trainers wait.
-
-    \b
-    Examples:
-      evenstep service pause --name pretrain
-    """
-    with _attached(address, name) as job:
-        job.pause()
-
-
-def resume(address: Address = "auto", name: Name = "job") -> None:
-    """End a pause.
-
-    \b
-    Examples:
-      evenstep service resume --name pretrain
-    """
-    with _attached(address, name) as job:
-        job.resume()
 
 
 def scale(

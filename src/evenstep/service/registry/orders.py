@@ -35,7 +35,9 @@ class Orders:
 
     def __init__(self) -> None:
         self._open: dict[str, Order] = {}
-        """By mark, those that nobody has asked for."""
+        """By mark, those that have no answer."""
+        self._asked: set[str] = set()
+        """Marks of those that were handed out."""
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         """By mark."""
         self._changed = asyncio.Event()
@@ -52,8 +54,8 @@ class Orders:
             self._open[order.mark] = order
             self._notify()
             await asyncio.wait([answer], timeout=_ASKED_WITHIN)
-            if self._open.pop(order.mark, None) is not None:
-                del self._answers[order.mark]
+            if order.mark not in self._asked and not answer.done():
+                del self._open[order.mark], self._answers[order.mark]
                 raise EvenstepError(
                     f"the process that started the job has not answered for {_ASKED_WITHIN:.0f} s: "
                     "it is stopped, hangs, or is busy with another order; nothing was changed"
@@ -64,16 +66,22 @@ class Orders:
         return found.value
 
     async def next(self, mark: str, answer: Answer | None) -> Order:
-        """Waits for the next order.
+        """Waits for the next order, which comes again until its answer does: a caller whose
+        connection was lost asks twice, and only one of the two gets what is returned.
 
         Args:
             mark, answer: of the order that was carried out last.
         """
-        if answer is not None and not self._answer_to(mark).done():
-            self._answer_to(mark).set_result(answer)
+        if answer is not None:
+            self._open.pop(mark, None)
+            self._asked.discard(mark)
+            if not self._answer_to(mark).done():
+                self._answer_to(mark).set_result(answer)
         while not self._open:
             await self._changed.wait()
-        return self._open.pop(next(iter(self._open)))
+        order = next(iter(self._open.values()))
+        self._asked.add(order.mark)
+        return order
 
     def _answer_to(self, mark: str) -> asyncio.Future[Answer]:
         if mark not in self._answers:
