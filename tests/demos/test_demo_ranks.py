@@ -38,6 +38,7 @@ def _gone(pids: list[int]) -> bool:
     return False
 
 
+@pytest.mark.slow  # two processes that import torch, for the demo alone
 def test_a_killed_rank_is_named_and_its_peer_does_not_wait_for_it() -> None:
     pids: list[int] = []
     with pytest.raises(RankFailedError, match="rank 1 failed: killed by SIGKILL"):
