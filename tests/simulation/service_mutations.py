@@ -75,7 +75,7 @@ SERVICE_MUTATIONS = (
         "a state before all have come",
         CommonState._end_if_decided,
         "come.issuperset(meeting.ranks) -> come",
-        near=9,
+        near=15,
     ),
     Mutation(
         "a rank that failed is waited for",
