@@ -104,9 +104,9 @@ def test_updates_of_several_groups_are_mixed_and_even() -> None:
     ("policy", "ranks", "asked"),
     [
         (evenstep.Even(1024), 1, 2048),
-        (evenstep.Even(2048), 2, 2048),
+        (evenstep.Even(2048), 2, 4096),
         (evenstep.Even(2048), 2, 8192),
-        (evenstep.Even(2048), 8, 16_384),
+        (evenstep.Even(1024), 4, 8192),
         (evenstep.Even(1024), 8, 32_768),
         (evenstep.Even(2048, sync="update"), 4, 32_768),
         (evenstep.Even(1024, packed=True), 1, 2500),

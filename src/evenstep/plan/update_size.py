@@ -31,7 +31,7 @@ GROUPS = 8
 """Groups of an update on all ranks together: see docs/learning.md for what fewer cost."""
 LEAST_TOKENS = 512
 """Tokens of a group that keep an accelerator busy, where none were measured."""
-_PACKED, _PADDED, _PADDED_ALONE = 104, 84, 98
+_MIXED, _PADDED = 104, 84
 """Hundredths of what full groups could have, with which an update has the steps that it needs: see
 `evenstep.protocol.agreed`. Up to 5 % less than asked is taken for a step less."""
 _OVERHEAD = 9
@@ -74,7 +74,7 @@ class UpdateSize:
             # The nearest: groups are as large as they can be.
             nearest = (2 * update_tokens + ranks * most) // (2 * ranks * most)
             return cls(policy=policy, accumulate=max(1, nearest))
-        full = _PACKED if policy.packed else _PADDED_ALONE if ranks == 1 else _PADDED
+        full = _MIXED if policy.packed or ranks == 1 else _PADDED
         fewest = -(-100 * update_tokens // (full * ranks * most))
         wanted = 1 if policy.packed else -(-GROUPS // ranks)
         busy = held.tokens(min(least_tokens(policy), held.limit))
