@@ -1,10 +1,12 @@
 """What opening sources costs, and what is read for what is delivered, of Parquet, JSON Lines and
-tar files, on this machine's disk and in S3 (moto's server, on this machine).
+tar files, on this machine's disk and in S3 (moto's server, on this machine), without a cache of this
+host and with a new one.
 
     --part opening   seconds, processor time, requests and bytes from which a start's sources are
                      open and their content is known: without an index, which it then has, and with
     --part sharing   bytes read for each byte of the samples delivered, where 1, 4 and 16 loaders
-                     share one source, in a pass over it; in parentheses the requests
+                     share one source, in a pass over it; in parentheses the requests; and again
+                     in a later run, with the same cache
 
 Bytes of a disk are those of the process's system calls, page cache or not; those of S3 are the
 bodies of the server's answers. Loaders are threads of one process, each with a reader of its own.
@@ -30,11 +32,12 @@ import numpy as np
 import evenstep.service as es
 from benchmarks.lib.report import Table, parser, progress, show
 from evenstep.data import open_readers
+from evenstep.data.block_cache import FOLDER_VARIABLE as CACHE_VARIABLE
 from evenstep.data.file_index import FOLDER_VARIABLE
 from evenstep.service.job.source_layout import SourceLayout
 
 KINDS = ("parquet", "jsonl", "tar")
-PLACES = ("disk", "S3")
+PLACES = ("disk", "S3", "S3, cache")
 TEXT = 3000  # bytes of a sample
 SMALL = 5  # samples of a file that is only opened
 STEP = 200  # samples
@@ -116,6 +119,7 @@ def files_at(
             for part in range(files):
                 write(folder / str(number) / f"{part:05}.{kind}", samples, rng)
         os.environ[FOLDER_VARIABLE] = f"{name}/index"
+        os.environ[CACHE_VARIABLE] = f"{name}/cache" if place == "S3, cache" else ""
         if place == "disk":
             yield str(folder), {}, None
             return
