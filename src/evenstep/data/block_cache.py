@@ -1,5 +1,5 @@
-"""A cache of remote files on a disk of each host: what one process has fetched, no other of the host
-fetches again.
+"""A cache of remote files on a disk of each host: what one process has fetched, no other process of
+the host fetches again.
 
 Files are fetched and kept in blocks, each a file of the cache's folder:
 
@@ -140,7 +140,8 @@ class CacheReader:
         """
         blocks = _blocks(file, at, wanted)
         with ExitStack() as claims:
-            kept, parts = None, []
+            kept: memoryview | None = None
+            parts: list[int] = []
             try:
                 kept, parts = self._kept_or_claimed(blocks, claims)
             except OSError as error:

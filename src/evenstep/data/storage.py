@@ -7,9 +7,9 @@ missing file or permission, is an error at once.
 `StorageFile` reads a file as it was when its source was opened, or not at all. A read that fails,
 or ends before the file does, is repeated from the same byte. After each read `check_unchanged`
 compares the file's size and version with what they were: versions do not come back, so what was
-read before is of the same one. Blocks of a cache are of that version already. How much is read ahead
-grows while a file is read in order: file systems that read ahead at once would fetch megabytes for
-each sample that is sought.
+read before is of the same one. A cache's blocks are of that version. How much is read ahead grows
+while a file is read in order: file systems that read ahead at once would fetch megabytes for each
+sample that is sought.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from evenstep.errors import EvenstepError, StorageError, described, without_queries
 
 if TYPE_CHECKING:
+    from evenstep.data.block_cache import CacheReader
     from evenstep.data.source_files import SourceFile
 
 logger = logging.getLogger("evenstep")
@@ -253,21 +254,22 @@ class StorageFile(io.RawIOBase):
             return 0
         if not self._next <= self._at <= self._next + self._ahead:
             self._ahead = 0
-        content = self._fetch(self._at, wanted) if self._file.cache is None else self._cached(wanted)
-        buffer[: len(content)] = content
-        self._at = self._next = self._at + len(content)
-        return len(content)
+        cache = self._file.cache
+        found = self._fetch(self._at, wanted) if cache is None else self._cached(cache, wanted)
+        buffer[: len(found)] = found
+        self._at = self._next = self._at + len(found)
+        return len(found)
 
     def close(self) -> None:
         self._let_go()
         super().close()
 
-    def _cached(self, wanted: int) -> memoryview:
+    def _cached(self, cache: CacheReader, wanted: int) -> memoryview:
         """Some bytes, at least one."""
         begin, held = self._held
         if not begin <= self._at < begin + len(held):
             soon = max(wanted, self._ahead)
-            self._held = self._file.cache.read(self._file, self._at, soon, self._fetch_all)
+            self._held = cache.read(self._file, self._at, soon, self._fetch_all)
             begin, held = self._held
         return held[self._at - begin :][:wanted]
 
