@@ -112,6 +112,10 @@ def test_any_reads_give_the_bytes_of_the_file_within_the_limit(
             spoil(folder, how, draw)
             # What was written by others is not of the cache, until it is next looked through.
             assert before <= room * FILE or any(done[2] in ("left", "half") for done in steps)
+        assert file.open().read() == content
+        if room < BLOCKS:  # so it was looked through, and what killed processes left is gone
+            assert held(folder) <= room * FILE
+            assert not list(folder.glob("*.part"))
     assert file.cache is not None
     if room >= BLOCKS and not any(how for _, _, how, _ in steps):
         assert file.cache.counts.misses <= BLOCKS  # each at most once
