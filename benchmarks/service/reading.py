@@ -172,7 +172,9 @@ def sharing(place: str, kind: str, loaders: list[int], samples: int, seed: int) 
             return es.Source("s", url, transform=prepared, storage_options=options, cache=cache)
 
         whole = sum(file.size for file in list_files(source()))
-        open_reader(source()).close()  # for the index
+        with open_reader(source()) as reader:
+            _ = reader.fingerprint  # for the index
+            next(reader.read())  # imports what decodes
         for count in loaders:
             progress(f"{kind}, {place}, {count} loaders")
             with tempfile.TemporaryDirectory() as folder:

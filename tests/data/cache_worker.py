@@ -1,5 +1,6 @@
-"""Processes that read a file by way of a cache, compare it with the original and write down what the
-cache counted. What they do in its folder takes a while, so that many are killed in the middle."""
+"""Processes that read a file by way of a cache, compare it with the original and write down what
+the cache counted. What they do in its folder takes a while, so that many are killed in the middle.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +50,13 @@ class _Patch:
 def _slow_file(out: Path, path: Path, folder: Path, seed: int, limit: int) -> Iterator[Any]:
     """Yields random numbers, the file and its bytes; writes down the counts."""
     draw = random.Random(seed)
+
+    def slowly(real: Any, *arguments: Any, **options: Any) -> Any:
+        time.sleep(draw.random() * 0.004)
+        return real(*arguments, **options)
+
     for name in ("pwrite", "rename", "unlink", "open"):
-
-        def slowly(*arguments: Any, real: Any = getattr(os, name), **options: Any) -> Any:
-            time.sleep(draw.random() * 0.004)
-            return real(*arguments, **options)
-
-        setattr(os, name, slowly)
+        setattr(os, name, partial(slowly, getattr(os, name)))
     small_blocks(_Patch)
     file = cached(path, folder, limit)
     yield draw, file, path.read_bytes()

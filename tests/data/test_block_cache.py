@@ -296,7 +296,7 @@ def test_a_full_disk_is_one_warning_and_files_are_read(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def opened(name: Any, mode: str, *args: Any, **options: Any) -> Any:
-        file = open(name, mode, *args, **options)
+        file = open(name, mode, *args, **options)  # noqa: SIM115
         return Full(file) if full[0] and mode == "wb" else file
 
     monkeypatch.setattr(block_cache, "open", opened, raising=False)
@@ -311,10 +311,11 @@ def test_a_full_disk_is_one_warning_and_files_are_read(
             assert near.read() == content
     assert file.cache.counts.fetched_bytes == 2 * len(content) - kept // FILE * BLOCK
     assert held(folder) == kept
-    assert [record.getMessage() for record in caplog.records] == [
+    (record,) = caplog.records
+    assert record.getMessage() == (
         f"the cache {folder} cannot be written, and files are read without it: OSError: [Errno 28] "
         "No space left on device"
-    ]
+    )
     full[0] = False
     monkeypatch.setattr(file.cache, "_resting", 0.0)  # a minute later
     for _ in range(2):

@@ -37,7 +37,9 @@ class Store:
         """Bytes of objects in its answers."""
 
     def __call__(self, environ: Any, start: Any) -> Any:
-        of_object = environ["REQUEST_METHOD"] in ("GET", "HEAD") and environ["PATH_INFO"] == "/bucket/o"
+        of_object = (
+            environ["REQUEST_METHOD"] in ("GET", "HEAD") and environ["PATH_INFO"] == "/bucket/o"
+        )
         fault = self.fault() if of_object else None
         if fault == "slow":
             threading.Event().wait(0.05)
