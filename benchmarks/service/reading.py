@@ -174,7 +174,6 @@ def sharing(place: str, kind: str, loaders: list[int], samples: int, seed: int) 
         whole = sum(file.size for file in list_files(source()))
         with open_reader(source()) as reader:
             _ = reader.fingerprint  # for the index
-            next(reader.read())  # imports what decodes
         for count in loaders:
             progress(f"{kind}, {place}, {count} loaders")
             with tempfile.TemporaryDirectory() as folder:
