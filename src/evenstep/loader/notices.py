@@ -28,11 +28,20 @@ _NAMED = 8
 _LEAST_CV = 0.1
 """Where lengths vary less, updates of one length teach no less."""
 
+_BECOMES = {
+    "skip": "leaves them out",
+    "truncate": "keeps their first tokens",
+    "split": "trains on their pieces",
+    "alone": "makes each a group by itself",
+}
+
 
 class Notices:
     """Of one loader."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, too_long: str) -> None:
+        self._policy, self._choice = policy, too_long
+        self._told_of_too_long = False
         self.skipped: list[BadSample] = []
         self._told_of_rows = False
         self._supervised: int | None = None
@@ -45,6 +54,24 @@ class Notices:
         for sample in samples:
             logger.warning("skipped a sample in epoch %d: %s", sample.epoch, sample.reason)
             self.skipped.append(sample)
+
+    def too_long(self, count: int) -> None:
+        """Warns, once, that samples are too long.
+
+        Args:
+            count: of all ranks so far.
+        """
+        if not count or self._told_of_too_long:
+            return
+        self._told_of_too_long = True
+        logger.warning(
+            "samples have more than max_tokens=%s tokens, %d so far on all ranks: "
+            "too_long=%r %s. No further one is named: StepInfo.too_long counts them",
+            self._policy.max_length,
+            count,
+            self._choice,
+            _BECOMES.get(self._choice, ""),
+        )
 
     def same_rows(self, ranks: Sequence[int], sampler: Any, dataset: Any) -> None:
         """Warns, once, of ranks that train on the same rows.
