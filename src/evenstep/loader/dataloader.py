@@ -363,7 +363,8 @@ class DataLoader(LoaderAttributes):
         if self._watch is not None:
             self._watch.handed_out(step, self._cursor.fit)
         self._step_count.note(step)
-        self._notices.too_long(step.too_long)
+        if not step.rank and not step.context_rank:
+            self._notices.too_long(step.too_long)
         if self.loss_scaling == "token":
             self._notices.supervision(step)
         if message.new_round is not None:
@@ -375,7 +376,8 @@ class DataLoader(LoaderAttributes):
 
     def _end_pass(self, end: EpochEnd) -> None:
         self._notices.bad(end.bad)
-        self._notices.too_long(end.too_long)
+        if self._cursor.ranks and not self._cursor.ranks[0]:
+            self._notices.too_long(end.too_long)
         # Where one rank's end is that of all, this rank's dataset may be anywhere.
         self._cursor.end_pass(end.too_long, exhausted=self.faults.exhausted != "stop")
 
