@@ -4,6 +4,7 @@ resume, for every choice. On two ranks: tests/scenarios/test_too_long_ranks.py."
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def expected(choice: str) -> list[tuple[list[int], list[int]]]:
             split = [part * length // parts for part in range(parts + 1)]
             of = {"skip": [], "truncate": [0, LIMIT], "split": split, "alone": cuts}
             cuts = of[choice]
-        found += [(tokens[i:j], labels[i:j]) for i, j in zip(cuts, cuts[1:])]
+        found += [(tokens[i:j], labels[i:j]) for i, j in pairwise(cuts)]
     return found
 
 
@@ -72,9 +73,9 @@ def rows_of(batch: Any) -> list[tuple[list[int], list[int]]]:
     if "cu_seqlens" in batch:
         assert batch["position_ids"].shape == tokens.shape
         ends = batch["cu_seqlens"].tolist()
-        for i, j in zip(ends, ends[1:]):
+        for i, j in pairwise(ends):
             assert batch["position_ids"].flatten()[i:j].tolist() == list(range(j - i))
-        spans = [(0, i, j) for i, j in zip(ends, ends[1:])]
+        spans = [(0, i, j) for i, j in pairwise(ends)]
         tokens, labels = tokens.reshape(1, -1), labels.reshape(1, -1)
     else:
         spans = [(row, 0, int(mask.sum())) for row, mask in enumerate(batch["attention_mask"])]

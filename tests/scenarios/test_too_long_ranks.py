@@ -1,12 +1,11 @@
-"""`too_long` on two real ranks: steps are equal, what is left comes once, and gradients are those of
-one batch of all of it."""
+"""`too_long` on two real ranks: steps are equal, what is left comes once, and gradients are those
+of one batch of all of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from ranks import Rank, run
 from test_gradient import Model, gradient, relative_error

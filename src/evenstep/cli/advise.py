@@ -48,7 +48,9 @@ def command(
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Length to which your dataset truncates longer samples."),
+        typer.Option(
+            help="Length to which your dataset, or too_long='truncate', cuts longer samples."
+        ),
     ] = None,
     buffer_size: BufferSize = "auto",
     batch_size: Annotated[

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TokenCost, TransformerCost
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
 
 LENGTHS = st.lists(st.integers(1, 300_000), min_size=1, max_size=20)
