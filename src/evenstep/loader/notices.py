@@ -28,13 +28,6 @@ _NAMED = 8
 _LEAST_CV = 0.1
 """Where lengths vary less, updates of one length teach no less."""
 
-_BECOMES = {
-    "skip": "leaves them out",
-    "truncate": "keeps their first tokens",
-    "split": "trains on their pieces",
-    "alone": "makes each a group by itself",
-}
-
 
 class Notices:
     """Of one loader."""
@@ -66,11 +59,10 @@ class Notices:
         self._told_of_too_long = True
         logger.warning(
             "samples have more than max_tokens=%s tokens, %d so far on all ranks: "
-            "too_long=%r %s. No further one is named: StepInfo.too_long counts them",
+            "this is what too_long=%r is for. No other is named: StepInfo.too_long counts them",
             self._policy.max_length,
             count,
             self._choice,
-            _BECOMES.get(self._choice, ""),
         )
 
     def same_rows(self, ranks: Sequence[int], sampler: Any, dataset: Any) -> None:
