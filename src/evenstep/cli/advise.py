@@ -48,9 +48,7 @@ def command(
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(
-            help="Length to which your dataset, or too_long='truncate', cuts longer samples."
-        ),
+        typer.Option(help="Length to which longer samples are cut."),
     ] = None,
     buffer_size: BufferSize = "auto",
     batch_size: Annotated[

@@ -52,10 +52,7 @@ def pack_documents(
         typer.Option(help="Tokens that no micro-batch exceeds.", show_default="1.25 x --context"),
     ] = None,
     too_long: Annotated[
-        str,
-        typer.Option(
-            help="What becomes of documents over --context: split, truncate, skip, error."
-        ),
+        str, typer.Option(help="Documents over --context: split, truncate, skip or error.")
     ] = "split",
     linear: Annotated[
         int,
