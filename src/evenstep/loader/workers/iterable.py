@@ -84,7 +84,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         preparation: Preparation,
         *,
         replays: bool,
-        split: Splitting | None,
+        split: Splitting | None = None,
     ) -> None:
         """
         Args:
