@@ -25,7 +25,7 @@ Datasets of a `DataLoader`:
     mixed_order        `MixtureOrder`: the order of an epoch of map-style datasets
     mixed_pass         `MixedPass`: a worker's pass over iterable datasets
     resumable          what a dataset can do, and how any iterable is resumed
-    cut_documents      `CutDocuments`: splits or truncates documents that are too long
+    split_documents    `SplitDocuments`: documents that are too long, in pieces
 
 Each name is imported on first use: a process that reads files needs no torch, which is most of the
 memory of such a process.
@@ -40,7 +40,6 @@ from evenstep.lazy_names import lazy_names
 if TYPE_CHECKING:
     from evenstep.data.block_cache import BlockCache as BlockCache
     from evenstep.data.block_cache import CacheCounts as CacheCounts
-    from evenstep.data.cut_documents import CutDocuments as CutDocuments
     from evenstep.data.mixed import Mixture as Mixture
     from evenstep.data.reader import SourceReader as SourceReader
     from evenstep.data.reader import StoredSample as StoredSample
@@ -49,15 +48,16 @@ if TYPE_CHECKING:
     from evenstep.data.shard_order import SampleLocation as SampleLocation
     from evenstep.data.shard_order import ShardOrder as ShardOrder
     from evenstep.data.source import Source as Source
+    from evenstep.data.split_documents import SplitDocuments as SplitDocuments
 
 _HOMES = {
     ".block_cache": ("BlockCache", "CacheCounts"),
-    ".cut_documents": ("CutDocuments",),
     ".mixed": ("Mixture",),
     ".reader": ("SourceReader", "StoredSample"),
     ".reader_kinds": ("open_reader", "open_readers"),
     ".shard_order": ("SampleLocation", "ShardOrder"),
     ".source": ("Source",),
+    ".split_documents": ("SplitDocuments",),
 }
 __all__ = sorted(name for names in _HOMES.values() for name in names)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -161,7 +161,7 @@ class RoundPlanner:
         if ready is None:
             self._protocol.end_of_source()
             return
-        self._protocol.receive(ready.columns, ready.numbers, end=ready.end)
+        self._protocol.receive(ready.columns, ready.numbers, end=ready.end, left_out=ready.left_out)
         if ready.digests is not None:
             self._checksum.note(ready.numbers, ready.digests)
 

@@ -17,8 +17,9 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.policy import Policy, too_long
+from evenstep.plan.policy import Policy
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.too_long import too_long
 from evenstep.plan.value_checks import AUTO, check_at_least
 from evenstep.protocol import EpochOptions, RankProtocol
 from evenstep.protocol.wire import Exchanged
