@@ -107,6 +107,8 @@ class ChangingJob(RunningJob):
             tree=job.tree,
             prefetch=job.memory.prefetch,
             warn_after=self._faults.warn_after,
+            plans_kept=job.memory.plans_kept,
+            patience=self._faults.patience,
             step=0 if state is None else int(state["step"]),
             registry=registry,
             planner=planner,
