@@ -6,8 +6,8 @@ rank furthest behind, plus the plans kept.
 
 This cannot end in a deadlock. The rank furthest behind is never held itself, and ranks that meet in
 collectives are at the same step, so none of them is held. A rank that waits otherwise for one that
-is held takes no step, as if it had died; it is not waited for after `patience` seconds. One that has
-taken no part yet, has left or has failed is not waited for at all.
+is held takes no step, as if it had died, and is not waited for after `patience` seconds; one that
+has taken no part yet, has left or has failed is not waited for at all.
 """
 
 from __future__ import annotations
