@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from ray_cluster import until
 from service_world import comparable, in_one_process, job_of
 
 import evenstep.service as es
-from evenstep.service.registry.pace import FREE, Pace
+from evenstep.service.registry.pace import FREE, Pace, Room
+from evenstep.service.registry.registry import JobRegistry
 
 KEPT = 4
 DRAWS: dict[str, Any] = {"stop": "first_exhausted", "samples_per_step": 4}
@@ -60,6 +63,24 @@ def test_who_has_taken_no_part_or_has_left_or_is_late_holds_nobody() -> None:
     assert said.startswith("rank 2 has not come beyond step 2 for 60 s, and is not waited for any")
     assert pace.room.limit == 6 + KEPT
     assert pace.drop_late(1000.0) == []  # it holds nobody
+
+
+def test_a_registry_that_has_restarted_hears_from_all_clients_of_its_mesh_who_is_behind() -> None:
+    async def answered() -> Any:
+        registry = JobRegistry()
+        registry._pace = Pace(KEPT, 60.0)
+        mesh = SimpleNamespace(info=SimpleNamespace(mesh=1), end_of=lambda mesh: None)
+        registry._state = cast(Any, mesh)
+        asked = [
+            asyncio.ensure_future(registry.failed(mesh, None, comes))
+            for mesh, comes in ((1, (2, 7, 3)), (0, (1, 6, 0)), (1, None))
+        ]
+        await asyncio.sleep(0)
+        for each in asked:
+            each.cancel()
+        return await registry.room(0, 5, 1, 9), await registry.room(1, 6, 0, 0)
+
+    assert asyncio.run(answered()) == (Room(3 + KEPT, {2: 3}), FREE)
 
 
 @pytest.fixture

@@ -94,11 +94,7 @@ SERVICE_MUTATIONS = (
         "a rank goes further ahead than plans are kept",
         Pace.room.fget,
         "last + self._kept -> last + self._kept + 1",
-    ),
-    Mutation(
-        "a registry that is made again knows of no slow rank",
-        JobRegistry.failed,
-        "self._pace.join(*comes, time.monotonic())",
+        near=7,
     ),
     Mutation(
         "an actor that is being made again is taken for gone",
