@@ -12,6 +12,7 @@ from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.stored_planner import StoredPlanner
 from evenstep.service.planner.trainer_reports import Signals
 from evenstep.service.registry.common_state import CommonState
+from evenstep.service.registry.pace import Pace
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.handles import RemoteReply
 from evenstep.service.source_loader.source_stream import SourceStream
@@ -88,6 +89,12 @@ SERVICE_MUTATIONS = (
         JobRegistry.register_client,
         "if mark not in self._numbers -> if True",
         near=1848,
+    ),
+    Mutation(
+        "a rank goes further ahead than plans are kept",
+        Pace.room.fget,
+        "last + self._kept -> last + self._kept + 1",
+        near=7,
     ),
     Mutation(
         "an actor that is being made again is taken for gone",

@@ -197,6 +197,15 @@ def state_to_dict(
     )
 
 
+def check_state(state: Any) -> None:
+    """
+    Raises:
+        MismatchError: it is none of a service, of another release, or damaged.
+    """
+    with reading(state, "service", _SCHEMA):
+        pass
+
+
 def loaded_state(
     state: Mapping[str, Any],
     *,
