@@ -125,15 +125,19 @@ class Mixer:
         """Whether the mixture has ended by its stop rule and draws nothing more."""
         return self._state.ended
 
-    def weights_at(self, step: int) -> Weights:
+    def weights_at(self, step: int, by_hand: ByHand | None = None) -> Weights:
         """Weights with which the last step was drawn; for another step, those of the schedule.
+
+        Args:
+            by_hand: None is `Mixer.by_hand`.
 
         Raises:
             ConfigurationError: the weights are refused; the error names the step.
         """
         if self.record is not None and self.record.step == step:
             return self.record.weights
-        return self._weights(self.by_hand.over(self.options.schedule), step)
+        by_hand = self.by_hand if by_hand is None else by_hand
+        return self._weights(by_hand.over(self.options.schedule), step)
 
     def report(self, **signals: Any) -> None:
         """Takes what trainers measured, for a `FeedbackSchedule`: ``loss_by_source={"web": 2.1}``.

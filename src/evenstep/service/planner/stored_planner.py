@@ -22,7 +22,7 @@ from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, Su
 from evenstep.mixture.sample_table import Metadata
 from evenstep.mixture.schedules import as_schedule
 from evenstep.service.job.job import Job
-from evenstep.service.planner.changes import Change, merged_changes
+from evenstep.service.planner.changes import Change
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.plan_log import LoggedPlan
 from evenstep.service.planner.planner import Planner
@@ -277,7 +277,7 @@ class StoredPlanner(Planner):
                 "before it"
             )
         planner._resume(found[1], self._job_of(found[1]))
-        planner._changes = merged_changes(planner._changes, self._changes, self._store.changes)
+        planner._changes.add(*self._changes.made, *self._store.changes)
         planner._log.clear()
 
     def _job_of(self, state: Mapping[str, Any]) -> Job:
